@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
-from metrics.spark import event_rows
+from metrics.spark.ingest import parsed
 from metrics.spark.spark_session import make_session
 
 _TIMES = (
@@ -34,7 +34,7 @@ def write_copies(
 ) -> int:
     """Write `copies` of every event in the files of `templates`; return the number of events."""
     spark = make_session(master="local[*]", input_bytes=None)
-    events = event_rows.parsed(spark.read.text(str(templates)), schema_ddl()).persist()
+    events = parsed(spark.read.text(str(templates)), schema_ddl()).persist()
     writer = copied(events, copies=copies, groups=groups, clients=clients).write.mode("overwrite")
     if parquet:
         writer.parquet(str(out))

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from metrics.report import next_steps
+from metrics.report.evidence import evidence
 from metrics.report.missing_acls import missing_acls
 from metrics.report.projection import projection
 from metrics.report.verdicts import WORST_FIRST, Verdict
@@ -31,12 +32,17 @@ class Collected:
     """The number of lines read, and of those set aside by reason."""
     rows: Mapping[str, Rows]
     """The rows of each table, by its name."""
+    run_id: str
+    """The name of this run: tables, JSON and page that belong together bear the same."""
+    engine: str
+    """The engine that answered the queries, `duckdb` or `spark`."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:
     """Put the facts in the order in which they are read."""
     rows = collected.rows
-    clients, principals, enforceable = rows["clients"], rows["principals"], rows["enforceable"]
+    clients = [row | {"evidence": evidence(row)} for row in rows["clients"]]
+    principals, enforceable = rows["principals"], rows["enforceable"]
     counted = {row["verdict"]: row["clients"] for row in rows["clients_by_verdict"]}
     named = {row["verdict"]: row["principals"] for row in rows["principals_by_verdict"]}
     (denied,) = (row["resources"] for row in rows["denied_count"])
@@ -46,8 +52,11 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "as_of_ms": collected.as_of_ms,
         "as_of": datetime.fromtimestamp(collected.as_of_ms / 1000, UTC).isoformat(),
         "source": collected.source,
+        "run_id": collected.run_id,
+        "engine": collected.engine,
         "lines": dict(collected.lines),
-        "observed": _observed(rows["clients_by_verdict"]),
+        "wrong_clocks": rows["wrong_clocks"],
+        "observed": _observed(rows),
         "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
         "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},
         "enforceable_principals": sorted(row["principal"] for row in enforceable),
@@ -77,14 +86,14 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     }
 
 
-def _observed(verdicts: Rows) -> dict[str, Any]:
-    """Say what all clients together span; a time that no event has is null."""
-    from_ms = [row["from_ms"] for row in verdicts if row["from_ms"] is not None]
-    to_ms = [row["to_ms"] for row in verdicts]
+def _observed(rows: Mapping[str, Rows]) -> dict[str, Any]:
+    """Say what all events together span and cover; a time that no event has is null."""
+    (span,) = rows["observed"]
     return {
-        "connections": sum(row["connections"] for row in verdicts),
-        "from_ms": min(from_ms, default=None),
-        "to_ms": max(to_ms, default=None),
+        "connections": sum(row["connections"] for row in rows["clients_by_verdict"]),
+        "from_ms": span["from_ms"],
+        "to_ms": span["to_ms"],
+        "covered_ms": span["covered_ms"],
     }
 
 

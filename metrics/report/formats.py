@@ -123,3 +123,11 @@ def is_harmless(row: Mapping[str, Any]) -> bool:
 def unanimous(clients: int) -> str:
     """Write that something holds for all clients."""
     return "The one client is" if clients == 1 else f"All {number(clients)} clients are"
+
+
+def between(least: float | None, most: float | None) -> str:
+    """Write a range of rates; one that is a single number once."""
+    if least is None or most is None:
+        return ABSENT
+    low, high = rate(least), rate(most)
+    return low if low == high else f"{low} to {high}"

@@ -1,13 +1,14 @@
 """Page of the report in one HTML file: no network, no script, all client-chosen text escaped."""
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
 from metrics.report import plots, tables
-from metrics.report.formats import SHORT, count, duration, name_of, number, plain
+from metrics.report.formats import SHORT, count, duration, name_of, number, plain, span
 from metrics.report.summary import summary
-from metrics.report.verdicts import VERDICT_LABELS
+from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
 
 Facts = Mapping[str, Any]
 
@@ -23,20 +24,27 @@ _HEAD = """<!doctype html>
 _NAMED = 40
 """The number of names that stand in a sentence."""
 
+_OPEN = 5
+"""The number of clients of the worst verdict that are shown unfolded."""
+
 _SET_ASIDE = {
-    "unreadable": "unreadable lines",
+    "unreadable": "unreadable",
     "unknown_version": "of another schema version",
     "unknown_kind": "of an unknown kind",
     "impossible": "with impossible values",
     "future": "from the future",
-    "duplicate": "duplicates",
+    "implausible": "of a wrong clock",
+    "outside": "outside the time asked for",
+    "duplicate": "doubled",
 }
+
+
+_ENGINES = {"duckdb": "DuckDB on one machine", "spark": "Spark"}
 
 
 def page(facts: Facts) -> str:
     """Write the page."""
     sections = [
-        summary(facts),
         _by_principal(facts),
         _what_if(facts),
         _storms(facts),
@@ -46,8 +54,16 @@ def page(facts: Facts) -> str:
         _clients(facts),
         _input(facts),
     ]
-    body = "".join(section for section in sections if section)
+    written = "".join(sections)
+    body = f"{summary(facts)}{_contents(written)}{written}"
     return f"{_HEAD}\n{STYLE}</style></head><body><main>{body}</main></body></html>\n"
+
+
+def _contents(written: str) -> str:
+    """List the sections that there are, each by its heading."""
+    found = re.findall(r'<section id="([a-z-]+)"><h2>(.*?)</h2>', written)
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
+    return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
 
 def _by_principal(facts: Facts) -> str:
@@ -59,7 +75,8 @@ def _by_principal(facts: Facts) -> str:
     legend = plots.legend(each for row in rows for each in VERDICT_LABELS if row[each])
     return (
         '<section id="principals"><h2>By principal</h2>'
-        '<p class="soft">Clients of each principal, the worst first. A principal can be enforced '
+        '<p class="soft">Clients of each principal, the worst first; a bar is as long as there '
+        "are clients. A principal can be enforced "
         f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
         f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
     )
@@ -70,15 +87,15 @@ def _what_if(facts: Facts) -> str:
     if not rows:
         return ""
     return (
-        "<section><h2>What would a lifetime break?</h2>"
+        '<section id="lifetimes"><h2>What would a lifetime break?</h2>'
         '<p class="soft">Killed: connections that were used past the lifetime after they had '
         "authenticated, and that could not be told one, or did not keep it. Unproven: used as "
         "long, but their clients speak v1 and may well re-authenticate. Cut short: killed, or "
         "with a failed re-authentication, before they were as old; nobody knows what they would "
         "have done.</p>"
         f"{plots.kills(rows)}{tables.what_if(rows)}"
-        "<h3>How long sessions are used</h3>"
-        f"{plots.session_lengths(facts['session_lengths'], rows)}</section>"
+        "<details><summary>How long sessions are used</summary>"
+        f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"
     )
 
 
@@ -87,11 +104,13 @@ def _storms(facts: Facts) -> str:
     if not storms["profile"]:
         return ""
     return (
-        "<section><h2>Storms and latency</h2>"
+        '<section id="storms"><h2>Storms and latency</h2>'
         '<p class="soft">Authentications in the busiest minute of each stretch of time. Many at '
         "one moment come from a restart, or from lifetimes that began together.</p>"
         f"{plots.storms(storms['profile'])}"
-        f"{tables.latencies(facts['latencies'])}{tables.storms(storms['busiest'][:5])}</section>"
+        "<details><summary>Latencies, and the busiest minutes</summary>"
+        f"{tables.latencies(facts['latencies'])}{tables.storms(storms['busiest'][:5])}</details>"
+        "</section>"
     )
 
 
@@ -132,13 +151,15 @@ def _tokens(facts: Facts) -> str:
     shown = ""
     if rows:
         shown += (
-            "<section><h2>Tokens too short for their clients</h2>"
+            '<section id="tokens"><h2>Tokens too short for their clients</h2>'
             '<p class="soft">Connections that were used past the end of the token they logged in '
-            f"with, or tokens of less than a minute.</p>{tables.short_tokens(rows)}</section>"
+            "with, or tokens of less than a minute.</p>"
+            f"<details><summary>{count(len(rows), 'client')}</summary>"
+            f"{tables.short_tokens(rows)}</details></section>"
         )
     if failures:
         shown += (
-            "<section><h2>Failed authentications</h2>"
+            '<section id="failures"><h2>Failed authentications</h2>'
             '<p class="soft">First ones never got in; a failed re-authentication ends a '
             f"connection.</p>{tables.failures(failures)}</section>"
         )
@@ -147,7 +168,7 @@ def _tokens(facts: Facts) -> str:
 
 def _next_steps(facts: Facts) -> str:
     steps = facts["next_steps"]
-    parts = ["<section><h2>What to do next</h2>"]
+    parts = ['<section id="next"><h2>What to do next</h2>']
     if steps["overrides"]:
         parts.append(_enforce(facts))
     elif facts["principals"]:
@@ -214,10 +235,15 @@ def _clients(facts: Facts) -> str:
         if total > len(shown)
         else ""
     )
-    return (
-        '<section id="clients"><h2>Clients and their evidence</h2>'
-        f"{more}{tables.clients(shown)}</section>"
-    )
+    listed = ""
+    for verdict in WORST_FIRST:
+        rows_of = [row for row in shown if row["verdict"] == verdict]
+        if rows_of:
+            opened = " open" if not listed and len(rows_of) <= _OPEN else ""
+            title = f"{count(len(rows_of), 'client')}: {VERDICT_LABELS[verdict]}"
+            listed += f"<details{opened}><summary>{title}</summary>"
+            listed += f"{tables.clients(rows_of)}</details>"
+    return f'<section id="clients"><h2>Clients and their evidence</h2>{more}{listed}</section>'
 
 
 def _input(facts: Facts) -> str:
@@ -230,14 +256,23 @@ def _input(facts: Facts) -> str:
         if lines["missing"]
         else ""
     )
+    clocks = "".join(f" {_wrong_clock(row)}" for row in facts["wrong_clocks"])
     newest = facts["observed"]["to_ms"]
     age = ""
     if newest is not None and facts["as_of_ms"] > newest:
         age = f" The newest event is {duration(facts['as_of_ms'] - newest)} old."
     return (
         f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
-        f"<code>{name_of(facts['source'])}</code>. {text}{missing}{age}</p></section>"
+        f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>"
+        f'<p class="soft">Run {plain(facts["run_id"])}, answered by '
+        f"{_ENGINES[facts['engine']]}.</p></section>"
     )
+
+
+def _wrong_clock(row: Mapping[str, Any]) -> str:
+    events = count(row["events"], "event is", "events are")
+    when = span(row["first_ms"], row["last_ms"])
+    return f"{events} dated {when}, far from all others: the clock of a proxy was wrong."
 
 
 def block(name: str, text: str) -> str:

@@ -1,7 +1,8 @@
 """Plots of the page: rows of the facts as SVG, or as HTML bars where names are long."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from itertools import pairwise, zip_longest
 from operator import itemgetter
 from typing import Any
 
@@ -22,7 +23,7 @@ from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST, Verdict
 
 Rows = Sequence[Mapping[str, Any]]
 
-PRINCIPALS_SHOWN = 25
+PRINCIPALS_SHOWN = 15
 _WIDE, _NARROW = 796, 330
 _FOUND = {
     "failing": "killed_connections",
@@ -30,6 +31,8 @@ _FOUND = {
     "unknown": "cut_short_connections",
 }
 """The count of connections that is drawn in a verdict's colour, by that verdict."""
+_GAP_SHOWN = 14
+"""The number of days without events that are drawn between two with some."""
 _MAX_DESCRIBED = 40
 """The number of columns that are described for screen readers; the latest, if there are more."""
 
@@ -41,11 +44,12 @@ def legend(verdicts: Iterable[str]) -> str:
 
 
 def principal_bars(rows: Rows, total: int) -> str:
-    """One bar per principal: its clients by verdict; of `total` principals, the worst first."""
+    """One bar per principal, as long as it has clients; of `total` principals, the worst first."""
     bars = []
+    most = max((row["clients"] for row in rows[:PRINCIPALS_SHOWN]), default=1)
     for row in rows[:PRINCIPALS_SHOWN]:
         parts = "".join(
-            f'<i class="{each}" style="width:{100 * row[each] / row["clients"]:.2f}%"></i>'
+            f'<i class="{each}" style="width:{100 * row[each] / most:.2f}%"></i>'
             for each in WORST_FIRST
             if row[each]
         )
@@ -63,7 +67,7 @@ def kills(rows: Rows) -> str:
     judged = [row for row in rows if is_judged(row)]
     if not judged:
         observed = duration(rows[0]["observed_ms"])
-        return f"<p>Events span only {observed}, too little to judge these lifetimes.</p>"
+        return f"<p>Events cover only {observed}, too little to judge these lifetimes.</p>"
     if not any(row[name] for row in judged for name in _FOUND.values()):
         first, last = (duration(judged[at]["lifetime_ms"]) for at in (0, -1))
         which = f"No lifetime from {first} to {last}" if last != first else f"Not even {first}"
@@ -140,17 +144,30 @@ def storms(rows: Rows) -> str:
 
 
 def trend(rows: Rows) -> str:
-    """Draw the clients of each day by their state."""
-    columns = [
-        svg.Column(
-            label=str(row["day"])[5:],
-            parts={each: row.get(each, 0) for each in Verdict},
-            hint=f"{row['day']}: {number(row['ready'])} of {count(row['clients'], 'client')} ready",
+    """Draw the clients of each day by their state, days without events among them."""
+    columns = []
+    for row in _each_day(rows):
+        ready = f"{number(row['ready'])} of {count(row['clients'], 'client')} ready"
+        columns.append(
+            svg.Column(
+                label=str(row["day"])[5:],
+                parts={each: row.get(each, 0) for each in Verdict},
+                hint=f"{row['day']}: {ready if row['clients'] else 'no events'}",
+            )
         )
-        for row in rows
-    ]
     seen = (each for row in rows for each in Verdict if row.get(each, 0))
     return _columns("Clients by day", columns, key=legend(seen))
+
+
+def _each_day(rows: Rows) -> Iterator[Mapping[str, Any]]:
+    """Give the rows, with empty ones for days in between, as many as are drawn."""
+    for row, after in zip_longest(rows, rows[1:]):
+        yield row
+        if after is None or row["day"] is None or after["day"] is None:
+            continue
+        day, end = date.fromisoformat(row["day"]), date.fromisoformat(after["day"])
+        for number_of_days in range(1, min((end - day).days, _GAP_SHOWN + 1)):
+            yield {"day": str(day + timedelta(number_of_days)), "clients": 0, "ready": 0}
 
 
 def _place(lifetime_ms: int, bounds: Sequence[int]) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from metrics.report.formats import (
     SHORT,
+    between,
     by_verdict,
     count,
     duration,
@@ -28,7 +29,7 @@ _OLD_MS = 86_400_000
 
 _PRINCIPALS, _CLIENTS = 5, 3
 """The numbers of principals and of clients that are named here; the sections below name all."""
-_HARMLESS = ("lines", "missing", "duplicate")
+_HARMLESS = ("lines", "missing", "duplicate", "outside")
 """The counts of lines that are no reason for doubt in what was read."""
 
 
@@ -149,9 +150,11 @@ def _when(facts: Facts) -> Iterator[str]:
     killing = [row for row in rows if row["killed_connections"]]
     harmless = [row for row in rows if is_harmless(row)]
     cut_short = [row for row in rows if is_judged(row) and row["cut_short_connections"]]
+    missing = facts["lines"]["missing"] > 0
     if killing:
-        last = f"; one of {_killed(killing[-1])}" if len(killing) > 1 else ""
-        yield f"A lifetime of {_killed(killing[0])}{last}{_none(harmless, cut_short)}."
+        first, *more = (_killed(row, missing=missing) for row in killing)
+        last = f"; one of {more[-1]}" if more else ""
+        yield f"A lifetime of {first}{last}{_none(harmless, cut_short)}."
     elif harmless:
         unproven = harmless[0]["unproven_connections"]
         yield (
@@ -167,7 +170,7 @@ def _when(facts: Facts) -> Iterator[str]:
     too_long = [row for row in rows if not is_judged(row)]
     if too_long:
         yield (
-            f"Events span only {duration(too_long[0]['observed_ms'])}, too little to judge "
+            f"Events cover only {duration(too_long[0]['observed_ms'])}, too little to judge "
             f"{duration(too_long[0]['lifetime_ms'])}{' or more' if len(too_long) > 1 else ''}."
         )
     projected = facts["trend"]["projection"]
@@ -185,9 +188,13 @@ def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:
     return f"; one of {first} none" if first == last else f"; from {first} to {last} none"
 
 
-def _killed(row: Mapping[str, Any]) -> str:
-    a_day = row["kills_per_day_most"]
-    often = "" if a_day is None else f", at most {rate(a_day)} times a day"
+def _killed(row: Mapping[str, Any], *, missing: bool) -> str:
+    least, most = row["kills_per_day_least"], row["kills_per_day_most"]
+    often = ""
+    if least is not None and most is not None:
+        # a kill may be among the events that are missing
+        often = f", at least {rate(least)}" if missing else f", {between(least, most)}"
+        often += " times a day"
     return (
         f"<b>{duration(row['lifetime_ms'])}</b> would have killed "
         f"{count(row['killed_connections'], 'connection')} of "

@@ -7,6 +7,7 @@ from typing import Any
 from metrics.report.formats import (
     ABSENT,
     SHORT,
+    between,
     duration,
     is_judged,
     milliseconds,
@@ -14,7 +15,6 @@ from metrics.report.formats import (
     name_of,
     number,
     plain,
-    rate,
     share,
 )
 from metrics.report.verdicts import VERDICT_LABELS
@@ -89,7 +89,7 @@ def what_if(rows: Rows) -> str:
             [
                 duration(row["lifetime_ms"]),
                 *(number(row[name]) if is_judged(row) else ABSENT for name in _KILLED),
-                _between(row["kills_per_day_least"], row["kills_per_day_most"])
+                between(row["kills_per_day_least"], row["kills_per_day_most"])
                 if is_judged(row)
                 else ABSENT,
                 duration(row["late_median_ms"]),
@@ -264,13 +264,12 @@ def libraries(rows: Rows) -> str:
 
 
 def clients(rows: Rows) -> str:
-    """Clients with their verdicts."""
+    """Clients of one verdict, with the evidence for it."""
     return table(
         "Clients",
-        ["verdict", "principal", "client", "connections", "evidence"],
+        ["principal", "client", "connections", "evidence"],
         [
             [
-                tag(row["verdict"]),
                 name_of(row["principal"]),
                 f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}<br>'
                 f"{name_of(row['mechanism'])}</span>",
@@ -279,7 +278,7 @@ def clients(rows: Rows) -> str:
             ]
             for row in rows
         ],
-        numbers=(3,),
+        numbers=(2,),
         kind="evidence",
     )
 
@@ -300,10 +299,3 @@ def _names(names: Sequence[str], total: int) -> str:
     shown = "; ".join(name_of(name, SHORT) for name in names[:_NAMES_SHOWN])
     more = total - _NAMES_SHOWN
     return f"{shown} and {number(more)} more" if more > 0 else shown
-
-
-def _between(least: float | None, most: float | None) -> str:
-    if least is None or most is None:
-        return ABSENT
-    low, high = rate(least), rate(most)
-    return low if low == high else f"{low} to {high}"

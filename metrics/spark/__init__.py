@@ -1,8 +1,4 @@
-"""Readiness analysis in Spark: events to sessions to verdicts, and what-if by lifetime.
-
-Functions from DataFrames to DataFrames that know no session, path or clock, and one module that
-reads, calls and writes (`job`). docs/readiness.md says what each table means.
-"""
+"""Readiness report by Spark: its session, sources, states, and the engine on it."""
 
 from typing import Final
 

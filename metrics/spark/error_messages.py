@@ -6,6 +6,8 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from metrics.readiness.errors import BROKEN_FILE
+
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """The exceptions of Spark, and of the bridge to its JVM."""
 
@@ -38,11 +40,7 @@ _KNOWN: Final = tuple(
             "nobody answers there; check the address and the end point",
         ),
         (r"FAILED_READ_FILE\.FILE_NOT_EXIST", "this file is gone since it was listed"),
-        (
-            r"FAILED_READ_FILE",
-            "this file cannot be read: it is cut off, or not what its name says; move it away, or"
-            " write it anew",
-        ),
+        (r"FAILED_READ_FILE", BROKEN_FILE),
     )
 )
 """The patterns of the JVM's texts with their meanings; the first that fits applies."""
@@ -58,8 +56,6 @@ def known_cause(error: Exception) -> str | None:
 
 def explained(error: Exception) -> str:
     """Say in one line what went wrong."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
     text = str(error).strip()
     if (cause := known_cause(error)) is not None:
         address = _ADDRESS.search(text)

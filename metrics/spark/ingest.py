@@ -12,13 +12,32 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from metrics.spark import event_rows
-from metrics.spark.sources import LineSource, SourceError, is_remote, literal
+from metrics.readiness.errors import ReportError
+from metrics.readiness.events import AT_READING, DDL, FIELDS, classified
+from metrics.readiness.folder import is_remote
+from metrics.spark.sources import LineSource, literal
+
+_CORRUPT = "_corrupt_record"
 
 _NOTHING_YET = (
     "nothing to report on yet: with --state event files are read once they are closed (.jsonl), and"
     " none is"
 )
+
+
+def parsed(lines: DataFrame, fields: str = DDL) -> DataFrame:
+    """Read JSON lines (column `value`) into fields of the log; a bad one into nulls."""
+    schema = f"{fields}, {_CORRUPT} STRING"
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    event = f.from_json("value", schema, options).alias("event")
+    unreadable = f.col(_CORRUPT).isNotNull()
+    return (
+        lines.where(f.trim("value") != "")
+        .select(event)
+        .select("event.*")
+        .withColumn("kind", f.when(~unreadable, f.col("kind")))
+        .drop(_CORRUPT)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +63,13 @@ class EventTable:
 
     def add(self, lines: DataFrame, batch_id: int) -> None:
         """Write a batch of lines; the same `batch_id` again replaces it."""
+        spark = lines.sparkSession
+        rows = spark.sql(classified("{lines}"), lines=parsed(lines))
+        problems = {each.value: f.count_if(f.col("problem") == each.value) for each in AT_READING}
+        counted = {"lines": f.count(f.lit(1))} | problems
         observation = Observation(f"lines of batch {batch_id}")
-        rows = event_rows.classified(event_rows.parsed(lines))
-        kept = event_rows.valid_events(rows.observe(observation, *event_rows.problem_counts()))
+        rows = rows.observe(observation, *(each.alias(name) for name, each in counted.items()))
+        kept = rows.where("problem IS NULL").select(*FIELDS)
         folder = f"batch={batch_id}"
         kept.write.mode("overwrite").parquet(_below(self.events_path, folder))
         # a DataFrame of Python's own values would have executors start a Python to read them
@@ -54,27 +77,23 @@ class EventTable:
             f.struct(f.lit(name).alias("name"), f.lit(int(count)).cast("long").alias("count"))
             for name, count in observation.get.items()
         ]
-        counts = lines.sparkSession.range(1).select(f.inline(f.array(*pairs)))
+        counts = spark.range(1).select(f.inline(f.array(*pairs)))
         counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, folder))
 
     def events(self, spark: SparkSession) -> DataFrame:
         """Read the events."""
         # files without a row leave no trace of their schema: it is given
-        schema = f"{event_rows.FIELDS}, batch BIGINT"
+        schema = f"{DDL}, batch BIGINT"
         return spark.read.schema(schema).parquet(literal(self.events_path)).drop("batch")
 
-    def classified(self, spark: SparkSession) -> DataFrame:
-        """Read them as rows of which none has a problem."""
-        return self.events(spark).withColumn("problem", f.lit(None).cast("string"))
-
     def counts(self, spark: SparkSession) -> dict[str, int]:
-        """Add up what was counted at reading; raises SourceError if nothing ever was."""
+        """Add up what was counted at reading; raises ReportError if nothing ever was."""
         try:
             counts = spark.read.parquet(literal(self.counts_path))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
-            raise SourceError(_NOTHING_YET) from None
+            raise ReportError(_NOTHING_YET) from None
         return dict(counts.groupBy("name").agg(f.sum("count")).collect())
 
 

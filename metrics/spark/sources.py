@@ -1,44 +1,34 @@
-"""Sources of lines: a folder (local, or any that Hadoop knows) or a Kafka topic.
+"""Sources of lines for Spark: a folder (local, or any that Hadoop knows) or a Kafka topic.
 
 Each source gives the same DataFrame, one column `value` with a line each, as a batch and as a
 stream. A folder of Parquet files with the fields of the log is read as it is.
 """
 
-import os
 import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import (
+    NO_FOLDER,
+    PATTERNS,
+    event_files,
+    is_remote,
+    refuse_unless_one_kind,
+)
 from metrics.spark.error_messages import SPARK_ERRORS, known_cause
 
-CLOSED_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz}"
-ALL_FILES = "{*.jsonl,*.jsonl.gz,*.jsonl.zst,part-*.json,part-*.json.gz,*.jsonl.open}"
-"""The same and the files that still grow: their last line may be half, and is then set aside."""
+_LINES = [pattern for pattern in PATTERNS if pattern != "*.parquet"]
+ALL_FILES = f"{{{','.join(_LINES)}}}"
+CLOSED_FILES = f"{{{','.join(each for each in _LINES if not each.endswith('.open'))}}}"
 
 _ANY_AGE = "36500d"
 """The greatest age of a file; Spark's default ignores files a week older than the newest."""
 
-_PATTERNS = (*ALL_FILES.strip("{}").split(","), "*.parquet")
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""The begin of an address, with one slash: `Path` leaves one where an address had two."""
-
-_AS_EFFECTIVE = os.access in os.supports_effective_ids
-
-_NO_FOLDER = "there is no such folder"
-_NO_FILES = "no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
-_MIXED = "holds both lines (.jsonl) and Parquet; give each a folder of its own, and report on one"
-
 _GLOB = re.compile(r"[][{}*?\\]")
-
-
-class SourceError(Exception):
-    """The events cannot be read; the text says which and why."""
 
 
 class LineSource(Protocol):
@@ -97,11 +87,6 @@ class KafkaSource:
         }
 
 
-def is_remote(path: str) -> bool:
-    """Return True for an address for Hadoop, such as `s3a://bucket/events` or `file:/events`."""
-    return _SCHEME.match(path) is not None
-
-
 def literal(path: str) -> str:
     """Give a path as Spark's readers take it, which see patterns in names; an address as it is."""
     return path if is_remote(path) else _GLOB.sub(r"\\\g<0>", path)
@@ -110,26 +95,13 @@ def literal(path: str) -> str:
 def holds_parquet(spark: SparkSession, path: str) -> bool:
     """Return True if a folder holds Parquet files, not lines.
 
-    Raises SourceError with a clear sentence if a remote one holds neither, or both; a local one was
-    looked at before Spark was started (`local_bytes`).
+    Raises ReportError with a clear sentence if it holds neither, or both.
     """
-    if is_remote(path):
-        parquet = _listed(spark, path, "*.parquet")
-        _refuse(path, parquet=parquet, lines=_listed(spark, path, ALL_FILES))
-        return parquet
-    return holds_parquet_here(path)
-
-
-def holds_parquet_here(path: str) -> bool:
-    """Return True if a local folder holds Parquet files, not lines."""
-    folder = Path(path)
-    return folder.suffix == ".parquet" or any(folder.glob("**/*.parquet"))
-
-
-def _refuse(path: str, *, parquet: bool, lines: bool) -> None:
-    """Raise SourceError unless a folder holds one of the two."""
-    if parquet == lines:
-        raise SourceError(f"{path}: {_MIXED if lines else _NO_FILES}")
+    if not is_remote(path):
+        return event_files(path).parquet
+    parquet = _listed(spark, path, "*.parquet")
+    refuse_unless_one_kind(path, parquet=parquet, lines=_listed(spark, path, ALL_FILES))
+    return parquet
 
 
 def _listed(spark: SparkSession, path: str, names: str) -> bool:
@@ -139,47 +111,7 @@ def _listed(spark: SparkSession, path: str, names: str) -> bool:
         return bool(reader.text(path).inputFiles())
     except SPARK_ERRORS as error:
         missing = isinstance(error, AnalysisException) and error.getCondition() == "PATH_NOT_FOUND"
-        cause = _NO_FOLDER if missing else known_cause(error)
+        cause = NO_FOLDER if missing else known_cause(error)
         if cause is None:
             raise
-        raise SourceError(f"{path}: {cause}") from None
-
-
-def local_bytes(path: str) -> int | None:
-    """Size of the event files below a local folder, as JSON lines; None: it is elsewhere.
-
-    Raises SourceError with a clear sentence if nothing can be read there, or two kinds of files.
-    """
-    if is_remote(path):
-        return None
-    folder = Path(path)
-    try:
-        if not folder.exists():
-            raise SourceError(f"{path}: {_NO_FOLDER}")
-    except PermissionError as error:
-        raise SourceError(f"{path}: {error.strerror}; check its permissions") from None
-    files = [folder] if folder.is_file() else _event_files(folder)
-    parquet = {file.suffix == ".parquet" for file in files}
-    _refuse(path, parquet=True in parquet, lines=False in parquet)
-    for file in files:
-        if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
-            raise SourceError(f"{file}: this file may not be read; check its permissions")
-    return sum(file.stat().st_size * _expansion(file.name) for file in files)
-
-
-def _expansion(name: str) -> int:
-    """Return about how many times as large a file would be as JSON lines."""
-    return 30 if name.endswith((".parquet", ".gz", ".zst")) else 1
-
-
-def _event_files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-
-    def refuse(error: OSError) -> None:
-        raise SourceError(f"{error.filename}: {error.strerror}; check its permissions")
-
-    for directory, _, names in os.walk(folder, onerror=refuse):
-        for name in names:
-            if any(fnmatchcase(name, pattern) for pattern in _PATTERNS):
-                found.append(Path(directory) / name)
-    return found
+        raise ReportError(f"{path}: {cause}") from None

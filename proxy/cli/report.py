@@ -1,12 +1,15 @@
 """Command `reauth-proxy report`: the readiness report from the session events."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from metrics.spark import PYSPARK
+from metrics.readiness import job
+from metrics.readiness.errors import explained
+from metrics.readiness.settings import EngineName, Settings
+from metrics.report.requirements import requirement
+from metrics.report.write import PAGE_NAME
 from proxy.cli.common import Exit, fail
 
 app = typer.Typer(add_completion=False)
@@ -38,7 +41,22 @@ def report(
             "Exit status 1 if one is not met.",
         ),
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The present time for the report, by default now (UTC)."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Leave out events before, e.g. 2026-06-01T12:00 (UTC)."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Leave out events from then on.")
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="auto: DuckDB for a folder of this machine, Spark for all else."),
+    ] = EngineName.AUTO,
+    master: Annotated[str | None, typer.Option(help="Spark master, for Spark: local[*].")] = None,
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Read only what is new since the last run.")
     ] = None,
@@ -51,19 +69,15 @@ def report(
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
     try:
-        from metrics.report.requirements import requirement
-        from metrics.report.write import PAGE_NAME
-        from metrics.spark import job
-        from metrics.spark.error_messages import explained
-    except ImportError:
-        raise fail(f"the report needs PySpark: pip install '{PYSPARK}'", Exit.USAGE) from None
-    try:
-        settings = job.Settings(
+        settings = Settings(
             events=events,
             out=out,
             lifetimes_ms=job.lifetimes(lifetime or []),
             requirements=tuple(requirement(text) for text in require or []),
-            as_of_ms=time.time_ns() // 1_000_000,
+            as_of_ms=job.now_ms() if as_of is None else job.time_ms(as_of),
+            since_ms=None if since is None else job.time_ms(since),
+            until_ms=None if until is None else job.time_ms(until),
+            engine=engine,
             master=master,
             state=state,
             bootstrap_servers=bootstrap_server,

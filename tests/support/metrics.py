@@ -139,7 +139,17 @@ def client(**more: Any) -> dict[str, Any]:
         "mechanism": "SCRAM-SHA-256",
         "connections": 2,
         "verdict": "not_capable",
-        "evidence": "SaslAuthenticate v0 on 2 of 2 connections",
+        "raw_token_connections": 0,
+        "not_capable_connections": 2,
+        "login_failures": 0,
+        "killed": 1,
+        "would_be_kills": 0,
+        "reauth_failures": 0,
+        "reauthentications": 3,
+        "past_end_ms": 60_000,
+        "failed_on": None,
+        "ready_since": None,
+        "told_ms": 0,
         "hosts": ["10.0.0.1"],
         "host_count": 3,
         "credential_lifetime_ms": 30_000,
@@ -175,9 +185,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
     rows: dict[str, list[dict[str, Any]]] = {
         "clients": [one],
         "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
-        "clients_by_verdict": [
-            {"verdict": verdict, "clients": 1, "connections": 2, "from_ms": 0, "to_ms": 60_000}
-        ],
+        "clients_by_verdict": [{"verdict": verdict, "clients": 1, "connections": 2}],
         "principals": [
             row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
         ],
@@ -201,12 +209,29 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"operations": ["READ"], "denied": 1, "would_be_denied": 2, "place": 1}
         ],
         "denied_count": [{"resources": 1}],
+        "observed": [{"from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
+        "wrong_clocks": [],
     }
     lines = dict.fromkeys(
-        ("unreadable", "unknown_version", "unknown_kind", "impossible", "duplicate", "missing"), 0
+        (
+            "unreadable",
+            "unknown_version",
+            "unknown_kind",
+            "impossible",
+            "outside",
+            "implausible",
+            "duplicate",
+            "missing",
+        ),
+        0,
     )
     return Collected(
-        as_of_ms=120_000, source=name, lines=lines | {"lines": 9, "future": 1}, rows=rows
+        as_of_ms=120_000,
+        source=name,
+        lines=lines | {"lines": 9, "future": 1},
+        rows=rows,
+        run_id="now",
+        engine="duckdb",
     )
 
 

@@ -101,7 +101,7 @@ def lifetime(
     *,
     unproven: int = 0,
     cut_short: int = 0,
-    a_day: float | None = None,
+    a_day: tuple[float, float] | tuple[None, None] = (None, None),
     observed_minutes: int = 120,
 ) -> dict[str, Any]:
     (row,) = collected("User:alice").rows["what_if"]
@@ -111,7 +111,8 @@ def lifetime(
         "killed_clients": 1,
         "unproven_connections": unproven,
         "cut_short_connections": cut_short,
-        "kills_per_day_most": a_day,
+        "kills_per_day_least": a_day[0],
+        "kills_per_day_most": a_day[1],
         "observed_ms": observed_minutes * 60_000,
     }
 
@@ -120,8 +121,8 @@ def lifetime(
     ("rows", "answer"),
     [
         (
-            [lifetime(5, 3, a_day=99.6), lifetime(15, 0)],
-            "A lifetime of 5 min would have killed 3 connections of 1 client, at most 100 times a "
+            [lifetime(5, 3, a_day=(80.2, 99.6)), lifetime(15, 0)],
+            "A lifetime of 5 min would have killed 3 connections of 1 client, 80 to 100 times a "
             "day; from 15 min on none.",
         ),
         (
@@ -147,12 +148,12 @@ def lifetime(
         ([lifetime(5, 0)], "No connection that is known to break was used longer than 5 min."),
         (
             [lifetime(5, 1, observed_minutes=9), lifetime(15, 0, observed_minutes=9)],
-            "A lifetime of 5 min would have killed 1 connection of 1 client. Events span "
+            "A lifetime of 5 min would have killed 1 connection of 1 client. Events cover "
             "only 9 min, too little to judge 15 min.",
         ),
         (
             [lifetime(5, 0, observed_minutes=1), lifetime(15, 0, observed_minutes=1)],
-            "Events span only 1 min, too little to judge 5 min or more.",
+            "Events cover only 1 min, too little to judge 5 min or more.",
         ),
     ],
 )
@@ -160,12 +161,18 @@ def test_the_first_screen_says_when(rows: list[Any], answer: str) -> None:
     assert f"When{answer}" in first_screen(facts_of(what_if=rows))
 
 
+def test_where_events_are_missing_nothing_is_a_most() -> None:
+    facts = facts_of(what_if=[lifetime(5, 3, a_day=(80.2, 99.6))])
+    lines = facts["lines"] | {"missing": 1}
+    assert "1 client, at least 80 times a day." in first_screen(facts | {"lines": lines})
+
+
 def test_a_lifetime_longer_than_what_was_observed_is_not_said_to_kill_nothing() -> None:
     brief = [lifetime(minutes, 0, observed_minutes=1) for minutes in (5, 15)]
     rows = page(facts_of(what_if=brief)).split("<tbody>")[1].split("</tr>")
     cells = [re.findall(r'data-label="[^"]*">([^<]*)<', row) for row in rows]
     assert cells[0] == ["5 min", *["\N{EN DASH}"] * 4, "1 min 1 s", *["\N{EN DASH}"] * 2]
-    assert "Events span only 1 min, too little to judge these lifetimes" in page(
+    assert "Events cover only 1 min, too little to judge these lifetimes" in page(
         facts_of(what_if=brief)
     )
     partly = [lifetime(5, 0, observed_minutes=9), lifetime(15, 0, observed_minutes=9)]
@@ -197,6 +204,7 @@ def test_nothing_at_all_says_where_to_look() -> None:
     """And nothing but denials is something."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in collected("User:alice").rows}
     rows["denied_count"] = [{"resources": 0}]
+    rows["observed"] = [{"from_ms": None, "to_ms": None, "covered_ms": None}]
     nothing = build_facts(replace(collected("User:alice"), rows=rows))
     assert "Nowsee whether clients come through the proxy" in first_screen(nothing)
     given = collected("User:alice").rows
@@ -283,3 +291,27 @@ def test_a_span_within_a_day_names_the_day_once() -> None:
     assert span(0, 60_000) == "1970-01-01 00:00 to 00:01"
     assert span(0, DAY_MS) == "1970-01-01 00:00 to 1970-01-02 00:00"
     assert span(None, None) == "\N{EN DASH}"
+
+
+def test_a_wrong_clock_is_named_with_its_dates() -> None:
+    lines = facts_of()["lines"] | {"implausible": 12}
+    clock = {"events": 12, "first_ms": 946_684_800_000, "last_ms": 946_771_200_000}
+    written = page(facts_of(wrong_clocks=[clock], lines=lines))
+    assert "12 of a wrong clock" in written
+    assert (
+        "12 events are dated 2000-01-01 00:00 to 2000-01-02 00:00, far from all others" in written
+    )
+    assert "set aside; see" in first_screen(facts_of(lines=lines))
+
+
+def test_contents_name_every_section_that_there_is() -> None:
+    written = page(facts_of())
+    listed = re.findall(r'<li><a href="#([a-z]+)">', written)
+    assert listed == re.findall(r'<section id="([a-z]+)">', written)
+    assert {"principals", "lifetimes", "trend", "next", "clients", "read"} <= set(listed)
+
+
+def test_clients_are_folded_but_for_a_few_that_are_worst() -> None:
+    assert "<details open><summary>1 client: failing</summary>" in page(facts_of("failing"))
+    many = page(facts_of("ready", clients=facts_of("ready")["clients"] * 11))
+    assert "<details><summary>11 clients: ready</summary>" in many

@@ -7,9 +7,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from metrics.spark import job
+from metrics.readiness import errors, job
+from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import is_remote
 from metrics.spark.error_messages import explained
-from metrics.spark.sources import SourceError, holds_parquet, is_remote, local_bytes
+from metrics.spark.sources import holds_parquet
 
 ACCESS = "access is denied; check the credentials, and what they allow"
 NO_JAR = "Spark has no jar for such addresses; docs/readiness.md says where to get it"
@@ -51,11 +53,6 @@ def of_jvm(text: str) -> Exception:
             ),
             "s3a://fleet/events: no credentials were found",
         ),
-        (
-            PermissionError(13, "Permission denied", "/var/report"),
-            "/var/report: permission denied",
-        ),
-        (OSError("the disk is gone"), "the disk is gone"),
         (  # when reading has begun
             PySparkException(
                 "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent"
@@ -75,12 +72,28 @@ def of_jvm(text: str) -> Exception:
             of_jvm("java.lang.IllegalStateException: nobody knows"),
             "java.lang.IllegalStateException: nobody knows",
         ),
-        (OSError("s3a://fleet: AccessDeniedException"), "s3a://fleet: AccessDeniedException"),
         (PySparkException(""), "PySparkException"),
     ],
 )
 def test_what_the_jvm_says_is_one_sentence(error: Exception, said: str) -> None:
     assert explained(error) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            PermissionError(13, "Permission denied", "/var/report"),
+            "/var/report: permission denied",
+        ),
+        (OSError("the disk is gone"), "the disk is gone"),
+        (OSError("s3a://fleet: AccessDeniedException"), "s3a://fleet: AccessDeniedException"),
+        (ReportError("one\ntwo"), "one"),
+        (ReportError(""), "ReportError"),
+    ],
+)
+def test_what_this_machine_says_is_one_sentence(error: Exception, said: str) -> None:
+    assert errors.explained(error) == said
 
 
 @pytest.mark.parametrize(
@@ -95,7 +108,7 @@ def test_an_address_that_cannot_be_read_is_one_sentence(
     spark: SparkSession, address: str, problem: str
 ) -> None:
     """PySpark comes without the jars of object stores."""
-    with pytest.raises(SourceError) as refused:
+    with pytest.raises(ReportError) as refused:
         holds_parquet(spark, address)
     assert str(refused.value) == f"{address}: {problem}"
 
@@ -113,7 +126,6 @@ def test_an_address_is_no_local_folder(
     monkeypatch.chdir(tmp_path)
     assert is_remote(address)
     assert is_remote(str(Path(address)))
-    assert local_bytes(address) is None
     assert job.main(["--events", str(tmp_path), "--out", address]) == 2
     assert "a folder of this machine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

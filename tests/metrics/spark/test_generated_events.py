@@ -4,8 +4,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.events.copies import copied, schema_ddl
 from benchmarks.events.generate import Size, clients_of, main, simulated
-from metrics.spark import event_rows
-from tests.support.spark import lines
+from metrics.spark.ingest import parsed
 
 SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
 
@@ -29,7 +28,8 @@ def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
 
 
 def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
-    templates = event_rows.parsed(lines(spark, generated(SIZE)), schema_ddl())
+    lines = spark.createDataFrame([(line,) for line in generated(SIZE)], "value STRING")
+    templates = parsed(lines, schema_ddl())
     made = copied(templates, copies=3, groups=3, clients=5)
     assert made.count() == 3 * templates.count()
     assert made.select("connection_id").distinct().count() == 24

@@ -1,8 +1,10 @@
 """From a folder to a report; in one go or in several, the answer is the same."""
 
+import fcntl
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,12 +18,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.events.generate import EPOCH, Size, generate
+from metrics.readiness import analysis, job
+from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.errors import ReportError
+from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
-from metrics.spark import job, results
+from metrics.spark import run as on_spark
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
-from metrics.spark.sources import FolderSource, SourceError, holds_parquet, local_bytes
+from metrics.spark.sources import FolderSource, holds_parquet
 from tests.support.metrics import to_json_line
-from tests.support.spark import login
+from tests.support.readiness import comparable, login
 
 PATIENCE = 600.0
 """Seconds for a process to begin, or to end: beyond, it hangs."""
@@ -30,11 +36,11 @@ SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_sec
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
 
 
-def settings(events: Path, out: Path, **more: Any) -> job.Settings:
-    return job.Settings(events=str(events), out=out, as_of_ms=AS_OF_MS, master="local[2]", **more)
+def settings(events: Path, out: Path, **more: Any) -> Settings:
+    return Settings(events=str(events), out=out, as_of_ms=AS_OF_MS, **more)
 
 
-def run(given: job.Settings) -> tuple[dict[str, Any], list[str]]:
+def run(given: Settings) -> tuple[dict[str, Any], list[str]]:
     return job.run(given, lambda _: None)
 
 
@@ -46,11 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(
-    spark: SparkSession,  # noqa: ARG001 - the session that the job will find
-    folder: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, Any]]:
+def report(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """By DuckDB; the same by Spark is below."""
     out = tmp_path_factory.mktemp("report")
     facts, unmet = run(
         settings(folder, out, requirements=(requirement("99%"), requirement("User:ready-0")))
@@ -68,6 +71,8 @@ def test_every_bad_line_is_set_aside_and_counted(report: tuple[Path, dict[str, A
         "unknown_kind": 1,
         "impossible": 1,
         "future": 1,
+        "outside": 0,
+        "implausible": 0,
         "duplicate": 1,
         "missing": 0,
     }
@@ -81,22 +86,24 @@ def test_the_verdicts_are_those_that_the_clients_deserve(
     assert {row["client_id"]: row["verdict"] for row in report[1]["clients"]} == truth
 
 
-def test_the_report_is_whole(spark: SparkSession, report: tuple[Path, dict[str, Any]]) -> None:
+def test_the_report_is_whole(report: tuple[Path, dict[str, Any]]) -> None:
     out, facts = report
+    assert facts["engine"] == "duckdb"
     assert json.loads((out / "report.json").read_text()) == facts
     assert (out / "index.html").read_text().startswith("<!doctype html>")
-    clients = spark.read.parquet(str(out / "tables" / "clients"))
-    assert clients.count() == len(facts["clients"])
+    with DuckEngine() as engine:
+        clients = engine.rows(f"FROM read_parquet('{out}/tables/clients/*.parquet')")
+    assert len(clients) == len(facts["clients"])
+    assert {path.name for path in out.iterdir()} == {"index.html", "report.json", "tables"}
 
 
-@pytest.mark.usefixtures("spark")
 def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
     folder: Path,
     report: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(results, "MAX_ROWS", 5)
+    monkeypatch.setattr(analysis, "MAX_ROWS", 5)
     best = report[1]["principals"][-1]["principal"]
     facts, unmet = run(settings(folder, tmp_path, requirements=(requirement(best),)))
     assert best not in {row["principal"] for row in facts["principals"]}
@@ -110,8 +117,78 @@ def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
 
 
 def same(facts: dict[str, Any], other: dict[str, Any]) -> None:
-    for key in set(facts) - {"source", "requirements", "lines"}:
-        assert facts[key] == other[key], key
+    for key in set(facts) - {"source", "requirements", "lines", "run_id", "engine"}:
+        assert comparable(facts[key]) == comparable(other[key]), key
+
+
+def files(out: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_page_tables_and_json_are_of_one_run(report: tuple[Path, dict[str, Any]]) -> None:
+    out, facts = report
+    assert facts["run_id"].startswith("20260601T044800Z-")
+    assert (out / "tables" / "_RUN").read_text() == f"{facts['run_id']}\n"
+    assert facts["run_id"] in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize("fault", ["events", "disk"])
+def test_a_run_that_fails_leaves_the_last_report_whole(
+    folder: Path, tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, out = tmp_path / "events", tmp_path / "out"
+    shutil.copytree(folder, events)
+    run(settings(events, out))
+    before = files(out)
+    assert len(before) > 10
+    if fault == "events":
+        (events / "events-p.jsonl.gz").write_bytes(gzip.compress(b"{}" * 9)[:-9])
+    else:
+        monkeypatch.setattr(job, "write_report", full_disk)
+    assert job.main(["--events", str(events), "--out", str(out)]) == 2
+    assert files(out) == before
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device", "report.json")
+
+
+def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / ".half-1" / "scratch").mkdir(parents=True)
+    (tmp_path / ".old-1").mkdir()
+    run(settings(folder, tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "report.json", "tables"}
+
+
+@pytest.mark.usefixtures("spark")
+def test_two_runs_on_one_state_exclude_each_other(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    options = ["--events", str(folder), "--out", str(tmp_path / "out"), "--state", str(state)]
+    with (state / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert job.main(options) == 2
+    assert "another run uses this --state" in capsys.readouterr().err
+
+
+def test_parquet_has_no_state(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spark.range(1).write.parquet(str(tmp_path / "events"))
+    options = ["--events", str(tmp_path / "events"), "--out", str(tmp_path / "out")]
+    assert job.main([*options, "--state", str(tmp_path / "state")]) == 2
+    assert "--state takes lines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--state", "state"], ["--master", "local[1]"]])
+def test_duckdb_is_not_asked_for_what_it_cannot_do(
+    folder: Path, tmp_path: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--events", str(folder), "--out", str(tmp_path / "out"), "--engine", "duckdb"]
+    assert job.main([*options, *option]) == 2
+    assert "--engine spark" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -157,8 +234,10 @@ def test_parquet_says_what_lines_say(
 ) -> None:
     table = EventTable(str(tmp_path / "table"))
     ingest_batch(spark, FolderSource(str(folder)), table)
-    facts, _ = run(settings(tmp_path / "table" / "events", tmp_path / "report"))
-    same(facts, report[1])
+    for engine in (EngineName.DUCKDB, EngineName.SPARK):
+        facts, _ = run(settings(tmp_path / "table" / "events", tmp_path / "report", engine=engine))
+        assert facts["engine"] == engine
+        same(facts, report[1])
 
 
 @pytest.mark.slow
@@ -170,9 +249,9 @@ def test_what_is_too_large_for_memory_is_kept_in_files(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Beyond `SMALL_BYTES` another path is taken, to the same facts; it leaves nothing behind."""
-    monkeypatch.setattr(job, "SMALL_BYTES", -1)
+    monkeypatch.setattr(on_spark, "SMALL_BYTES", -1)
     out = tmp_path / "report [1]"
-    facts, _ = run(settings(folder, out))
+    facts, _ = run(settings(folder, out, engine=EngineName.SPARK))
     same(facts, report[1])
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
@@ -189,12 +268,12 @@ def test_told_to_end_it_leaves_nothing_that_it_kept_in_between(
         [*command, "--events", str(folder), "--out", str(tmp_path)], stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + PATIENCE
-    while not list(tmp_path.glob(".kept-*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob(".half-*")) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.05)
     process.terminate()
     assert process.wait(PATIENCE) == 2
-    assert list(tmp_path.glob(".kept-*")) == []
+    assert list(tmp_path.glob(".half-*")) == []
 
 
 @pytest.mark.slow
@@ -210,7 +289,6 @@ def test_a_batch_that_is_repeated_replaces_itself(
     assert (table.events(spark).count(), table.counts(spark)) == once
 
 
-@pytest.mark.usefixtures("spark")
 def test_a_growing_file_is_read_up_to_its_last_whole_line(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -240,7 +318,7 @@ def test_lines_and_parquet_in_one_folder_are_refused(
     (events / "events-p-0-1.jsonl").write_text("{}")
     assert job.main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
     assert "holds both" in capsys.readouterr().err
-    with pytest.raises(SourceError, match="holds both"):
+    with pytest.raises(ReportError, match="holds both"):
         holds_parquet(spark, events.as_uri())
 
 
@@ -269,18 +347,20 @@ def test_a_state_to_which_nothing_came_yet_is_one_clear_sentence(
 
 
 @pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
 @pytest.mark.parametrize(
     ("name", "content"),
     [("events-p.jsonl.gz", gzip.compress(b"{}" * 9)[:-9]), ("events-p.jsonl.zst", b"{}")],
     ids=["cut off", "false"],
 )
 def test_a_file_that_cannot_be_unpacked_is_named(
-    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: str, name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = tmp_path / "events"
     events.mkdir()
     (events / name).write_bytes(content)
-    assert job.main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
+    options = ["--events", str(events), "--out", str(tmp_path / "out"), "--engine", engine]
+    assert job.main(options) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"{events / name}: this file cannot be read" in said
 
@@ -331,7 +411,6 @@ def test_an_address_is_read_by_hadoop_and_not_by_this_process(
     spark: SparkSession, folder: Path, tmp_path: Path, kind: str
 ) -> None:
     """`file:` stands for `s3a:` here: the same way is taken for any address with a scheme."""
-    assert local_bytes(folder.as_uri()) is None
     if kind == "parquet":
         folder = tmp_path / "table"
         spark.range(1).write.parquet(str(folder))
@@ -342,9 +421,9 @@ def test_an_address_without_events_is_one_clear_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("no events")
-    with pytest.raises(SourceError, match="in this folder"):
+    with pytest.raises(ReportError, match="in this folder"):
         holds_parquet(spark, tmp_path.as_uri())
-    with pytest.raises(SourceError, match="there is no such folder"):
+    with pytest.raises(ReportError, match="there is no such folder"):
         holds_parquet(spark, (tmp_path / "no").as_uri())
 
 

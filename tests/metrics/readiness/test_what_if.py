@@ -4,26 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from metrics.events import AuthInterval, EventKind, SessionEvent
 from metrics.period import Usage
-from metrics.spark.analysis import what_if_table
-from metrics.spark.intervals import intervals
-from metrics.spark.what_if import kills, what_if
-from tests.support.metrics import EPOCH, EPOCH_MS, ParsedHistory, grant, history
-from tests.support.spark import (
-    MINUTE_MS,
-    base_tables_of,
-    frame,
-    kept,
-    later,
-    login,
-    only,
-    rows,
-    sessions_of,
-)
+from metrics.readiness import what_if
+from tests.support.metrics import EPOCH_MS, ParsedHistory, grant, history
+from tests.support.readiness import MINUTE_MS, Row, answers, duckdb_log, later, login
 
 LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 15, 30, 60, 240, 7))
 
@@ -101,29 +87,28 @@ def connections() -> dict[str, tuple[list[list[float]], list[SessionEvent]]]:
 
 
 def killed_at_least_and_most(
-    spark: SparkSession, events: Sequence[SessionEvent]
+    events: Sequence[SessionEvent],
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    given = frame(spark, events)
-    found = kills(given.transform(intervals), LIFETIMES_MS)
-    of_connections = found.groupBy("connection_id", "lifetime_ms").agg(
-        f.sum("kills_least").alias("kills_least"), f.sum("kills_most").alias("kills_most")
+    engine = duckdb_log(events)
+    intervals = what_if.intervals("log", engine.dialect)
+    engine.keep("kills", what_if.kills(f"({intervals})", LIFETIMES_MS, engine.dialect))
+    found = engine.rows(
+        """SELECT connection_id, lifetime_ms, sum(kills_least) AS least, sum(kills_most) AS most
+        FROM kills GROUP BY connection_id, lifetime_ms"""
     )
     return {
-        (row["connection_id"], row["lifetime_ms"]): (row["kills_least"], row["kills_most"])
-        for row in rows(of_connections)
+        (row["connection_id"], row["lifetime_ms"]): (row["least"], row["most"]) for row in found
     }
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        "both",
-        pytest.param("events", marks=pytest.mark.slow),
-        pytest.param("summaries", marks=pytest.mark.slow),
-    ],
-)
+def intervals_of(events: Sequence[SessionEvent]) -> list[Row]:
+    engine = duckdb_log(events)
+    return engine.rows(what_if.intervals("log", engine.dialect))
+
+
+@pytest.mark.parametrize("view", ["both", "events", "summaries"])
 def test_the_kills_lie_between_the_least_and_the_most(
-    spark: SparkSession, connections: dict[str, Any], view: str
+    connections: dict[str, Any], view: str
 ) -> None:
     """The rule itself, on the times of all requests, against what is read from the log."""
     wanted = {"both": (True, False), "events": (False,), "summaries": (True,)}[view]
@@ -133,7 +118,7 @@ def test_the_kills_lie_between_the_least_and_the_most(
         for each in told_events
         if (each.kind == "summary") in wanted
     ]
-    found = killed_at_least_and_most(spark, events)
+    found = killed_at_least_and_most(events)
     spread = truth = 0
     for name, (sessions, _) in connections.items():
         for lifetime_ms in LIFETIMES_MS:
@@ -163,7 +148,7 @@ ROWS = [
 ]
 
 
-def test_the_bits_of_a_summary_row_are_runs_of_minutes(spark: SparkSession) -> None:
+def test_the_bits_of_a_summary_row_are_runs_of_minutes() -> None:
     """All of them set, and what no proxy writes, too: nothing may overflow."""
     begin = EPOCH_MS
     each = AuthInterval(
@@ -185,45 +170,39 @@ def test_the_bits_of_a_summary_row_are_runs_of_minutes(spark: SparkSession) -> N
         )
         for number, (bits, _) in enumerate(ROWS)
     ]
-    found = {row["connection_id"]: row for row in rows(frame(spark, given).transform(intervals))}
+    found = {row["connection_id"]: row for row in intervals_of(given)}
     for number, (_, runs) in enumerate(ROWS):
         minutes = [
-            ((run["first_ms"] - begin) // MINUTE_MS, (run["last_ms"] - begin) // MINUTE_MS)
+            ((run["a"] - begin) // MINUTE_MS, (run["b"] - begin) // MINUTE_MS)
             for run in found[f"c-{number}"]["runs"]
         ]
         assert sorted(minutes) == runs
-    assert len(rows(kills(frame(spark, given).transform(intervals), (300_000,)))) == len(ROWS)
-
-
-def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it(spark: SparkSession) -> None:
-    at = "c-at"
-    used = login(
-        connection_id=at, authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 300_000
+    engine = duckdb_log(given)
+    intervals = what_if.intervals("log", engine.dialect)
+    assert len(engine.rows(what_if.kills(f"({intervals})", (300_000,), engine.dialect))) == len(
+        ROWS
     )
-    found = sessions_of(frame(spark, [used]))
-    none = kills(frame(spark, []).transform(intervals), (1,))
-    assert only(what_if(found, none, (300_000,)))["killed_connections"] == 0
-    assert only(what_if(found, none, (299_999,)))["killed_connections"] == 1
 
 
-def test_what_is_unproven_is_not_called_killed(spark: SparkSession) -> None:
-    used = login(last_request_ms=round(EPOCH * 1000) + 3_600_000)
-    rows_known = base_tables_of(frame(spark, [used]))
-    row = only(what_if_table(rows_known, (300_000,), kept))
+def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it() -> None:
+    used = login(authenticate_version=0, last_request_ms=EPOCH_MS + 300_000)
+    found = answers([used], lifetimes_ms=(299_999, 300_000)).table("what_if", "lifetime_ms")
+    assert [row["killed_connections"] for row in found] == [1, 0]
+
+
+def test_what_is_unproven_is_not_called_killed() -> None:
+    used = login(last_request_ms=EPOCH_MS + 3_600_000)
+    row = answers([used], lifetimes_ms=(300_000,)).only("what_if")
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 1)
     assert row["kills_most"] == 0
 
 
-def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession) -> None:
+def test_what_its_client_has_shown_elsewhere_is_not_unproven() -> None:
     """Long before `probe` began, say: else no lifetime would ever be known to kill nothing."""
     lifetime = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
     incomplete = login(connection_id="incomplete", last_request_ms=EPOCH_MS + 3_600_000)
     again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **lifetime)
-    row = only(
-        what_if_table(
-            base_tables_of(frame(spark, [incomplete, login(**lifetime), again])), (300_000,), kept
-        )
-    )
+    row = answers([incomplete, login(**lifetime), again], lifetimes_ms=(300_000,)).only("what_if")
     assert (row["killed_connections"], row["unproven_connections"]) == (0, 0)
 
 
@@ -240,26 +219,24 @@ def test_what_its_client_has_shown_elsewhere_is_not_unproven(spark: SparkSession
     ids=["killed", "failed when idle", "failed", "left", "goes on"],
 )
 def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
-    spark: SparkSession, end: SessionEvent, found: list[tuple[int, int]]
+    end: SessionEvent, found: list[tuple[int, int]]
 ) -> None:
     """Killed at five minutes again and again, a client never shows what it would do at fifteen."""
     given = [replace(each, authenticate_version=0) for each in (login(), end)]
     lifetimes_ms = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30))
-    found_rows = rows(what_if_table(base_tables_of(frame(spark, given)), lifetimes_ms, kept))
+    found_rows = answers(given, lifetimes_ms=lifetimes_ms).table("what_if", "lifetime_ms")
     assert [
         (row["killed_connections"], row["cut_short_connections"]) for row in found_rows
     ] == found
     assert [row["cut_short_clients"] for row in found_rows] == [count for _, count in found]
 
 
-def test_nothing_observed_is_nothing_killed(spark: SparkSession) -> None:
-    rows_known = base_tables_of(frame(spark, []))
-    assert rows(what_if_table(rows_known, (300_000,), kept)) == []
+def test_nothing_observed_is_nothing_killed() -> None:
+    assert answers([], lifetimes_ms=(300_000,)).table("what_if") == []
 
 
-def test_less_than_an_hour_is_too_little_to_speak_of_days(spark: SparkSession) -> None:
-    used = login(authenticate_version=0, last_request_ms=round(EPOCH * 1000) + 600_000)
-    rows_known = base_tables_of(frame(spark, [used]))
-    row = only(what_if_table(rows_known, (300_000,), kept))
+def test_less_than_an_hour_is_too_little_to_speak_of_days() -> None:
+    used = login(authenticate_version=0, last_request_ms=EPOCH_MS + 600_000)
+    row = answers([used], lifetimes_ms=(300_000,)).only("what_if")
     assert row["killed_connections"] == 1
     assert row["kills_per_day_least"] is None

@@ -1,30 +1,33 @@
 import math
+import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.events.generate import Size, clients_of, simulated
 from metrics.events import AuthInterval, EventKind, LatencyBucket, SessionEvent
 from metrics.period import latency_bucket
-from metrics.spark.analysis import TABLES
-from metrics.spark.trends import storm_profile
-from tests.support.metrics import EPOCH_MS, event
-from tests.support.spark import MINUTE_MS, base_tables_of, frame, later, login, only, rows
+from metrics.readiness.authentications import storm_profile
+from tests.support.metrics import EPOCH_MS, event, read
+from tests.support.readiness import MINUTE_MS, Row, answers, later, login
 
 DAY_MS = 86_400_000
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
 
-def table(name: str, events: DataFrame) -> DataFrame:
-    return TABLES[name](base_tables_of(events))
+ORDERS = {"storms": "minute_ms, mechanism NULLS FIRST", "by_day": "day"}
 
 
-def test_a_minute_counts_its_authentications_by_mechanism(spark: SparkSession) -> None:
+def table(name: str, given: Iterable[SessionEvent | str]) -> list[Row]:
+    return answers(given).table(name, ORDERS.get(name, "1"))
+
+
+def test_a_minute_counts_its_authentications_by_mechanism() -> None:
     given = [login(connection_id=f"c-{number}", auth_latency_us=2000) for number in range(3)]
     again = later(EventKind.REAUTHENTICATED, 0.5, auth_latency_us=500, authentications=2)
     other = login(connection_id="d", mechanism=None)
-    found = rows(table("storms", frame(spark, [*given, again, other])).orderBy("mechanism"))
+    found = table("storms", [*given, again, other])
     assert [row["mechanism"] for row in found] == [None, "SCRAM-SHA-256"]
     assert found[1] == {
         "minute_ms": EPOCH_MS,
@@ -36,24 +39,28 @@ def test_a_minute_counts_its_authentications_by_mechanism(spark: SparkSession) -
     }
 
 
-@pytest.mark.slow
-def test_summaries_alone_tell_of_the_same_storms(spark: SparkSession) -> None:
+def test_summaries_alone_tell_of_the_same_storms() -> None:
     size = Size(connections=12, principals=4, clients=8, days=0.2, seed=5)
-    given = frame(spark, simulated(size, clients_of(size)))
-    columns = ["minute_ms", "mechanism", "authentications", "reauthentications"]
+    given = [read(line) for line in simulated(size, clients_of(size))]
+    odd = random.Random(5)  # noqa: S311 - not for secrets
+    half = {each.connection_id: odd.random() < 0.5 for each in given}
+    columns = ("minute_ms", "mechanism", "authentications", "reauthentications")
 
-    def counted(kinds: str) -> set[Any]:
-        return set(table("storms", given.where(kinds)).select(*columns).collect())
+    def counted(keep: Callable[[SessionEvent], bool]) -> set[Any]:
+        found = table("storms", [each for each in given if keep(each)])
+        return {tuple(row[name] for name in columns) for row in found}
 
-    assert counted("kind = 'summary'") == counted("kind <> 'summary'") == counted("true")
-    assert counted("kind = 'summary' OR sequence % 2 = 0") == counted("true")
-    assert counted("kind = 'summary' OR hash(connection_id) % 2 = 0") == counted("true")
+    def is_summary(each: SessionEvent) -> bool:
+        return each.kind is EventKind.SUMMARY
+
+    everything = counted(lambda _: True)
+    assert counted(is_summary) == counted(lambda each: not is_summary(each)) == everything
+    assert counted(lambda each: is_summary(each) or each.sequence % 2 == 0) == everything
+    assert counted(lambda each: is_summary(each) or half[each.connection_id]) == everything
 
 
-@pytest.mark.parametrize("kept", ["true", "sequence > 0"], ids=["all", "summaries"])
-def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(
-    spark: SparkSession, kept: str
-) -> None:
+@pytest.mark.parametrize("first_kept", [0, 1], ids=["all", "summaries"])
+def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(first_kept: int) -> None:
     """One at the very end of a period goes on in the next row, and so may a login."""
 
     def begun(number: int, minutes: int) -> AuthInterval:
@@ -85,22 +92,22 @@ def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(
         hour(2, 2, first, second, renewed=1),
         hour(3, 3, second, third, renewed=1),
     ]
-    found = rows(table("storms", frame(spark, given).where(kept)).orderBy("minute_ms"))
+    found = table("storms", [each for each in given if each.sequence >= first_kept])
     minutes = [(row["minute_ms"] - EPOCH_MS) // MINUTE_MS for row in found]
     assert minutes == [0, 120, 150]
     assert [row["authentications"] for row in found] == [1, 1, 1]
     assert [row["reauthentications"] for row in found] == [0, 1, 1]
 
 
-def test_the_profile_keeps_the_busiest_minute(spark: SparkSession) -> None:
+def test_the_profile_keeps_the_busiest_minute() -> None:
     given = [login(connection_id="a"), login(connection_id="b")]
     given.append(login(connection_id="c", timestamp_ms=EPOCH_MS + 90 * MINUTE_MS))
-    found = rows(storm_profile(table("storms", frame(spark, given)), points=2))
+    found = answers(given).query(storm_profile("storms", points=2))
     assert [row["authentications"] for row in found] == [2, 1]
 
 
 @pytest.mark.parametrize("view", ["events", "summaries"])
-def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> None:
+def test_quantiles_are_within_one_percent(view: str) -> None:
     values = [int(100 * 1.013**number) for number in range(500)]
     kind = EventKind.REAUTHENTICATED
     if view == "events":
@@ -111,43 +118,39 @@ def test_quantiles_are_within_one_percent(spark: SparkSession, view: str) -> Non
     else:
         buckets = tuple(LatencyBucket(bucket=latency_bucket(value), count=1) for value in values)
         given = [later(EventKind.SUMMARY, 60, reauth_latencies=buckets)]
-    row = only(table("latencies", frame(spark, given)).where(f"kind = '{kind}'"))
+    (row,) = (row for row in table("latencies", given) if row["kind"] == kind)
     assert row["count"] == 500
     for name, share in (("p50_us", 0.5), ("p95_us", 0.95), ("p99_us", 0.99)):
         exact = values[math.ceil(share * len(values)) - 1]
         assert row[name] == pytest.approx(exact, rel=0.0101)
 
 
-def test_a_latency_that_nothing_can_have_is_bounded(spark: SparkSession) -> None:
+def test_a_latency_that_nothing_can_have_is_bounded() -> None:
     """A double has no number for its bucket, and JSON has no infinity."""
     buckets = (LatencyBucket(bucket=99_999, count=3), LatencyBucket(bucket=5, count=-2))
     given = [later(EventKind.SUMMARY, 60, reauth_latencies=buckets)]
-    row = only(table("latencies", frame(spark, given)))
+    (row,) = table("latencies", given)
     assert row["count"] == 3
     assert row["p99_us"] == pytest.approx(1e16, rel=0.02)
 
 
-def test_a_client_is_ready_from_the_day_it_was_repaired(spark: SparkSession) -> None:
+def test_a_client_is_ready_from_the_day_it_was_repaired() -> None:
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, sequence=2, **TOLD)
     after = later(EventKind.CHECKPOINT, 2880, authentications=2, sequence=3, **TOLD)
-    found = rows(table("by_day", frame(spark, [login(**TOLD), failing, tomorrow, after])))
+    found = table("by_day", [login(**TOLD), failing, tomorrow, after])
     assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
 
 
-def test_a_client_that_failed_and_never_re_authenticated_is_failing_still(
-    spark: SparkSession,
-) -> None:
+def test_a_client_that_failed_and_never_re_authenticated_is_failing_still() -> None:
     """It is recorded once for each session, which may go on for days."""
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     days = [later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)]
-    found = rows(table("by_day", frame(spark, [login(**TOLD), failing, *days])).orderBy("day"))
+    found = table("by_day", [login(**TOLD), failing, *days])
     assert [(row["failing"], row["unproven"]) for row in found] == [(1, 0)] * 3
 
 
-def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews(
-    spark: SparkSession,
-) -> None:
+def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews() -> None:
     """It is recorded once that it would be killed, and what it did before does not help it."""
     given = [
         login(**TOLD),
@@ -158,14 +161,12 @@ def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews(
         later(EventKind.CHECKPOINT, 4320, authentications=3, sequence=5, **TOLD),
         later(EventKind.REAUTHENTICATED, 5760, authentications=4, sequence=6, **TOLD),
     ]
-    found = rows(table("by_day", frame(spark, given)).orderBy("day"))
+    found = table("by_day", given)
     assert [row["failing"] for row in found] == [0, 1, 1, 1, 0]
     assert [row["ready"] for row in found] == [1, 0, 0, 0, 1]
 
 
-def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
-    spark: SparkSession,
-) -> None:
+def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next() -> None:
     """If only the summary row is left, that one's day is all that is known.
 
     The client re-authenticated in between, too late: else it would be failing still.
@@ -174,7 +175,7 @@ def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next(
     summed = later(EventKind.SUMMARY, 1440, sequence=2, authentications=2, would_be_kills=1, **TOLD)
 
     def failing(given: list[SessionEvent]) -> list[int]:
-        found = rows(table("by_day", frame(spark, given)).orderBy("day"))
+        found = table("by_day", given)
         return [row["failing"] for row in found]
 
     assert failing([login(**TOLD), killed, summed]) == [1, 0]
@@ -190,9 +191,7 @@ TOKENS = [
 ]
 
 
-def test_a_token_is_short_if_it_was_outlived_or_lives_less_than_a_minute(
-    spark: SparkSession,
-) -> None:
+def test_a_token_is_short_if_it_was_outlived_or_lives_less_than_a_minute() -> None:
     given = [
         login(
             connection_id=f"c-{number}",
@@ -202,10 +201,7 @@ def test_a_token_is_short_if_it_was_outlived_or_lives_less_than_a_minute(
         )
         for number, (token_ms, used_ms, _, _) in enumerate(TOKENS)
     ]
-    found = {
-        row["client_id"]: row["outlived_ms"]
-        for row in rows(table("short_tokens", frame(spark, given)))
-    }
+    found = {row["client_id"]: row["outlived_ms"] for row in table("short_tokens", given)}
     assert found == {
         str(number): outlived_ms
         for number, (_, _, listed, outlived_ms) in enumerate(TOKENS)
@@ -213,35 +209,49 @@ def test_a_token_is_short_if_it_was_outlived_or_lives_less_than_a_minute(
     }
 
 
-def test_lengths_fall_into_classes_that_double(spark: SparkSession) -> None:
+def test_lengths_fall_into_classes_that_double() -> None:
     given = [
         login(connection_id=str(number), last_request_ms=EPOCH_MS + ms)
         for number, ms in enumerate([0, 60_000, 60_001, 120_000, 900_000])
     ]
     given.append(login(connection_id="unused"))
-    found = rows(table("session_lengths", frame(spark, given)))
+    found = table("session_lengths", given)
     counted = {row["up_to_ms"]: row["connections"] for row in found}
     assert counted == {60_000: 2, 120_000: 2, 960_000: 1}
 
 
-def test_a_ready_client_has_no_unproven_lengths(spark: SparkSession) -> None:
+def test_a_ready_client_has_no_unproven_lengths() -> None:
     again = later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)
     brief = login(connection_id="brief", last_request_ms=EPOCH_MS + 1000)
-    found = rows(table("session_lengths", frame(spark, [login(**TOLD), again, brief])))
+    found = table("session_lengths", [login(**TOLD), again, brief])
     assert {row["standing"] for row in found} == {"ready"}
 
 
-def test_failures_are_counted_by_reason(spark: SparkSession) -> None:
+def test_failures_are_counted_by_reason() -> None:
     first = event(kind=EventKind.FAILED, authentications=0, failure_reason="bad_credentials")
     again = later(EventKind.FAILED, 14, failure_reason="expired")
     found = {
         (row["failure_reason"], row["reauthentication"])
-        for row in rows(table("failures", frame(spark, [first, again])))
+        for row in table("failures", [first, again])
     }
     assert found == {("bad_credentials", False), ("expired", True)}
 
 
-def test_nothing_gives_nothing(spark: SparkSession) -> None:
-    empty = base_tables_of(frame(spark, []))
-    for name, made in TABLES.items():
-        assert rows(made(empty)) == [], name
+TABLES = (
+    "sessions",
+    "clients",
+    "principals",
+    "what_if",
+    "storms",
+    "latencies",
+    "by_day",
+    "short_tokens",
+    "session_lengths",
+    "failures",
+)
+
+
+def test_nothing_gives_nothing() -> None:
+    empty = answers([])
+    for name in TABLES:
+        assert empty.table(name) == [], name

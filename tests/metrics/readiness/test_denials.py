@@ -2,31 +2,30 @@
 
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from metrics.events import EventKind
-from metrics.spark.denials import denials, denied_resources
-from tests.support.spark import frame, later, login, rows
+from tests.support.readiness import answers, later, login
 
 ORDERS = {"resource_type": "TOPIC", "resource_name": "orders"}
 
 
-def test_denials_are_added_up_by_principal_resource_and_operation(spark: SparkSession) -> None:
+def test_denials_are_added_up_by_principal_resource_and_operation() -> None:
     would_be = EventKind.WOULD_BE_DENIED
     given = [
         login(),
         later(would_be, 1, operation="READ", denials=3, **ORDERS),
-        later(would_be, 2, operation="READ", denials=2, client_host="10.0.0.8", **ORDERS),
-        later(EventKind.DENIED, 3, operation="READ", **ORDERS),
-        later(would_be, 3, operation="WRITE", denials=-7, **ORDERS),
+        later(
+            would_be, 2, sequence=2, operation="READ", denials=2, client_host="10.0.0.8", **ORDERS
+        ),
+        later(EventKind.DENIED, 3, sequence=3, operation="READ", **ORDERS),
+        later(would_be, 3, sequence=4, operation="WRITE", denials=-7, **ORDERS),
     ]
-    read, write = rows(frame(spark, given).transform(denials))
+    read, write = answers(given).table("denials", "operation")
     assert (read["operation"], read["denied"], read["would_be_denied"]) == ("READ", 1, 5)
     assert read["hosts"] == ["10.0.0.7", "10.0.0.8"]
     assert (write["operation"], write["would_be_denied"]) == ("WRITE", 1)
 
 
-def test_who_was_denied_a_great_deal_pushes_out_nobody_else(spark: SparkSession) -> None:
+def test_who_was_denied_a_great_deal_pushes_out_nobody_else() -> None:
     """Each principal's resources have places, the most denied first."""
     noise = [
         later(EventKind.DENIED, 1, sequence=n, operation="READ", resource_type="TOPIC")
@@ -38,8 +37,7 @@ def test_who_was_denied_a_great_deal_pushes_out_nobody_else(spark: SparkSession)
         later(EventKind.WOULD_BE_DENIED, 1, sequence=4, operation="READ", denials=2, **ORDERS),
         later(EventKind.DENIED, 1, sequence=5, operation="READ", principal="User:bob", **ORDERS),
     ]
-    found = rows(frame(spark, given).transform(denials).transform(denied_resources))
-    found.sort(key=lambda row: (row["place"], row["principal"]))
+    found = answers(given).shown["denied_resources"]
     assert [(row["principal"], row["resource_name"]) for row in found] == [
         ("User:alice", "orders"),
         ("User:bob", "orders"),

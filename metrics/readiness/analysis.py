@@ -1,0 +1,296 @@
+"""Tables of the report from event rows: the queries, in their order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metrics.readiness import authentications, events, sessions, trends, usage, what_if
+from metrics.readiness.engine import Engine, Row, words
+from metrics.readiness.events import AT_READING, Problem
+
+MAX_ROWS = 5_000
+"""The number of clients, and of principals, on the page; the tables hold all."""
+
+BUSIEST = 20
+"""The number of minutes that are listed as storms."""
+
+CLOCKS_NAMED = 5
+"""The number of stretches of time that are named of those that no right clock can show."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of the events."""
+
+    as_of_ms: int
+    """The present time for the report, epoch ms."""
+    lifetimes_ms: tuple[int, ...] = what_if.DEFAULT_LIFETIMES_MS
+    principals: Sequence[str] = ()
+    """Principals to look for among all of them."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """The time before which, and from which on, events are left out, epoch ms; None: none is."""
+
+
+class Analysis:
+    """One report's relations in an engine, from one named `log` that has the fields of the log.
+
+    What the page shows is in `rows`, and what was read in `lines`.
+    """
+
+    def __init__(
+        self, engine: Engine, question: Question, out: str | Path | None, progress: Progress
+    ) -> None:
+        self.rows: dict[str, list[Row]] = {}
+        self.lines: dict[str, int] = {}
+        self._engine = engine
+        self._question = question
+        self._out = out
+        self._progress = progress
+        self._denied = False
+
+    def run(self, counts: dict[str, int] | None = None) -> None:
+        """Ask everything. `counts`: of the lines that were set aside when the rows were made."""
+        self.clean(counts)
+        self.base()
+        self._progress("applying lifetimes")
+        self.lifetimes()
+        self._progress("writing tables")
+        self.tables()
+
+    def clean(self, counts: dict[str, int] | None = None) -> None:
+        """Look at the rows once, and set aside what is not valid, misdated or a duplicate.
+
+        Most logs are clean, and most connections whole: only what is not so is looked at again.
+        """
+        engine, asked = self._engine, self._question
+        engine.view("classified", events.classified("log"))
+        today = events.within(
+            "classified", as_of_ms=asked.as_of_ms, since_ms=asked.since_ms, until_ms=asked.until_ms
+        )
+        engine.view("judged", today)
+        engine.keep("seen", usage.usage("judged", engine.dialect, both_views=False))
+        found = engine.rows("SELECT problem, sum(events) AS events FROM seen GROUP BY problem")
+        problems = {row["problem"]: int(row["events"]) for row in found}
+        self.lines = counts or {
+            "lines": sum(problems.values()),
+            **{each.value: problems.get(each, 0) for each in AT_READING},
+        }
+        for each in (Problem.FUTURE, Problem.OUTSIDE):
+            self.lines[each.value] = problems.get(each.value, 0)
+        dated = self._dated()
+        engine.view("valid", f"SELECT * FROM judged WHERE problem IS NULL AND {dated}")
+        self._gather("seen_usage", "seen_connections")
+        self._mend()
+
+    def _dated(self) -> str:
+        """Set aside what no right clock can show; return what is true of the other events."""
+        engine = self._engine
+        engine.view("seen_valid", "SELECT * FROM seen WHERE problem IS NULL")
+        stretches = engine.rows(trends.dated("seen_valid"))
+        wrong = [row for row in stretches if not row["plausible"]]
+        self.lines[Problem.IMPLAUSIBLE.value] = sum(int(row["events"]) for row in wrong)
+        self.rows["wrong_clocks"] = wrong[:CLOCKS_NAMED]
+        if not wrong:
+            engine.view("seen_usage", "SELECT * FROM seen_valid")
+            return "true"
+        (bulk,) = (row for row in stretches if row["plausible"])
+        days = f"day BETWEEN {bulk['first_day']} AND {bulk['last_day']}"
+        engine.view("seen_usage", f"SELECT * FROM seen_valid WHERE {days}")
+        return trends.plausible(bulk["first_day"], bulk["last_day"])
+
+    def _gather(self, usage_rows: str, name: str) -> dict[str, Any]:
+        """Add usage up by connection; return the totals."""
+        self._engine.keep(name, usage.by_connection(usage_rows))
+        (self._totals,) = self._engine.rows(usage.totals(name))
+        return self._totals
+
+    def _mend(self) -> None:
+        """Look again at connections of which events are missing or came twice."""
+        engine, totals = self._engine, self._totals
+        seen, doubled = totals["events"], False
+        if totals["suspects"]:
+            engine.view("suspects", "SELECT connection_id FROM seen_connections WHERE suspect")
+            engine.view("suspected", _of("valid", "suspects"))
+            engine.keep("doubled", usage.with_duplicates("suspected"))
+            doubled = bool(engine.rows("SELECT 1 AS one FROM doubled LIMIT 1"))
+        if doubled:
+            engine.view("twice", _of("valid", "doubled"))
+            engine.keep("exact", usage.without_duplicates("twice"))
+            columns = ", ".join(events.FIELDS)
+            once = f"SELECT {columns}, problem FROM exact"
+            engine.view("events", f"{_not_of('valid', 'doubled')} UNION ALL {once}")
+        else:
+            engine.view("events", "SELECT * FROM valid")
+        if totals["parts"]:
+            engine.view("parts", "SELECT connection_id FROM seen_connections WHERE NOT whole")
+            engine.view("in_parts", _of("events", "parts"))
+            engine.keep("again", usage.usage("in_parts", engine.dialect, both_views=True))
+            whole = _not_of("seen_usage", "parts")
+            engine.view("usage_rows", f"{whole} UNION ALL SELECT * FROM again")
+            self._gather("usage_rows", "connections")
+        else:
+            engine.view("usage_rows", "SELECT * FROM seen_usage")
+            engine.view("connections", "SELECT * FROM seen_connections")
+        self.lines["duplicate"] = seen - self._totals["events"]
+        self.lines["missing"] = self._totals["numbered"] - self._totals["events"]
+
+    def base(self) -> None:
+        """Make what most tables are made from: sessions, clients with their verdicts."""
+        engine = self._engine
+        self._identities()
+        engine.keep("sessions", sessions.sessions("connections", "identities"))
+        engine.keep("client_days", sessions.client_days("usage_rows", "sessions"))
+        engine.keep("clients", sessions.clients("sessions", "client_days"))
+        engine.keep("standing", sessions.by_their_clients("sessions", "clients"))
+        engine.keep("observed", trends.observed("usage_rows", "sessions"))
+        engine.keep("authentication_counts", self._authentication_counts())
+
+    def _identities(self) -> None:
+        """Say who each connection is: by its end, or where there is none by its last event."""
+        engine = self._engine
+        engine.keep("ended", sessions.last_rows("usage_rows", "connections"))
+        engine.view("going_on", _not_of("connections", "ended"))
+        engine.keep("unnamed", "SELECT connection_id, last_sequence FROM going_on")
+        if engine.rows("SELECT 1 AS one FROM unnamed LIMIT 1"):
+            engine.keep("last_of_open", sessions.last_events("events", "unnamed"))
+            engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
+        else:
+            engine.view("identities", "SELECT * FROM ended")
+
+    def _authentication_counts(self) -> str:
+        """Count by the events alone, except for connections whose events are incomplete."""
+        totals, view = self._totals, self._engine.view
+        if not totals["incomplete"]:
+            return authentications.counts("events")
+        if totals["without_events"] == totals["connections"]:
+            return authentications.counts_of_summaries("events")
+        incomplete = "SELECT connection_id FROM connections WHERE incomplete"
+        view("incomplete", incomplete)
+        view("without_events", f"{incomplete} AND without_events")
+        view("with_some", f"{incomplete} AND NOT without_events")
+        view("events_of_none", _of("events", "without_events"))
+        view("events_of_some", _of("events", "with_some"))
+        view("events_of_all", _not_of("events", "incomplete"))
+        counts = [authentications.counts_of_summaries("events_of_none")]
+        if totals["without_events"] < totals["incomplete"]:
+            counts.append(authentications.counts_of_either_view("events_of_some"))
+        if totals["incomplete"] < totals["connections"]:
+            counts.append(authentications.counts("events_of_all"))
+        return " UNION ALL ".join(counts)
+
+    def lifetimes(self) -> None:
+        """Apply each lifetime to what was recorded, fetching the events of who is concerned."""
+        engine, lifetimes_ms = self._engine, self._question.lifetimes_ms
+        engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
+        # of a checkpoint the next event knows all, but of the last one
+        wanted = f"""WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
+            SELECT connection_id, last_sequence FROM unnamed)"""
+        if self._totals["incomplete"]:
+            engine.view("listed_connections", "SELECT * FROM connections WHERE incomplete")
+            engine.view("listed", _of("concerned", "listed_connections"))
+            engine.view("told", _not_of("concerned", "listed_connections"))
+            engine.view("partly", _of("events", "listed"))
+            engine.view("fully", f"{_of('events', 'told')} {wanted}")
+            engine.view("intervals_of_parts", what_if.intervals("partly", engine.dialect))
+            engine.view("intervals_of_all", what_if.intervals_if_complete("fully", engine.dialect))
+            both = "SELECT * FROM intervals_of_parts UNION ALL SELECT * FROM intervals_of_all"
+            engine.view("intervals_used", both)
+        else:
+            engine.view("fully", f"{_of('events', 'concerned')} {wanted}")
+            engine.view("intervals_used", what_if.intervals_if_complete("fully", engine.dialect))
+        engine.keep("kills", what_if.kills("intervals_used", lifetimes_ms, engine.dialect))
+        engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
+
+    def tables(self) -> None:
+        """Make the other tables, write them all, and keep what the page shows."""
+        keep = self._engine.keep
+        keep("principals", sessions.principals("clients"))
+        keep("storms", authentications.storms("authentication_counts"))
+        keep("latencies", authentications.latencies("authentication_counts"))
+        keep("failures", authentications.failures("authentication_counts"))
+        keep("by_day", trends.by_day("client_days"))
+        keep("short_tokens", trends.short_tokens("clients"))
+        keep("session_lengths", trends.session_lengths("standing"))
+        names = [
+            "sessions",
+            "clients",
+            "principals",
+            "what_if",
+            "storms",
+            "latencies",
+            "by_day",
+            "short_tokens",
+            "session_lengths",
+            "failures",
+        ]
+        self.rows |= {"denied_resources": [], "denied_count": [{"resources": 0}]}
+        if self._totals["denied"]:
+            keep("denials", sessions.denials("events"))
+            keep("resources", sessions.denied_resources("denials"))
+            names.append("denials")
+            # by turns: who was denied a great deal pushes out nobody else
+            self._show("denied_resources", "SELECT * FROM resources ORDER BY place, principal")
+            self._show("denied_count", "SELECT count(*) AS resources FROM resources")
+        if self._out is not None:
+            for name in names:
+                self._engine.write(name, self._out)
+        self._first_rows()
+
+    def _first_rows(self) -> None:
+        rank, show = sessions.rank(), self._show
+        key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
+        show("clients", f"SELECT * FROM clients ORDER BY {rank}, {key}")
+        show("upgrades", sessions.breaking_software("clients"))
+        show(
+            "clients_by_verdict",
+            f"""SELECT verdict, count(*) AS clients, {events.total("connections")} AS connections
+            FROM clients GROUP BY verdict""",
+        )
+        show("observed", "SELECT * FROM observed")
+        show("principals", f"SELECT * FROM principals ORDER BY {rank}, principal")
+        show(
+            "enforceable",
+            "SELECT principal, listeners FROM principals WHERE enforceable ORDER BY principal",
+        )
+        show(
+            "principals_by_verdict",
+            "SELECT verdict, count(*) AS principals FROM principals GROUP BY verdict",
+        )
+        # names that somebody typed: as hexadecimal digits there is nothing to quote
+        names = [name.encode(errors="replace").hex().upper() for name in self._question.principals]
+        if names:
+            wanted = words(names)
+            show("asked_for", f"SELECT * FROM principals WHERE hex(principal) IN ({wanted})")
+        order = {
+            "what_if": "lifetime_ms",
+            "latencies": "mechanism NULLS FIRST, kind",
+            "by_day": "day",
+            "short_tokens": f"outlived_ms DESC NULLS LAST, {key}",
+            "session_lengths": "up_to_ms, standing",
+            "failures": "count DESC, mechanism NULLS FIRST, failure_reason NULLS FIRST,"
+            " reauthentication",
+        }
+        for name, columns in order.items():
+            show(name, f"SELECT * FROM {name} ORDER BY {columns}")
+        show("storm_profile", authentications.storm_profile("storms"))
+        columns = "authentications DESC, minute_ms, mechanism NULLS FIRST"
+        show("storms", f"SELECT * FROM storms ORDER BY {columns}", BUSIEST)
+
+    def _show(self, name: str, query: str, most: int | None = None) -> None:
+        self.rows[name] = self._engine.rows(f"{query} LIMIT {most or MAX_ROWS}")
+
+
+def _of(rows: str, connections: str) -> str:
+    """Give the rows of these connections."""
+    return f"""SELECT r.* FROM {rows} AS r SEMI JOIN {connections} AS n
+        ON r.connection_id = n.connection_id"""
+
+
+def _not_of(rows: str, connections: str) -> str:
+    """Give the rows of all connections but these."""
+    return f"""SELECT r.* FROM {rows} AS r ANTI JOIN {connections} AS n
+        ON r.connection_id = n.connection_id"""

@@ -1,0 +1,170 @@
+"""Counts and latencies of authentications, by minute and by latency bucket; storms and failures.
+
+A connection may be recorded in three ways: by an event for each authentication; by some events and
+summary rows that have the rest; or by summary rows alone. Each way gives the same table, and the
+less there is to compare, the less it costs.
+"""
+
+import math
+
+from metrics.events import EventKind
+from metrics.period import LATENCY_GAMMA, latency_bucket
+from metrics.readiness.events import MAX_DURATION_MS, MINUTE_MS, at_most, counted, minute_of, total
+from metrics.readiness.usage import is_kind
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+STORM_POINTS = 480
+"""The number of points of the storm plot: more than a screen shows apart."""
+
+_LOGIN, _AGAIN = EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED
+_MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
+"""The last latency bucket: a longer latency is garbage, and beyond the range of a double."""
+
+COLUMNS = (
+    "mechanism",
+    "kind",
+    "minute_ms",
+    "failure_reason",
+    "reauthentication",
+    "bucket",
+    "count",
+    "busy_us",
+    "slowest_us",
+)
+
+
+def counts(events: str) -> str:
+    """Authentications and failures, counted twice in one pass: by minute, and by latency.
+
+    One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
+    kind and `bucket` of the latency (`minute_ms` is null). `busy_us` is the sum of the latencies.
+    """
+    failed = is_kind(EventKind.FAILED)
+    bucket = f"""CASE WHEN NOT {failed} AND auth_latency_us IS NOT NULL THEN CAST(ceil(
+        ln(CAST(greatest(auth_latency_us, 1) AS DOUBLE)) / {math.log(LATENCY_GAMMA)}) AS BIGINT)
+        END"""
+    return f"""SELECT {", ".join(COLUMNS)} FROM (
+        SELECT mechanism, kind, minute_ms, failure_reason, reauthentication, bucket,
+            count(*) AS count, {total("auth_latency_us")} AS busy_us,
+            max(auth_latency_us) AS slowest_us
+        FROM (SELECT mechanism, kind, failure_reason, auth_latency_us, {bucket} AS bucket,
+                {minute_of("timestamp_ms")} AS minute_ms,
+                kind = '{_AGAIN}' OR {failed} AND authentications > 0 AS reauthentication
+            FROM {events} WHERE {is_kind(_LOGIN, _AGAIN, EventKind.FAILED)}) AS each
+        GROUP BY GROUPING SETS ((mechanism, kind, minute_ms, failure_reason, reauthentication),
+            (mechanism, kind, bucket))) AS counted
+        WHERE minute_ms IS NOT NULL OR bucket IS NOT NULL"""
+
+
+def counts_of_either_view(events: str) -> str:
+    """Count the same for connections some of whose authentications only summary rows record.
+
+    An authentication that is in several rows, or in an event too, is counted once.
+    """
+    once = f"""SELECT mechanism, CASE WHEN number = 1 THEN '{_LOGIN}' ELSE '{_AGAIN}' END AS kind,
+        min(time_ms) AS timestamp_ms, max(latency_us) AS auth_latency_us,
+        CAST(NULL AS STRING) AS failure_reason, number AS authentications
+        FROM (SELECT connection_id, mechanism, authentications AS number, timestamp_ms AS time_ms,
+                auth_latency_us AS latency_us
+            FROM {events} WHERE {is_kind(_LOGIN, _AGAIN)}
+            UNION ALL SELECT connection_id, mechanism, each.number, each.authenticated_ms, NULL
+            FROM ({_exploded(events)}) AS summed) AS recorded
+        GROUP BY connection_id, mechanism, number"""
+    names = "mechanism, kind, timestamp_ms, auth_latency_us, failure_reason, authentications"
+    minutes = f"""({once} UNION ALL SELECT {names} FROM {events}
+        WHERE {is_kind(EventKind.FAILED)}) AS once"""
+    firsts = f"(SELECT * FROM {events} WHERE kind <> '{_AGAIN}') AS firsts"
+    return f"""SELECT * FROM ({counts(minutes)}) AS minutes WHERE minute_ms IS NOT NULL
+        UNION ALL SELECT * FROM ({counts(firsts)}) AS latencies WHERE bucket IS NOT NULL
+        UNION ALL {_summed_latencies(events)}"""
+
+
+def counts_of_summaries(events: str) -> str:
+    """Count the same for connections of which no event records any authentication.
+
+    Each is counted in the row of the period that it was in, so that rows need not be compared.
+    """
+    begun = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
+        ELSE each.number > authentications - reauthentications END"""
+    failed = f"(SELECT * FROM {events} WHERE {is_kind(EventKind.FAILED)}) AS failed"
+    return f"""{counts(failed)}
+        UNION ALL SELECT mechanism,
+            CASE WHEN again THEN '{_AGAIN}' ELSE '{_LOGIN}' END, minute_ms, NULL, again, NULL,
+            count(*), NULL, NULL
+        FROM (SELECT mechanism, {minute_of("each.authenticated_ms")} AS minute_ms,
+            each.number <> 1 AS again FROM ({_exploded(events)}) AS summed WHERE {begun}) AS begun
+        GROUP BY mechanism, minute_ms, again
+        UNION ALL {_summed_latencies(events)}"""
+
+
+def _exploded(events: str) -> str:
+    return f"""SELECT connection_id, mechanism, period_start_ms, authentications,
+        reauthentications, explode(intervals) AS each
+        FROM {events} WHERE {is_kind(EventKind.SUMMARY)}"""
+
+
+def _summed_latencies(events: str) -> str:
+    """Latencies of re-authentications: summary rows hold them, but not when each of them was."""
+    bucket = at_most("each.bucket", _MAX_BUCKET)
+    return f"""SELECT mechanism, '{_AGAIN}', NULL, NULL, NULL, {bucket},
+        {total(counted("each.count"))}, NULL, NULL
+        FROM (SELECT mechanism, explode(reauth_latencies) AS each
+            FROM {events} WHERE {is_kind(EventKind.SUMMARY)}) AS summed
+        GROUP BY mechanism, {bucket}"""
+
+
+def storms(count_rows: str) -> str:
+    """One row per minute and mechanism: authentications, how many anew, the time they took.
+
+    `busy_us` is the sum of their latencies: an upper bound of the processor time that they took,
+    as a client's own delays between two SASL messages are in it. Null if only summary rows are
+    left of that minute.
+    """
+    return f"""SELECT minute_ms, mechanism, {total("count")} AS authentications,
+        {total(f"CASE WHEN kind = '{_AGAIN}' THEN count ELSE 0 END")} AS reauthentications,
+        {total("busy_us")} AS busy_us, max(slowest_us) AS slowest_us
+        FROM {count_rows} WHERE {is_kind(_LOGIN, _AGAIN)} AND minute_ms IS NOT NULL
+        GROUP BY minute_ms, mechanism"""
+
+
+def storm_profile(storm_rows: str, *, points: int = STORM_POINTS) -> str:
+    """The busiest minute of each of at most `points` stretches of equal length, for a plot."""
+    return f"""SELECT stretch_ms AS minute_ms, max(authentications) AS authentications,
+        max(reauthentications) AS reauthentications
+        FROM (SELECT CAST(floor((minute_ms - first_ms) / width) * width AS BIGINT) + first_ms
+                AS stretch_ms, authentications, reauthentications
+            FROM (SELECT minute_ms, {total("authentications")} AS authentications,
+                    {total("reauthentications")} AS reauthentications
+                FROM {storm_rows} GROUP BY minute_ms) AS minutes
+            CROSS JOIN (SELECT min(minute_ms) AS first_ms, ceil(((max(minute_ms) - min(minute_ms))
+                    / {MINUTE_MS} + 1) / {points}) * {MINUTE_MS} AS width FROM {storm_rows})
+                AS whole) AS placed
+        GROUP BY stretch_ms ORDER BY minute_ms"""
+
+
+def latencies(count_rows: str) -> str:
+    """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
+
+    Within 1 % of every latency (docs/events.md, "Latencies of a summary row").
+    """
+    value = f"{2 / (LATENCY_GAMMA + 1)} * pow(CAST({LATENCY_GAMMA} AS DOUBLE), bucket)"
+    reached = ", ".join(
+        f"min(CASE WHEN below >= ceil(total * {share}) THEN {value} END) AS p{share * 100:.0f}_us"
+        for share in QUANTILES
+    )
+    return f"""SELECT mechanism, kind, CAST(total AS BIGINT) AS count, {reached},
+        max({value}) AS max_us
+        FROM (SELECT mechanism, kind, bucket, sum(count) OVER (PARTITION BY mechanism, kind
+                ORDER BY bucket ROWS UNBOUNDED PRECEDING) AS below,
+                sum(count) OVER (PARTITION BY mechanism, kind) AS total
+            FROM (SELECT mechanism, kind, bucket, {total("count")} AS count FROM {count_rows}
+                WHERE bucket IS NOT NULL GROUP BY mechanism, kind, bucket) AS buckets) AS added
+        GROUP BY mechanism, kind, total"""
+
+
+def failures(count_rows: str) -> str:
+    """Failed authentications by reason, first ones and re-authentications apart."""
+    return f"""SELECT mechanism, failure_reason, reauthentication, {total("count")} AS count
+        FROM {count_rows} WHERE {is_kind(EventKind.FAILED)} AND minute_ms IS NOT NULL
+        GROUP BY mechanism, failure_reason, reauthentication"""

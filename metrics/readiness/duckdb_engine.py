@@ -1,0 +1,180 @@
+"""Engine in this process: DuckDB, for what one machine holds; no Java."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+
+from metrics.readiness.engine import Row
+from metrics.readiness.errors import BROKEN_FILE, ReportError
+from metrics.readiness.events import FIELDS
+from metrics.readiness.folder import Folder
+
+MEMORY: Final = "1500MB"
+"""The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
+
+_LONG_LINE = 1024**3
+"""The longest line in bytes that is read at the second try; the first one has DuckDB's limit."""
+
+_LINES = "format = 'newline_delimited', ignore_errors = true"
+
+_TYPES = {"long": "BIGINT", "string": "VARCHAR", "boolean": "BOOLEAN"}
+
+_MACROS = {
+    "explode(items)": "unnest(items)",
+    "size(items)": "len(items)",
+    "slice(items, first, number)": "list_slice(items, first, first + number - 1)",
+    "sort_array(items)": "list_sort(items)",
+    "array_max(items)": "list_max(items)",
+    "array_min(items)": "list_min(items)",
+    "try_element_at(items, place)": "items[place]",
+    "sequence(lowest, highest)": "generate_series(lowest, highest)",
+    "shiftleft(value, bits)": "value << bits",
+    "shiftright(value, bits)": "value >> bits",
+    "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
+    "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
+}
+"""Functions of Spark that DuckDB spells differently."""
+
+
+@contextmanager
+def duckdb_errors() -> Iterator[None]:
+    """Turn an error of DuckDB into one line."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise ReportError(str(error).splitlines()[0]) from error
+
+
+class DuckDialect:
+    """DuckDB's spellings."""
+
+    def field(self, items: str, name: str) -> str:
+        """Give the list of one field of the structs in a list."""
+        return f"list_transform({items}, lambda item: item.{name})"
+
+    def struct(self, fields: Mapping[str, str]) -> str:
+        """Give a struct of named expressions."""
+        return f"{{{', '.join(f'{name}: {text}' for name, text in fields.items())}}}"
+
+    def fold(self, items: str, start: str, step: str) -> str:
+        """Go through a list from `start`."""
+        return f"list_reduce({items}, lambda state, item: {step}, {start})"
+
+
+class DuckEngine:
+    """A database in memory; what does not fit is in files below `scratch`, until the end."""
+
+    dialect = DuckDialect()
+
+    def __init__(self, scratch: Path | None = None) -> None:
+        self._scratch = scratch
+        self._database = duckdb.connect(config={"preserve_insertion_order": False})
+        if scratch is not None:
+            options = {"memory_limit": MEMORY, "temp_directory": str(scratch)}
+            for name, value in options.items():
+                self._database.execute(f"SET {name} = {_quoted(value)}")
+        for head, body in _MACROS.items():
+            self._database.execute(f"CREATE MACRO {head} AS {body}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._database.close()
+
+    def read(self, folder: Folder) -> None:
+        """Give the rows of these files the name `log`; lines are read once, and kept as Parquet."""
+        if folder.parquet:
+            self._read_parquet(_list(folder.files))
+            return
+        try:
+            self._read_lines(_list(folder.files), "")
+        except duckdb.InvalidInputException as error:
+            if "maximum_object_size" not in str(error):
+                raise
+            self._read_lines(_list(folder.files), f", maximum_object_size = {_LONG_LINE}")
+        except duckdb.IOException:
+            for file in folder.files:
+                self._check(file)
+            raise
+
+    def _read_lines(self, names: str, options: str) -> None:
+        columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
+        query = f"SELECT * FROM read_json({names}, {_LINES}, columns = {{{columns}}}{options})"
+        if self._scratch is None:
+            self.keep("log", query)
+            return
+        path = _quoted(self._scratch / "log.parquet")
+        self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
+        self.view("log", f"SELECT * FROM read_parquet({path})")
+
+    def _check(self, file: Path) -> None:
+        """Raise ReportError if this file cannot be unpacked."""
+        columns = "columns = {kind: 'VARCHAR'}"
+        try:
+            self.rows(f"SELECT count(*) FROM read_json({_list([file])}, {_LINES}, {columns})")
+        except duckdb.IOException:
+            raise ReportError(f"{file}: {BROKEN_FILE}") from None
+
+    def _read_parquet(self, names: str) -> None:
+        source = f"read_parquet({names}, union_by_name = true)"
+        found = {row["column_name"] for row in self.rows(f"DESCRIBE SELECT * FROM {source}")}
+        columns = ", ".join(
+            f"CAST({name if name in found else 'NULL'} AS {_type(kind)}) AS {name}"
+            for name, kind in FIELDS.items()
+        )
+        self.view("log", f"SELECT {columns} FROM {source}")
+
+    def view_parquet(self, name: str, folder: Path) -> None:
+        """Give the rows of a folder of Parquet files a name."""
+        self.view(name, f"SELECT * FROM read_parquet({_quoted(folder / '*.parquet')})")
+
+    def view(self, name: str, query: str) -> None:
+        """Give a query a name."""
+        self._database.execute(f"CREATE VIEW {name} AS {query}")
+
+    def keep(self, name: str, query: str) -> None:
+        """Work a query out once."""
+        self._database.execute(f"CREATE TABLE {name} AS {query}")
+
+    def rows(self, query: str) -> list[Row]:
+        """Answer a query."""
+        answer = self._database.execute(query)
+        names = [column[0] for column in answer.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+
+    def write(self, name: str, folder: str | Path) -> None:
+        """Write a relation as a Parquet file."""
+        target = Path(folder) / name
+        target.mkdir(parents=True)
+        path = _quoted(str(target / "part-00000.parquet"))
+        self._database.execute(f"COPY (SELECT * FROM {name}) TO {path} (FORMAT parquet)")
+
+
+def _type(kind: str) -> str:
+    """Give DuckDB's name of a type of the log."""
+    if kind in _TYPES:
+        return _TYPES[kind]
+    members = kind.removeprefix("array<struct<").removesuffix(">>").replace(":", " ")
+    return f"STRUCT({members.replace('string', 'VARCHAR')})[]"
+
+
+def _list(files: Sequence[Path]) -> str:
+    return f"[{', '.join(_quoted(file) for file in files)}]"
+
+
+def _quoted(value: Any) -> str:
+    return "'" + str(value).replace("'", "''") + "'"

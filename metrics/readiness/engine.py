@@ -1,0 +1,55 @@
+"""Engine that answers queries, and the spellings in which engines differ."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+class Dialect(Protocol):
+    """Spellings of what DuckDB and Spark write differently."""
+
+    def field(self, items: str, name: str) -> str:
+        """Give the list of one field of the structs in a list."""
+
+    def struct(self, fields: Mapping[str, str]) -> str:
+        """Give a struct of named expressions."""
+
+    def fold(self, items: str, start: str, step: str) -> str:
+        """Go through a list from `start`: `step` makes the next `state` of `state` and `item`.
+
+        All three are of one type.
+        """
+
+
+class Engine(Protocol):
+    """Database of one report; relations are known by name, and a name is used once."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """Give its spellings."""
+
+    def view(self, name: str, query: str) -> None:
+        """Give a query a name; it is worked out wherever it is used."""
+
+    def keep(self, name: str, query: str) -> None:
+        """Work a query out once, and give the result a name."""
+
+    def rows(self, query: str) -> list[Row]:
+        """Answer a query."""
+
+    def write(self, name: str, folder: str | Path) -> None:
+        """Write a relation as Parquet files into a folder of that name below `folder`."""
+
+
+def values(name: str, numbers: tuple[int, ...]) -> str:
+    """Give a table of one column of numbers."""
+    rows = ", ".join(f"(CAST({number} AS BIGINT))" for number in numbers)
+    return f"(VALUES {rows}) AS given({name})"
+
+
+def words(texts: object) -> str:
+    """Give constants of this package as a list of SQL strings; not for what a log says."""
+    assert isinstance(texts, (tuple, list))
+    return ", ".join(f"'{text}'" for text in texts)

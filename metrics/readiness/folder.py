@@ -1,0 +1,89 @@
+"""Event files of a local folder, looked at before any engine is started."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from metrics.readiness.errors import ReportError
+
+PATTERNS = (
+    "*.jsonl",
+    "*.jsonl.gz",
+    "*.jsonl.zst",
+    "part-*.json",
+    "part-*.json.gz",
+    "*.jsonl.open",
+    "*.parquet",
+)
+"""The names of event files; a `.jsonl.open` still grows, so its last line may be half."""
+
+NO_FOLDER = "there is no such folder"
+_NO_FILES = "no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
+_MIXED = "holds both lines (.jsonl) and Parquet; give each a folder of its own, and report on one"
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""The begin of an address, with one slash: `Path` leaves one where an address had two."""
+
+_AS_EFFECTIVE = os.access in os.supports_effective_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The event files below a folder: all lines, or all Parquet."""
+
+    files: Sequence[Path]
+    parquet: bool
+
+    @property
+    def line_bytes(self) -> int:
+        """Their size as JSON lines, about."""
+        return sum(file.stat().st_size * _expansion(file.name) for file in self.files)
+
+
+def is_remote(path: str) -> bool:
+    """Return True for an address for Hadoop, such as `s3a://bucket/events` or `file:/events`."""
+    return _SCHEME.match(path) is not None
+
+
+def event_files(path: str) -> Folder:
+    """Find the event files; raise ReportError if none can be read, or there are two kinds."""
+    folder = Path(path)
+    try:
+        if not folder.exists():
+            raise ReportError(f"{path}: {NO_FOLDER}")
+    except PermissionError as error:
+        raise ReportError(f"{path}: {error.strerror}; check its permissions") from None
+    files = [folder] if folder.is_file() else _found(folder)
+    kinds = {file.suffix == ".parquet" for file in files}
+    refuse_unless_one_kind(path, parquet=True in kinds, lines=False in kinds)
+    for file in files:
+        if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
+            raise ReportError(f"{file}: this file may not be read; check its permissions")
+    return Folder(sorted(files), parquet=True in kinds)
+
+
+def refuse_unless_one_kind(path: str, *, parquet: bool, lines: bool) -> None:
+    """Raise ReportError unless a folder holds one of the two."""
+    if parquet == lines:
+        raise ReportError(f"{path}: {_MIXED if lines else _NO_FILES}")
+
+
+def _expansion(name: str) -> int:
+    """Return about how many times as large a file would be as JSON lines."""
+    return 30 if name.endswith((".parquet", ".gz", ".zst")) else 1
+
+
+def _found(folder: Path) -> list[Path]:
+    found: list[Path] = []
+
+    def refuse(error: OSError) -> None:
+        raise ReportError(f"{error.filename}: {error.strerror}; check its permissions")
+
+    for directory, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            if any(fnmatchcase(name, pattern) for pattern in PATTERNS):
+                found.append(Path(directory) / name)
+    return found

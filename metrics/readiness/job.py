@@ -1,0 +1,205 @@
+"""Readiness report as a job: read events, run the analysis, write the report.
+
+    reauth-proxy report --events events --out report
+    spark-submit --py-files dist/kafka_reauth_proxy-….whl submit.py --events s3a://… --out report
+
+Exit status: 0 done (and everything required is so), 1 not ready, 2 an error in one line.
+"""
+
+import argparse
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from metrics.readiness.analysis import Analysis, Progress
+from metrics.readiness.errors import ReportError, explained
+from metrics.readiness.folder import event_files
+from metrics.readiness.output import RUN_NAME, publish, staging
+from metrics.readiness.settings import EngineName, Settings
+from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
+from metrics.report.facts import Collected, build_facts
+from metrics.report.requirements import duration_ms, judged, requirement
+from metrics.report.write import write_report
+
+FAILURES = (ReportError, OSError)
+"""The exceptions of `run` when events cannot be read or the report cannot be written."""
+
+
+def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+    """Make the report; return its facts, and the requirements that are not met with the reason.
+
+    Raises `FAILURES`.
+    """
+    settings.check()
+    engine = settings.choose_engine()
+    moment = datetime.fromtimestamp(settings.as_of_ms / 1000, UTC)
+    run_id = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+    with staging(settings.out, run_id) as made:
+        progress(f"reading events with {'DuckDB' if engine is EngineName.DUCKDB else 'Spark'}")
+        ask = _by_duckdb if engine is EngineName.DUCKDB else _by_spark
+        analysis = ask(settings, made.scratch, made.tables, progress)
+        collected = Collected(
+            as_of_ms=settings.as_of_ms,
+            source=settings.events,
+            lines=analysis.lines,
+            rows=analysis.rows,
+            run_id=run_id,
+            engine=engine.value,
+        )
+        facts = build_facts(collected)
+        found = judged(settings.requirements, facts, analysis.rows.get("asked_for", []))
+        facts["requirements"] = found
+        progress("writing the report")
+        write_report(facts, made.folder)
+        (made.tables / RUN_NAME).write_text(f"{run_id}\n", encoding="ascii")
+        publish(made, settings.out)
+    return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
+
+
+def _by_duckdb(settings: Settings, scratch: Path, tables: Path, progress: Progress) -> Analysis:
+    try:
+        from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+    except ImportError:
+        raise ReportError("--engine duckdb needs DuckDB: pip install duckdb") from None
+    with duckdb_errors(), DuckEngine(scratch) as engine:
+        engine.read(event_files(settings.events))
+        analysis = Analysis(engine, settings.question, tables, progress)
+        analysis.run()
+        return analysis
+
+
+def _by_spark(settings: Settings, scratch: Path, tables: Path, progress: Progress) -> Analysis:
+    try:
+        from metrics.spark.run import analysed
+    except ImportError:
+        from metrics.spark import PYSPARK
+
+        raise ReportError(f"this report needs PySpark: pip install '{PYSPARK}'") from None
+    return analysed(settings, scratch, tables, progress)
+
+
+@contextmanager
+def sigterm_as_sigint() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: what was kept in between goes."""
+    was = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, was)
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    """Return the options of the job, for spark-submit and for `python -m metrics.readiness.job`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m metrics.readiness.job",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--lifetime", type=_typed(duration_ms), action="append", default=[], metavar="15m"
+    )
+    parser.add_argument("--require", type=_typed(requirement), action="append", default=[])
+    for name in ("as-of", "since", "until"):
+        parser.add_argument(f"--{name}", type=_typed(time_ms), metavar="TIME")
+    parser.add_argument("--as-of-ms", type=int, help="epoch ms (default: now)")
+    parser.add_argument(
+        "--engine", type=EngineName, choices=list(EngineName), default=EngineName.AUTO
+    )
+    parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
+    parser.add_argument("--state", metavar="DIR", help="go on from the last run")
+    parser.add_argument("--bootstrap-server", metavar="HOST:PORT")
+    parser.add_argument(
+        "--kafka-option", type=_option, action="append", default=[], metavar="NAME=VALUE"
+    )
+    return parser
+
+
+def lifetimes(texts: Sequence[str]) -> tuple[int, ...]:
+    """Give the default candidates and further ones, such as `90s`, in order; raises ValueError."""
+    return tuple(sorted({*DEFAULT_LIFETIMES_MS, *map(duration_ms, texts)}))
+
+
+def time_ms(text: str) -> int:
+    """Read a time such as `2026-06-01` or `2026-06-01T12:00` (UTC unless it says otherwise).
+
+    Epoch ms; raises ValueError.
+    """
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time such as 2026-06-01 or 2026-06-01T12:00") from None
+    given = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+    return round(given.timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """Give the time, epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse say what is wrong with a value."""
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return typed
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{name!r} is no NAME=VALUE")
+    return name, value
+
+
+def _say(step: str) -> None:
+    sys.stderr.write(f"{step}\n")
+
+
+def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
+    """Run the job; `submitted`: by spark-submit, which has said what Spark's master is."""
+    options = arg_parser().parse_args(argv)
+    as_of_ms = options.as_of if options.as_of_ms is None else options.as_of_ms
+    settings = Settings(
+        events=options.events,
+        out=options.out,
+        lifetimes_ms=tuple(sorted({*DEFAULT_LIFETIMES_MS, *options.lifetime})),
+        requirements=tuple(options.require),
+        as_of_ms=now_ms() if as_of_ms is None else as_of_ms,
+        since_ms=options.since,
+        until_ms=options.until,
+        engine=EngineName.SPARK if submitted else options.engine,
+        master=options.master,
+        submitted=submitted,
+        state=options.state,
+        bootstrap_servers=options.bootstrap_server,
+        kafka_options=dict(options.kafka_option),
+    )
+    try:
+        with sigterm_as_sigint():
+            _, unmet = run(settings, _say)
+    except KeyboardInterrupt:
+        sys.stderr.write("report: interrupted\n")
+        return 2
+    except FAILURES as error:
+        sys.stderr.write(f"report: {explained(error)}\n")
+        return 2
+    for text in unmet:
+        sys.stderr.write(f"not met: {text}\n")
+    return 1 if unmet else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,274 @@
+"""Sessions: one row per connection with its identity. Clients: one row per what a client is.
+
+The numbers come from `usage`; the text from the last event of each connection.
+"""
+
+from metrics.events import IntervalEnd
+from metrics.readiness.events import counted, total
+from metrics.readiness.usage import GREATEST, IDENTITY, LEAST, Occurrence, occurred
+from metrics.report.verdicts import WORST_FIRST, Verdict
+
+CLIENT_KEY = (
+    "principal",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "mechanism",
+)
+"""The columns that identify a client. Its hosts are listed, not kept apart: a deployment moves
+between them."""
+
+HOSTS_SHOWN = 5
+
+PRINCIPALS_NAMED = 500
+"""The number of principals that are named for one version of a library."""
+
+BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
+"""The verdicts of clients that break when sessions are enforced."""
+
+
+def same_client(one: str, other: str) -> str:
+    """Say whether two rows are of one client; a name that neither has is one that both have."""
+    return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in CLIENT_KEY)
+
+
+def last_rows(usage_rows: str, connection_rows: str) -> str:
+    """Give the identity of each connection of which the last event carries it."""
+    named = ", ".join(f"u.identity.{name} AS {name}" for name in IDENTITY)
+    return f"""SELECT connection_id, {", ".join(IDENTITY)} FROM (
+        SELECT u.connection_id, {named}, row_number() OVER (
+            PARTITION BY u.connection_id ORDER BY u.last_event_ms DESC) AS place
+        FROM {usage_rows} AS u JOIN {connection_rows} AS c
+        ON u.connection_id = c.connection_id AND u.last_sequence = c.last_sequence
+        WHERE u.identity IS NOT NULL) AS found WHERE place = 1"""
+
+
+def last_events(events: str, connection_rows: str) -> str:
+    """Give the same of other connections: they are open, and their last event is of any kind."""
+    return f"""SELECT connection_id, {", ".join(IDENTITY)} FROM (
+        SELECT e.connection_id, {", ".join(f"e.{name}" for name in IDENTITY)}, row_number() OVER (
+            PARTITION BY e.connection_id ORDER BY e.timestamp_ms DESC) AS place
+        FROM {events} AS e JOIN {connection_rows} AS c
+        ON e.connection_id = c.connection_id AND e.sequence = c.last_sequence) AS found
+        WHERE place = 1"""
+
+
+def sessions(connection_rows: str, identity_rows: str) -> str:
+    """One row per connection: who, since when, how it was kept up, how it ended.
+
+    `ended_since_auth_ms` is the age of its last session then. A connection without SASL, of which
+    only denials are recorded, has no session to judge.
+    """
+    killed, outlasted = occurred(Occurrence.KILLED), occurred(Occurrence.OUTLASTED)
+    events, in_summaries = "would_be_kill_events", "coalesce(would_be_kills_in_summaries, 0)"
+    flags = {
+        "killed": Occurrence.KILLED,
+        "reauth_failures": Occurrence.REAUTH_FAILURE,
+        "login_failures": Occurrence.LOGIN_FAILURE,
+        "closed": Occurrence.CLOSED,
+    }
+    text = [name for name in IDENTITY if name != "since_auth_ms"]
+    # a kill that nothing records but the use of a session past its end is one at least
+    counts = f"""greatest({events}, {in_summaries},
+            CASE WHEN {outlasted} AND NOT {killed} THEN 1 ELSE 0 END) AS would_be_kills,
+        {events} >= {in_summaries} AS kills_are_told,
+        greatest(event_requests, summary_requests) AS requests,
+        greatest(authentications - 1, 0) AS reauthentications,
+        {", ".join(f"CAST({occurred(bit)} AS BIGINT) AS {name}" for name, bit in flags.items())}"""
+    ended_by = f"""CASE WHEN killed > 0 THEN '{IntervalEnd.EXPIRED_KILLED}'
+        WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
+        WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END"""
+    kept = (*LEAST[:2], *GREATEST, *(n for n in ("first_event_ms",)))
+    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, kills_are_told, requests,
+        reauthentications, {", ".join(flags)}, {", ".join(text)}"""
+    return f"""SELECT {columns}, ended_by,
+        CASE WHEN ended_by IS NOT NULL THEN since_auth_ms END AS ended_since_auth_ms,
+        {standing()} AS standing
+        FROM (SELECT *, {ended_by} AS ended_by
+            FROM (SELECT c.*, {counts}, {", ".join(f"i.{name}" for name in IDENTITY)}
+                FROM {connection_rows} AS c JOIN {identity_rows} AS i
+                ON c.connection_id = i.connection_id
+                WHERE i.principal IS NULL OR c.authentications > 0) AS counted) AS ended"""
+
+
+def standing() -> str:
+    """Judge a session."""
+    return f"""CASE WHEN principal IS NULL THEN '{Verdict.UNKNOWN}'
+        WHEN NOT coalesce(authenticate_version >= 1, false) THEN '{Verdict.NOT_CAPABLE}'
+        WHEN killed + would_be_kills + reauth_failures > 0 THEN '{Verdict.FAILING}'
+        WHEN reauthentications > 0 THEN '{Verdict.READY}' ELSE '{Verdict.UNPROVEN}' END"""
+
+
+def client_days(usage_rows: str, session_rows: str) -> str:
+    """One row per client and day on which it was seen: what was known of it at its end.
+
+    A failure counts until a later day's re-authentication: a client that was repaired is ready the
+    day after, and one that never re-authenticated since is failing still, as its session goes on
+    past its end for days. One that cannot be told a lifetime does not learn it.
+
+    The last day's `state` is the client's verdict, so the trend cannot say otherwise.
+    """
+    key = ", ".join(CLIENT_KEY)
+    bits = Occurrence.KILLED | Occurrence.REAUTH_FAILURE | Occurrence.OUTLASTED
+    # a summary row records a kill when its hour is over, perhaps on the day after
+    kills = """CASE WHEN s.kills_are_told THEN u.would_be_kill_events
+        ELSE u.would_be_kills_in_summaries END"""
+    days = f"""SELECT u.connection_id, u.day, bit_or(u.saw) AS saw, {total(kills)} AS kills,
+        max(u.authentications) AS authentications,
+        max(coalesce(s.authenticate_version, 0)) AS version,
+        {", ".join(f"s.{name}" for name in CLIENT_KEY)}
+        FROM {usage_rows} AS u JOIN {session_rows} AS s ON u.connection_id = s.connection_id
+        WHERE s.principal IS NOT NULL
+        GROUP BY u.connection_id, u.day, {", ".join(f"s.{name}" for name in CLIENT_KEY)}"""
+    # of the login none was before, which `greatest` passes over
+    before = f"""SELECT *, greatest(max(authentications) OVER (PARTITION BY connection_id
+        ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 1) AS least
+        FROM ({days}) AS days"""
+    of_day = f"""SELECT day, {key},
+        max(CASE WHEN {occurred(bits)} OR coalesce(kills, 0) > 0 THEN day END) AS failed_on,
+        max(CASE WHEN authentications > least THEN day END) AS again_on,
+        min(CASE WHEN version < 1 THEN day END) AS old_on,
+        min(CASE WHEN version >= 1 THEN day END) AS capable_on
+        FROM ({before}) AS before GROUP BY day, {key}"""
+    so_far = f"OVER (PARTITION BY {key} ORDER BY day ROWS UNBOUNDED PRECEDING)"
+    return f"""SELECT *, CASE
+            WHEN failed_on IS NOT NULL AND coalesce(again_on, -1) <= failed_on
+                AND capable_on IS NOT NULL THEN '{Verdict.FAILING}'
+            WHEN old_on IS NOT NULL THEN '{Verdict.NOT_CAPABLE}'
+            WHEN again_on IS NOT NULL THEN '{Verdict.READY}'
+            ELSE '{Verdict.UNPROVEN}' END AS state
+        FROM (SELECT day, {key}, max(failed_on) {so_far} AS failed_on,
+            max(again_on) {so_far} AS again_on, min(old_on) {so_far} AS old_on,
+            min(capable_on) {so_far} AS capable_on FROM ({of_day}) AS of_day) AS known"""
+
+
+def clients(session_rows: str, client_day_rows: str) -> str:
+    """One row per client: its verdict, with the sums and extremes of its sessions as evidence.
+
+    `failed_on` is the last day with a failure; where the verdict is ready all the same, it
+    re-authenticated on a later one, and is `ready_since` that.
+    """
+    key = ", ".join(CLIENT_KEY)
+    sums = (
+        "reauthentications",
+        "killed",
+        "would_be_kills",
+        "reauth_failures",
+        "login_failures",
+        "requests",
+    )
+    extremes = ("told_ms", "used_ms", "longest_gap_ms", "outlived_credential_ms")
+    rows = f"""SELECT {key}, count(*) AS connections,
+        count_if(ended_by IS NULL) AS open_connections,
+        sort_array(collect_set(client_host)) AS all_hosts,
+        sort_array(collect_set(listener)) AS listeners,
+        min(authenticate_version) AS authenticate_version,
+        count_if(standing = '{Verdict.NOT_CAPABLE}') AS not_capable_connections,
+        count_if(authenticate_version IS NULL AND principal IS NOT NULL) AS raw_token_connections,
+        {", ".join(f"max({name}) AS {name}" for name in extremes)},
+        max(CASE WHEN told_ms > 0 THEN used_ms - told_ms END) AS past_end_ms,
+        min(credential_lifetime_ms) AS credential_lifetime_ms,
+        min(first_event_ms) AS first_seen_ms, max(last_event_ms) AS last_seen_ms,
+        {", ".join(f"{total(name)} AS {name}" for name in sums)}
+        FROM {session_rows} GROUP BY {key}"""
+    last = f"""SELECT {key}, max(failed_on) AS failed_on, max_by(state, day) AS state,
+        min(CASE WHEN again_on > failed_on THEN again_on END) AS ready_since
+        FROM {client_day_rows} GROUP BY {key}"""
+    columns = (
+        "connections",
+        "open_connections",
+        "listeners",
+        "authenticate_version",
+        "not_capable_connections",
+        "raw_token_connections",
+        *extremes,
+        "past_end_ms",
+        "credential_lifetime_ms",
+        "first_seen_ms",
+        "last_seen_ms",
+        *sums,
+    )
+    return f"""SELECT {", ".join(f"c.{name}" for name in (*CLIENT_KEY, *columns))},
+        slice(c.all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
+        CAST(size(c.all_hosts) AS BIGINT) AS host_count, d.failed_on, d.ready_since,
+        coalesce(d.state, '{Verdict.UNKNOWN}') AS verdict
+        FROM ({rows}) AS c LEFT JOIN ({last}) AS d ON {same_client("c", "d")}"""
+
+
+def by_their_clients(session_rows: str, client_rows: str) -> str:
+    """Let a connection stand as ready if its client is, unless it cannot be told a lifetime.
+
+    What has re-authenticated elsewhere, always in time, has shown what it does; most of its
+    connections were told nothing yet, or ended before they had to. And what failed before it was
+    repaired says nothing of what it would do now.
+    """
+    columns = [
+        "connection_id",
+        *CLIENT_KEY,
+        "used_ms",
+        "ended_by",
+        "ended_since_auth_ms",
+        "first_event_ms",
+        "last_event_ms",
+    ]
+    return f"""SELECT {", ".join(f"s.{name}" for name in columns)},
+        CASE WHEN c.verdict = '{Verdict.READY}' THEN '{Verdict.READY}' ELSE s.standing END
+            AS standing
+        FROM {session_rows} AS s JOIN {client_rows} AS c ON {same_client("s", "c")}"""
+
+
+def rank(column: str = "verdict") -> str:
+    """Place a verdict, the worst first."""
+    places = " ".join(f"WHEN '{each}' THEN {at}" for at, each in enumerate(WORST_FIRST))
+    return f"CASE {column} {places} END"
+
+
+def breaking_software(client_rows: str) -> str:
+    """One row per library and version of clients that break: how many, whose, the most first."""
+    software = "client_software_name, client_software_version"
+    verdicts = " OR ".join(f"verdict = '{each}'" for each in BREAKING)
+    return f"""SELECT {software}, clients, slice(names, 1, {PRINCIPALS_NAMED}) AS principals,
+        CAST(size(names) AS BIGINT) AS principal_count
+        FROM (SELECT {software}, count(*) AS clients, sort_array(collect_set(principal)) AS names
+            FROM {client_rows} WHERE {verdicts} GROUP BY {software}) AS named
+        ORDER BY clients DESC, client_software_name NULLS FIRST,
+            client_software_version NULLS FIRST"""
+
+
+def principals(client_rows: str) -> str:
+    """One row per principal: its clients by verdict, its worst verdict, `enforceable`."""
+    counts = ", ".join(f"count_if(verdict = '{each}') AS {each}" for each in Verdict)
+    worst = " ".join(f"WHEN {each} > 0 THEN '{each}'" for each in WORST_FIRST)
+    return f"""SELECT *, verdict = '{Verdict.READY}' AS enforceable
+        FROM (SELECT *, CASE {worst} END AS verdict FROM (
+            SELECT principal, count(*) AS clients, {total("connections")} AS connections, {counts},
+                sort_array(array_distinct(flatten(collect_list(listeners)))) AS listeners,
+                max(last_seen_ms) AS last_seen_ms
+            FROM {client_rows} WHERE principal IS NOT NULL GROUP BY principal) AS counted) AS judged
+        """
+
+
+def denials(events: str) -> str:
+    """One row per principal, resource and operation: how often, from where, since when."""
+    times = counted("denials", least=1)
+    return f"""SELECT principal, resource_type, resource_name, operation,
+        {total(f"CASE WHEN kind = 'denied' THEN {times} ELSE 0 END")} AS denied,
+        {total(f"CASE WHEN kind = 'denied' THEN 0 ELSE {times} END")} AS would_be_denied,
+        slice(sort_array(collect_set(client_host)), 1, {HOSTS_SHOWN}) AS hosts,
+        min(timestamp_ms) AS first_ms, max(timestamp_ms) AS last_ms
+        FROM {events} WHERE kind IN ('denied', 'would-be-denied') AND principal IS NOT NULL
+        GROUP BY principal, resource_type, resource_name, operation"""
+
+
+def denied_resources(denial_rows: str) -> str:
+    """One row per principal and resource, with the operations and how often, from `denials`.
+
+    `place` is that among the principal's, the most denied first.
+    """
+    resource = "resource_type, resource_name"
+    return f"""SELECT *, row_number() OVER (PARTITION BY principal ORDER BY
+            denied + would_be_denied DESC, resource_type NULLS FIRST, resource_name NULLS FIRST)
+            AS place
+        FROM (SELECT principal, {resource}, sort_array(collect_set(operation)) AS operations,
+            {total("denied")} AS denied, {total("would_be_denied")} AS would_be_denied
+            FROM {denial_rows} GROUP BY principal, {resource}) AS added"""

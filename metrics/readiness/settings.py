@@ -1,0 +1,105 @@
+"""Input and output of one report, and the engine that makes it."""
+
+import importlib.util
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from metrics.readiness.analysis import Question
+from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import event_files, is_remote
+from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
+from metrics.report.requirements import Requirement
+
+_TOPIC = "kafka:"
+
+ONE_MACHINE_BYTES: Final = 64 * 1024**3
+"""The size of events, as JSON lines, up to which this machine does without Spark."""
+
+
+class EngineName(StrEnum):
+    """Engine that answers the report's queries."""
+
+    AUTO = "auto"
+    DUCKDB = "duckdb"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is read, what is asked, and where the report goes."""
+
+    events: str
+    """The folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""
+    out: Path
+    lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
+    requirements: tuple[Requirement, ...] = ()
+    as_of_ms: int
+    """The present time for the report, epoch ms."""
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """The time before which, and from which on, events are left out, epoch ms; None: none is."""
+    engine: EngineName = EngineName.AUTO
+    master: str | None = None
+    """Spark's master; None: all processors of this machine, or as spark-submit says."""
+    submitted: bool = False
+    """True if spark-submit has started this, and has said what Spark's master is."""
+    state: str | None = None
+    """The folder of the table that later runs add to; None: everything is read anew."""
+    bootstrap_servers: str | None = None
+    kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def topic(self) -> str | None:
+        """The Kafka topic that the events are read from; None: they are in a folder."""
+        return self.events.removeprefix(_TOPIC) if self.events.startswith(_TOPIC) else None
+
+    @property
+    def question(self) -> Question:
+        """Give what is asked of the events."""
+        asked = [each.lifetime_ms for each in self.requirements if each.lifetime_ms is not None]
+        return Question(
+            as_of_ms=self.as_of_ms,
+            lifetimes_ms=tuple(sorted({*self.lifetimes_ms, *asked})),
+            principals=[each.principal for each in self.requirements if each.principal is not None],
+            since_ms=self.since_ms,
+            until_ms=self.until_ms,
+        )
+
+    def check(self) -> None:
+        """Raise ReportError if there are no events, or this would write among them."""
+        if is_remote(str(self.out)):
+            raise ReportError(f"{self.out}: the report is written to a folder of this machine")
+        if self.topic is not None or is_remote(self.events):
+            return
+        event_files(self.events)
+        for option, path in (("--out", str(self.out)), ("--state", self.state)):
+            if path is None or is_remote(path):
+                continue
+            if Path(path).resolve().is_relative_to(Path(self.events).resolve()):
+                raise ReportError(f"{path}: {option} is within --events; give it a place elsewhere")
+
+    def choose_engine(self) -> EngineName:
+        """Choose DuckDB for a folder of this machine, Spark for all else.
+
+        Raises ReportError if the folder cannot be read, or DuckDB is asked for what it cannot do.
+        """
+        needs_spark = (
+            self.topic is not None
+            or is_remote(self.events)
+            or self.state is not None
+            or self.master is not None
+        )
+        if needs_spark and self.engine is EngineName.DUCKDB:
+            raise ReportError(
+                "DuckDB reads a folder of this machine alone: a topic, an address, --state and "
+                "--master take --engine spark"
+            )
+        if needs_spark:
+            return EngineName.SPARK
+        size = event_files(self.events).line_bytes
+        if self.engine is not EngineName.AUTO:
+            return self.engine
+        here = importlib.util.find_spec("duckdb") is not None and size <= ONE_MACHINE_BYTES
+        return EngineName.DUCKDB if here else EngineName.SPARK

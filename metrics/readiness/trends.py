@@ -1,0 +1,93 @@
+"""Time that is covered by events, days on which clients were ready, token lifetimes."""
+
+from metrics.readiness.events import DAY_MS, MINUTE_MS, total
+from metrics.readiness.sessions import CLIENT_KEY
+from metrics.report.verdicts import Verdict
+
+MIN_SENSIBLE_TOKEN_MS = 60_000
+"""The lifetime in milliseconds below which a token is renewed more than once a minute."""
+
+WRONG_CLOCK_DAYS = 180
+"""The length in days of a gap without any event that tells a wrong clock from a holiday."""
+
+BULK = 0.1
+"""The least share of all events that are believed to be dated right."""
+
+_HOUR_MS = 3_600_000
+
+
+def dated(usage_rows: str) -> str:
+    """One row per stretch of days without a long gap: its events, and whether it is `plausible`.
+
+    A clock that lost its battery is off by years, in one proxy or in half of them, and mostly in
+    the past. So plausible is the latest stretch that holds a considerable share of all events.
+    """
+    days = f"""SELECT day, sum(events) AS events, min(first_event_ms) AS first_ms,
+        max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day"""
+    gaps = f"""SELECT *, CASE WHEN day - lag(day) OVER (ORDER BY day) > {WRONG_CLOCK_DAYS}
+        THEN 1 ELSE 0 END AS begins FROM ({days}) AS days"""
+    numbered = f"""SELECT *, sum(begins) OVER (ORDER BY day ROWS UNBOUNDED PRECEDING) AS stretch,
+        sum(events) OVER () AS all_events FROM ({gaps}) AS gaps"""
+    stretches = f"""SELECT stretch, {total("events")} AS events, min(day) AS first_day,
+        max(day) AS last_day, min(first_ms) AS first_ms, max(last_ms) AS last_ms,
+        sum(events) >= {BULK} * max(all_events) AS is_bulk
+        FROM ({numbered}) AS numbered GROUP BY stretch"""
+    return f"""SELECT events, first_day, last_day, first_ms, last_ms,
+        stretch = max(CASE WHEN is_bulk THEN stretch END) OVER () AS plausible
+        FROM ({stretches}) AS stretches ORDER BY events DESC, first_day"""
+
+
+def observed(usage_rows: str, session_rows: str) -> str:
+    """One row: connections with a principal, and the time that is covered by events.
+
+    Hours without any event are not covered, whatever lies before and after them; less than an hour
+    of the first and the last one may be.
+    """
+    hours = f"""SELECT {total("bit_count(hours)")} AS hours, min(first_ms) AS from_ms,
+            max(last_ms) AS to_ms
+        FROM (SELECT bit_or(hours) AS hours, min(first_event_ms) AS first_ms,
+            max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day) AS days"""
+    return f"""SELECT s.connections, h.from_ms, h.to_ms,
+        least(h.to_ms - h.from_ms, h.hours * {_HOUR_MS}) AS covered_ms
+        FROM (SELECT count(principal) AS connections FROM {session_rows}) AS s
+        CROSS JOIN ({hours}) AS h"""
+
+
+def by_day(client_day_rows: str) -> str:
+    """One row per day: the clients seen on it, by what was known of them at its end."""
+    states = [each for each in Verdict if each is not Verdict.UNKNOWN]
+    return f"""SELECT *, ready / clients AS ready_share FROM (
+        SELECT day, count(*) AS clients,
+            {", ".join(f"count_if(state = '{each}') AS {each}" for each in states)}
+        FROM {client_day_rows} GROUP BY day) AS counted"""
+
+
+def short_tokens(client_rows: str) -> str:
+    """Clients whose tokens are too short for them: used past a token's end, or renewed too often.
+
+    `outlived_ms` is by how much a connection was used past the end of the token it logged in with.
+    """
+    key = ", ".join(CLIENT_KEY)
+    return f"""SELECT {key}, verdict, credential_lifetime_ms,
+        CASE WHEN outlived_credential_ms > 0 THEN outlived_credential_ms END AS outlived_ms,
+        used_ms, connections
+        FROM {client_rows} WHERE credential_lifetime_ms IS NOT NULL
+            AND (coalesce(outlived_credential_ms > 0, false)
+                OR credential_lifetime_ms < {MIN_SENSIBLE_TOKEN_MS})"""
+
+
+def session_lengths(session_rows: str) -> str:
+    """Return how long sessions were used at most, in classes that double, by standing.
+
+    A class ends at `up_to_ms`; the first ends at a minute.
+    """
+    up_to = f"""CAST(pow(2, ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})))
+        * {MINUTE_MS} AS BIGINT)"""
+    return f"""SELECT {up_to} AS up_to_ms, standing, count(*) AS connections
+        FROM {session_rows} WHERE used_ms IS NOT NULL
+        GROUP BY {up_to}, standing"""
+
+
+def plausible(first_day: int, last_day: int) -> str:
+    """Say whether an event is dated as the bulk is."""
+    return f"(timestamp_ms >= {first_day * DAY_MS} AND timestamp_ms < {(last_day + 1) * DAY_MS})"

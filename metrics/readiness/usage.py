@@ -1,0 +1,313 @@
+"""Usage of each connection by day, in numbers, with whose it is and what is missing.
+
+Both views of the log are read together: the events proper and the summary rows. Whatever a
+connection did is taken as the greatest of what either says, so that a dropped event, a summary
+that is still to come, and an order of arrival change nothing.
+
+This is the one look at all events, so its cost is the report's. Spark aggregates numbers in place,
+and with text among them would sort all events instead; so whose connection it is stands among the
+keys, and only in the rows of its end (`identity`), of which there are one or two. Problems are a
+key, too. And where no event of a connection is missing, one view is enough: the lists of its
+summary rows say nothing new, and reading them takes more time than all else.
+"""
+
+from enum import IntFlag
+
+from metrics.events import EventKind, IntervalEnd
+from metrics.readiness.engine import Dialect, words
+from metrics.readiness.events import MAX_DURATION_MS, counted, day_of, total
+
+IDENTITY = (
+    "principal",
+    "client_id",
+    "client_software_name",
+    "client_software_version",
+    "mechanism",
+    "client_host",
+    "listener",
+    "enforcement",
+    "handshake_version",
+    "authenticate_version",
+    "connected_ms",
+    "last_request_ms",
+    "since_auth_ms",
+)
+"""The columns that identify a connection, of which the latest values are valid."""
+
+LEAST = ("authenticated_ms", "credential_lifetime_ms", "first_event_ms", "first_sequence")
+GREATEST = (
+    "last_event_ms",
+    "last_sequence",
+    "authentications",
+    "used_ms",
+    "longest_gap_ms",
+    "told_ms",
+    "outlived_credential_ms",
+)
+SUMMED = (
+    "events",
+    "sequences",
+    "sequence_squares",
+    "authentication_events",
+    "would_be_kill_events",
+    "would_be_kills_in_summaries",
+    "event_requests",
+    "summary_requests",
+)
+"""The columns of which the least, the greatest, or the sum is kept."""
+
+BITS = ("saw", "hours")
+"""The columns of which all bits are kept."""
+
+
+class Occurrence(IntFlag):
+    """Occurrences of which a connection had at least one: a bit each in the column `saw`."""
+
+    KILLED = 1
+    REAUTH_FAILURE = 2
+    LOGIN_FAILURE = 4
+    CLOSED = 8
+    DENIAL = 16
+    SUMMARY = 32
+    OUTLASTED = 64
+    """A session was used past its announced lifetime: only looked for where an event is missing,
+    which may be the one that recorded the kill."""
+    OTHER_KIND = 128
+    """Anything but a summary row."""
+
+
+_ROUNDING_MS = 1
+"""The error in milliseconds that rounding may add to the difference of two times."""
+
+_SQUARABLE = 1_000_000
+"""The largest number whose squares add up in 64 bits; larger ones make suspects."""
+
+_HOUR_MS = 3_600_000
+
+
+def is_kind(*kinds: EventKind) -> str:
+    """Say whether the event is of one of these kinds."""
+    return f"kind IN ({words([kind.value for kind in kinds])})"
+
+
+def occurred(what: Occurrence, saw: str = "saw") -> str:
+    """Say whether it occurred."""
+    return f"(({saw} & {what.value}) <> 0)"
+
+
+def interval_start() -> str:
+    """Give the begin of the interval that ends with, or goes on through, this event."""
+    return f"""CASE WHEN {is_kind(EventKind.REAUTHENTICATED)}
+        THEN timestamp_ms - since_auth_ms ELSE authenticated_ms END"""
+
+
+def used_ms(begin: str) -> str:
+    """Give the age of the session that began then, at its last use; null: not used since it began.
+
+    The request that meets an expired session is a use of it, though it is refused in `enforce`.
+    """
+    expiry = is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
+    return f"""greatest(
+        CASE WHEN last_request_ms >= {begin} THEN last_request_ms - {begin} END,
+        CASE WHEN {expiry} THEN since_auth_ms END)"""
+
+
+def usage(source: str, dialect: Dialect, *, both_views: bool) -> str:
+    """One row per problem, connection, day and, in rows of its end, identity."""
+    rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary,
+        {_lists(dialect) if both_views else "1 AS lists"} FROM {source}"""
+    rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS begun"
+    columns = _numbers() | (_from_both_views() if both_views else _from_events())
+    ends = f"problem IS NULL AND ({is_kind(EventKind.CLOSED)} OR final)"
+    identity = dialect.struct({name: name for name in IDENTITY})
+    keys = {
+        "connection_id": "CASE WHEN problem IS NULL THEN connection_id END",
+        "day": f"CASE WHEN problem IS NULL THEN {day_of('timestamp_ms')} END",
+        "identity": f"CASE WHEN {ends} THEN {identity} END",
+    }
+    small = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
+    select = ", ".join(f"{text} AS {name}" for name, text in (keys | columns).items())
+    return f"""SELECT problem, {", ".join(keys)},
+        count(*) AS events,
+        {total(small)} AS sequences,
+        {total(f"{small} * sequence")} AS sequence_squares,
+        min(sequence) AS first_sequence, max(sequence) AS last_sequence,
+        min(timestamp_ms) AS first_event_ms, max(timestamp_ms) AS last_event_ms,
+        max(authentications) AS authentications,
+        min(authenticated_ms) AS authenticated_ms,
+        min(credential_lifetime_ms) AS credential_lifetime_ms,
+        {", ".join(f"max({name}) AS {name}" for name in GREATEST[3:])},
+        {", ".join(f"bit_or({name}) AS {name}" for name in BITS)},
+        count_if(is_authentication) AS authentication_events,
+        count_if(would_be_kill) AS would_be_kill_events,
+        {", ".join(f"{total(name)} AS {name}" for name in SUMMED[5:])}
+        FROM (SELECT problem, {select} FROM ({rows}) AS aged) AS numbers
+        GROUP BY problem, {", ".join(keys)}"""
+
+
+def by_connection(source: str) -> str:
+    """One row per connection, of what stands by day.
+
+    A run of distinct numbers is known by its count, its sum and its sum of squares. Whatever is
+    not such a run, because of a duplicate or of a dropped event, is `suspect`: an exact look at
+    the few suspects is cheaper than one at every event. (Three or more duplicates and as many
+    drops in one connection can cancel out; then those duplicates are not found.)
+
+    `whole`: its first event is there too, and so all of them up to the last one. `incomplete`:
+    some authentications are in summary rows only; `without_events`: all of them are.
+    """
+    width = "(last_sequence - first_sequence + 1)"
+    squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
+    run = f"""CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
+        sequences * 2 = (first_sequence + last_sequence) * {width}
+        AND sequence_squares * 6 = {squares} ELSE false END"""
+    sums = ", ".join(f"{total(name)} AS {name}" for name in SUMMED)
+    return f"""SELECT *, NOT {run} AS suspect, {run} AND first_sequence = 0 AS whole,
+        authentication_events < authentications AND {occurred(Occurrence.SUMMARY)} AS incomplete,
+        authentication_events = 0 AS without_events
+        FROM (SELECT connection_id, {sums},
+            {", ".join(f"min({name}) AS {name}" for name in LEAST)},
+            {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
+            {", ".join(f"bit_or({name}) AS {name}" for name in BITS)}
+            FROM {source} GROUP BY connection_id) AS added"""
+
+
+def totals(source: str) -> str:
+    """One row: how many connections and events there are, and should be, and what to look at."""
+    return f"""SELECT count(*) AS connections, coalesce({total("events")}, 0) AS events,
+        coalesce({total("last_sequence + 1")}, 0) AS numbered,
+        count_if({occurred(Occurrence.DENIAL)}) AS denied,
+        count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
+        count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
+        count_if(incomplete) AS incomplete,
+        count_if(incomplete AND without_events) AS without_events FROM {source}"""
+
+
+def with_duplicates(source: str) -> str:
+    """Give the connections of which any event was read more than once.
+
+    A bit for each number of a stretch of 32: as many as there are events, unless one came twice.
+    """
+    return f"""SELECT DISTINCT connection_id FROM (
+        SELECT connection_id, count(*) AS events,
+            bit_or(shiftleft(CAST(1 AS BIGINT), CAST(sequence % 32 AS INT))) AS numbers
+        FROM {source} GROUP BY connection_id, floor(sequence / 32)) AS stretches
+        WHERE events > bit_count(numbers)"""
+
+
+def without_duplicates(source: str) -> str:
+    """Give one event of each name; of those that differ, always the same one."""
+    order = "timestamp_ms, kind, connected_ms, client_host, client_id"
+    return f"""SELECT * FROM (SELECT *, row_number() OVER (
+        PARTITION BY connection_id, sequence ORDER BY {order}) AS place FROM {source}) AS placed
+        WHERE place = 1"""
+
+
+def _six_squares(last: str) -> str:
+    """Give six times the sum of the squares up to a number."""
+    return f"{last} * ({last} + 1) * ({last} * 2 + 1)"
+
+
+def _numbers() -> dict[str, str]:
+    """Give the columns that mean the same in events and in summary rows."""
+    return {
+        "sequence": "sequence",
+        "timestamp_ms": "timestamp_ms",
+        "authentications": "authentications",
+        "credential_lifetime_ms": "credential_lifetime_ms",
+        "hours": f"""CASE WHEN problem IS NULL THEN shiftleft(1, CAST(
+            floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT)) END""",
+        "is_authentication": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
+        "would_be_kill": is_kind(EventKind.WOULD_BE_KILLED),
+        "event_requests": "CASE WHEN NOT is_summary THEN requests END",
+        "summary_requests": "CASE WHEN is_summary THEN requests END",
+    }
+
+
+def _from_events() -> dict[str, str]:
+    """Give the columns of an event proper; of a summary row, all but its intervals."""
+    again = is_kind(EventKind.REAUTHENTICATED)
+    other = Occurrence.OTHER_KIND
+    reauth, login = Occurrence.REAUTH_FAILURE | other, Occurrence.LOGIN_FAILURE | other
+    return {
+        "authenticated_ms": "begin_ms",
+        "used_ms": "age_ms",
+        "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
+        "told_ms": "announced_lifetime_ms",
+        "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
+        "saw": f"""CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
+            WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
+            WHEN {is_kind(EventKind.FAILED)}
+                THEN CASE WHEN authentications > 0 THEN {reauth} ELSE {login} END
+            WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
+                THEN {Occurrence.DENIAL | other}
+            WHEN is_summary THEN {Occurrence.SUMMARY} ELSE {other} END""",
+        "would_be_kills_in_summaries": "CAST(0 AS BIGINT)",
+    }
+
+
+def _lists(dialect: Dialect) -> str:
+    """Give the lists of fields of a summary row's intervals."""
+    names = {
+        "begins": "authenticated_ms",
+        "uses": "last_request_since_auth_ms",
+        "announced": "announced_lifetime_ms",
+        "ages": "ended_since_auth_ms",
+        "ends": "ended_by",
+    }
+    lists = [f"{dialect.field('intervals', field)} AS {name}" for name, field in names.items()]
+    return ", ".join(lists)
+
+
+def _from_both_views() -> dict[str, str]:
+    events, summaries = _from_events(), _from_summaries()
+    either = {
+        name: f"CASE WHEN is_summary THEN {summaries[name]} ELSE {events[name]} END"
+        for name in events
+    }
+    outlasted = f"CASE WHEN {_outlasted()} THEN {Occurrence.OUTLASTED} ELSE 0 END"
+    return either | {"saw": f"({either['saw']}) | ({outlasted})"}
+
+
+def _outlasted() -> str:
+    """Say whether a session was used past the lifetime announced at its own beginning.
+
+    On `reauthenticated` the age is that of the session before, and the lifetime that of the new
+    one. A summary row counts the kills of its own period; of its list only the first interval, and
+    the last, which all rows have, may have been killed in one that is missing.
+    """
+    first = _is_past("try_element_at(uses, 1)", "try_element_at(announced, 1)")
+    last = _is_past("age_ms", "announced_lifetime_ms")
+    return f"({first} OR ({last} AND NOT {is_kind(EventKind.REAUTHENTICATED)}))"
+
+
+def _is_past(used: str, announced: str) -> str:
+    return f"""coalesce({announced} BETWEEN 1 AND {MAX_DURATION_MS} AND {used} <= {MAX_DURATION_MS}
+        AND {used} > {announced} + {_ROUNDING_MS}, false)"""
+
+
+def _from_summaries() -> dict[str, str]:
+    """Give the columns of a summary row."""
+    ended = {
+        IntervalEnd.EXPIRED_KILLED: Occurrence.KILLED,
+        IntervalEnd.FAILED: Occurrence.REAUTH_FAILURE,
+    }
+    saw = [f"{Occurrence.SUMMARY}", f"CASE WHEN final THEN {Occurrence.CLOSED} ELSE 0 END"]
+    saw += [
+        f"CASE WHEN array_contains(ends, '{end}') THEN {what} ELSE 0 END"
+        for end, what in ended.items()
+    ]
+    longest, latest = "array_max(uses)", "try_element_at(uses, -1)"
+    return {
+        "authenticated_ms": "array_min(begins)",
+        "used_ms": f"CASE WHEN {longest} BETWEEN 0 AND {MAX_DURATION_MS} THEN {longest} END",
+        # the oldest first, so all but the last one ended by a re-authentication
+        "longest_gap_ms": """CASE WHEN size(uses) > 1
+            THEN array_max(slice(ages, 1, size(uses) - 1)) END""",
+        "told_ms": "array_max(announced)",
+        "outlived_credential_ms": f"""CASE
+            WHEN size(uses) > 0 AND {latest} BETWEEN 0 AND {MAX_DURATION_MS}
+                THEN {latest} - credential_lifetime_ms END""",
+        "saw": " | ".join(saw),
+        "would_be_kills_in_summaries": counted("would_be_kills"),
+    }

@@ -1,0 +1,231 @@
+"""What-if analysis: KIP-368's rule for a lifetime L, applied to what was recorded.
+
+A connection is killed if it is used more than L after its last successful authentication. A client
+that keeps the lifetimes it is told would have re-authenticated; so a long session counts against
+a connection only if no lifetime could be announced to it, or one was and was not kept
+(docs/events.md, "Who is concerned?"). Sessions of clients that speak v1 but were never told a
+lifetime are counted apart, as `unproven`: nobody has seen yet what these clients do. So are, as
+`cut_short`, connections that were killed or failed to re-authenticate before they were as old as L:
+nobody has seen what they would have done by then.
+"""
+
+from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind, IntervalEnd
+from metrics.readiness.engine import Dialect, values, words
+from metrics.readiness.events import (
+    DAY_MS,
+    MAX_DURATION_MS,
+    MAX_EPOCH_MS,
+    MINUTE_MS,
+    at_most,
+    minute_of,
+    total,
+)
+from metrics.readiness.sessions import CLIENT_KEY
+from metrics.readiness.usage import interval_start, is_kind, used_ms
+from metrics.report.verdicts import Verdict
+
+HOUR_MS = 3_600_000
+
+DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 240))
+
+_CONCERNED = (Verdict.NOT_CAPABLE, Verdict.FAILING)
+
+_CUT_SHORT = (IntervalEnd.EXPIRED_KILLED, IntervalEnd.FAILED)
+"""The ends that the proxy caused, and not the client."""
+
+_LAST_BIT = 62
+
+
+def concerned(session_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
+    """Keep the connections for which a session past its end means a kill, if any was that long."""
+    return f"""SELECT connection_id FROM {session_rows}
+        WHERE standing IN ({words(_CONCERNED)}) AND used_ms > {min(lifetimes_ms)}"""
+
+
+def adds_to_intervals() -> str:
+    """Say whether an event says more of an interval than the next one will."""
+    return f"NOT {is_kind(EventKind.CHECKPOINT)}"
+
+
+_PARTS = "connection_id, number, authenticated_ms, used_ms"
+
+
+def intervals(events: str, dialect: Dialect) -> str:
+    """One row per connection and authentication, with the last use and the minutes of use.
+
+    `runs` are those of the summary rows that touch the interval, so their first and last ones may
+    belong to its neighbours.
+    """
+    summary = is_kind(EventKind.SUMMARY)
+    parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
+            {used_ms("begin_ms")} AS used_ms FROM ({_with_latest(events)}) AS e WHERE NOT {summary}
+        UNION ALL SELECT connection_id, each.number, each.authenticated_ms,
+            each.last_request_since_auth_ms
+        FROM (SELECT connection_id, explode(intervals) AS each FROM {events}
+            WHERE {summary}) AS summed"""
+    numbers = f"""SELECT connection_id, each.number AS number, active_from_ms, bits
+        FROM (SELECT connection_id, active_from_ms, {_bits()} AS bits, explode(intervals) AS each
+            FROM {events} WHERE {summary}) AS summed"""
+    return _one_each(parts, numbers, dialect)
+
+
+def intervals_if_complete(events: str, dialect: Dialect) -> str:
+    """Return the same for connections with an event for each authentication.
+
+    The lists of their summary rows say nothing new, and reading them takes more time than all else.
+    """
+    parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
+        {used_ms("begin_ms")} AS used_ms FROM ({_with_latest(events)}) AS e"""
+    earlier = f"""CASE WHEN reauthentications > 0 THEN
+        least(reauthentications, {MAX_INTERVALS - 1}) ELSE 0 END"""
+    numbers = f"""SELECT connection_id, explode(sequence(authentications - {earlier},
+            authentications)) AS number, active_from_ms, {_bits()} AS bits
+        FROM {events} WHERE {is_kind(EventKind.SUMMARY)}"""
+    return _one_each(parts, numbers, dialect)
+
+
+def _bits() -> str:
+    return f"(active_minutes & {MAX_INT64})"
+
+
+def _with_latest(events: str) -> str:
+    """Add the number and the begin of the interval of an event."""
+    ended = f"CASE WHEN {is_kind(EventKind.REAUTHENTICATED)} THEN 1 ELSE 0 END"
+    return f"""SELECT *, authentications - {ended} AS latest,
+        {interval_start()} AS begin_ms FROM {events}"""
+
+
+def _one_each(parts: str, numbers: str, dialect: Dialect) -> str:
+    """Gather what is said of each interval: when it began, its last use, runs of minutes of use.
+
+    Most rows of minutes are one run of ones; of others each minute is a run. A run is a struct of
+    the begins of its first and its last minute, `a` and `b`.
+    """
+    count = "CAST(bit_count(bits) AS INT)"
+    lowest = "CAST(round(log2(bits & -bits)) AS INT)"
+    # moved down to bit 0, one run is as many ones as there are
+    whole = f"shiftright(bits, first) = shiftright(CAST({MAX_INT64} AS BIGINT), 63 - ones)"
+    last = f"CASE WHEN {whole} THEN first ELSE {_LAST_BIT} END"
+    runs = f"""SELECT connection_id, number, active_from_ms + minute * {MINUTE_MS} AS a,
+            active_from_ms + (CASE WHEN whole THEN minute + ones - 1 ELSE minute END) * {MINUTE_MS}
+                AS b
+        FROM (SELECT *, {whole} AS whole, explode(sequence(first, {last})) AS minute
+            FROM (SELECT *, {count} AS ones, {lowest} AS first FROM ({numbers}) AS rows
+                WHERE bits <> 0) AS bits) AS minutes
+        WHERE whole OR shiftright(bits, minute) % 2 = 1"""
+    run = f"CASE WHEN a IS NOT NULL THEN {dialect.struct({'a': 'a', 'b': 'b'})} END"
+    return f"""SELECT connection_id, number, min(authenticated_ms) AS authenticated_ms,
+        {at_most("max(used_ms)", MAX_DURATION_MS)} AS used_ms,
+        sort_array(collect_list({run})) AS runs
+        FROM (SELECT {_PARTS}, CAST(NULL AS BIGINT) AS a, CAST(NULL AS BIGINT) AS b
+            FROM ({parts}) AS parts
+            WHERE coalesce(authenticated_ms, 0) <= {MAX_EPOCH_MS}
+            UNION ALL SELECT connection_id, number, NULL, NULL, a, b FROM ({runs}) AS runs) AS known
+        WHERE number > 0 GROUP BY connection_id, number
+        HAVING min(authenticated_ms) IS NOT NULL"""
+
+
+def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -> str:
+    """Return how often each interval would have been killed under each lifetime: at least, at most.
+
+    A killed client comes back, and its next session expires L later. Walking through the active
+    minutes: one that begins more than L after the session did is surely a kill, and the next
+    session begins at the latest at its end; one that ends more than L after may be one, and the
+    next session begins at the earliest at its begin. Where the minutes of the last use are not
+    known (no summary row yet), only what follows from the age at the last use is said.
+
+    `due` is the first minute in which a use is a kill. The period is from one kill to where the
+    next is due: from the end of its minute to the first minute that begins after the expiry, or
+    from the begin of its minute to the first that ends after it.
+    """
+    whole = minute_of("lifetime_ms")
+    rows = f"""SELECT *, {minute_of("authenticated_ms + used_ms")} AS last_minute_ms,
+        authenticated_ms + lifetime_ms AS expiry_ms, {whole} + {2 * MINUTE_MS} AS sure_ms,
+        greatest({whole}, {MINUTE_MS}) AS perhaps_ms,
+        CASE WHEN size(runs) > 0 THEN
+            array_max({dialect.field("runs", "b")}) + {2 * MINUTE_MS} > authenticated_ms + used_ms
+        ELSE false END AS known
+        FROM {interval_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
+        WHERE used_ms > lifetime_ms"""
+    sure = f"{minute_of('expiry_ms')} + {MINUTE_MS}"
+    perhaps = f"{minute_of(f'(expiry_ms - {MINUTE_MS})')} + {MINUTE_MS}"
+    walked = f"""SELECT connection_id, number, lifetime_ms, known,
+        CAST(floor((used_ms - 1) / lifetime_ms) AS BIGINT) AS most,
+        {_walk(sure, "sure_ms", dialect)} AS sure,
+        {_walk(perhaps, "perhaps_ms", dialect)} AS perhaps
+        FROM ({rows}) AS rows"""
+    return f"""SELECT connection_id, number, lifetime_ms,
+        greatest(1, least(most, sure)) AS kills_least,
+        greatest(1, CASE WHEN known AND lifetime_ms >= {2 * MINUTE_MS} THEN least(most, perhaps)
+            ELSE most END) AS kills_most
+        FROM ({walked}) AS walked"""
+
+
+def _walk(due: str, period: str, dialect: Dialect) -> str:
+    """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
+
+    What is carried from run to run is where the next kill is due, `a`, and the kills so far, `b`.
+    """
+    first, last = "greatest(state.a, item.a)", "least(item.b, last_minute_ms)"
+    count = f"(CAST(floor(({last} - {first}) / {period}) AS BIGINT) + 1)"
+    after = dialect.struct({"a": f"{first} + {count} * {period}", "b": f"state.b + {count}"})
+    start = dialect.struct({"a": due, "b": "CAST(0 AS BIGINT)"})
+    step = f"CASE WHEN {first} <= {last} THEN {after} ELSE state END"
+    return f"({dialect.fold('runs', start, step)}).b"
+
+
+def what_if(
+    session_rows: str, kill_rows: str, observed_rows: str, lifetimes_ms: tuple[int, ...]
+) -> str:
+    """One row per lifetime: who would be killed, how often, how late.
+
+    `session_rows` stand by their clients, `kill_rows` is what `kills` gives for the same lifetimes,
+    and `observed_rows` what `observed` gives. `kills_per_day_*` is null if less than an hour was
+    covered: too little to speak of days.
+    """
+    outlasted = "coalesce(used_ms > lifetime_ms, false)"
+    unproven = f"standing = '{Verdict.UNPROVEN}'"
+    cut_short = f"""ended_by IN ({words(_CUT_SHORT)})
+        AND coalesce(ended_since_auth_ms, 0) <= lifetime_ms"""
+    key = ", ".join(CLIENT_KEY)
+    found = f"""SELECT {key}, lifetime_ms, used_ms - lifetime_ms AS late_ms,
+        CASE WHEN {outlasted} THEN CASE WHEN {unproven} THEN 'unproven' ELSE 'killed' END
+            WHEN {cut_short} THEN 'cut_short' END AS found
+        FROM {session_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
+        WHERE standing IN ({words((*_CONCERNED, Verdict.UNPROVEN))})"""
+    # a client counts once however many of its connections do
+    clients = f"""SELECT {key}, lifetime_ms, found, count(*) AS connections
+        FROM ({found}) AS found WHERE found IS NOT NULL GROUP BY {key}, lifetime_ms, found"""
+    names = ("killed", "unproven", "cut_short")
+    counts = ", ".join(
+        f"""{total(f"CASE WHEN found = '{each}' THEN connections END")} AS {each}_connections,
+        count_if(found = '{each}') AS {each}_clients"""
+        for each in names
+    )
+    columns = ", ".join(
+        f"coalesce(c.{name}, 0) AS {name}"
+        for name in (
+            *(f"{each}_{what}" for each in names for what in ("connections", "clients")),
+            "killed_principals",
+        )
+    )
+    days = f"CASE WHEN o.covered_ms >= {HOUR_MS} THEN o.covered_ms / {DAY_MS} END"
+    return f"""SELECT l.lifetime_ms, o.connections, {columns}, m.late_median_ms, m.late_max_ms,
+        coalesce(k.kills_least, 0) AS kills_least, coalesce(k.kills_most, 0) AS kills_most,
+        o.covered_ms AS observed_ms,
+        coalesce(k.kills_least, 0) / ({days}) AS kills_per_day_least,
+        coalesce(k.kills_most, 0) / ({days}) AS kills_per_day_most
+        FROM (SELECT lifetime_ms FROM {values("lifetime_ms", lifetimes_ms)}) AS l
+        CROSS JOIN {observed_rows} AS o
+        LEFT JOIN (SELECT lifetime_ms, {counts},
+                count(DISTINCT CASE WHEN found = 'killed' THEN principal END) AS killed_principals
+            FROM ({clients}) AS clients GROUP BY lifetime_ms) AS c
+        ON l.lifetime_ms = c.lifetime_ms
+        LEFT JOIN (SELECT lifetime_ms, CAST(floor(median(late_ms)) AS BIGINT) AS late_median_ms,
+                max(late_ms) AS late_max_ms
+            FROM ({found}) AS found WHERE found = 'killed' GROUP BY lifetime_ms) AS m
+        ON l.lifetime_ms = m.lifetime_ms
+        LEFT JOIN (SELECT lifetime_ms, {total("kills_least")} AS kills_least,
+                {total("kills_most")} AS kills_most FROM {kill_rows} GROUP BY lifetime_ms) AS k
+        ON l.lifetime_ms = k.lifetime_ms
+        WHERE o.connections > 0"""

@@ -1,0 +1,78 @@
+"""Evidence for a verdict, as a sentence."""
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import Any
+
+from metrics.report.formats import count, duration
+from metrics.report.verdicts import Verdict
+
+Row = Mapping[str, Any]
+
+
+def evidence(row: Row) -> str:
+    """Say what the verdict on a client rests on, with the days on which it was seen."""
+    match row["verdict"]:
+        case Verdict.FAILING:
+            parts = [*_failures(row), _renewals(row, "{} succeeded")]
+        case Verdict.NOT_CAPABLE:
+            parts = [_incapable(row)]
+        case Verdict.READY:
+            parts = _ready(row)
+        case Verdict.UNPROVEN:
+            parts = [_unproven(row)]
+        case _ if row["login_failures"]:
+            parts = [f"{count(row['login_failures'], 'login')} failed, none succeeded"]
+        case _:
+            parts = ["never logged in"]
+    return ", ".join(part for part in parts if part)
+
+
+def day_name(day: int) -> str:
+    """Write a day since 1970, such as 14 Nov 2026; one beyond the calendar by its number."""
+    try:
+        given = date(1970, 1, 1) + timedelta(days=day)
+    except OverflowError:
+        return f"day {day}"
+    return f"{given.day} {given:%b %Y}"
+
+
+def _failures(row: Row) -> list[str]:
+    kills = row["killed"] + row["would_be_kills"]
+    late = row["past_end_ms"]
+    times = "once" if kills == 1 else f"{kills} times"
+    by = f" by up to {duration(late)}" if late is not None and late > 0 else ""
+    parts = []
+    if kills:
+        parts.append(f"used {times} past the end of a session{by}")
+    if row["reauth_failures"]:
+        parts.append(f"{count(row['reauth_failures'], 're-authentication')} failed")
+    if parts and row["failed_on"] is not None:
+        parts[-1] += f", last on {day_name(row['failed_on'])}"
+    return parts
+
+
+def _ready(row: Row) -> list[str]:
+    if row["failed_on"] is None:
+        again = row["reauthentications"]
+        return [f"re-authenticated {'once' if again == 1 else f'{again} times'}, always in time"]
+    since = "" if row["ready_since"] is None else f" since {day_name(row['ready_since'])}"
+    return [f"ready{since}", _renewals(row, "{} in all"), *_failures(row)]
+
+
+def _renewals(row: Row, text: str) -> str:
+    again = row["reauthentications"]
+    return text.format(count(again, "re-authentication")) if again else ""
+
+
+def _incapable(row: Row) -> str:
+    raw, old, of = row["raw_token_connections"], row["not_capable_connections"], row["connections"]
+    if raw:
+        return f"raw SASL tokens (SaslHandshake v0) on {raw} of {count(of, 'connection')}"
+    return f"SaslAuthenticate v0 on {old} of {count(of, 'connection')}"
+
+
+def _unproven(row: Row) -> str:
+    if not row["told_ms"]:
+        return "speaks v1 or later, was never given a lifetime"
+    return "was given a lifetime, but never stayed to its end"

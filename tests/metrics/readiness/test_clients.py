@@ -1,0 +1,182 @@
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.events.generate import Size, clients_of, simulated, truth
+from metrics.events import EventKind, SessionEvent
+from metrics.report.evidence import evidence
+from tests.support.metrics import event
+from tests.support.readiness import MINUTE_MS, Row, answers, later, login
+
+TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+
+
+def verdicts(*given: SessionEvent | str) -> list[Row]:
+    return answers(given).table("clients")
+
+
+def verdict(*given: SessionEvent | str) -> Row:
+    (row,) = verdicts(*given)
+    return row
+
+
+def standings(*given: SessionEvent) -> dict[str, str]:
+    return {row["connection_id"]: row["standing"] for row in answers(given).table("standing")}
+
+
+def test_every_client_of_known_behaviour_gets_the_verdict_it_deserves() -> None:
+    size = Size(connections=60, principals=10, clients=30, days=0.3, seed=11)
+    drawn = clients_of(size)
+    found = verdicts(*simulated(size, drawn))
+    judged = {row["client_id"]: row["verdict"] for row in found}
+    assert judged == {name: behaviour.value for name, behaviour in truth(drawn).items()}
+
+
+def test_one_old_connection_makes_a_client_not_capable() -> None:
+    ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    old = login(connection_id="old", authenticate_version=0)
+    row = verdict(*ready, old)
+    assert row["verdict"] == "not_capable"
+    assert evidence(row) == "SaslAuthenticate v0 on 1 of 2 connections"
+
+
+def test_one_expired_session_outweighs_good_ones() -> None:
+    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    bad = login(connection_id="bad", **TOLD)
+    late = later(EventKind.WOULD_BE_KILLED, 16, connection_id="bad", **TOLD)
+    row = verdict(*good, bad, late)
+    assert row["verdict"] == "failing"
+    assert evidence(row).startswith("used once past the end of a session")
+
+
+def test_a_connection_that_shows_nothing_stands_as_ready_if_its_client_is() -> None:
+    """Joined by client, and a client may have no software, client id or mechanism."""
+    ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    given = [
+        *ready,
+        login(connection_id="incomplete"),
+        login(connection_id="old", client_id="old", authenticate_version=0),
+        login(connection_id="other", client_id="other"),
+        *(replace(each, connection_id="nameless", client_id=None) for each in ready),
+        login(connection_id="nameless-incomplete", client_id=None),
+    ]
+    assert standings(*given) == {
+        "c-1": "ready",
+        "incomplete": "ready",
+        "old": "not_capable",
+        "other": "unproven",
+        "nameless": "ready",
+        "nameless-incomplete": "ready",
+    }
+
+
+def test_what_a_failing_client_has_not_shown_is_not_held_against_it() -> None:
+    failing = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)]
+    found = standings(*failing, login(connection_id="incomplete"))
+    assert found["incomplete"] == "unproven"
+
+
+def test_a_client_that_was_killed_once_and_is_good_since_is_ready_since() -> None:
+    """Killed on the first day, good on the eleven after it; both are said."""
+    days = [
+        later(EventKind.REAUTHENTICATED, 1440 * day, sequence=day + 1, authentications=day + 1)
+        for day in range(1, 12)
+    ]
+    given = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD), *days]
+    row = verdict(*given)
+    assert (row["verdict"], row["ready_since"] - row["failed_on"]) == ("ready", 1)
+    assert evidence(row) == (
+        "ready since 16 Jan 2027, 11 re-authentications in all, used once past the end of a "
+        "session by up to 1 min, last on 15 Jan 2027"
+    )
+    assert standings(*given) == {"c-1": "ready"}
+
+
+def test_what_cannot_be_told_a_lifetime_does_not_learn_it() -> None:
+    """By another program of that name, say; whoever enforces it breaks the old one."""
+    old = login(connection_id="old", authenticate_version=0)
+    tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, **TOLD)
+    assert verdict(old, login(**TOLD), tomorrow)["verdict"] == "not_capable"
+
+
+def test_the_last_day_of_the_trend_says_what_the_verdicts_say() -> None:
+    size = Size(connections=60, principals=10, clients=30, days=3, seed=12)
+    found = answers(simulated(size, clients_of(size)))
+    states = found.query(
+        """SELECT count(*) AS others FROM clients AS c JOIN client_days AS d
+        ON c.client_id = d.client_id AND c.last_seen_ms // 86400000 = d.day
+        WHERE c.verdict <> d.state"""
+    )
+    assert states == [{"others": 0}]
+    assert sum(row["clients"] for row in found.table("by_day")) > 60
+
+
+def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing() -> None:
+    killed = later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0)
+    row = verdict(login(authenticate_version=0), killed)
+    assert row["verdict"] == "not_capable"
+
+
+def test_another_version_of_a_library_is_another_client() -> None:
+    new = login(connection_id="new", client_software_name="kgo", client_software_version="v2")
+    assert len(verdicts(login(), new)) == 2
+
+
+def test_nobody_is_judged_by_nothing() -> None:
+    found = answers([])
+    assert found.table("clients") == found.table("principals") == []
+
+
+def test_a_principal_is_as_ready_as_its_worst_client() -> None:
+    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    unproven = login(connection_id="c-2", client_id="other")
+    alone = answers(good).only("principals")
+    both = answers([*good, unproven]).only("principals")
+    assert (alone["verdict"], alone["enforceable"]) == ("ready", True)
+    assert (both["verdict"], both["enforceable"]) == ("unproven", False)
+
+
+def test_what_breaks_comes_first_and_unknown_clients_last() -> None:
+    """So that a limit on the rows leaves out those of whom there is least to say."""
+    given = [
+        event(kind=EventKind.FAILED, authentications=0, connection_id="unknown"),
+        *(
+            replace(each, connection_id="ready", client_id="ready")
+            for each in (
+                login(**TOLD),
+                later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD),
+            )
+        ),
+        login(connection_id="unproven", client_id="unproven"),
+        login(connection_id="old", client_id="old", authenticate_version=0),
+        *(
+            replace(each, connection_id="failing", client_id="failing")
+            for each in (login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD))
+        ),
+    ]
+    found = answers(given).shown["clients"]
+    assert [row["client_id"] for row in found] == ["failing", "old", "unproven", "ready", None]
+
+
+def test_software_that_breaks_is_counted_with_all_its_principals() -> None:
+    old = {"client_software_name": "librdkafka", "client_software_version": "1.9.2"}
+    given = [
+        login(connection_id=f"c-{number}", principal=name, authenticate_version=0, **old)
+        for number, name in enumerate(["User:b", "User:a"])
+    ]
+    given.append(login(connection_id="nameless", client_id="x", authenticate_version=None))
+    given.append(login(connection_id="fine", client_id="y"))
+    found = answers(given).shown["upgrades"]
+    assert [tuple(row.values()) for row in found] == [
+        ("librdkafka", "1.9.2", 2, ["User:a", "User:b"], 2),
+        (None, None, 1, ["User:alice"], 1),
+    ]
+
+
+@pytest.mark.parametrize("mechanism", [None, "X-NEW"])
+def test_a_failed_login_is_nobody(mechanism: str | None) -> None:
+    """A client that only claims a name does not make that principal unready."""
+    failed = event(kind=EventKind.FAILED, authentications=0, mechanism=mechanism)
+    found = answers([failed])
+    assert found.only("clients")["verdict"] == "unknown"
+    assert found.table("principals") == []

@@ -1,0 +1,287 @@
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.events.generate import EPOCH, Size, clients_of, simulated
+from metrics.events import AuthInterval, EventKind, SessionEvent
+from metrics.readiness import sessions, usage, what_if
+from tests.support.metrics import EPOCH_MS, event, read
+from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, duckdb_log, later, login
+
+HOUR_MS = 60 * MINUTE_MS
+TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+UNTOLD = {"session_lifetime_ms": 0, "announced_lifetime_ms": 0}
+
+
+def session_of(given: Iterable[SessionEvent]) -> Row:
+    return answers(given).only("sessions")
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, dict[str, Any]]:
+    given = [replace(each, connection_id=name) for name, events, _ in STANDINGS for each in events]
+    return {row["connection_id"]: row for row in answers(given).table("sessions")}
+
+
+@pytest.mark.parametrize(("name", "standing"), [(name, it) for name, _, it in STANDINGS])
+def test_a_connection_stands_where_its_events_put_it(
+    judged: dict[str, dict[str, Any]], name: str, standing: str
+) -> None:
+    assert judged[name]["standing"] == standing
+
+
+def test_what_became_known_last_is_valid() -> None:
+    """client.id comes with the first request, after the login."""
+    last = later(EventKind.CHECKPOINT, 15, client_id="known-now")
+    assert session_of([last, login(client_id=None)])["client_id"] == "known-now"
+
+
+USED_AT_20 = {"last_request_ms": EPOCH_MS + 20 * MINUTE_MS, **TOLD}
+LATE = AuthInterval(
+    number=1,
+    authenticated_ms=EPOCH_MS,
+    session_lifetime_ms=15 * MINUTE_MS,
+    announced_lifetime_ms=15 * MINUTE_MS,
+    requests=1,
+    last_request_since_auth_ms=20 * MINUTE_MS,
+)
+AGAIN = {"authentications": 2, "authenticated_ms": EPOCH_MS + 25 * MINUTE_MS}
+
+
+USED_LATE = {
+    "past": (later(EventKind.CHECKPOINT, 30, **USED_AT_20), "failing"),
+    "no lifetime": (later(EventKind.CHECKPOINT, 30, **{**USED_AT_20, **UNTOLD}), "unproven"),
+    "idle": (later(EventKind.CHECKPOINT, 30, last_request_ms=EPOCH_MS, **TOLD), "unproven"),
+    "rounded": (
+        later(EventKind.CHECKPOINT, 15, last_request_ms=EPOCH_MS + 900_001, **TOLD),
+        "unproven",
+    ),
+    # the age is that of the session before, whose lifetime it does not say
+    "of the one before": (
+        later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}),
+        "ready",
+    ),
+    "in a list": (
+        later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}),
+        "failing",
+    ),
+}
+"""What is known after a login, and where its connection stands."""
+
+
+@pytest.fixture(scope="module")
+def used_late() -> dict[str, dict[str, Any]]:
+    given = []
+    for name, (what, _) in USED_LATE.items():
+        first = replace(login(**TOLD), announced_lifetime_ms=what.announced_lifetime_ms)
+        given += [
+            replace(first, connection_id=name),
+            replace(what, connection_id=name, sequence=2),
+        ]
+    return {row["connection_id"]: row for row in answers(given).table("sessions")}
+
+
+@pytest.mark.parametrize(("name", "standing"), [(name, it) for name, (_, it) in USED_LATE.items()])
+def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_lost(
+    used_late: dict[str, dict[str, Any]], name: str, standing: str
+) -> None:
+    """The proxy drops events if the disk refuses; what it announced stands in the others."""
+    session = used_late[name]
+    assert (session["standing"], session["would_be_kills"]) == (standing, standing == "failing")
+
+
+def test_what_no_session_can_have_done_is_not_believed() -> None:
+    """Numbers of a row that are not looked at with those of all events."""
+    used = replace(LATE, last_request_since_auth_ms=2**63 - 1)
+    row = later(EventKind.SUMMARY, 60, sequence=2, intervals=(used,), would_be_kills=-1)
+    killed = later(EventKind.SUMMARY, 120, sequence=3, would_be_kills=1, **TOLD)
+    session = session_of([login(), row, killed])
+    assert (session["used_ms"], session["would_be_kills"]) == (None, 1)
+
+
+def test_a_kill_with_an_event_counts_once() -> None:
+    killed = later(EventKind.EXPIRED_KILLED, 16, sequence=2, **TOLD)
+    session = session_of([login(**TOLD), killed])
+    assert (session["killed"], session["would_be_kills"]) == (1, 0)
+
+
+def test_the_request_that_met_the_expired_session_is_a_use_of_it() -> None:
+    """In `enforce` it is refused and stands in no count of requests."""
+    killed = later(EventKind.EXPIRED_KILLED, 20, last_request_ms=EPOCH_MS + 2 * MINUTE_MS, **TOLD)
+    assert session_of([login(**TOLD), killed])["used_ms"] == 20 * MINUTE_MS
+
+
+def test_a_request_before_the_login_of_an_interval_is_no_use_of_it() -> None:
+    again = later(
+        EventKind.CHECKPOINT,
+        5,
+        authentications=2,
+        authenticated_ms=EPOCH_MS + 4 * MINUTE_MS,
+        since_auth_ms=MINUTE_MS,
+        last_request_ms=EPOCH_MS + 3 * MINUTE_MS,
+    )
+    assert session_of([again])["used_ms"] is None
+
+
+COMPARED = (
+    "connection_id",
+    "principal",
+    "standing",
+    "authenticated_ms",
+    "authentications",
+    "reauthentications",
+    "used_ms",
+    "longest_gap_ms",
+    "told_ms",
+    "would_be_kills",
+    "requests",
+    "ended_by",
+    "client_id",
+    "authenticate_version",
+)
+
+
+@pytest.fixture(scope="module")
+def population() -> list[SessionEvent]:
+    size = Size(connections=24, principals=6, clients=12, days=0.4, seed=7, skew_seconds=240)
+    return [read(line) for line in simulated(size, clients_of(size))]
+
+
+def compared(given: Iterable[SessionEvent]) -> list[tuple[Any, ...]]:
+    found = answers(given).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+    return sorted(tuple(row[name] for name in COMPARED) for row in found)
+
+
+def is_summary(each: SessionEvent) -> bool:
+    return each.kind is EventKind.SUMMARY
+
+
+def test_either_view_alone_and_both_tell_the_same(population: list[SessionEvent]) -> None:
+    """A summary row and the events that it sums up are two ways to say one thing."""
+    both = compared(population)
+    assert len(both) > 15
+    assert compared(each for each in population if not is_summary(each)) == both
+    # what was going on when the connection closed is in the final row
+    assert compared(each for each in population if is_summary(each)) == both
+
+
+def test_of_a_whole_connection_the_quick_look_tells_all(population: list[SessionEvent]) -> None:
+    """Without the intervals of its summary rows; else that look would not be enough for any."""
+    found = answers(population)
+    assert found.query("SELECT * FROM seen_connections WHERE NOT whole") == []
+    both = usage.usage("events", found.engine.dialect, both_views=True)
+    found.engine.keep("full_usage", both)
+    found.engine.keep("listed", usage.by_connection("full_usage"))
+    found.engine.keep("listed_sessions", sessions.sessions("listed", "identities"))
+    quick, listed = (
+        sorted(str([row[name] for name in COMPARED]) for row in found.table(name))
+        for name in ("sessions", "listed_sessions")
+    )
+    assert quick == listed
+
+
+def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
+    population: list[SessionEvent],
+) -> None:
+    """Its first events are in files that are gone; whatever is left is used."""
+    late = [each for each in population if each.sequence > 1]
+    used = ("connection_id", "authentications", "used_ms", "told_ms", "authenticate_version")
+
+    def known(given: list[SessionEvent]) -> set[tuple[Any, ...]]:
+        found = answers(given).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+        return {tuple(row[name] for name in used) for row in found}
+
+    whole = known(population)
+    assert known(late) <= whole
+    assert len(known(late)) > 8
+
+
+def test_of_summary_rows_alone_one_that_comes_twice_counts_once(
+    population: list[SessionEvent],
+) -> None:
+    """No connection of theirs is whole."""
+    summed = [each for each in population if is_summary(each)]
+    twice = max(summed, key=lambda each: each.would_be_kills or 0)
+    assert twice.would_be_kills
+    found = answers([*summed, twice])
+    assert found.lines["duplicate"] == 1
+    assert found.query("SELECT * FROM connections WHERE NOT incomplete") == []
+    assert compared([*summed, twice]) == compared(summed)
+
+
+def test_the_order_of_events_does_not_matter(population: list[SessionEvent]) -> None:
+    mixed = population[:]
+    random.Random(3).shuffle(mixed)  # noqa: S311 - not for secrets
+    assert compared(mixed) == compared(population)
+
+
+Intervals = dict[tuple[str, int], Row]
+
+
+def same_intervals(one: Intervals, other: Intervals) -> None:
+    """Rounded to the millisecond from both ends of an interval."""
+    assert one.keys() == other.keys()
+    for name, row in one.items():
+        same = other[name]
+        assert abs(row["authenticated_ms"] - same["authenticated_ms"]) <= 1
+        assert (row["used_ms"] is None) == (same["used_ms"] is None)
+        assert row["used_ms"] is None or abs(row["used_ms"] - same["used_ms"]) <= 1
+
+
+def intervals_of(given: Iterable[SessionEvent], *, complete: bool = False) -> Intervals:
+    engine = duckdb_log(given)
+    read_as = what_if.intervals_if_complete if complete else what_if.intervals
+    rows = engine.rows(read_as("log", engine.dialect))
+    return {(row["connection_id"], row["number"]): row for row in rows}
+
+
+def test_the_intervals_of_either_view_are_the_same(population: list[SessionEvent]) -> None:
+    told = intervals_of(each for each in population if not is_summary(each))
+    assert len(told) > 100
+    same_intervals(told, intervals_of(each for each in population if is_summary(each)))
+
+
+def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(
+    population: list[SessionEvent],
+) -> None:
+    """Nor checkpoints, but the last event of a connection that is cut off."""
+    shorter = [each for each in population if each.timestamp_ms < EPOCH * 1000 + 5 * HOUR_MS]
+    assert {each.kind for each in shorter} > {EventKind.CHECKPOINT, EventKind.SUMMARY}
+    last = {each.connection_id: each.sequence for each in shorter}
+    needed = [
+        each
+        for each in shorter
+        if each.kind is not EventKind.CHECKPOINT or each.sequence == last[each.connection_id]
+    ]
+    complete, listed = intervals_of(needed, complete=True), intervals_of(shorter)
+    assert len(complete) > 50
+    same_intervals(complete, listed)
+    for name, row in listed.items():
+        assert row["runs"] == complete[name]["runs"]
+
+
+@pytest.mark.parametrize("end", [[], [later(EventKind.CLOSED, 3)]], ids=["open", "closed"])
+def test_who_it_is_the_last_event_says_wherever_it_stands(end: list[SessionEvent]) -> None:
+    """By its number, though its clock was set back, and though nothing should follow an end."""
+    last = later(EventKind.CHECKPOINT, -2, since_auth_ms=0, sequence=2, client_id="renamed")
+    assert session_of([login(), *end, last])["client_id"] == "renamed"
+
+
+def test_a_connection_without_sasl_is_no_session() -> None:
+    """Its denials are recorded, but there is nothing that it could renew, nor fail to."""
+    denied = {"kind": EventKind.DENIED, "authentications": 0, "operation": "READ"}
+    certified = event(principal="User:CN=alice", connection_id="c-9", **denied)
+    found = answers([login(), certified])
+    assert found.only("sessions")["principal"] == "User:alice"
+    assert found.only("denials")["principal"] == "User:CN=alice"
+
+
+def test_conflicting_events_of_one_name_are_settled_alike_in_any_order() -> None:
+    """Two proxies that give one id: nobody can tell the connections apart, but runs must agree."""
+    one = [login(), later(EventKind.CLOSED, 3)]
+    other = [replace(each, client_host="10.0.0.8", timestamp_ms=EPOCH_MS + 5) for each in one]
+    there, back = session_of([*one, *other]), session_of([*other, *one])
+    assert there == back

@@ -1,0 +1,51 @@
+"""What a verdict rests on, in words."""
+
+import pytest
+
+from metrics.report.evidence import day_name, evidence
+from tests.support.metrics import client
+
+DAY = 20_771
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "SaslAuthenticate v0 on 2 of 2 connections"),
+        (
+            {"raw_token_connections": 1, "connections": 1},
+            "raw SASL tokens (SaslHandshake v0) on 1 of 1 connection",
+        ),
+        (
+            {"verdict": "failing", "killed": 1, "past_end_ms": 237_600_000, "failed_on": DAY},
+            "used once past the end of a session by up to 2 d 18 h, last on 14 Nov 2026, "
+            "3 re-authentications succeeded",
+        ),
+        (
+            {"verdict": "failing", "killed": 0, "reauth_failures": 2, "failed_on": DAY}
+            | {"reauthentications": 0},
+            "2 re-authentications failed, last on 14 Nov 2026",
+        ),
+        ({"verdict": "ready"}, "re-authenticated 3 times, always in time"),
+        ({"verdict": "ready", "reauthentications": 1}, "re-authenticated once, always in time"),
+        (
+            {"verdict": "ready", "failed_on": DAY, "ready_since": DAY + 1, "killed": 1}
+            | {"past_end_ms": None},
+            "ready since 15 Nov 2026, 3 re-authentications in all, used once past the end of a "
+            "session, last on 14 Nov 2026",
+        ),
+        ({"verdict": "unproven"}, "speaks v1 or later, was never given a lifetime"),
+        (
+            {"verdict": "unproven", "told_ms": 900_000},
+            "was given a lifetime, but never stayed to its end",
+        ),
+        ({"verdict": "unknown"}, "never logged in"),
+        ({"verdict": "unknown", "login_failures": 1}, "1 login failed, none succeeded"),
+    ],
+)
+def test_a_verdict_is_explained(fields: dict[str, object], said: str) -> None:
+    assert evidence(client(**fields)) == said
+
+
+def test_a_day_beyond_the_calendar_has_a_number() -> None:
+    assert day_name(10**9) == "day 1000000000"

@@ -1,0 +1,127 @@
+"""DuckDB and Spark answer alike: one text in SQL, read by two."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.events.generate import Size, bad_lines, clients_of, simulated
+from metrics.events import EventKind
+from metrics.readiness.analysis import Analysis, Question
+from metrics.readiness.engine import Engine
+from metrics.spark.engine import SparkEngine
+from metrics.spark.hybrid import HybridEngine
+from metrics.spark.ingest import parsed
+from tests.support.metrics import EPOCH_MS, to_json_line
+from tests.support.readiness import LINES, STANDINGS, Row, comparable, duckdb_log, later, login
+
+KEPT = (
+    "connections",
+    "sessions",
+    "client_days",
+    "clients",
+    "standing",
+    "authentication_counts",
+    "kills",
+    "what_if",
+    "principals",
+    "storms",
+    "by_day",
+    "latencies",
+    "session_lengths",
+    "short_tokens",
+    "failures",
+)
+YEAR_MS = 365 * 86_400_000
+
+
+def population(seed: int, **more: Any) -> list[str]:
+    size = Size(connections=24, principals=6, clients=12, days=0.3, seed=seed, **more)
+    return list(simulated(size, clients_of(size)))
+
+
+def amiss(seed: int) -> Iterator[str]:
+    """Lines that are lost, doubled, bad, or of clocks that are decades behind or ahead."""
+    rng = random.Random(seed)  # noqa: S311 - not for secrets
+    lines = population(seed, skew_seconds=240)
+    years: dict[str, int] = {}
+    for line in lines:
+        event = json.loads(line)
+        off = years.setdefault(event["connection_id"], rng.choice([0] * 9 + [-26]))
+        for name, value in event.items():
+            if name.endswith("_ms") and isinstance(value, int) and value > YEAR_MS * 40:
+                event[name] = value + off * YEAR_MS
+        if rng.random() > 0.05:
+            yield json.dumps(event)
+        if rng.random() < 0.02:
+            yield json.dumps(event)
+    yield from bad_lines(lines[0], EPOCH_MS)
+
+
+def cases() -> list[str]:
+    """The connections of other tests, and denials."""
+    given = [replace(each, connection_id=name) for name, events, _ in STANDINGS for each in events]
+    told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
+    given += [
+        login(connection_id="repaired", **told),
+        later(EventKind.WOULD_BE_KILLED, 16, connection_id="repaired", **told),
+        later(EventKind.REAUTHENTICATED, 1500, connection_id="repaired", authentications=2,
+              sequence=2, **told),
+        later(EventKind.DENIED, 3, operation="READ", resource_type="TOPIC", resource_name="a"),
+    ]  # fmt: skip
+    return [*map(to_json_line, given), *(line for line, _ in LINES)]
+
+
+def only_summaries(seed: int) -> list[str]:
+    return [line for line in population(seed) if '"kind":"summary"' in line]
+
+
+LOGS = {
+    "as it is": lambda: population(3),
+    "amiss": lambda: list(amiss(4)),
+    "summaries": lambda: only_summaries(5),
+    "no logins": lambda: [line for line in population(6) if '"kind":"authenticated"' not in line],
+    "open": lambda: [line for line in population(7) if '"kind":"closed"' not in line][:-60],
+    "cases": cases,
+    "nothing": list,
+}
+
+
+def rows(found: list[Row]) -> list[Any]:
+    return sorted((comparable(row) for row in found), key=str)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each if each == "cases" else pytest.param(each, marks=pytest.mark.slow) for each in LOGS],
+)
+@pytest.mark.parametrize("other", ["spark", "both"])
+def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, other: str) -> None:
+    lines = LOGS[name]()
+    question = Question(as_of_ms=EPOCH_MS + 30 * 86_400_000, principals=["User:alice"])
+    here = duckdb_log(lines)
+    there = SparkEngine(spark) if other == "spark" else HybridEngine(spark, tmp_path)
+    text = spark.createDataFrame([(line,) for line in lines], "value STRING")
+    there.read(parsed(text).localCheckpoint())
+    found = []
+    engines: tuple[Engine, ...] = (here, there)
+    for engine in engines:
+        analysis = Analysis(engine, question, None, lambda _: None)
+        analysis.run()
+        found.append(analysis)
+    try:
+        for table in KEPT:
+            query = f"SELECT * FROM {table}"
+            assert rows(here.rows(query)) == rows(there.rows(query)), table
+    finally:
+        there.close()
+    duckdb, on_spark = found
+    assert duckdb.lines == on_spark.lines
+    assert duckdb.rows.keys() == on_spark.rows.keys()
+    for shown, given in duckdb.rows.items():
+        assert rows(given) == rows(on_spark.rows[shown]), shown

@@ -1,0 +1,163 @@
+"""Logs of session events, and what the analysis answers about them."""
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from metrics.events import MAX_INT64, EventKind, SessionEvent
+from metrics.readiness.analysis import Analysis, Question
+from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.engine import Engine
+from metrics.readiness.events import Problem
+from metrics.readiness.folder import Folder
+from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
+from tests.support.metrics import EPOCH_MS, event, to_json_line
+
+MINUTE_MS = 60_000
+FAR_AHEAD_MS = 10**14
+"""A present in which no event is of the future."""
+AUTHENTICATED = {
+    "authenticated_ms": EPOCH_MS,
+    "since_auth_ms": 0,
+    "session_lifetime_ms": 0,
+    "announced_lifetime_ms": 0,
+    "principal": "User:alice",
+    "mechanism": "SCRAM-SHA-256",
+    "handshake_version": 1,
+    "authenticate_version": 2,
+    "client_id": "app",
+}
+
+Row = dict[str, Any]
+
+
+def login(**more: Any) -> SessionEvent:
+    """A first authentication, with a client that speaks v2."""
+    return event(
+        **{"kind": EventKind.AUTHENTICATED, "auth_latency_us": 1000, **AUTHENTICATED} | more
+    )
+
+
+def later(kind: EventKind, minutes: float, **more: Any) -> SessionEvent:
+    """Something that happened to a login, so many minutes after it."""
+    ms = round(minutes * MINUTE_MS)
+    fields = {"kind": kind, "timestamp_ms": EPOCH_MS + ms, "since_auth_ms": ms, "sequence": 1}
+    return event(**AUTHENTICATED | fields | more)
+
+
+GOOD = to_json_line(login())
+
+
+def changed(**fields: object) -> str:
+    return json.dumps(json.loads(GOOD) | fields)
+
+
+LINES = [
+    (GOOD, None),
+    (changed(a_later_field={"x": 1}), None),
+    (GOOD[:40], Problem.UNREADABLE),
+    ("null", Problem.UNREADABLE),
+    ("[]", Problem.UNREADABLE),
+    ("{}", Problem.UNREADABLE),
+    ("\x00\x00", Problem.UNREADABLE),
+    (changed(sequence="three"), Problem.UNREADABLE),
+    (changed(sequence=2**70), Problem.UNREADABLE),
+    (changed(connection_id=None), Problem.UNREADABLE),
+    (changed(schema_version=2), Problem.UNKNOWN_VERSION),
+    ('{"schema_version":2,"anything":"else"}', Problem.UNKNOWN_VERSION),
+    (changed(kind="levitated"), Problem.UNKNOWN_KIND),
+    (changed(sequence=-1), Problem.IMPOSSIBLE),
+    (changed(timestamp_ms=MAX_INT64), Problem.IMPOSSIBLE),
+    (changed(last_request_ms=-5), Problem.IMPOSSIBLE),
+    (changed(since_auth_ms=-MAX_INT64), Problem.IMPOSSIBLE),
+]
+"""Lines of a log, and why each is set aside; None: it is valid."""
+
+TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+
+STANDINGS = [
+    ("no lifetime", [login()], "unproven"),
+    ("a lifetime, not yet over", [login(**TOLD)], "unproven"),
+    ("SaslAuthenticate v0", [login(authenticate_version=0)], "not_capable"),
+    ("raw tokens", [login(authenticate_version=None)], "not_capable"),
+    (
+        "re-authenticated",
+        [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)],
+        "ready",
+    ),
+    ("killed", [login(**TOLD), later(EventKind.EXPIRED_KILLED, 16, **TOLD)], "failing"),
+    ("would be", [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD)], "failing"),
+    ("failed again", [login(**TOLD), later(EventKind.FAILED, 14, **TOLD)], "failing"),
+    (
+        "killed without an announced lifetime",
+        [
+            login(authenticate_version=0),
+            later(EventKind.EXPIRED_KILLED, 16, authenticate_version=0),
+        ],
+        "not_capable",
+    ),
+    ("never logged in", [event(kind=EventKind.FAILED, authentications=0)], "unknown"),
+    ("an unknown mechanism", [login(mechanism="X-NEW")], "unproven"),
+    ("no mechanism", [event(kind=EventKind.CLOSED, authentications=0)], "unknown"),
+]
+"""Connections by what they show: name, events, and where they stand."""
+
+
+def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:
+    """An engine that has read these lines."""
+    lines = [each if isinstance(each, str) else to_json_line(each) for each in given]
+    engine = DuckEngine()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "events-p-0-1.jsonl"
+        file.write_text("".join(f"{line}\n" for line in lines))
+        engine.read(Folder([file], parquet=False))
+    return engine
+
+
+class Answers:
+    """What the analysis says of a log."""
+
+    def __init__(self, engine: Engine, analysis: Analysis) -> None:
+        self.engine = engine
+        self.lines = analysis.lines
+        self.shown = analysis.rows
+
+    def table(self, name: str, order: str = "1") -> list[Row]:
+        return self.engine.rows(f"SELECT * FROM {name} ORDER BY {order}")
+
+    def only(self, name: str) -> Row:
+        (row,) = self.table(name)
+        return row
+
+    def query(self, query: str) -> list[Row]:
+        return self.engine.rows(query)
+
+
+def answers(
+    given: Iterable[SessionEvent | str],
+    *,
+    lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS,
+    as_of_ms: int = FAR_AHEAD_MS,
+    **more: Any,
+) -> Answers:
+    """Ask DuckDB everything; that Spark says the same, `test_engines` shows."""
+    engine = duckdb_log(given)
+    question = Question(as_of_ms=as_of_ms, lifetimes_ms=lifetimes_ms, **more)
+    analysis = Analysis(engine, question, None, lambda _: None)
+    analysis.run()
+    return Answers(engine, analysis)
+
+
+def comparable(value: Any) -> Any:
+    """Numbers to nine digits: sums of doubles depend on their order."""
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int | float):
+        return f"{value:.9g}"
+    if isinstance(value, dict):
+        return tuple((name, comparable(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(comparable, value))
+    return str(value)
