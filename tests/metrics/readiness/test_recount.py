@@ -1,0 +1,95 @@
+"""What the report says, against a recount; with clocks that are decades off."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from benchmarks.events.generate import EPOCH, Size, bad_lines, clients_of, simulated
+from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
+from tests.support.readiness import answers
+from tests.support.recount import NAMES, recount
+
+YEAR_MS = 365 * 86_400_000
+DAYS = 3
+AS_OF_MS = (EPOCH + DAYS * 86_400) * 1000
+
+
+def moved(line: str, ms: int) -> str:
+    """The same by a clock that is off."""
+    event = json.loads(line)
+    lists = [event, *(event.get("intervals") or ())]
+    for fields in lists:
+        for name, value in fields.items():
+            if name.endswith("_ms") and isinstance(value, int) and value > 40 * YEAR_MS:
+                fields[name] = value + ms
+    return json.dumps(event)
+
+
+def log(seed: int) -> list[str]:
+    """A log in which some connections' proxies have clocks that are years behind, or ahead."""
+    rng = random.Random(seed)  # noqa: S311 - not for secrets
+    size = Size(connections=30, principals=6, clients=12, days=DAYS, seed=seed, skew_seconds=300)
+    lines = list(simulated(size, clients_of(size)))
+    share = rng.choice([0.03, 0.1, 0.4])
+    off: dict[str, int] = {}
+    given = []
+    for line in lines:
+        name = json.loads(line)["connection_id"]
+        if name not in off:
+            years = rng.choice([-26, -56, 24]) if rng.random() < share else 0
+            off[name] = years * YEAR_MS
+        given.append(moved(line, off[name]) if off[name] else line)
+    given += rng.sample(given, 20)
+    rng.shuffle(given)
+    return [*given, *bad_lines(lines[0], AS_OF_MS)]
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
+)
+def test_the_report_says_what_a_recount_says(seed: int) -> None:
+    lines = log(seed)
+    expected = recount(lines, as_of_ms=AS_OF_MS, lifetimes_ms=DEFAULT_LIFETIMES_MS)
+    found = answers(lines, as_of_ms=AS_OF_MS)
+    assert +Counter({**found.lines, "missing": 0}) == +expected.lines
+    assert found.lines["implausible"] + found.lines["future"] > 0
+    sessions = found.table("sessions")
+    assert {row["connection_id"]: row["standing"] for row in sessions} == {
+        name: each.standing for name, each in expected.connections.items()
+    }
+    used = {row["connection_id"]: row["used_ms"] for row in sessions}
+    for name, each in expected.connections.items():
+        # a summary row rounds at the other end
+        assert (used[name] is None) == (each.used_ms is None)
+        assert used[name] is None or abs(used[name] - (each.used_ms or 0)) <= 1
+    verdicts = {
+        tuple(row[name] for name in NAMES): row["verdict"] for row in found.table("clients")
+    }
+    assert verdicts == expected.verdicts
+    for row in found.table("by_day"):
+        states = {name: row[name] for name in ("ready", "unproven", "not_capable", "failing")}
+        assert +Counter(states) == expected.by_day.pop(row["day"])
+    assert not expected.by_day
+    for row in found.table("what_if", "lifetime_ms"):
+        counts = {
+            name: amount
+            for name, amount in row.items()
+            if name.startswith(("killed", "unproven", "cut_short")) and "principals" not in name
+        }
+        assert +Counter(counts) == expected.what_if[row["lifetime_ms"]]
+        assert row["observed_ms"] == expected.covered_ms
+        if row["kills_per_day_most"]:
+            days = expected.covered_ms / 86_400_000
+            assert row["kills_per_day_most"] == pytest.approx(row["kills_most"] / days)
+    storms = {
+        (row["minute_ms"], row["mechanism"]): row["authentications"]
+        for row in found.table("storms")
+    }
+    assert storms == expected.storms
+    failures = {
+        (row["mechanism"], row["failure_reason"], row["reauthentication"]): row["count"]
+        for row in found.table("failures")
+    }
+    assert failures == expected.failures
