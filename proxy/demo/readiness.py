@@ -1,8 +1,6 @@
-"""Readiness report of the demo's own events, if Spark is installed."""
+"""Readiness report of the demo's own events, if DuckDB is installed."""
 
 import importlib.util
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,35 +9,23 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from metrics.spark import PYSPARK
 from proxy.demo.setup import SESSION_MS
 
 REPORT_SECONDS: Final = 600.0
-"""Timeout of the report in seconds: it takes some 15 on an idle machine."""
-
-
-def missing() -> str | None:
-    """Return what the report needs and is not installed; None: nothing is missing."""
-    needed = []
-    if importlib.util.find_spec("pyspark") is None:
-        needed.append(f"PySpark ({_program('pip')} install '{PYSPARK}')")
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        needed.append("Java 17 or later (Debian: openjdk-17-jre-headless)")
-    return " and ".join(needed) or None
+"""Timeout of the report in seconds: it takes two on an idle machine."""
 
 
 def make_report(events: Path, out: Path, log: Path, console: Console) -> bool:
     """Make the report, and print where it is; False: it failed.
 
-    If something that it needs is not installed, print what, and return True.
+    If DuckDB is not installed, print that it is needed, and return True.
     """
     options = ["--events", str(events), "--out", str(out), "--lifetime", f"{SESSION_MS}ms"]
-    needed = missing()
-    if needed is not None:
+    if importlib.util.find_spec("duckdb") is None:
+        needed = f"DuckDB ({_program('pip')} install duckdb)"
         _print_text(console, f"Readiness report: it needs {needed}; then")
         _print_text(console, f"  {_program('reauth-proxy')} report {' '.join(options)}")
         return True
-    _print_text(console, "Readiness report: Spark is reading the events, some 15 seconds …")
     with log.open("wb") as file:
         try:
             done = subprocess.run(
