@@ -1,4 +1,4 @@
-"""Validation of ACLs and filters: Kafka 4.1's checks, order and messages."""
+"""Validation of ACLs and filters: Kafka's checks, order and messages."""
 
 from typing import Final, NamedTuple
 
@@ -43,12 +43,24 @@ _CLUSTER_NAME_ONLY: Final = invalid(
     f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
 )
 _NO_NAME: Final = invalid("Invalid empty resource name")
+_NO_HOST: Final = invalid("Host pattern cannot be null or empty")
 _UNKNOWN_PATTERN: Final = invalid("Unknown patternFilter.")
 _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
 
 
+def creation_refusal(acl: Acl) -> Refusal | None:
+    """Return the refusal of an ACL that may not be created; None if it may.
+
+    An empty host never applies; Kafka refuses it since 4.4, after all other checks.
+    """
+    return acl_refusal(acl) or (None if acl.host else _NO_HOST)
+
+
 def acl_refusal(acl: Acl) -> Refusal | None:
-    """Return the refusal of an invalid ACL; None if it is valid."""
+    """Return the refusal of an invalid ACL; None if it is valid.
+
+    An ACL that exists may have an empty host: Kafka before 4.4 created such.
+    """
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return _CLUSTER_NAME_ONLY
     if not acl.name:

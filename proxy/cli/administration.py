@@ -148,9 +148,9 @@ class _ThroughStore:
         return chain.from_iterable(map(index.matching, dict.fromkeys(filters)))
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
-        from proxy.acl.validation import acl_refusal
+        from proxy.acl.validation import creation_refusal
 
-        refusals = {acl: acl_refusal(acl) for acl in acls}
+        refusals = {acl: creation_refusal(acl) for acl in acls}
         self._store.create_acls([acl for acl, refusal in refusals.items() if refusal is None])
         return {acl: refusal.message if refusal else None for acl, refusal in refusals.items()}
 

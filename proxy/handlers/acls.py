@@ -7,6 +7,7 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 - The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes the
   connection.
 - ANY and MATCH in a creation are INVALID_REQUEST for their item; Kafka fails the whole request.
+- A creation with an empty host is INVALID_REQUEST, as in Kafka 4.4.
 - A denial has one fixed sentence; Kafka's prints the server's internal objects.
 - The work that the filters of one DeleteAcls cause is bounded: see the constants.
 
@@ -26,7 +27,7 @@ from proxy.acl.validation import (
     DISABLED_TO_DESCRIBE,
     UNAUTHORIZED,
     Refusal,
-    acl_refusal,
+    creation_refusal,
     filter_refusal,
     invalid,
 )
@@ -136,7 +137,7 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
     assert acls is not None
     request = decode(request_type(CREATE_ACLS, api_version), body)
     wanted = [acl_of(creation, api_version) for creation in request.creations]
-    results = [acl_refusal(acl) for acl in wanted]
+    results = [creation_refusal(acl) for acl in wanted]
     accepted = [acl for acl, wrong in zip(wanted, results, strict=True) if wrong is None]
     if accepted and (refusal := acls.create(accepted)):
         results = [wrong or refusal for wrong in results]

@@ -75,6 +75,7 @@ NOT_THE_CLUSTER: Result = (
     "The only valid name for the CLUSTER resource is kafka-cluster",
 )
 NO_NAME: Result = ("invalid_request", "Invalid empty resource name")
+NO_HOST: Result = ("invalid_request", "Host pattern cannot be null or empty")
 
 
 def unknown(field: str, value: str = "UNKNOWN") -> Result:
@@ -138,8 +139,8 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
     # principals: anything with a colon
     *[({"principal": text}, no_colon(text)) for text in ("", "alice", "*")],
     *[({"principal": text}, DONE) for text in (":", "User:", ":x", "a:b:c")],
-    # hosts: anything
-    *[({"host": text}, DONE) for text in ("", "not an ip", "10.0.0.0/8", "*" * 300)],
+    # hosts: anything but an empty one
+    *[({"host": text}, DONE) for text in ("not an ip", "10.0.0.0/8", "*" * 300)],
     # every operation on every resource type
     *[({"operation": code}, DONE) for code in range(2, 16)],
     # which of several mistakes is told
@@ -155,6 +156,15 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
         },
         unknown("resourceType"),
     ),
+]
+
+
+CREATIONS_SEEN_SINCE_4_4: list[tuple[dict[str, Any], Result]] = [
+    ({"host": ""}, NO_HOST),
+    ({"host": "", "resource_type": 4}, NOT_THE_CLUSTER),
+    ({"host": "", "resource_name": ""}, NO_NAME),
+    ({"host": "", "permission_type": 4}, unknown("permissionType")),
+    ({"host": "", "principal": "alice"}, no_colon("alice")),
 ]
 
 

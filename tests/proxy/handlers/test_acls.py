@@ -20,6 +20,7 @@ from tests.support.acls import (
     APPLIED,
     CREATE,
     CREATIONS_SEEN,
+    CREATIONS_SEEN_SINCE_4_4,
     DELETE,
     DESCRIBE,
     DONE,
@@ -91,7 +92,9 @@ def versioned(
 
 @pytest.mark.parametrize(
     ("version", "changes", "expected"),
-    versioned([*CREATIONS_SEEN, *CREATIONS_BETTER], "resource_pattern_type"),
+    versioned(
+        [*CREATIONS_SEEN, *CREATIONS_SEEN_SINCE_4_4, *CREATIONS_BETTER], "resource_pattern_type"
+    ),
 )
 def test_create_answers_as_kafka_does(
     version: int, changes: dict[str, Any], expected: Result

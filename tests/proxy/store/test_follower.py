@@ -194,6 +194,18 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
     assert "such as future_rate=1.0 of {'user': 'alice'}" in told[1]
 
 
+def test_an_empty_host_that_an_older_broker_accepted_is_shown(
+    mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with followed(broker(acl("a", host="")), mirror) as follower:
+            await follower.query(10.0)
+
+    asyncio.run(run())
+    assert shown(mirror) == ([acl("a", host="")], {})
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     "answer",
     [acls_answer(3, pattern_type=2), acls_answer(3, pattern_type=9), acls_answer(3, principal="x")],
