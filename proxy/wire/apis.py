@@ -3,8 +3,8 @@
 Laws:
 
 - An API that is not in this table is neither offered nor forwarded.
-- A version range is what the proxy can decode where it must (kio's schemas); what clients are
-  offered is its intersection with what the broker offers, see `offers`.
+- A version range is what the proxy can decode where it must (kio's schemas, or ours); what clients
+  are offered is its intersection with what the broker offers, see `offers`.
 - Tests compare the columns with kio's schemas, so that no address of a broker, and no throttle
   time, is overlooked in a new version.
 """
@@ -82,6 +82,8 @@ STREAMS_GROUP_DESCRIBE: Final = 89
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
 ALTER_SHARE_GROUP_OFFSETS: Final = 91
 DELETE_SHARE_GROUP_OFFSETS: Final = 92
+STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: Final = 93
+UNREGISTER_CONTROLLER: Final = 94
 
 ACL_APIS: Final = frozenset({DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS})
 MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
@@ -184,7 +186,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(
             WRITE_TXN_MARKERS, "WriteTxnMarkers", (1, 2), 1, NEVER
         ),  # an admin API too: aborts a transaction (KIP-664)
-        _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 5), 3, 0),
+        _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 6), 3, 0),
         _api(DESCRIBE_ACLS, "DescribeAcls", (0, 4), 2, 0, _ANSWERED),  # KIP-888
         _api(CREATE_ACLS, "CreateAcls", (0, 3), 2, 0, _ANSWERED),
         _api(DELETE_ACLS, "DeleteAcls", (0, 3), 2, 0, _ANSWERED),
@@ -198,7 +200,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(39, "RenewDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
         _api(40, "ExpireDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
         _api(41, "DescribeDelegationToken", (1, 3), 2, 1, _NOT_OFFERED),
-        _api(DELETE_GROUPS, "DeleteGroups", (0, 2), 2, 0),
+        _api(DELETE_GROUPS, "DeleteGroups", (0, 3), 2, 0),
         _api(ELECT_LEADERS, "ElectLeaders", (0, 2), 2, 0),
         _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", (0, 1), 1, 0),
         _api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", (0, 1), 0, 0),
@@ -248,11 +250,19 @@ APIS: Final[Mapping[int, Api]] = {
         _api(85, "WriteShareGroupState", (0, 1), 0, NEVER, _NOT_OFFERED),
         _api(86, "DeleteShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
         _api(87, "ReadShareGroupStateSummary", (0, 1), 0, NEVER, _NOT_OFFERED),
-        _api(STREAMS_GROUP_HEARTBEAT, "StreamsGroupHeartbeat", (0, 0), 0, 0),
-        _api(STREAMS_GROUP_DESCRIBE, "StreamsGroupDescribe", (0, 0), 0, 0),
+        _api(STREAMS_GROUP_HEARTBEAT, "StreamsGroupHeartbeat", (0, 1), 0, 0),
+        _api(STREAMS_GROUP_DESCRIBE, "StreamsGroupDescribe", (0, 1), 0, 0),
         _api(DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsets", (0, 1), 0, 0),
         _api(ALTER_SHARE_GROUP_OFFSETS, "AlterShareGroupOffsets", (0, 0), 0, 0),
         _api(DELETE_SHARE_GROUP_OFFSETS, "DeleteShareGroupOffsets", (0, 0), 0, 0),
+        _api(
+            STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+            "StreamsGroupTopologyDescriptionUpdate",
+            (0, 0),
+            0,
+            0,
+        ),
+        _api(UNREGISTER_CONTROLLER, "UnregisterController", (0, 0), 0, 0),
     )
 }
 

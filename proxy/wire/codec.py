@@ -3,9 +3,9 @@
 Laws:
 
 - The messages are kio's frozen dataclasses, and ours for versions that kio lacks (`acl_v0`,
-  `batch_describe`); reading and writing them is ours. kio's reader
-  allocates as many items as an array claims to have, and rejects unknown tags, so it is for trusted
-  bytes only. Whatever is missing or impossible is `Malformed`.
+  `batch_describe`, `kafka_4_4`); reading and writing them is ours. kio's reader allocates as many
+  items as an array claims to have, and rejects unknown tags, so it is for trusted bytes only.
+  Whatever is missing or impossible is `Malformed`.
 - Memory is bounded by the size of the message: an array is rejected before its first item if the
   remaining bytes cannot hold as many items of the minimum size. Depth is bounded by the schema.
 - Whatever two readers could understand differently (a tagged field whose size is not that of its
@@ -31,7 +31,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin
 from kio.index import load_request_schema, load_response_schema
 
 from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
-from proxy.wire import acl_v0, batch_describe
+from proxy.wire import acl_v0, batch_describe, kafka_4_4
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,
@@ -59,13 +59,16 @@ _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 
 
-_OWN_REQUESTS: Final[Mapping[tuple[int, int], Any]] = {
-    (one.__api_key__, one.__version__): one for one in (*acl_v0.REQUESTS, *batch_describe.REQUESTS)
-}
-_OWN_RESPONSES: Final[Mapping[tuple[int, int], Any]] = {
-    (one.__api_key__, one.__version__): one
-    for one in (*acl_v0.RESPONSES, *batch_describe.RESPONSES)
-}
+def _by_key_and_version(*messages: Any) -> Mapping[tuple[int, int], Any]:
+    return {(one.__api_key__, one.__version__): one for one in messages}
+
+
+_OWN_REQUESTS: Final = _by_key_and_version(
+    *acl_v0.REQUESTS, *batch_describe.REQUESTS, *kafka_4_4.REQUESTS
+)
+_OWN_RESPONSES: Final = _by_key_and_version(
+    *acl_v0.RESPONSES, *batch_describe.RESPONSES, *kafka_4_4.RESPONSES
+)
 
 
 @cache

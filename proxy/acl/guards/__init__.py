@@ -100,5 +100,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     90: share_offsets.describe_share_group_offsets, # Describe on Group and Topic
     91: share_offsets.alter_share_group_offsets,  # Read on Group and Topic
     92: share_offsets.delete_share_group_offsets, # Delete on Group, Read on Topic
+    93: groups.streams_group_topology_description_update,  # Read on Group
+    94: cluster.unregister_controller,            # Alter on Cluster
 }
 # fmt: on

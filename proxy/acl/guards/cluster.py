@@ -27,6 +27,7 @@ from proxy.wire.apis import (
     LIST_PARTITION_REASSIGNMENTS,
     REMOVE_RAFT_VOTER,
     UNREGISTER_BROKER,
+    UNREGISTER_CONTROLLER,
     UPDATE_FEATURES,
     WRITE_TXN_MARKERS,
 )
@@ -165,6 +166,9 @@ update_features = _requires(
 )
 unregister_broker = _requires(
     UNREGISTER_BROKER, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE)
+)
+unregister_controller = _requires(
+    UNREGISTER_CONTROLLER, Operation.ALTER, refusal=_always(**_ERROR_AND_MESSAGE)
 )
 list_config_resources = _requires(
     LIST_CONFIG_RESOURCES,

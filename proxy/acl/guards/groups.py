@@ -1,4 +1,4 @@
-"""Guards of the APIs that describe, list and delete groups.
+"""Guards of the APIs that describe, list and delete groups, or describe their topologies.
 
 Groups that may not be described come first in a response, as in Kafka. A broker without an
 authorizer reports all operations as authorized: they are replaced by those of the principal.
@@ -23,6 +23,7 @@ from proxy.wire.apis import (
     LIST_GROUPS,
     SHARE_GROUP_DESCRIBE,
     STREAMS_GROUP_DESCRIBE,
+    STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
 )
 from proxy.wire.codec import encode, response_type
 
@@ -94,7 +95,11 @@ def share_group_describe(inquiry: Inquiry) -> Judgement:
 
 
 def streams_group_describe(inquiry: Inquiry) -> Judgement:
-    """Judge a StreamsGroupDescribe: Describe on each group and on each topic of its topology."""
+    """Judge a StreamsGroupDescribe: Describe on each group and on each topic of its topology.
+
+    A group that is refused for a topic loses the description of its topology (KIP-1331) too; as in
+    Kafka, what that description names is not judged.
+    """
 
     def topics(group: Any) -> Iterable[str]:
         if group.topology is None:
@@ -106,6 +111,15 @@ def streams_group_describe(inquiry: Inquiry) -> Judgement:
 
     message = "The described group uses topics that the client is not authorized to describe."
     return _describe(inquiry, STREAMS_GROUP_DESCRIBE, "group_ids", topics, message)
+
+
+def streams_group_topology_description_update(inquiry: Inquiry) -> Judgement:
+    """Judge a StreamsGroupTopologyDescriptionUpdate: Read on the group; as in Kafka, the topics
+    that the description names are not judged."""
+    api_key = STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE
+    if may_group(inquiry, Operation.READ, read_request(inquiry, api_key).group_id):
+        return FORWARD
+    return answer(inquiry, api_key, error_code=_GROUP_DENIED)
 
 
 def _describe(
@@ -125,7 +139,7 @@ def _describe(
         may = may_group(inquiry, Operation.DESCRIBE, group_id)
         (kept if may else refused).append(group_id)
     refusals = [
-        _refused_group(group_id, _GROUP_DENIED, None)
+        _refused_group(api_key, group_id, _GROUP_DENIED, None)
         for group_id in pausing(refused, values=_FIELDS_OF_A_REFUSAL)
     ]
     if refused and not kept:
@@ -138,7 +152,8 @@ def _describe(
 
     def shown(group: Any) -> Any:
         if topics is not None and not all(may_describe(inquiry, name) for name in topics(group)):
-            return entity(item, _refused_group(group.group_id, _TOPIC_DENIED, hidden_message))
+            refusal = _refused_group(api_key, group.group_id, _TOPIC_DENIED, hidden_message)
+            return entity(item, refusal)
         if with_operations and group.error_code is ErrorCode.none:
             operations = inquiry.authority.operations(ResourceType.GROUP, group.group_id)
             return replace(group, authorized_operations=operations)
@@ -154,7 +169,9 @@ def _describe(
     )
 
 
-def _refused_group(group_id: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
+def _refused_group(
+    api_key: int, group_id: str, error: ErrorCode, message: str | None
+) -> dict[str, Any]:
     """Return the description of a hidden group, with the fields of all the APIs."""
     return {
         "error_code": error,
@@ -165,7 +182,7 @@ def _refused_group(group_id: str, error: ErrorCode, message: str | None) -> dict
         "protocol_data": "",
         "group_epoch": 0,
         "assignment_epoch": 0,
-        "assignor_name": "",
+        "assignor_name": None if api_key == STREAMS_GROUP_DESCRIBE else "",
         "topology": None,
         "members": [],
         "authorized_operations": NO_OPERATIONS,

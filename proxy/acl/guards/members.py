@@ -279,6 +279,7 @@ def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
 
 
 def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
+    since_v1 = inquiry.api_version >= 1
     return answer(
         inquiry,
         STREAMS_GROUP_HEARTBEAT,
@@ -286,9 +287,9 @@ def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
         member_id="",
         member_epoch=0,
         heartbeat_interval=0,
-        acceptable_recovery_lag=0,
+        acceptable_recovery_lag=-1 if since_v1 else 0,
         task_offset_interval=0,
-        status=None,
+        status=[] if since_v1 else None,
         active_tasks=None,
         standby_tasks=None,
         warmup_tasks=None,

@@ -1,6 +1,7 @@
 """Guards of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-Since version 10 of OffsetCommit and OffsetFetch topics are named by their ids (KIP-848).
+Since version 10 of OffsetCommit and OffsetFetch (KIP-848) and version 6 of TxnOffsetCommit
+(KIP-1319) topics are named by their ids.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +35,8 @@ from proxy.wire.codec import encode, response_type
 
 _GROUP_DENIED: Final = ErrorCode.group_authorization_failed
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
-_FIRST_BY_ID: Final = 10
+_FIRST_BY_ID: Final = {OFFSET_COMMIT: 10, OFFSET_FETCH: 10, TXN_OFFSET_COMMIT: 6}
+"""First versions with topic ids, by API key."""
 _FIRST_WITH_GROUPS: Final = 8
 """First version of OffsetFetch with several groups (KIP-709)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
@@ -63,15 +65,14 @@ def txn_offset_commit(inquiry: Inquiry) -> Judgement:
     return _commit(inquiry, TXN_OFFSET_COMMIT, request)
 
 
-def _commit_key(inquiry: Inquiry, api_key: int) -> str:
-    by_id = api_key == OFFSET_COMMIT and inquiry.api_version >= _FIRST_BY_ID
-    return "topic_id" if by_id else "name"
+def _key(inquiry: Inquiry, api_key: int) -> str:
+    return "topic_id" if inquiry.api_version >= _FIRST_BY_ID[api_key] else "name"
 
 
 def _commit_refusal(
     inquiry: Inquiry, api_key: int, topics: Iterable[Any], error: ErrorCode
 ) -> Judgement:
-    key = _commit_key(inquiry, api_key)
+    key = _key(inquiry, api_key)
     refusals = [
         {
             key: getattr(topic, key),
@@ -86,7 +87,7 @@ def _commit_refusal(
 
 
 def _commit(inquiry: Inquiry, api_key: int, request: Any) -> Judgement:
-    key = _commit_key(inquiry, api_key)
+    key = _key(inquiry, api_key)
     errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     if not errors:
         return FORWARD
@@ -192,12 +193,8 @@ def _fetch_of_one_group(inquiry: Inquiry, request: Any) -> Judgement:
     )
 
 
-def _key(inquiry: Inquiry) -> str:
-    return "topic_id" if inquiry.api_version >= _FIRST_BY_ID else "name"
-
-
 def _fetch_errors(inquiry: Inquiry, topics: Iterable[Any] | None) -> dict[Any, ErrorCode]:
-    return topic_errors(inquiry, Operation.DESCRIBE, _key(inquiry), topics or ())
+    return topic_errors(inquiry, Operation.DESCRIBE, _key(inquiry, OFFSET_FETCH), topics or ())
 
 
 def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
@@ -205,13 +202,13 @@ def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
     all."""
     if not errors:
         return group
-    key = _key(inquiry)
+    key = _key(inquiry, OFFSET_FETCH)
     kept = tuple(topic for topic in pausing(group.topics) if getattr(topic, key) not in errors)
     return replace(group, topics=kept)
 
 
 def _refused_topics(inquiry: Inquiry, group: Any, errors: Errors) -> list[Values]:
-    key = _key(inquiry)
+    key = _key(inquiry, OFFSET_FETCH)
     return [
         {
             key: getattr(topic, key),
@@ -238,7 +235,7 @@ def _shown(inquiry: Inquiry, group: Any) -> Any:
     committed, so the whole group is then refused: only a request for all topics in a version with
     ids can meet that, and Kafka's own clients send it in a version with names.
     """
-    if inquiry.api_version < _FIRST_BY_ID:
+    if _key(inquiry, OFFSET_FETCH) == "name":
         return only(group, "topics", lambda topic: may_describe(inquiry, topic.name))
     try:
         ids = [each.topic_id.bytes for each in group.topics if each.topic_id is not None]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 
 from proxy.errors import BrokerFault
 from proxy.wire.addresses import rewrite
@@ -18,6 +17,7 @@ from proxy.wire.apis import (
     METADATA,
     carries_addresses,
 )
+from proxy.wire.codec import response_type
 from proxy.wire.metadata import MAX_BROKERS
 from tests.support.responses import decode, encode, paths_of_addresses, resolved, responses
 
@@ -46,12 +46,12 @@ def test_no_schema_tells_an_address_that_is_not_rewritten() -> None:
         if carries_addresses(api.key, version)
         or (
             api.kind.name == "FORWARDED"
-            and any(paths_of_addresses(load_response_schema(api.key, version)))
+            and any(paths_of_addresses(response_type(api.key, version)))
         )
     ]
     assert telling == REWRITTEN
     for api_key, version in REWRITTEN:
-        assert any(paths_of_addresses(load_response_schema(api_key, version)))
+        assert any(paths_of_addresses(response_type(api_key, version)))
 
 
 @pytest.mark.parametrize(("api_key", "version"), REWRITTEN)

@@ -4,11 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
 
-from proxy.wire import apis
+from proxy.wire import apis, kafka_4_4
 from proxy.wire.apis import APIS, NEVER, Kind, offers, understands
+from proxy.wire.codec import request_type, response_type
 
 KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
 CLIENT_APIS_OF_PROXY = {17, 18, 29, 30, 31, 36, 48, 49, 50, 51}
@@ -16,6 +16,8 @@ ACL_APIS = {29, 30, 31}
 """Served in v0 too (KIP-140), which Kafka 4 and kio no longer know."""
 BATCHED = {29: 4, 48: 2}
 """KIP-888's versions, which no Kafka serves and kio does not know."""
+OF_4_4 = {int(one.__api_key__): int(one.__version__) for one in kafka_4_4.REQUESTS}
+"""Kafka 4.4's versions, which kio does not know yet."""
 FOR_LATER_WORK = set(range(38, 42))
 """Delegation tokens: forwarded, they would go around the proxy's own rules."""
 
@@ -25,20 +27,28 @@ def kafka_4_1() -> list[dict[str, str]]:
         return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
-def test_versions_are_those_that_kio_can_decode() -> None:
+def versions_of_kio(key: int) -> list[int]:
+    return sorted(schema_name_map[api_key_map[key]]) if key in api_key_map else []
+
+
+def test_versions_are_those_that_kio_can_decode_or_we() -> None:
     for key, api in APIS.items():
-        versions = sorted(schema_name_map[api_key_map[key]])
+        versions = versions_of_kio(key) + [own[key] for own in (BATCHED, OF_4_4) if key in own]
         lowest = 0 if key in ACL_APIS else versions[0]
-        highest = BATCHED.get(key, versions[-1])
-        assert (api.min_version, api.max_version) == (lowest, highest), api.name
-    assert set(api_key_map) == set(APIS)
+        assert (api.min_version, api.max_version) == (lowest, versions[-1]), api.name
+    assert set(api_key_map) | set(OF_4_4) == set(APIS)
 
 
-def test_headers_are_those_of_kio() -> None:
+def test_no_schema_of_ours_hides_one_of_kio() -> None:
+    """Once kio has them, ours can go."""
+    assert not [key for key, version in OF_4_4.items() if version in versions_of_kio(key)]
+
+
+def test_headers_are_those_of_the_schemas() -> None:
     for key, api in APIS.items():
-        for version in sorted(schema_name_map[api_key_map[key]]):
-            request = load_request_schema(key, version)
-            response = load_response_schema(key, version)
+        for version in range(api.min_version, api.max_version + 1):
+            request = request_type(key, version)
+            response = response_type(key, version)
             assert apis.is_flexible(key, version) == request.__flexible__, api.name
             header_version = response.__header_schema__.__version__
             assert apis.response_header_version(key, version) == header_version, api.name
@@ -98,7 +108,7 @@ def test_produce_keeps_the_lowest_version_that_kafka_pretends_to_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version"), [(-1, 0), (4, 0), (58, 0), (93, 0), (3, -1), (3, 14), (1, 3)]
+    ("api_key", "version"), [(-1, 0), (4, 0), (58, 0), (95, 0), (3, -1), (3, 14), (1, 3)]
 )
 def test_unknown_apis_and_versions_are_not_understood(api_key: int, version: int) -> None:
     assert not understands(api_key, version)

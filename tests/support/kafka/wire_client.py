@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from kio.index import load_request_schema
 from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
+from proxy.wire.codec import request_type
 from tests.support.messages import read_response, request_body
 
 API_VERSIONS = 18
@@ -51,7 +51,7 @@ class Outcome(enum.Enum):
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether requests of this version carry tagged fields; unknown ones are taken to."""
     try:
-        return load_request_schema(api_key, version).__flexible__
+        return bool(request_type(api_key, version).__flexible__)
     except LookupError:
         return True
     except RuntimeError:  # kio's own index errors

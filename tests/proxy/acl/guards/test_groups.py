@@ -31,7 +31,7 @@ def every_version(*api_keys: int) -> list[tuple[int, int]]:
     return [(key, version) for key in api_keys for version in versions(key)]
 
 
-@pytest.mark.parametrize(("api_key", "version"), every_version(11, 12, 13, 14, 68, 76, 88))
+@pytest.mark.parametrize(("api_key", "version"), every_version(11, 12, 13, 14, 68, 76, 88, 93))
 def test_members_need_read_on_the_group(api_key: int, version: int) -> None:
     asked = request(api_key, version, group_id="g", protocol_type="p", protocol_name="n")
     assert judged(GUARDS[api_key], asked, group(Operation.READ, "g")) is FORWARD
@@ -54,6 +54,9 @@ def test_members_need_read_on_the_group(api_key: int, version: int) -> None:
         (68, 0, "00000000001e00000000000000000000ff00"),
         (76, 1, "00000000001e00000000000000000000ff00"),
         (88, 0, "00000000001e0001" + "00" * 26),
+        # by Kafka 4.4.0's
+        (88, 1, "00000000001e0001" + "00" * 12 + "ff" * 8 + "01" + "00" * 10),
+        (93, 0, "00000000001e0000"),
     ],
 )
 def test_a_denied_member_reads_kafkas_bytes(api_key: int, version: int, body: str) -> None:
@@ -88,9 +91,10 @@ TOPOLOGY = {
 STREAMS_TOPICS = ("in", "sink", "repartition", "changelog")
 
 
+@pytest.mark.parametrize("version", versions(88))
 @pytest.mark.parametrize("hidden", STREAMS_TOPICS)
-def test_one_hidden_topic_refuses_a_topology(hidden: str) -> None:
-    asked = request(88, 0, group_id="g", topology=TOPOLOGY)
+def test_one_hidden_topic_refuses_a_topology(hidden: str, version: int) -> None:
+    asked = request(88, version, group_id="g", topology=TOPOLOGY)
     seen = [name for name in STREAMS_TOPICS if name != hidden]
     rights = group(Operation.READ, "g") | topic(DESCRIBED, *seen) | cluster(Operation.CREATE)
     assert received(judged(GUARDS[88], asked, rights), asked).error_code is TOPIC_DENIED
@@ -186,6 +190,14 @@ def test_groups_that_may_not_be_deleted_come_last(version: int) -> None:
     assert isinstance(judged(GUARDS[42], asked), Answer)
 
 
+def test_the_message_of_a_group_that_is_not_deleted_is_the_brokers() -> None:
+    asked = request(42, 3, groups_names=["x", "a"])
+    failed = {"group_id": "a", "error_code": ErrorCode.non_empty_group, "error_message": "why"}
+    judgement = judged(GUARDS[42], asked, group(Operation.DELETE, "a"))
+    results = received(judgement, asked, response(42, 3, results=[failed])).results
+    assert [(one.group_id, one.error_message) for one in results] == [("a", "why"), ("x", None)]
+
+
 DESCRIPTIONS = every_version(15, 69, 77, 89)
 
 
@@ -257,6 +269,47 @@ def test_one_hidden_topic_fails_the_group(api_key: int, tells: dict[str, Any]) -
     shown = judged(GUARDS[api_key], asked, group(DESCRIBED, "*") | topic(DESCRIBED, "secret"))
     assert isinstance(shown, Change)
     assert received(shown, asked, broker) == broker
+
+
+def test_a_group_that_is_hidden_for_a_topic_loses_the_description_of_its_topology() -> None:
+    node = {"name": "source", "node_type": 1, "source_topics": ["secret"]}
+    described = {"subtopologies": [{"subtopology_id": "0", "nodes": [node]}]}
+    group_of_broker = {
+        "group_id": "a",
+        "topology": {"subtopologies": [{"source_topics": ["secret"]}]},
+        "topology_description": described,
+        "topology_description_status": 3,
+        "assignor_name": "sticky",
+    }
+    asked = request(89, 1, group_ids=["a"], include_topology_description=True)
+    broker = response(89, 1, groups=[group_of_broker])
+    judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
+    (hidden,) = received(judgement, asked, broker).groups
+    assert hidden.error_code is TOPIC_DENIED
+    told = (hidden.topology_description, hidden.topology_description_status, hidden.assignor_name)
+    assert told == (None, 0, None)
+
+
+def test_what_is_kept_of_the_question_includes_the_description() -> None:
+    asked = request(89, 1, group_ids=["a", "secret"], include_topology_description=True)
+    judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
+    assert sent(judgement, asked) == request(
+        89, 1, group_ids=["a"], include_topology_description=True
+    )
+
+
+def test_a_refused_description_is_kafkas_bytes() -> None:
+    """Written by Kafka 4.4.0's own classes."""
+    refused = judged(GUARDS[89], asked_for(89, 1, "g"))
+    body = "0000000002001e000267010000000000000000ff0180000000ff00000000"
+    assert refused == Answer(bytes.fromhex(body))
+
+
+def test_topics_of_an_update_of_a_topology_are_not_judged() -> None:
+    node = {"name": "source", "node_type": 1, "source_topics": ["secret"]}
+    described = {"subtopologies": [{"subtopology_id": "0", "nodes": [node]}]}
+    asked = request(93, 0, group_id="g", topology_description=described)
+    assert judged(GUARDS[93], asked, group(Operation.READ, "g")) is FORWARD
 
 
 def test_any_type_of_resource_but_a_group_is_of_no_use() -> None:

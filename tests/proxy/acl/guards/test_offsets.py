@@ -103,18 +103,30 @@ def test_a_denied_transactional_id_comes_before_the_group(version: int) -> None:
     assert errors(denied.topics) == [("a", [ErrorCode.transactional_id_authorization_failed] * 2)]
 
 
-def test_ids_are_looked_up_all_at_once() -> None:
+COMMITS_BY_ID = [(8, 10), (28, 6)]
+
+
+@pytest.mark.parametrize(("api_key", "version"), COMMITS_BY_ID)
+def test_ids_are_looked_up_all_at_once(api_key: int, version: int) -> None:
     with pytest.raises(TopicsUnknown) as unknown:
-        judged(GUARDS[8], commit(8, 10, "a", "b"), READS, {})
+        judged(GUARDS[api_key], commit(api_key, version, "a", "b"), READS, {})
     assert unknown.value.ids == {IDS["a"].bytes, IDS["b"].bytes}
 
 
-def test_an_id_of_no_topic_never_reaches_the_broker() -> None:
+@pytest.mark.parametrize(("api_key", "version"), COMMITS_BY_ID)
+def test_no_id_is_looked_up_for_a_denied_group(api_key: int, version: int) -> None:
+    asked = commit(api_key, version, "a", "b")
+    rights = READS - group(Operation.READ, "g")
+    assert isinstance(judged(GUARDS[api_key], asked, rights, {}), Answer)
+
+
+@pytest.mark.parametrize(("api_key", "version"), COMMITS_BY_ID)
+def test_an_id_of_no_topic_never_reaches_the_broker(api_key: int, version: int) -> None:
     """By then it could be that of a topic nobody was asked about."""
-    asked = commit(8, 10, "gone", "secret", "a")
-    judgement = judged(GUARDS[8], asked, READS, NAMES)
-    assert sent(judgement, asked) == commit(8, 10, "a")
-    merged = received(judgement, asked, response(8, 10, topics=topics("a")))
+    asked = commit(api_key, version, "gone", "secret", "a")
+    judgement = judged(GUARDS[api_key], asked, READS, NAMES)
+    assert sent(judgement, asked) == commit(api_key, version, "a")
+    merged = received(judgement, asked, response(api_key, version, topics=topics("a")))
     assert errors(merged.topics)[:2] == [("gone", [UNKNOWN] * 2), ("secret", [TOPIC_DENIED] * 2)]
 
 

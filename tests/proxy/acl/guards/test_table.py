@@ -20,7 +20,7 @@ NO_RIGHT_NEEDED = {60, 71, 72}
 CHANGED_FOR_ALL = {60, 75}
 """Responses that tell what one may do are changed even for those who may do everything."""
 BY_ITEMS = {2, 19, 20, 21, 23, 32, 33, 37, 44, 61}
-ALL_OR_NOTHING = {27, 34, 35, 43, 45, 46, 55, 57, 64, 74, 80, 81}
+ALL_OR_NOTHING = {27, 34, 35, 43, 45, 46, 55, 57, 64, 74, 80, 81, 94}
 TOPIC_NAMES = {LARGE["uuid"].bytes: "by-id"}
 
 
