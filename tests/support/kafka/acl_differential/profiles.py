@@ -12,7 +12,7 @@ from tests.support.messages import Values
 
 #: Further resources beside `one` and `two`, with the same rights: what a program uses up (`.d`),
 #: and groups of the newer protocols.
-FORKS = ("", ".d0", ".d1", ".d2", ".d5", ".d6", ".id", ".cg", ".sg", ".st")
+FORKS = ("", ".d0", ".d1", ".d2", ".d3", ".d5", ".d6", ".id", ".cg", ".sg", ".st")
 
 _ALL = ("+topic:*:ALL", "+group:*:ALL", "+txn:*:ALL", "+cluster::ALL")
 

@@ -255,6 +255,7 @@ for _include in (False, True):
         constant(include_cluster_authorized_operations=_include, endpoint_type=1),
     )
 ask(64, "UnregisterBroker", constant(broker_id=77))
+ask(94, "UnregisterController", constant(controller_id=77))
 ask(71, "GetTelemetrySubscriptions", constant())
 ask(72, "PushTelemetry", constant(metrics=b""))
 ask(74, "ListConfigResources", constant(resource_types=()), is_list=True)
@@ -907,6 +908,11 @@ def _topology(context: Context, group: str, topic: str) -> dict[str, Any]:
     return {"epoch": 1, "subtopologies": [subtopology]}
 
 
+def _described(context: Context, topic: str) -> dict[str, Any]:
+    source = {"name": "source", "node_type": 1, "source_topics": [context.names(topic)]}
+    return {"subtopology_id": "0", "nodes": [source]}
+
+
 for _group in ("one.st", "two.st"):
     ask(88, f"StreamsGroupHeartbeat of {_group}", lambda c, g=_group: _heartbeat(c, g))
     for _topic in BOTH:
@@ -936,6 +942,27 @@ for _include in (False, True):
             "include_authorized_operations": include,
         },
     )
+ask(
+    89,
+    "StreamsGroupDescribe with descriptions",
+    lambda c: {
+        "group_ids": c.all(("one.st", "two.st", "one", "missing")),
+        "include_topology_description": True,
+    },
+    since=1,
+)
+for _group in ("one.st", "two.st", "missing"):
+    for _topic in BOTH:
+        ask(
+            93,
+            f"StreamsGroupTopologyDescriptionUpdate of {_group} with topic {_topic}",
+            lambda c, group=_group, topic=_topic: {
+                "group_id": c.names(group),
+                "member_id": f"with-{topic}",
+                "topology_epoch": 1,
+                "topology_description": {"subtopologies": [_described(c, topic)]},
+            },
+        )
 
 
 # Questions about producer ids and transactions

@@ -266,7 +266,7 @@ class Side:
         for key_type, key in ((0, "g"), (1, "t"), (2, "g:AAAAAAAAAAAAAAAAAAAAAQ:0")):
             self._until_done(10, 6, {"key_type": key_type, "coordinator_keys": [key]}, _coordinator)
         for names, group in itertools.product(everyone, _TWO):
-            for fork in ("", ".d0", ".d1", ".d2"):
+            for fork in ("", ".d0", ".d1", ".d2", ".d3"):
                 self._until_done(8, 9, _commit(names, names(f"{group}{fork}")), _commit_error)
             heartbeat = _heartbeat(names, names(f"{group}.cg"))
             self._until_done(68, 1, heartbeat, _top_error)
