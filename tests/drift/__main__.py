@@ -39,7 +39,7 @@ def _compare(version: str, directory: Path) -> int:
     print(f"Apache Kafka {version} beside this proxy, whose tests run with {KAFKA_VERSION}\n")
     _print("APIs that proxy/wire/apis.py does not have", unknown_apis(definitions))
     _print("Versions above those of proxy/wire/apis.py", unknown_versions(definitions))
-    _print("Fields of known versions that kio's schemas lack", unknown_fields(definitions))
+    _print("Fields of known versions that are read otherwise", unknown_fields(definitions))
     _print(f"Settings that {KAFKA_VERSION} does not have", map(Unknown, sorted(settings)))
     for sentence in definitions.unreadable:
         print(f"kafka-drift: cannot be read: {sentence}", file=sys.stderr)

@@ -3,14 +3,41 @@
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
-
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
+from types import NoneType
+from typing import Any, Final, cast, get_args, get_origin
 
 from proxy.wire.apis import APIS, Kind
-from tests.drift.definitions import Definitions, Message
+from proxy.wire.codec import request_type, response_type
+from tests.drift.definitions import Definitions, Field, Message
+
+_PRIMITIVES: Final = frozenset(
+    [
+        "bool",
+        "int8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "float64",
+        "string",
+        "uuid",
+        "bytes",
+        "records",
+    ]
+)
+_WIRE_TYPES: Final = {
+    "error_code": "int16",
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+}
+"""Kafka's types of what the schemas give a Python type."""
+_NULL_OF_THEIR_OWN: Final = frozenset({"uuid", "records"})
+"""Types whose null the schemas have in all versions."""
+
+Fields = list[tuple[str, str]]
+"""Paths of fields, as definitions and schemas have them in common, and their forms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +73,72 @@ def unknown_versions(definitions: Definitions) -> Iterator[Unknown]:
 
 
 def unknown_fields(definitions: Definitions) -> Iterator[Unknown]:
-    """Give the fields of versions in the table that the schemas which decode them lack."""
+    """Give the messages with known versions that the schemas would read otherwise than Kafka
+    does: fields that they lack, or have with another type or at another place."""
     for message in definitions.messages:
         api = APIS.get(message.api_key)
         if api is None or message.versions is None:
             continue
-        missing: dict[str, list[int]] = {}
-        for version in sorted(schema_name_map[api_key_map[api.key]]):
-            if version in message.versions and version <= api.max_version:
-                known = _schema_fields(message, version)
-                for one in message.fields:
-                    if version in one.versions and _plain(one.path) not in known:
-                        missing.setdefault(f"{one.path}  {one.type}", []).append(version)
-        if missing:
-            versions = (
-                f"{line}  v{', v'.join(map(str, found))}" for line, found in missing.items()
-            )
+        found: dict[str, list[int]] = {}
+        for version in range(api.min_version, api.max_version + 1):
+            if version in message.versions:
+                for line in _differences(message, version):
+                    found.setdefault(line, []).append(version)
+        if found:
+            versions = (f"{line}  v{', v'.join(map(str, each))}" for line, each in found.items())
             yield Unknown(_name(message), tuple(versions))
+
+
+def _differences(message: Message, version: int) -> Iterator[str]:
+    """Give a line for each field that differs. A field that only has another name does not."""
+    fields = [one for one in message.fields if version in one.versions]
+    theirs = [(_plain(one.path), _form_in(one, version)) for one in fields]
+    load = request_type if message.is_request else response_type
+    ours = list(_class_fields(load(message.api_key, version), ""))
+    if _renamed(theirs, ours) == theirs:
+        return
+    known, differs = dict(ours), False
+    for one, (path, form) in zip(fields, theirs, strict=True):
+        if known.get(path) != form:
+            differs = True
+            here = f", here {known[path]}" if path in known else ""
+            yield f"{one.path}  {one.type if path not in known else form}{here}"
+    if not differs:
+        yield "another order, or fields that only the schema has"
+
+
+def _renamed(theirs: Fields, ours: Fields) -> Fields:
+    """Return our fields; one whose name only we have is called as theirs at its place."""
+    if len(theirs) != len(ours):
+        return ours
+    their_names, our_names = dict(theirs), dict(ours)
+    return [
+        (their_path, form)
+        if their_path not in our_names and path not in their_names
+        else (path, form)
+        for (their_path, _), (path, form) in zip(theirs, ours, strict=True)
+    ]
+
+
+def _form_in(one: Field, version: int) -> str:
+    item = one.type.removeprefix("[]")
+    is_array = item != one.type
+    return _form(
+        item if item in _PRIMITIVES else "struct",
+        is_array=is_array,
+        nullable=one.nullable is not None and version in one.nullable,
+        tag=one.tag,
+    )
+
+
+def _form(item: str, *, is_array: bool, nullable: bool, tag: int | None) -> str:
+    """Return what decides how a field is read: type, whether it may be null, and tag."""
+    return (
+        ("[]" if is_array else "")
+        + item
+        + (" or null" if nullable and (is_array or item not in _NULL_OF_THEIR_OWN) else "")
+        + ("" if tag is None else f", tag {tag}")
+    )
 
 
 def _name(message: Message) -> str:
@@ -80,27 +156,30 @@ def _lines(message: Message, since: int = 0) -> Iterator[str]:
             yield f"{one.path}  {one.type}  {one.versions}"
 
 
-def _schema_fields(message: Message, version: int) -> set[str]:
-    load = load_request_schema if message.is_request else load_response_schema
-    return set(_class_fields(load(message.api_key, version), ""))
-
-
-def _class_fields(schema: type[Any], path: str) -> Iterator[str]:
-    types = get_type_hints(schema)
+def _class_fields(schema: type[Any], path: str) -> Iterator[tuple[str, str]]:
+    """Give the fields of a schema, each before those of the structure that it holds."""
     for one in dataclasses.fields(schema):
+        kind, nullable = _without_none(one.type)
+        is_array = get_origin(kind) is tuple
+        item, _ = _without_none(get_args(kind)[0]) if is_array else (kind, False)
+        kafka_type = one.metadata.get("kafka_type", "struct")
         name = path + _plain(one.name)
-        yield name
-        inner = _inner(types[one.name])
-        if isinstance(inner, type) and dataclasses.is_dataclass(inner):
-            yield from _class_fields(inner, name + ".")
+        yield (
+            name,
+            _form(
+                _WIRE_TYPES.get(kafka_type, kafka_type),
+                is_array=is_array,
+                nullable=nullable and kafka_type != "datetime_i64",
+                tag=one.metadata.get("tag"),
+            ),
+        )
+        if dataclasses.is_dataclass(item):
+            yield from _class_fields(cast("type[Any]", item), name + ".")
 
 
-def _inner(annotation: Any) -> Any:
-    """Return what an optional value, or the elements of a tuple, are."""
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return _inner(next(one for one in get_args(annotation) if one is not NoneType))
-    return _inner(get_args(annotation)[0]) if origin is tuple else annotation
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    rest = [one for one in get_args(annotation) if one is not NoneType]
+    return (rest[0], True) if NoneType in get_args(annotation) else (annotation, False)
 
 
 def _plain(name: str) -> str:

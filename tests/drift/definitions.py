@@ -38,6 +38,10 @@ class Field:
     type: str
     """Its type as Kafka writes it: `int32`, `[]TopicData`."""
     versions: Versions
+    nullable: Versions | None = None
+    """Versions in which it may be null; None: never."""
+    tag: int | None = None
+    """Its tag, if it is a tagged field (KIP-482) in all its versions; None: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,8 @@ def _fields(
         if versions is None:
             continue
         names = (*path, one["name"])
-        yield Field(".".join(names), one["type"], versions)
+        nullable = parse_versions(one.get("nullableVersions", "none"), versions)
+        yield Field(".".join(names), one["type"], versions, nullable, one.get("tag"))
         inner = one.get("fields") or structures.get(one["type"].removeprefix("[]"), [])
         yield from _fields(inner, structures, versions, names)
 

@@ -21,6 +21,18 @@ def jar(directory: Path, files: dict[str, str | bytes]) -> Path:
     return path
 
 
+GROUP_ID = {"name": "GroupId", "type": "string", "versions": "0+"}
+GENERATION_ID = {"name": "GenerationId", "type": "int32", "versions": "0+"}
+MEMBER_ID = {"name": "MemberId", "type": "string", "versions": "0+"}
+INSTANCE_ID = {
+    "name": "GroupInstanceId",
+    "type": "string",
+    "versions": "3+",
+    "nullableVersions": "3+",
+}
+HEARTBEAT = [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID]
+
+
 def definition(**changes: Any) -> str:
     whole = {
         "apiKey": 12,
@@ -29,7 +41,7 @@ def definition(**changes: Any) -> str:
         "name": "HeartbeatRequest",
         "validVersions": "0-4",
         "flexibleVersions": "4+",
-        "fields": [{"name": "GroupId", "type": "string", "versions": "0+"}],
+        "fields": HEARTBEAT,
     }
     return "// A comment of { braces\n" + json.dumps(whole | changes)
 
@@ -86,10 +98,7 @@ def test_a_new_api_is_named_with_its_fields(tmp_path: Path) -> None:
 
 
 def test_a_new_version_is_named_with_its_new_fields(tmp_path: Path) -> None:
-    fields = [
-        {"name": "GroupId", "type": "string", "versions": "0+"},
-        {"name": "ClusterId", "type": "string", "versions": "5+"},
-    ]
+    fields = [*HEARTBEAT, {"name": "ClusterId", "type": "string", "versions": "5+"}]
     newer = definition(validVersions="0-5", fields=fields)
     definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": newer}))
     (unknown,) = unknown_versions(definitions)
@@ -97,13 +106,52 @@ def test_a_new_version_is_named_with_its_new_fields(tmp_path: Path) -> None:
     assert unknown.fields == ("ClusterId  string  v5",)
 
 
-def test_a_new_field_of_a_known_version_is_named(tmp_path: Path) -> None:
-    """As a tagged field can be added to a version that exists already (KIP-482)."""
-    fields = [{"name": "Rack", "type": "string", "versions": "3+"}]
+RACK = {"name": "Rack", "type": "string", "versions": "3+"}
+"""As a tagged field can be added to a version that exists already (KIP-482)."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "lines"),
+    [
+        ([*HEARTBEAT, RACK], ("Rack  string  v3, v4",)),
+        (
+            [GROUP_ID, GENERATION_ID | {"type": "int64"}, MEMBER_ID, INSTANCE_ID],
+            ("GenerationId  int64, here int32  v0, v1, v2, v3, v4",),
+        ),
+        (
+            [GROUP_ID, GENERATION_ID, MEMBER_ID | {"nullableVersions": "4+"}, INSTANCE_ID],
+            ("MemberId  string or null, here string  v4",),
+        ),
+        (
+            [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID | {"tag": 0}],
+            ("GroupInstanceId  string or null, tag 0, here string or null  v3, v4",),
+        ),
+        (
+            [GROUP_ID, MEMBER_ID, GENERATION_ID, INSTANCE_ID],
+            ("another order, or fields that only the schema has  v0, v1, v2, v3, v4",),
+        ),
+        (
+            [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID | {"versions": "4+"}],
+            ("another order, or fields that only the schema has  v3",),
+        ),
+    ],
+    ids=["new", "type", "null", "tag", "order", "gone"],
+)
+def test_what_a_known_version_has_otherwise_is_named(
+    tmp_path: Path, fields: list[dict[str, Any]], lines: tuple[str, ...]
+) -> None:
     changed = definition(fields=fields)
     definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": changed}))
     (unknown,) = unknown_fields(definitions)
-    assert (unknown.title, unknown.fields) == ("12 Heartbeat request", ("Rack  string  v3, v4",))
+    assert (unknown.title, unknown.fields) == ("12 Heartbeat request", lines)
+
+
+def test_a_field_with_another_name_is_known(tmp_path: Path) -> None:
+    """A later release may call it otherwise: its bytes are the same."""
+    renamed = GENERATION_ID | {"name": "GenerationIdOrMemberEpoch"}
+    changed = definition(fields=[GROUP_ID, renamed, MEMBER_ID, INSTANCE_ID])
+    definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": changed}))
+    assert not list(unknown_fields(definitions))
 
 
 @pytest.mark.parametrize(
