@@ -356,7 +356,7 @@ def _commit(names: Names, group: str) -> Values:
 def _heartbeat(names: Names, group: str) -> Values:
     return {
         "group_id": group,
-        "member_id": f"{group}.member",
+        "member_id": "member",  # since Kafka 4.2 at most 36 characters
         "member_epoch": 0,
         "rebalance_timeout": 60_000,
         "subscribed_topic_names": [names(name) for name in _TWO],
