@@ -14,8 +14,8 @@ from metrics.report.requirements import Requirement
 
 _TOPIC = "kafka:"
 
-ONE_MACHINE_BYTES: Final = 64 * 1024**3
-"""The size of events, as JSON lines, up to which this machine does without Spark."""
+ONE_MACHINE_BYTES: Final = 1024**3
+"""The size of events, as JSON lines, up to which `auto` does without Spark: some four million."""
 
 
 class EngineName(StrEnum):
