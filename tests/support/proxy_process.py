@@ -515,9 +515,11 @@ class ProxyProcess:
         return status
 
     def add_user(self, name: str, password: str, mechanism: str) -> None:
-        """`reauth-proxy users add`, the password from stdin."""
+        """`reauth-proxy users add`, the password from stdin; a proxy that runs knows of it then."""
         chosen = ["--mechanism", mechanism, "--iterations", str(SCRAM_ITERATIONS)]
         self.command("users", "add", name, *chosen, "--password-file", "-", stdin=password)
+        if self._process is not None and self._process.poll() is None:
+            self.until_known()
 
     def users(self) -> set[tuple[str, str]]:
         """`reauth-proxy users list`: names and mechanisms."""
