@@ -140,7 +140,8 @@ class DuckEngine:
 
     def view_parquet(self, name: str, folder: Path) -> None:
         """Give the rows of a folder of Parquet files a name."""
-        self.view(name, f"SELECT * FROM read_parquet({_quoted(folder / '*.parquet')})")
+        files = sorted(folder.glob("*.parquet"))  # DuckDB would read brackets in the folder's name
+        self.view(name, f"SELECT * FROM read_parquet({_list(files)})")
 
     def view(self, name: str, query: str) -> None:
         """Give a query a name."""

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.engine import Row
 from metrics.spark.engine import SparkDialect, SparkEngine
+from metrics.spark.sources import literal
 
 _RELATION = re.compile(r"\b(?:FROM|JOIN)\s+(\w+)")
 
@@ -79,7 +80,7 @@ class HybridEngine:
         for name in self._unknown_to_spark(query):
             folder = self._scratch / "shared"
             self._near.write(name, folder)
-            self._far.read(self._spark.read.parquet(str(folder / name)), name)
+            self._far.read(self._spark.read.parquet(literal(str(folder / name))), name)
             self._here.discard(name)
 
     def _unknown_to_spark(self, query: str) -> Iterator[str]:

@@ -113,6 +113,7 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
             kafka.create_topic(name, partitions=3)
         upstream = str(kafka.address(listener=BEHIND))
         config = sidecar_config(upstream, jwks, listeners={"LONG": 20_000}, port=port)
+        config["listeners"][0]["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
         proxy = ProxyProcess(config, tmp_path)
         with proxy:
             clients = [

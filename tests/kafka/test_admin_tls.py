@@ -203,7 +203,7 @@ def test_scram_over_tls_at_the_proxy(proxy: ProxyProcess, files: Path, tmp_path:
     [
         (MUTUAL, "SSL", None, "the other side does not accept our certificate, or wants one"),
         (MUTUAL, "SSL", Authority("others").issue("admin"), "the other side does not"),
-        (MUTUAL, "PLAINTEXT", None, "speak"),
+        (MUTUAL, "PLAINTEXT", None, "it answers in TLS"),
         (PLAINTEXT, "SSL", None, "does it speak TLS?"),
     ],
     ids=["no certificate", "untrusted", "without TLS", "with TLS"],

@@ -130,9 +130,9 @@ def _(actor: Actor) -> None:
 
 @program("reauth bound by the token on a listener without re-authentication", listener="NEVER")
 def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=3))
+    actor.oauth(actor.issuer.mint(lifetime=5))  # its rest is no lifetime that is configured
     actor.metadata()
-    actor.wait(4.0)
+    actor.wait(6.0)
     actor.metadata()
 
 
