@@ -29,9 +29,10 @@ from types import NoneType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
 
 from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
-from proxy.wire import acl_v0, batch_describe, kafka_4_4
+from proxy.wire import acl_v0, batch_describe
 from proxy.wire.codec_values import (
     FIXED,
     NULLABLE_MOMENT,
@@ -63,26 +64,36 @@ def _by_key_and_version(*messages: Any) -> Mapping[tuple[int, int], Any]:
     return {(one.__api_key__, one.__version__): one for one in messages}
 
 
-_OWN_REQUESTS: Final = _by_key_and_version(
-    *acl_v0.REQUESTS, *batch_describe.REQUESTS, *kafka_4_4.REQUESTS
-)
-_OWN_RESPONSES: Final = _by_key_and_version(
-    *acl_v0.RESPONSES, *batch_describe.RESPONSES, *kafka_4_4.RESPONSES
-)
+_OWN_REQUESTS: Final = _by_key_and_version(*acl_v0.REQUESTS, *batch_describe.REQUESTS)
+_OWN_RESPONSES: Final = _by_key_and_version(*acl_v0.RESPONSES, *batch_describe.RESPONSES)
 
 
 @cache
 def request_type(api_key: int, api_version: int) -> Any:
     """Return the class of a request: kio's, or ours. An unknown version is a programming error."""
-    own = _OWN_REQUESTS.get((api_key, api_version))
-    return own or load_request_schema(api_key, api_version)
+    if own := _OWN_REQUESTS.get((api_key, api_version)):
+        return own
+    if _is_of_kio(api_key, api_version):
+        return load_request_schema(api_key, api_version)
+    from proxy.wire import kafka_4_4  # loads the versions before, which no start should wait for
+
+    return _by_key_and_version(*kafka_4_4.REQUESTS)[api_key, api_version]
 
 
 @cache
 def response_type(api_key: int, api_version: int) -> Any:
     """Return the class of a response: kio's, or ours. An unknown version is a programming error."""
-    own = _OWN_RESPONSES.get((api_key, api_version))
-    return own or load_response_schema(api_key, api_version)
+    if own := _OWN_RESPONSES.get((api_key, api_version)):
+        return own
+    if _is_of_kio(api_key, api_version):
+        return load_response_schema(api_key, api_version)
+    from proxy.wire import kafka_4_4
+
+    return _by_key_and_version(*kafka_4_4.RESPONSES)[api_key, api_version]
+
+
+def _is_of_kio(api_key: int, api_version: int) -> bool:
+    return api_key in api_key_map and api_version in schema_name_map[api_key_map[api_key]]
 
 
 def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
