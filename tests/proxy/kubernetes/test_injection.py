@@ -8,24 +8,10 @@ import pytest
 from proxy.kubernetes.drift import drifted
 from proxy.kubernetes.injection import INJECTED, RefusedError, is_current, patch
 from proxy.kubernetes.template import Images, load
-from tests.support import deploy
-from tests.support.deploy import DEPLOY
 from tests.support.kubernetes import shapes
+from tests.support.kubernetes.shapes import patched
 
 TEMPLATE = load(Images())
-
-
-def patched(pod: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The pod after the patch: every operation of ours is an `add` of a whole value."""
-    made = copy.deepcopy(pod)
-    for one in operations:
-        assert one["op"] == "add"
-        *parents, last = one["path"].strip("/").split("/")
-        parent = made
-        for key in parents:
-            parent = parent[key]
-        parent[last] = copy.deepcopy(one["value"])
-    return made
 
 
 @pytest.mark.parametrize("shape", shapes.INJECTED)
@@ -90,17 +76,6 @@ def test_no_value_raises_anything_else(value: Any) -> None:
         patch({"metadata": {"annotations": shapes.EGRESS}, "spec": value or 1}, TEMPLATE)
 
 
-def test_the_template_is_the_manifests() -> None:
-    """One meaning for kustomize and the webhook."""
-    package = DEPLOY.parent / "proxy" / "kubernetes"
-    base, transparent = DEPLOY / "kustomize/base", DEPLOY / "kustomize/overlays/transparent"
-    assert (package / "sidecar.yaml").read_text() == (base / "sidecar.yaml").read_text()
-    assert (package / "redirect.yaml").read_text() == (transparent / "redirect.yaml").read_text()
-    injected = patched(shapes.pod(shapes.EGRESS), patch(shapes.pod(shapes.EGRESS), TEMPLATE))
-    sidecar = deploy.container(deploy.kustomized("egress"))
-    assert injected["spec"]["initContainers"] == [sidecar]
-
-
 def test_annotations_are_put_in_place() -> None:
     def of(shape: str) -> dict[str, Any]:
         pod = shapes.INJECTED[shape]
@@ -138,18 +113,3 @@ def test_drift_is_shown() -> None:
     assert found["shop", "old"] == "another one"
     assert found["shop", "none"] == "none"
     assert found["shop", "bad"].startswith("would be refused: reauth-proxy.io/inject: must be")
-
-
-def test_the_webhooks_manifests_know_what_the_program_knows() -> None:
-    """Paths, names and ports by which the API server, the Service and the program meet."""
-    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize/webhook"))
-    configuration = deploy.of_kind(documents, "MutatingWebhookConfiguration")
-    (webhook,) = configuration["webhooks"]
-    service = deploy.of_kind(documents, "Service")
-    asked = webhook["clientConfig"]["service"]
-    assert (asked["name"], asked["namespace"]) == (
-        service["metadata"]["name"],
-        service["metadata"]["namespace"],
-    )
-    assert webhook["failurePolicy"] == "Fail"
-    assert "reauth-proxy.io/inject" in webhook["matchConditions"][0]["expression"]

@@ -1,5 +1,6 @@
 """Pods of many shapes, and what the webhook makes of each."""
 
+import copy
 import json
 from typing import Any, Final
 
@@ -114,3 +115,16 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
     ),
 }
 """Pods that are refused, and words of the reason."""
+
+
+def patched(pod: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod after the patch: every operation of ours is an `add` of a whole value."""
+    made = copy.deepcopy(pod)
+    for one in operations:
+        assert one["op"] == "add"
+        *parents, last = one["path"].strip("/").split("/")
+        parent = made
+        for key in parents:
+            parent = parent[key]
+        parent[last] = copy.deepcopy(one["value"])
+    return made
