@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked of the events."""
+    """Question to the events."""
 
     as_of_ms: int
     """The present time for the report, epoch ms."""

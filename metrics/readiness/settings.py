@@ -28,7 +28,7 @@ class EngineName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is read, what is asked, and where the report goes."""
+    """Settings of a report: its events, its questions and its output."""
 
     events: str
     """The folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""

@@ -41,11 +41,11 @@ class LongWork:
 
     def __init__(self) -> None:
         self._budget: MemoryBudget | None = None
-        """What memory is reserved of; None: none is."""
+        """The budget of which memory is reserved; None: none is."""
         self._reserved = 0
         """Bytes."""
         self._reserved_by = ""
-        """Who it is reserved for, whatever becomes of the session."""
+        """The principal that it is reserved for, whatever becomes of the session."""
         self._patient_until = inf
         """Deadline of the client to send and take what is long, in monotonic seconds."""
         self.looks_at = inf

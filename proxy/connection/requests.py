@@ -86,9 +86,9 @@ class Requests:
         self._flows_until = -inf
         """The last moment at which a read is forwarded at a first look; see `reconsider`."""
         self.position = 0
-        """Where in the bytes that were read those begin that were not dealt with."""
+        """The position, in the bytes that were read, of the first that is not dealt with."""
         self._unrecognised_at = -1
-        """Where in them a frame begins that a first look left; -1: nobody looked there yet."""
+        """The position in them of a frame that a first look left; -1: nobody looked there yet."""
         self.held = False
         """True if no further request is to be taken for now."""
         self.rest = b""

@@ -68,7 +68,7 @@ class Responses:
         self.changing = False
         """True while a long response is changed in steps: the bytes of the broker wait."""
         self._to_change: tuple[Transform, bytes] | None = None
-        """How to change it, and what; None: that was taken. See `take_change`."""
+        """The change, and the response to be changed; None: it was taken. See `take_change`."""
 
     @property
     def settled(self) -> bool:

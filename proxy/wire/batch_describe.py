@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2.header import RequestHeader
-from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
 from proxy.scheduling.steps import MASK, Steps
 from proxy.wire.apis import DESCRIBE_ACLS, DESCRIBE_CLIENT_QUOTAS
+from proxy.wire.flexible_parts import InRequest, InResponse
 from proxy.wire.primitives import Malformed, nullable_string, uvarint
 
 ACLS_BATCHED: Final = 4
@@ -29,22 +28,6 @@ MAX_FILTERS: Final = 100_000
 MAX_RESULT_BYTES: Final = 64 << 20
 """Maximum size of all results of one response, in bytes; a bound of this proxy, well below what
 clients read, such as librdkafka's `receive.message.max.bytes` (100,000,000)."""
-
-
-class _InRequest:
-    """Base of all parts of a request."""
-
-    __slots__ = ()
-    __flexible__: ClassVar[bool] = True
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-
-
-class _InResponse:
-    """Base of all parts of a response."""
-
-    __slots__ = ()
-    __flexible__: ClassVar[bool] = True
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
 
 
 class _OfAcls:
@@ -64,7 +47,7 @@ class _OfQuotas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilter(_OfAcls, _InRequest):
+class DescribeAclsFilter(_OfAcls, InRequest):
     """Filter of the ACLs to list; null and ANY match every value."""
 
     __type__: ClassVar = EntityType.nested
@@ -78,7 +61,7 @@ class DescribeAclsFilter(_OfAcls, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest(_OfAcls, _InRequest):
+class DescribeAclsRequest(_OfAcls, InRequest):
     """DescribeAcls request: the filters."""
 
     __type__: ClassVar = EntityType.request
@@ -86,7 +69,7 @@ class DescribeAclsRequest(_OfAcls, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclDescription(_OfAcls, _InResponse):
+class AclDescription(_OfAcls, InResponse):
     """Access control entry of a resource."""
 
     __type__: ClassVar = EntityType.nested
@@ -97,7 +80,7 @@ class AclDescription(_OfAcls, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResource(_OfAcls, _InResponse):
+class DescribeAclsResource(_OfAcls, InResponse):
     """Resource with its ACLs that the filter matches."""
 
     __type__: ClassVar = EntityType.nested
@@ -108,7 +91,7 @@ class DescribeAclsResource(_OfAcls, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsFilterResult(_OfAcls, _InResponse):
+class DescribeAclsFilterResult(_OfAcls, InResponse):
     """Result of one filter."""
 
     __type__: ClassVar = EntityType.nested
@@ -118,7 +101,7 @@ class DescribeAclsFilterResult(_OfAcls, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsResponse(_OfAcls, _InResponse):
+class DescribeAclsResponse(_OfAcls, InResponse):
     """DescribeAcls response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response
@@ -127,7 +110,7 @@ class DescribeAclsResponse(_OfAcls, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentData(_OfQuotas, _InRequest):
+class ComponentData(_OfQuotas, InRequest):
     """Component that an entity must have: a name, the default, or any name."""
 
     __type__: ClassVar = EntityType.nested
@@ -137,7 +120,7 @@ class ComponentData(_OfQuotas, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilter(_OfQuotas, _InRequest):
+class DescribeClientQuotasFilter(_OfQuotas, InRequest):
     """Filter of the entities to list."""
 
     __type__: ClassVar = EntityType.nested
@@ -145,7 +128,7 @@ class DescribeClientQuotasFilter(_OfQuotas, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasRequest(_OfQuotas, _InRequest):
+class DescribeClientQuotasRequest(_OfQuotas, InRequest):
     """DescribeClientQuotas request: the filters. `strict` excludes entities with components that
     their filter does not name."""
 
@@ -155,7 +138,7 @@ class DescribeClientQuotasRequest(_OfQuotas, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntityData(_OfQuotas, _InResponse):
+class EntityData(_OfQuotas, InResponse):
     """Component of an entity; a null name is the default."""
 
     __type__: ClassVar = EntityType.nested
@@ -164,7 +147,7 @@ class EntityData(_OfQuotas, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValueData(_OfQuotas, _InResponse):
+class ValueData(_OfQuotas, InResponse):
     """Quota of an entity."""
 
     __type__: ClassVar = EntityType.nested
@@ -173,7 +156,7 @@ class ValueData(_OfQuotas, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryData(_OfQuotas, _InResponse):
+class EntryData(_OfQuotas, InResponse):
     """Entity with its quotas."""
 
     __type__: ClassVar = EntityType.nested
@@ -182,7 +165,7 @@ class EntryData(_OfQuotas, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasFilterResult(_OfQuotas, _InResponse):
+class DescribeClientQuotasFilterResult(_OfQuotas, InResponse):
     """Result of one filter; entries are null, not empty, if it has an error."""
 
     __type__: ClassVar = EntityType.nested
@@ -192,7 +175,7 @@ class DescribeClientQuotasFilterResult(_OfQuotas, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeClientQuotasResponse(_OfQuotas, _InResponse):
+class DescribeClientQuotasResponse(_OfQuotas, InResponse):
     """DescribeClientQuotas response: one result per filter, in their order."""
 
     __type__: ClassVar = EntityType.response

@@ -14,8 +14,6 @@ from typing import ClassVar, Final
 from kio.schema.delete_groups.v2 import request as delete_groups_request
 from kio.schema.delete_groups.v2 import response as delete_groups_response
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2.header import RequestHeader
-from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.streams_group_describe.v0 import request as streams_describe_request
 from kio.schema.streams_group_describe.v0 import response as streams_describe_response
 from kio.schema.streams_group_heartbeat.v0 import request as streams_heartbeat_request
@@ -32,22 +30,7 @@ from proxy.wire.apis import (
     TXN_OFFSET_COMMIT,
     UNREGISTER_CONTROLLER,
 )
-
-
-class _InRequest:
-    """Base of all parts of a request."""
-
-    __slots__ = ()
-    __flexible__: ClassVar[bool] = True
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-
-
-class _InResponse:
-    """Base of all parts of a response."""
-
-    __slots__ = ()
-    __flexible__: ClassVar[bool] = True
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+from proxy.wire.flexible_parts import InRequest, InResponse
 
 
 class _OfTxnOffsetCommit:
@@ -78,7 +61,7 @@ class _OfUnregisterController:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitRequestTopic(_OfTxnOffsetCommit, _InRequest):
+class TxnOffsetCommitRequestTopic(_OfTxnOffsetCommit, InRequest):
     """Topic, by its id, and the offsets to commit."""
 
     __type__: ClassVar = EntityType.nested
@@ -87,7 +70,7 @@ class TxnOffsetCommitRequestTopic(_OfTxnOffsetCommit, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitRequest(_OfTxnOffsetCommit, _InRequest):
+class TxnOffsetCommitRequest(_OfTxnOffsetCommit, InRequest):
     """TxnOffsetCommit request."""
 
     __type__: ClassVar = EntityType.request
@@ -102,7 +85,7 @@ class TxnOffsetCommitRequest(_OfTxnOffsetCommit, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponseTopic(_OfTxnOffsetCommit, _InResponse):
+class TxnOffsetCommitResponseTopic(_OfTxnOffsetCommit, InResponse):
     """Topic, by its id, and the results of its partitions."""
 
     __type__: ClassVar = EntityType.nested
@@ -111,7 +94,7 @@ class TxnOffsetCommitResponseTopic(_OfTxnOffsetCommit, _InResponse):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TxnOffsetCommitResponse(_OfTxnOffsetCommit, _InResponse):
+class TxnOffsetCommitResponse(_OfTxnOffsetCommit, InResponse):
     """TxnOffsetCommit response."""
 
     __type__: ClassVar = EntityType.response
@@ -156,7 +139,7 @@ class StreamsGroupHeartbeatRequest(streams_heartbeat_request.StreamsGroupHeartbe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupHeartbeatResponse(_InResponse):
+class StreamsGroupHeartbeatResponse(InResponse):
     """StreamsGroupHeartbeat response; its `acceptable_recovery_lag` is longer than that of v0, and
     at another place."""
 
@@ -255,7 +238,7 @@ class StreamsGroupDescribeResponse(streams_describe_response.StreamsGroupDescrib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupTopologyDescriptionUpdateRequest(_OfTopologyUpdate, _InRequest):
+class StreamsGroupTopologyDescriptionUpdateRequest(_OfTopologyUpdate, InRequest):
     """StreamsGroupTopologyDescriptionUpdate request."""
 
     __type__: ClassVar = EntityType.request
@@ -266,7 +249,7 @@ class StreamsGroupTopologyDescriptionUpdateRequest(_OfTopologyUpdate, _InRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamsGroupTopologyDescriptionUpdateResponse(_OfTopologyUpdate, _InResponse):
+class StreamsGroupTopologyDescriptionUpdateResponse(_OfTopologyUpdate, InResponse):
     """StreamsGroupTopologyDescriptionUpdate response."""
 
     __type__: ClassVar = EntityType.response
@@ -279,7 +262,7 @@ class StreamsGroupTopologyDescriptionUpdateResponse(_OfTopologyUpdate, _InRespon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerRequest(_OfUnregisterController, _InRequest):
+class UnregisterControllerRequest(_OfUnregisterController, InRequest):
     """UnregisterController request."""
 
     __type__: ClassVar = EntityType.request
@@ -287,7 +270,7 @@ class UnregisterControllerRequest(_OfUnregisterController, _InRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterControllerResponse(_OfUnregisterController, _InResponse):
+class UnregisterControllerResponse(_OfUnregisterController, InResponse):
     """UnregisterController response."""
 
     __type__: ClassVar = EntityType.response
