@@ -17,7 +17,7 @@ CREATED, PER_REQUEST = 10_000, 100
 """Number of ACLs that are created, and in each request."""
 _CONNECTIONS = 4
 """Number of connections that are relayed meanwhile."""
-_BEGUN_SECONDS = 1.0
+_START_SECONDS = 1.0
 """Seconds after which the relay runs evenly."""
 
 
@@ -60,7 +60,7 @@ def _beside_the_relay(
             target,
             "relay",
             connections=_CONNECTIONS,
-            seconds=_BEGUN_SECONDS + 5.0,
+            seconds=_START_SECONDS + 5.0,
             mechanism=target.mechanism,
             options=("--in-flight", "1", "--payload", "100"),
         )
@@ -78,7 +78,7 @@ async def _timed(
     login = Scram(username=USER, password=credentials.password_file.read_text().strip())
     async with AdminClient(str(target.address), login=login) as client:
         await client.describe_acls(AclFilter(name="nothing of this name"))
-        await asyncio.sleep(_BEGUN_SECONDS)
+        await asyncio.sleep(_START_SECONDS)
         started = time.monotonic()
         await work(client)
         return time.monotonic() - started

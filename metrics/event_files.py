@@ -31,8 +31,8 @@ def file_stem(proxy_id: str, worker: int, wall: float) -> str:
     """Return the common part of the names of files that begin at `wall` (Unix time):
     `events-<proxy>-<worker>-<utc time>`."""
     safe = re.sub(r"[^A-Za-z0-9._]", "_", proxy_id)[:64]
-    begun = datetime.fromtimestamp(wall, UTC)
-    return f"events-{safe}-{worker}-{begun:%Y%m%dT%H%M%SZ}"
+    opened = datetime.fromtimestamp(wall, UTC)
+    return f"events-{safe}-{worker}-{opened:%Y%m%dT%H%M%SZ}"
 
 
 def make_directory(directory: Path) -> None:

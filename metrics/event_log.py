@@ -41,7 +41,7 @@ class EventLog:
     def __init__(self, settings: EventLogSettings) -> None:
         self._settings = settings
         self._file: EventFile | None = None
-        self._file_begun = 0.0
+        self._file_opened_at = 0.0
         self._file_events = 0
         """Number of events in the open file."""
         self._retry_at: float | None = None
@@ -91,7 +91,7 @@ class EventLog:
         self._abandon_if_removed(now)
         if self._file is not None and (
             self._file.size >= settings.rotate_bytes
-            or now - self._file_begun >= settings.rotate_seconds
+            or now - self._file_opened_at >= settings.rotate_seconds
         ):
             self.close(now)
 
@@ -112,7 +112,7 @@ class EventLog:
         settings = self._settings
         stem = file_stem(settings.proxy_id, settings.worker, wall)
         self._file = EventFile(settings.directory, stem)
-        self._file_begun = now
+        self._file_opened_at = now
         self._file_events = 0
 
     def _abandon_if_removed(self, now: float) -> None:

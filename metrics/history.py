@@ -305,7 +305,7 @@ class SessionHistory:
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
         line = Line()
-        line.add_cells(self._beginning())
+        line.add_cells(self._constant_cells())
         line.text("kind", kind)
         line.number("timestamp_ms", timeline.epoch_ms(now))
         line.number("sequence", sequence)
@@ -332,7 +332,7 @@ class SessionHistory:
             line.number("last_request_ms", timeline.epoch_ms(used_at))
         return line
 
-    def _beginning(self) -> str:
+    def _constant_cells(self) -> str:
         """Return the fields that are the same in all lines of the connection."""
         if self._begins is None:
             origin, line = self._origin, Line()

@@ -2,7 +2,7 @@
 
 SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Laws:
 
-- Bytes in, bytes out: the caller sends the request that a `Say` holds, and passes the body of the
+- Bytes in, bytes out: the caller sends the request that a `Send` holds, and passes the body of the
   response to `answered`. No sockets, no clock.
 - What takes milliseconds (SCRAM's iterations) is left to the caller, as `Derive`.
 - Only `LoggedIn` means that both sides are authenticated, as far as the mechanism does that.
@@ -49,7 +49,7 @@ class LoginError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Send:
     """Send a request, and pass the body of its response to `answered`."""
 
     api_key: int
@@ -73,7 +73,7 @@ class LoggedIn:
     field."""
 
 
-Step = Say | Derive | LoggedIn
+Step = Send | Derive | LoggedIn
 
 
 class ClientExchange(Protocol):
@@ -185,11 +185,11 @@ class Login:
         self._version = min(highest_version, SASL_AUTHENTICATE_VERSIONS[-1])
         self._in_handshake = True
 
-    def begin(self) -> Say:
+    def begin(self) -> Send:
         """Return the SaslHandshake request. Raises LoginError."""
         if self._version < 0:
             raise LoginError("the server does not know SaslAuthenticate")
-        return Say(SASL_HANDSHAKE, HANDSHAKE_VERSION, handshake_request(self._exchange.mechanism))
+        return Send(SASL_HANDSHAKE, HANDSHAKE_VERSION, handshake_request(self._exchange.mechanism))
 
     def answered(self, body: bytes) -> Step:
         """Process the body of the response to the last request. Raises LoginError."""
@@ -198,11 +198,11 @@ class Login:
         except MalformedMessage:
             raise LoginError("the server's response does not parse") from None
 
-    def derived(self, token: bytes) -> Say:
+    def derived(self, token: bytes) -> Send:
         """Continue with the result of a `Derive`."""
-        return self._say(token)
+        return self._send_token(token)
 
-    def _after_handshake(self, body: bytes) -> Say:
+    def _after_handshake(self, body: bytes) -> Send:
         error_code, mechanisms = read_handshake_response(body)
         if error_code == ILLEGAL_SASL_STATE:
             raise LoginError("the server does not ask for a login", error_code)
@@ -211,7 +211,7 @@ class Login:
             reason = f"{self._exchange.mechanism} is refused; offered: {offered}"
             raise LoginError(reason, error_code)
         self._in_handshake = False
-        return self._say(self._exchange.first())
+        return self._send_token(self._exchange.first())
 
     def _after_token(self, body: bytes) -> Step:
         response = read_authenticate_response(self._version, body)
@@ -221,11 +221,11 @@ class Login:
         following = self._exchange.step(response.auth_bytes)
         if following is None:
             return LoggedIn(max(0, response.session_lifetime_ms))
-        return following if isinstance(following, Derive) else self._say(following)
+        return following if isinstance(following, Derive) else self._send_token(following)
 
     def _loggable(self, text: str) -> str:
         return fit_for_log(text, (self._exchange.secret,))
 
-    def _say(self, token: bytes) -> Say:
+    def _send_token(self, token: bytes) -> Send:
         body = authenticate_request(self._version, token)
-        return Say(SASL_AUTHENTICATE, self._version, body)
+        return Send(SASL_AUTHENTICATE, self._version, body)

@@ -197,7 +197,7 @@ class Session:
             mechanism=name,
             handshake_version=version,
             exchange=mechanism.exchange() if same else None,
-            begun_at=now,
+            started_at=now,
             previous=previous,
         )
         return Outcome(reply=messages.handshake_response(messages.NONE, offered))
@@ -237,7 +237,7 @@ class Session:
             authenticate_version=version,
             enforcement=terms.enforcement,
             authenticated_at=now,
-            latency=now - state.begun_at,
+            latency=now - state.started_at,
             session_lifetime_ms=lifetime_ms,
             credential_lifetime_ms=_remaining_ms(success.credential_deadline, now),
             deadline=now + lifetime_ms / 1000 if lifetime_ms else None,

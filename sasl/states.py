@@ -97,7 +97,7 @@ class Authenticated:
         """Number of successful re-authentications on this connection."""
 
     @property
-    def told_of_lifetime(self) -> bool:
+    def lifetime_announced(self) -> bool:
         """True if the protocol can announce a lifetime to the client (SaslAuthenticate v1+)."""
         return bool(self.authenticate_version)
 
@@ -107,11 +107,11 @@ class Authenticating:
     """State between a SaslHandshake and the last token."""
 
     __slots__ = (
-        "begun_at",
         "exchange",
         "handshake_version",
         "mechanism",
         "previous",
+        "started_at",
     )
 
     def __init__(
@@ -120,7 +120,7 @@ class Authenticating:
         mechanism: str,
         handshake_version: int,
         exchange: Exchange | None,
-        begun_at: float,
+        started_at: float,
         previous: Authenticated | None,
     ) -> None:
         self.mechanism: Final = mechanism
@@ -128,7 +128,7 @@ class Authenticating:
         self.exchange: Final = exchange
         """Exchange in progress; None if a re-authentication chose another mechanism, so that its
         next token is rejected."""
-        self.begun_at: Final = begun_at
+        self.started_at: Final = started_at
         """Time at which the SaslHandshake arrived, in monotonic seconds."""
         self.previous: Final = previous
         """Session that is being renewed; None at the first authentication."""

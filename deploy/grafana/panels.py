@@ -28,7 +28,7 @@ def per_second(metric: str, by: str = "", of: str = "%") -> str:
 MIGRATION = (
     Panel(
         "Clients that re-authenticate",
-        "Share of the logins of a day by clients that can be told a session lifetime.",
+        "Share of the logins of a day by clients that speak SaslAuthenticate v1 or later.",
         "percentunit",
         [
             (
@@ -77,7 +77,7 @@ MIGRATION = (
     ),
     Panel(
         "Who cannot",
-        "Logins by clients that cannot be told a lifetime, per second. Names: the `no-reauth`"
+        "Logins by clients that speak no SaslAuthenticate v1, per second. Names: the `no-reauth`"
         " events and the readiness report.",
         "ops",
         [
@@ -301,7 +301,7 @@ OPERATION = (
     ),
     Panel(
         "Session events",
-        "Written, lost for want of disk or speed, or left out (strangers: failed logins), per s.",
+        "Written, lost for want of disk or speed, or left out (too many failed logins), per s.",
         "ops",
         [
             ("written", per_second("events_written_total", of="@")),

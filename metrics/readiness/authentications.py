@@ -85,7 +85,7 @@ def counts_of_summaries(events: str) -> str:
 
     Each is counted in the row of the period that it was in, so that rows need not be compared.
     """
-    begun = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
+    started = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
         ELSE each.number > authentications - reauthentications END"""
     failed = f"(SELECT * FROM {events} WHERE {is_kind(EventKind.FAILED)}) AS failed"
     return f"""{counts(failed)}
@@ -93,7 +93,8 @@ def counts_of_summaries(events: str) -> str:
             CASE WHEN again THEN '{_AGAIN}' ELSE '{_LOGIN}' END, minute_ms, NULL, again, NULL,
             count(*), NULL, NULL
         FROM (SELECT mechanism, {minute_of("each.authenticated_ms")} AS minute_ms,
-            each.number <> 1 AS again FROM ({_exploded(events)}) AS summed WHERE {begun}) AS begun
+            each.number <> 1 AS again FROM ({_exploded(events)}) AS summed
+            WHERE {started}) AS started
         GROUP BY mechanism, minute_ms, again
         UNION ALL {_summed_latencies(events)}"""
 

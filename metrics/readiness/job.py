@@ -164,7 +164,7 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _say(step: str) -> None:
+def _print_step(step: str) -> None:
     sys.stderr.write(f"{step}\n")
 
 
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
     )
     try:
         with sigterm_as_sigint():
-            _, unmet = run(settings, _say)
+            _, unmet = run(settings, _print_step)
     except KeyboardInterrupt:
         sys.stderr.write("report: interrupted\n")
         return 2

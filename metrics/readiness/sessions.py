@@ -71,7 +71,7 @@ def sessions(connection_rows: str, identity_rows: str) -> str:
     # a kill that nothing records but the use of a session past its end is one at least
     counts = f"""greatest({events}, {in_summaries},
             CASE WHEN {outlasted} AND NOT {killed} THEN 1 ELSE 0 END) AS would_be_kills,
-        {events} >= {in_summaries} AS kills_are_told,
+        {events} >= {in_summaries} AS has_kill_events,
         greatest(event_requests, summary_requests) AS requests,
         greatest(authentications - 1, 0) AS reauthentications,
         {", ".join(f"CAST({occurred(bit)} AS BIGINT) AS {name}" for name, bit in flags.items())}"""
@@ -79,7 +79,7 @@ def sessions(connection_rows: str, identity_rows: str) -> str:
         WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
         WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END"""
     kept = (*LEAST[:2], *GREATEST, *(n for n in ("first_event_ms",)))
-    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, kills_are_told, requests,
+    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, has_kill_events, requests,
         reauthentications, {", ".join(flags)}, {", ".join(text)}"""
     return f"""SELECT {columns}, ended_by,
         CASE WHEN ended_by IS NOT NULL THEN since_auth_ms END AS ended_since_auth_ms,
@@ -104,14 +104,14 @@ def client_days(usage_rows: str, session_rows: str) -> str:
 
     A failure counts until a later day's re-authentication: a client that was repaired is ready the
     day after, and one that never re-authenticated since is failing still, as its session goes on
-    past its end for days. One that cannot be told a lifetime does not learn it.
+    past its end for days. One to which no lifetime can be announced stays incapable.
 
     The last day's `state` is the client's verdict, so the trend cannot say otherwise.
     """
     key = ", ".join(CLIENT_KEY)
     bits = Occurrence.KILLED | Occurrence.REAUTH_FAILURE | Occurrence.OUTLASTED
     # a summary row records a kill when its hour is over, perhaps on the day after
-    kills = """CASE WHEN s.kills_are_told THEN u.would_be_kill_events
+    kills = """CASE WHEN s.has_kill_events THEN u.would_be_kill_events
         ELSE u.would_be_kills_in_summaries END"""
     days = f"""SELECT u.connection_id, u.day, bit_or(u.saw) AS saw, {total(kills)} AS kills,
         max(u.authentications) AS authentications,
@@ -157,7 +157,7 @@ def clients(session_rows: str, client_day_rows: str) -> str:
         "login_failures",
         "requests",
     )
-    extremes = ("told_ms", "used_ms", "longest_gap_ms", "outlived_credential_ms")
+    extremes = ("announced_ms", "used_ms", "longest_gap_ms", "outlived_credential_ms")
     rows = f"""SELECT {key}, count(*) AS connections,
         count_if(ended_by IS NULL) AS open_connections,
         sort_array(collect_set(client_host)) AS all_hosts,
@@ -166,7 +166,7 @@ def clients(session_rows: str, client_day_rows: str) -> str:
         count_if(standing = '{Verdict.NOT_CAPABLE}') AS not_capable_connections,
         count_if(authenticate_version IS NULL AND principal IS NOT NULL) AS raw_token_connections,
         {", ".join(f"max({name}) AS {name}" for name in extremes)},
-        max(CASE WHEN told_ms > 0 THEN used_ms - told_ms END) AS past_end_ms,
+        max(CASE WHEN announced_ms > 0 THEN used_ms - announced_ms END) AS past_end_ms,
         min(credential_lifetime_ms) AS credential_lifetime_ms,
         min(first_event_ms) AS first_seen_ms, max(last_event_ms) AS last_seen_ms,
         {", ".join(f"{total(name)} AS {name}" for name in sums)}
@@ -196,11 +196,11 @@ def clients(session_rows: str, client_day_rows: str) -> str:
 
 
 def by_their_clients(session_rows: str, client_rows: str) -> str:
-    """Let a connection stand as ready if its client is, unless it cannot be told a lifetime.
+    """Let a connection stand as ready if its client is, unless no lifetime can be announced to it.
 
     What has re-authenticated elsewhere, always in time, has shown what it does; most of its
-    connections were told nothing yet, or ended before they had to. And what failed before it was
-    repaired says nothing of what it would do now.
+    connections had no lifetime announced yet, or ended before they had to. And what failed before
+    it was repaired says nothing of what it would do now.
     """
     columns = [
         "connection_id",

@@ -8,7 +8,7 @@ MIN_SENSIBLE_TOKEN_MS = 60_000
 """The lifetime in milliseconds below which a token is renewed more than once a minute."""
 
 WRONG_CLOCK_DAYS = 180
-"""The length in days of a gap without any event that tells a wrong clock from a holiday."""
+"""The length in days of a gap without any event that distinguishes a wrong clock from a holiday."""
 
 BULK = 0.1
 """The least share of all events that are believed to be dated right."""

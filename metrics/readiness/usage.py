@@ -41,7 +41,7 @@ GREATEST = (
     "authentications",
     "used_ms",
     "longest_gap_ms",
-    "told_ms",
+    "announced_ms",
     "outlived_credential_ms",
 )
 SUMMED = (
@@ -116,7 +116,7 @@ def usage(source: str, dialect: Dialect, *, both_views: bool) -> str:
     """One row per problem, connection, day and, in rows of its end, identity."""
     rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary,
         {_lists(dialect) if both_views else "1 AS lists"} FROM {source}"""
-    rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS begun"
+    rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS aged"
     columns = _numbers() | (_from_both_views() if both_views else _from_events())
     ends = f"problem IS NULL AND ({is_kind(EventKind.CLOSED)} OR final)"
     identity = dialect.struct({name: name for name in IDENTITY})
@@ -233,7 +233,7 @@ def _from_events() -> dict[str, str]:
         "authenticated_ms": "begin_ms",
         "used_ms": "age_ms",
         "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
-        "told_ms": "announced_lifetime_ms",
+        "announced_ms": "announced_lifetime_ms",
         "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
         "saw": f"""CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
             WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
@@ -270,7 +270,7 @@ def _from_both_views() -> dict[str, str]:
 
 
 def _outlasted() -> str:
-    """Say whether a session was used past the lifetime announced at its own beginning.
+    """Say whether a session was used past the lifetime announced at its own start.
 
     On `reauthenticated` the age is that of the session before, and the lifetime that of the new
     one. A summary row counts the kills of its own period; of its list only the first interval, and
@@ -304,7 +304,7 @@ def _from_summaries() -> dict[str, str]:
         # the oldest first, so all but the last one ended by a re-authentication
         "longest_gap_ms": """CASE WHEN size(uses) > 1
             THEN array_max(slice(ages, 1, size(uses) - 1)) END""",
-        "told_ms": "array_max(announced)",
+        "announced_ms": "array_max(announced)",
         "outlived_credential_ms": f"""CASE
             WHEN size(uses) > 0 AND {latest} BETWEEN 0 AND {MAX_DURATION_MS}
                 THEN {latest} - credential_lifetime_ms END""",

@@ -1,9 +1,9 @@
 """What-if analysis: KIP-368's rule for a lifetime L, applied to what was recorded.
 
 A connection is killed if it is used more than L after its last successful authentication. A client
-that keeps the lifetimes it is told would have re-authenticated; so a long session counts against
+that keeps the announced lifetimes would have re-authenticated; so a long session counts against
 a connection only if no lifetime could be announced to it, or one was and was not kept
-(docs/events.md, "Who is concerned?"). Sessions of clients that speak v1 but were never told a
+(docs/events.md, "Who is concerned?"). Sessions of clients that speak v1 but never had an announced
 lifetime are counted apart, as `unproven`: nobody has seen yet what these clients do. So are, as
 `cut_short`, connections that were killed or failed to re-authenticate before they were as old as L:
 nobody has seen what they would have done by then.

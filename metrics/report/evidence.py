@@ -73,6 +73,6 @@ def _incapable(row: Row) -> str:
 
 
 def _unproven(row: Row) -> str:
-    if not row["told_ms"]:
+    if not row["announced_ms"]:
         return "speaks v1 or later, was never given a lifetime"
     return "was given a lifetime, but never stayed to its end"

@@ -194,7 +194,7 @@ class IndexAuthority:
         self,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
         *,
         report: bool = True,
     ) -> bool:
@@ -204,10 +204,10 @@ class IndexAuthority:
         if authorizer.mode is AuthorizerMode.OFF:
             return True
         decision = authorizer.index.decide_every(
-            self.principal, self.host, operation, resource_type, beginning
+            self.principal, self.host, operation, resource_type, name_prefix
         )
         if report:
-            name = beginning + WILDCARD
+            name = name_prefix + WILDCARD
             self._count(decision, operation, resource_type, name, would_be=self.auditing)
         return decision.allowed or self.auditing
 

@@ -44,7 +44,7 @@ class Change:
     response: BodyTransform | None = None
     """Transformation of the response's body; None to pass it unchanged."""
     watch: Callable[[bytes], None] | None = None
-    """Callback for the beginning of the response, after the frame's size; None if not needed."""
+    """Callback for the first bytes of the response, after the frame's size; None if not needed."""
     close: bool = False
     """True to close the connection afterwards: Kafka's answer to a denied Produce with acks=0."""
 
@@ -86,7 +86,7 @@ class Authority(Protocol):
         self,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
         *,
         report: bool = True,
     ) -> bool:

@@ -207,7 +207,7 @@ class AclIndex:
         host: str,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
     ) -> Decision:
         """Decide whether the operation is allowed on every resource whose name has this prefix,
         existing or not.
@@ -219,14 +219,14 @@ class AclIndex:
             return _SUPER_USER
         rules, question = self._rules(principal, host), _question(operation, resource_type)
         for patterns in _patterns_of(rules, _DENYING[question]):
-            if (found := patterns.find_for_any(beginning)) is not None:
+            if (found := patterns.find_for_any(name_prefix)) is not None:
                 return Decision(allowed=False, rule=found[0])
         for patterns in _patterns_of(rules, _ALLOWING[question]):
-            if (found := patterns.find_for_all(beginning)) is not None:
+            if (found := patterns.find_for_all(name_prefix)) is not None:
                 return Decision(allowed=True, rule=found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
-            if named is None or named.find_for_any(beginning) is None:
+            if named is None or named.find_for_any(name_prefix) is None:
                 return _ALLOWED_BY_DEFAULT
         return _DENIED_BY_DEFAULT
 

@@ -106,7 +106,7 @@ def _prefix_ranges(
     """Yield the ranges of the prefixes of a name, the longest first.
 
     Each step looks at the greatest prefix that is not greater than the rest of the name: either it
-    is a prefix of the name, or no longer one exists than their common beginning.
+    is a prefix of the name, or no longer one exists than their common prefix.
     """
     prefixed = resource_type, PatternType.PREFIXED
     first, end = _range(acls, prefixed)
@@ -128,11 +128,11 @@ def _common_prefix(one: str, other: str) -> str:
     return one[: sum(1 for _ in same)]
 
 
-def _range(acls: Sequence[Acl], beginning: AclKey) -> tuple[int, int]:
+def _range(acls: Sequence[Acl], partial_key: AclKey) -> tuple[int, int]:
     """Return the range of the ACLs whose first fields are these."""
-    key = _KEYS[len(beginning)]
-    start = bisect_left(acls, beginning, key=key)
-    return start, bisect_right(acls, beginning, start, key=key)
+    key = _KEYS[len(partial_key)]
+    start = bisect_left(acls, partial_key, key=key)
+    return start, bisect_right(acls, partial_key, start, key=key)
 
 
 def grouped_by_principal(acls: Iterable[Acl]) -> dict[str, list[Acl]]:

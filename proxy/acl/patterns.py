@@ -67,13 +67,13 @@ class Prefixes(Generic[_V]):
             return self._values[prefix]
         return None
 
-    def find_within(self, beginning: str) -> _V | None:
-        """Return the value of a prefix that begins with `beginning`; None if there is none."""
-        position = bisect_left(self._shortest, beginning)
+    def find_within(self, name_prefix: str) -> _V | None:
+        """Return the value of a prefix that begins with `name_prefix`; None if there is none."""
+        position = bisect_left(self._shortest, name_prefix)
         if position == len(self._shortest):
             return None
         prefix = self._shortest[position]
-        return self._values[prefix] if prefix.startswith(beginning) else None
+        return self._values[prefix] if prefix.startswith(name_prefix) else None
 
     def shortest(self) -> Iterator[str]:
         """Return the prefixes that begin with no other, sorted."""
@@ -165,24 +165,24 @@ class Patterns(Generic[_V]):
             found = self.prefixes.find(name)
         return found
 
-    def find_for_all(self, beginning: str) -> _V | None:
+    def find_for_all(self, name_prefix: str) -> _V | None:
         """Return the value of a pattern that matches every name with this prefix; None if there is
         none."""
         found = self.literals.get(WILDCARD)
         if found is None and self.prefixes is not None:
-            found = self.prefixes.find(beginning)
+            found = self.prefixes.find(name_prefix)
         return found
 
-    def find_for_any(self, beginning: str) -> _V | None:
+    def find_for_any(self, name_prefix: str) -> _V | None:
         """Return the value of a pattern that matches a name with this prefix; None if there is
         none."""
-        found = self.find_for_all(beginning)
+        found = self.find_for_all(name_prefix)
         if found is None and self.prefixes is not None:
-            found = self.prefixes.find_within(beginning)
+            found = self.prefixes.find_within(name_prefix)
         if found is None and self.literals:
             names = self._sorted = self._sorted or sorted(self.literals)
-            position = bisect_left(names, beginning)
-            if position < len(names) and names[position].startswith(beginning):
+            position = bisect_left(names, name_prefix)
+            if position < len(names) and names[position].startswith(name_prefix):
                 found = self.literals[names[position]]
         return found
 

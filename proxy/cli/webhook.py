@@ -43,7 +43,7 @@ def serve(
         str, typer.Option(help="Secret in which replicas share that certificate.")
     ] = "reauth-proxy-webhook-tls",  # noqa: S107 - a name
     configuration: Annotated[
-        str, typer.Option(help="MutatingWebhookConfiguration that is told of its authority.")
+        str, typer.Option(help="MutatingWebhookConfiguration that is given its authority.")
     ] = "reauth-proxy",
 ) -> None:
     """Answer the API server until SIGTERM.

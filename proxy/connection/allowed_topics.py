@@ -54,8 +54,8 @@ class Allowed:
         self._last_written = 0, b""
         """API version and topics of the last Produce that was allowed: the next has the same."""
 
-    def beginning(self, api_version: int, data: Bytes, pos: int, end: int) -> Basis | None:
-        """Look at the beginning of the Produce at `pos`: is it allowed for its one topic?
+    def look_at_start(self, api_version: int, data: Bytes, pos: int, end: int) -> Basis | None:
+        """Look at the first bytes of the Produce at `pos`: is it allowed for its one topic?
 
         None: it is not, or this look does not suffice.
         """

@@ -33,7 +33,7 @@ def cut(route: Route, response: BodyTransform, request_bytes: int) -> Amendment:
 
 
 def watched(route: Route, watch: Callable[[bytes], None]) -> Amendment:
-    """Pass the beginning of a response to `watch`, and treat it as all of its route are."""
+    """Pass the first bytes of a response to `watch`, and treat it as all of its route are."""
 
     def transform(content: bytes) -> bytes:
         watch(content[:SESSION_BYTES])
@@ -47,7 +47,7 @@ def watched(route: Route, watch: Callable[[bytes], None]) -> Amendment:
 
 
 class _Watch:
-    """Passes on the beginning of a response that comes in pieces."""
+    """Passes on the first bytes of a response that comes in pieces."""
 
     __slots__ = ("_inner", "_seen", "_watch")
 

@@ -38,7 +38,7 @@ class CloseReason(StrEnum):
     """Its frame is longer than `socket.request.max.bytes`; or one of a login longer than
     `sasl.server.max.receive.size`."""
     DENIED = "denied"
-    """A Produce with acks=0 was denied, of which no answer could tell."""
+    """A Produce with acks=0 was denied, of which no answer could inform the client."""
     UNSUPPORTED_API = "unsupported_api"
     """An API key or version that is not offered."""
     TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
@@ -100,12 +100,12 @@ class RefreshKeys:
 
 @dataclass(frozen=True, slots=True)
 class GetIdentity:
-    """Find out who we are to brokers, then tell `upstream_login`."""
+    """Find out who we are to brokers, then pass it to `upstream_login`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveKeys:
-    """Call `work`, which takes milliseconds, off the event loop; then tell `upstream_login`."""
+    """Call `work`, which takes milliseconds, off the event loop; pass on its result."""
 
     work: Callable[[], bytes]
 
@@ -156,7 +156,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class CountAuthenticated:
-    """Tell who counts connections that this one has authenticated, for the first time."""
+    """Report to whoever counts connections that this one has authenticated, for the first time."""
 
 
 Command = (

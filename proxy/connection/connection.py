@@ -60,7 +60,7 @@ from proxy.connection.verdicts import (
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.wire.apis import METADATA
-from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Say, Step
+from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Send, Step
 from sasl.session import Session
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
@@ -79,10 +79,9 @@ _REQUEST_WAITS: Final = (
 then."""
 _STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
 
-Tell = Callable[[Callable[["Connection", float], None]], None]
-"""Function of the shell that calls back with the connection and the time."""
-TellLater = Callable[[Callable[["Connection", float], None]], None]
-"""The same, in a later iteration of the event loop."""
+Schedule = Callable[[Callable[["Connection", float], None]], None]
+"""Function of the shell that calls a function with the connection and the time, at once or in a
+later iteration of the event loop."""
 
 
 class Connection:
@@ -209,7 +208,7 @@ class Connection:
             self._limit(now)
         requests.finish(data, closed=self.closed)
         self._limit(now)
-        self._give_memory_back()
+        self._release_memory()
         if requests.held and not self.pipe.left:
             self.end_if_settled(now)
 
@@ -500,7 +499,7 @@ class Connection:
         except LoginError as error:
             self.login_failed(error, now)
             return
-        if isinstance(step, Say):
+        if isinstance(step, Send):
             question, frame = login.asked(step, self._login_answered, now)
             self.commands.append(WakeAt(login.looks_at))
             self._ask(question, frame)
@@ -533,22 +532,24 @@ class Connection:
         """The work of a `RunLongTask` was done."""
         self.long_work.done(long_task, result, now)
 
-    def await_turn(self, wait: Callable[[str, Callable[[], None]], object], tell: Tell) -> None:
+    def await_turn(
+        self, wait: Callable[[str, Callable[[], None]], object], schedule: Schedule
+    ) -> None:
         """Go on when it is this principal's turn; the unauthenticated have one together."""
-        wait(self.principal or "", lambda: tell(_take_turn))
+        wait(self.principal or "", lambda: schedule(_take_turn))
 
-    def await_memory(self, size: int, tell_later: TellLater) -> None:
+    def await_memory(self, size: int, schedule: Schedule) -> None:
         """Reserve memory when there is, and go on."""
-        who, budget = self.principal or "", self.rules.memory
+        principal, budget = self.principal or "", self.rules.memory
 
         def found() -> None:
             if self.closed:
-                budget.give_back(who)
+                budget.release(principal)
                 return
-            self.long_work.take(budget, who, size)
-            tell_later(_take_memory)
+            self.long_work.take(budget, principal, size)
+            schedule(_take_memory)
 
-        budget.wait(who, size, found)
+        budget.wait(principal, size, found)
 
     def _reserve_memory(self, size: int, now: float) -> None:
         """Reserve memory for a frame, or wait for it; the unauthenticated wait for nothing."""
@@ -568,14 +569,14 @@ class Connection:
         self.commands.append(WakeAt(self.long_work.looks_at))
         self.release(PauseReason.NO_MEMORY, now)
 
-    def _give_memory_back(self) -> None:
-        """Give memory back if no request needs it any more."""
+    def _release_memory(self) -> None:
+        """Release the reserved memory if no request needs it any more."""
         if (
             self.long_work.reserves_any
             and not self.holds & IN_MEMORY
             and self.requests.gathered is None
         ):
-            self.long_work.give_back()
+            self.long_work.release_memory()
 
     # Backpressure
 
@@ -612,7 +613,7 @@ class Connection:
             return
         self.holds &= ~reason
         if reason != PauseReason.NO_MEMORY or self.holds:  # else it is needed now
-            self._give_memory_back()  # before the next request is taken
+            self._release_memory()  # before the next request is taken
         if not self.holds and not self.closed:
             self.requests.held = self.life >= Life.DRAINING
             self.commands.append(ResumeClient())

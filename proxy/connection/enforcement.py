@@ -16,7 +16,7 @@ class Override:
     """An exception for one principal or for all whose name begins alike; None: not set."""
 
     principal: str
-    """`User:alice`, or the beginning of such names if `prefixed`."""
+    """`User:alice`, or the prefix of such names if `prefixed`."""
     prefixed: bool
     enforcement: Enforcement | None = None
     max_reauth_ms: int | None = None

@@ -130,13 +130,13 @@ class PausingAuthority:
         self,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
         *,
         report: bool = True,
     ) -> bool:
         """Return whether it may do this to every resource whose name begins so."""
         self._asks()
-        return self._authority.may_every(operation, resource_type, beginning, report=report)
+        return self._authority.may_every(operation, resource_type, name_prefix, report=report)
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field."""

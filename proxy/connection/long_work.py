@@ -1,7 +1,7 @@
 """Share of one connection in its worker: memory for long requests, time slices, its turn.
 
 Laws: a connection of which much is not forwarded at a first look waits now and then, so that others
-have their turn, however little each request takes; memory that a request takes is given back when
+have their turn, however little each request takes; memory that a request takes is released when
 the broker has it, or it is answered; a closed connection has neither memory nor work under way.
 """
 
@@ -81,24 +81,24 @@ class LongWork:
         """Return whether there is memory for any request."""
         return self._reserved > 0
 
-    def reserve(self, budget: MemoryBudget, who: str, size: int) -> bool:
+    def reserve(self, budget: MemoryBudget, principal: str, size: int) -> bool:
         """Reserve memory for a request; return False if there is not enough now."""
-        self.give_back()
-        if not budget.take(who, size):
+        self.release_memory()
+        if not budget.take(principal, size):
             return False
-        self.take(budget, who, size)
+        self.take(budget, principal, size)
         return True
 
-    def take(self, budget: MemoryBudget, who: str, size: int) -> None:
+    def take(self, budget: MemoryBudget, principal: str, size: int) -> None:
         """Memory was reserved."""
-        self._budget, self._reserved_by, self._reserved = budget, who, size
+        self._budget, self._reserved_by, self._reserved = budget, principal, size
 
-    def give_back(self) -> None:
-        """Give back what is reserved."""
+    def release_memory(self) -> None:
+        """Release what is reserved."""
         budget, self._budget = self._budget, None
         self._reserved, self._patient_until, self.looks_at = 0, inf, inf
         if budget is not None:
-            budget.give_back(self._reserved_by)
+            budget.release(self._reserved_by)
 
     def be_patient(self, now: float) -> None:
         """Wait for the client to send the request, even if others wait for the memory."""
@@ -114,10 +114,10 @@ class LongWork:
     # Steps
 
     def begin(
-        self, who: str, steps: Steps[Any], size: int, then: Callable[[Any, float], None]
+        self, principal: str, steps: Steps[Any], size: int, then: Callable[[Any, float], None]
     ) -> LongTask:
         """Return a task about so many bytes; `then(result, now)` is called when it is done."""
-        long_task = LongTask(who, steps, then, size=size)
+        long_task = LongTask(principal, steps, then, size=size)
         self._under_way = (*self._under_way, long_task)
         return long_task
 
@@ -128,7 +128,7 @@ class LongWork:
 
     def drop(self) -> None:
         """The connection is closed: let go of all that its requests hold."""
-        self.give_back()
+        self.release_memory()
         for long_task in self._under_way:
             long_task.drop()
         self._under_way = ()

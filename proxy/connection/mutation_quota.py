@@ -134,7 +134,7 @@ class MutationLimiter:
         judgement = asked.judge(topics, charge)
         throttled_ms = used.mutated(most_wait, now) if most_wait else 0
         if isinstance(judgement, Answer):
-            return Answer(asked.telling(judgement.body, throttled_ms))
+            return Answer(asked.with_throttle_time(judgement.body, throttled_ms))
         settling = Change(response=self._settling(asked, bucket, throttled_ms, now))
         return _both(judgement, settling)
 
@@ -152,7 +152,7 @@ class MutationLimiter:
             throttle_time_ms = max(0, throttled_ms - round((now - began) * 1_000))
             if done and not asked.strict and (wait := bucket.throttle_time_ms(now)):
                 throttle_time_ms = self._used.mutated(wait, now)
-            return asked.telling(body, throttle_time_ms)
+            return asked.with_throttle_time(body, throttle_time_ms)
 
         return settle
 

@@ -242,7 +242,7 @@ class ResponsePipe:
         self.to_client(piece)
 
     def pass_known(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
-        """Forward whole responses and the beginning of one; return where a look is needed.
+        """Forward whole responses and the first bytes of one; return where a look is needed.
 
         Nothing is looked at behind `looks_end`.
         """

@@ -96,7 +96,7 @@ class Requests:
         self.relaying = False
         """True if a session is authenticated and no re-authentication is under way."""
         self.nameless = False
-        """True if the first request with a client id tells it: no login has."""
+        """True if the first request with a client id names it: no login has."""
         self.renew_at = inf
         """The last moment at which the broker is sent anything before the proxy logs in again."""
         self.gathered: Gathered | None = None

@@ -179,7 +179,7 @@ class Stages:
             return TO_JUDGE
         basis, after = None, pos + size
         if api_key == PRODUCE:
-            basis = authorization.look.beginning(key & 0xFFFF, data, pos, min(after, end))
+            basis = authorization.look.look_at_start(key & 0xFFFF, data, pos, min(after, end))
             if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
                 return None  # its head may not be here yet
         if basis is None and after <= end:

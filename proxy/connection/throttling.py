@@ -142,7 +142,7 @@ class Throttling:
 
     def bounded(self, frame: bytes, now: float) -> bytes | None:
         """Return a Fetch that asks for no more than it may; None: too little of it is here."""
-        return lowered(frame, self.used.most_fetched(now))
+        return lowered(frame, self.used.max_fetch_bytes(now))
 
     # What the proxy answers
 

@@ -19,7 +19,7 @@ from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.wire.apis import response_body_at
 from proxy.wire.primitives import Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
-from sasl.login import ClientExchange, Login, LoginError, Say, Step
+from sasl.login import ClientExchange, Login, LoginError, Send, Step
 
 RENEW_AFTER: Final = 0.85, 0.95
 """Shares of a session's lifetime between which it is renewed, at random: Kafka's clients do so,
@@ -70,13 +70,13 @@ class UpstreamLogin:
         return self._login.derived(token)
 
     def asked(
-        self, say: Say, answered: Callable[[bytes, float], None], now: float
+        self, request: Send, answered: Callable[[bytes, float], None], now: float
     ) -> tuple[Question, bytes]:
         """Return the queue entry and the frame of a request; `answered` takes the answer."""
-        self._owed = Question(say.api_key, say.api_version, answered)
+        self._owed = Question(request.api_key, request.api_version, answered)
         self._overdue_at, self.looks_at = None, now + LOOK_SECONDS
         return self._owed, request_frame(
-            say.api_key, say.api_version, ASKED_ID, CLIENT_ID, say.body
+            request.api_key, request.api_version, ASKED_ID, CLIENT_ID, request.body
         )
 
     def answered(self, content: bytes) -> Step | None:

@@ -76,8 +76,10 @@ def answer(
     read, StoreError; then nothing was changed. Changes are in force in this process when it
     returns.
     """
-    begun = begin(api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter)
-    return begun if isinstance(begun, bytes) else finish(begun)
+    started = begin(
+        api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter
+    )
+    return started if isinstance(started, bytes) else finish(started)
 
 
 def begin(

@@ -1,6 +1,6 @@
 """Certificate that the webhook makes and renews itself, shared by its replicas in a Secret.
 
-The Secret is there from the beginning, empty: the service account may change it, and make no other.
+The Secret is there from the start, empty: the service account may change it, and make no other.
 The API server finds the authority in the webhook's own MutatingWebhookConfiguration.
 """
 

@@ -95,7 +95,7 @@ async def follow_own(tls: Tls, own: OwnCertificate) -> None:
             tls.load_pem(certificate.certificate, certificate.key)
             await own.publish(certificate)
         except (ProxyError, OSError) as error:
-            log.warning("no certificate yet, or no API server to tell: %s", error)
+            log.warning("no certificate yet, or no API server to give it to: %s", error)
             wait = RETRY_EVERY
         await asyncio.sleep(wait)
 

@@ -98,7 +98,7 @@ class SessionObserver:
             self._tally.observe(registry.REAUTHENTICATION_LATENCY, session.latency, *labels)
         else:
             self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
-            if not session.told_of_lifetime:
+            if not session.lifetime_announced:
                 self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
         history.client.enforcement = str(session.enforcement)
         history.client.mechanism = session.mechanism
@@ -107,7 +107,7 @@ class SessionObserver:
         grant = Grant(
             principal=session.principal,
             session_lifetime_ms=session.session_lifetime_ms,
-            announced_lifetime_ms=session.session_lifetime_ms if session.told_of_lifetime else 0,
+            announced_lifetime_ms=session.session_lifetime_ms if session.lifetime_announced else 0,
             credential_lifetime_ms=session.credential_lifetime_ms,
             latency=session.latency,
         )

@@ -205,7 +205,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         client_id=_text(connection.client_id),
         client_software_name=_text(connection.client_software_name),
         client_software_version=_text(connection.client_software_version),
-        told_of_lifetime=session.told_of_lifetime if session and session.mechanism else None,
+        lifetime_announced=session.lifetime_announced if session and session.mechanism else None,
         reauthentications=session.reauthentications if session else 0,
         session_lifetime_ms=session.session_lifetime_ms if session else None,
         lifetime_left_s=_seconds(session.deadline - now)

@@ -32,7 +32,7 @@ from proxy.process.children import Child, Children
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.store import Begun, StoreError, open_store
+from proxy.store import StoreError, StoreStart, open_store
 from proxy.store.in_use import StoreInUse
 from proxy.tls.contexts import open_tls
 from proxy.upstream.correlation_id import (
@@ -89,7 +89,7 @@ class Server:
         self._lifeline, self._lifeline_writer = os.pipe()
         self._http_socket: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
-        self._begun: Begun
+        self._store_start: StoreStart
         self._heartbeat = Heartbeat()
         self._children = Children((), self._lifeline_writer, SIGNALS)
 
@@ -151,9 +151,9 @@ class Server:
         settings = self._config.store
         store = open_store(settings.url)
         try:
-            self._begun = store.begin()
+            self._store_start = store.begin()
             for worker in self._workers:
-                worker.begun = self._begun
+                worker.store_start = self._store_start
             if settings.users_file is None:
                 store.version()  # raises if it cannot be read
                 return
@@ -239,7 +239,7 @@ class Server:
 
         self._close_listening()
         scrapes = [worker.scrape for worker in self._workers]
-        store = partial(StoreInUse.of, self._config.store.path(), self._begun)
+        store = partial(StoreInUse.of, self._config.store.path(), self._store_start)
         watched = {"the parent": self._heartbeat}
         watched |= {child.name: child.heartbeat for child in self._children}
         return run(
@@ -251,7 +251,7 @@ class Server:
 
         self._close_listening()
         tls = self._workers[0].tls.upstream
-        return run(self._config, tls, self._begun, self._lifeline, own)
+        return run(self._config, tls, self._store_start, self._lifeline, own)
 
     def _close_listening(self) -> None:
         """Close the listeners' sockets, or clients could still connect after the others have."""

@@ -226,8 +226,8 @@ class Meter(SharedQuota):
         """Return the length of the window in ms: whole samples, and the elapsed part of the current
         one."""
         config = self._table.config
-        begun = max(0, milliseconds(now) - sample * config.size_ms)
-        return (config.num - 1) * config.size_ms + begun
+        elapsed_ms = max(0, milliseconds(now) - sample * config.size_ms)
+        return (config.num - 1) * config.size_ms + elapsed_ms
 
     def _begin(self, row: int, sample: int, now: float) -> int:
         """Count the elapsed part of the first sample as fully used.

@@ -133,7 +133,7 @@ class MutationRequest:
         response = decode(response_type(self.api_key, self.api_version), body)
         return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
 
-    def telling(self, body: bytes, throttle_time_ms: int) -> bytes:
+    def with_throttle_time(self, body: bytes, throttle_time_ms: int) -> bytes:
         """Return the response body with at least this throttle time."""
         if not throttle_time_ms:
             return body
@@ -231,12 +231,12 @@ class _Everything:
         self,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
         *,
         report: bool = True,
     ) -> bool:
         """Return True for every prefix."""
-        del operation, resource_type, beginning, report
+        del operation, resource_type, name_prefix, report
         return True
 
     def may_administer(self, operation: Operation) -> bool:

@@ -172,7 +172,7 @@ class Throttle:
         bounded."""
         return self.enforced and self._fetch is not None
 
-    def most_fetched(self, now: float) -> int:
+    def max_fetch_bytes(self, now: float) -> int:
         """Return the maximum number of bytes that a Fetch may request now, where `bounds_fetches`.
 
         That is `NEXT_TO_NOTHING` while the quota is exceeded, because the response will be left
@@ -194,7 +194,7 @@ class Throttle:
         return meter.max_at_once
 
     def passes_fetch(self, max_bytes: int, now: float) -> bool:
-        """Return whether a Fetch may request `max_bytes` without a call of `most_fetched`, where
+        """Return whether a Fetch may request `max_bytes` without a call of `max_fetch_bytes`, where
         `bounds_fetches`."""
         meter = self._fetch
         assert meter is not None

@@ -52,7 +52,7 @@ class MemoryBudget:
         self._waiting.add(principal, (size, reserved))
         self._admit()
 
-    def give_back(self, principal: str) -> None:
+    def release(self, principal: str) -> None:
         """Release the reservation of a principal."""
         del self._taken[principal]
         self._admit()

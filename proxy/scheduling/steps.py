@@ -49,14 +49,14 @@ def timed(
 class LongTask:
     """Long computation on behalf of a connection, with a callback for its result."""
 
-    __slots__ = ("_then", "size", "steps", "who")
+    __slots__ = ("_then", "principal", "size", "steps")
 
     def __init__(
-        self, who: str, steps: Steps[Any], then: Callable[[Any, float], None], *, size: int
+        self, principal: str, steps: Steps[Any], then: Callable[[Any, float], None], *, size: int
     ) -> None:
-        """Call `then(result, now)` at the end. `who` is the principal; `size` is the length in
-        bytes of the request or response."""
-        self.who = who
+        """Call `then(result, now)` at the end. `size` is the length in bytes of the request or
+        response."""
+        self.principal = principal
         self.steps = steps
         self.size = size
         self._then: Callable[[Any, float], None] | None = then

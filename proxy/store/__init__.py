@@ -9,7 +9,6 @@ from proxy.store.interface import (
     AclChanges,
     AclSnapshot,
     AclStore,
-    Begun,
     CredentialInfo,
     CredentialKey,
     CredentialSnapshot,
@@ -19,6 +18,7 @@ from proxy.store.interface import (
     Store,
     StoreError,
     StoreRefused,
+    StoreStart,
     UserStore,
     refusal_of,
 )
@@ -30,7 +30,6 @@ __all__ = (
     "AclChanges",
     "AclSnapshot",
     "AclStore",
-    "Begun",
     "CachedCredentials",
     "CredentialInfo",
     "CredentialKey",
@@ -41,6 +40,7 @@ __all__ = (
     "Store",
     "StoreError",
     "StoreRefused",
+    "StoreStart",
     "UserStore",
     "open_store",
     "open_users",
@@ -49,11 +49,11 @@ __all__ = (
 
 
 def open_store(
-    url: str, brokers: "Callable[[], Brokers] | None" = None, *, begun: Begun | None = None
+    url: str, brokers: "Callable[[], Brokers] | None" = None, *, start: StoreStart | None = None
 ) -> Store:
     """Open the store at `sqlite:PATH` or `broker:PATH`.
 
-    With `begun`, as workers have it, the file must be the store of that start. Without it, the file
+    With `start`, as workers have it, the file must be the store of that start. Without it, the file
     is created if it does not exist, and its schema is brought up to date.
 
     `brokers` returns the brokers that `broker:` mirrors; without it, the mirror cannot be changed.
@@ -65,14 +65,14 @@ def open_store(
     if scheme == "sqlite":
         from proxy.store.sqlite import SqliteStore
 
-        return SqliteStore(Path(path), begun)
+        return SqliteStore(Path(path), start)
     if brokers is None:
         from proxy.store.sqlite.mirror import SqliteMirror
 
-        return SqliteMirror(Path(path), begun)
+        return SqliteMirror(Path(path), start)
     from proxy.store.brokers import BrokerStore  # loads 16 MiB of schemas
 
-    return BrokerStore(Path(path), brokers(), begun)
+    return BrokerStore(Path(path), brokers(), start)
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from proxy.store.interface import Begun, StoreError
+from proxy.store.interface import StoreError, StoreStart
 
 
 class StoreInUse(NamedTuple):
@@ -19,9 +19,9 @@ class StoreInUse(NamedTuple):
     """Inode of the file at the path; None if there is no file."""
 
     @classmethod
-    def of(cls, path: Path, begun: Begun) -> Self:
+    def of(cls, path: Path, start: StoreStart) -> Self:
         """Return the store of this start, with the file that is at `path` now."""
-        return cls(str(path.absolute()), begun.identity, *_device_and_inode(path))
+        return cls(str(path.absolute()), start.identity, *_device_and_inode(path))
 
     @classmethod
     def read(cls, sent: Any) -> Self:

@@ -174,7 +174,7 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StoreStart:
     """Start of the proxy with a store: its workers open this store, and no other."""
 
     identity: str
@@ -186,7 +186,7 @@ class Begun:
 class Store(UserStore, AclStore, QuotaStore, Protocol):
     """Store of users, ACLs, quotas and secrets."""
 
-    def begin(self) -> Begun:
+    def begin(self) -> StoreStart:
         """Prepare the store for a start of the proxy; to be called once, before any worker opens
         it."""
         ...

@@ -160,10 +160,10 @@ def certificates(key: str, pem: bytes) -> "list[Certificate]":
     from cryptography import x509  # not imported where there is no TLS
     from cryptography.exceptions import UnsupportedAlgorithm
 
-    begun, ended = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
-    if not begun:
+    begins, ends = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
+    if not begins:
         raise ConfigError(key, "holds no certificate in PEM")
-    if begun != ended or pem.count(b"-----BEGIN ") != pem.count(b"-----END "):
+    if begins != ends or pem.count(b"-----BEGIN ") != pem.count(b"-----END "):
         raise ConfigError(key, "is cut off in the middle")
     try:
         return x509.load_pem_x509_certificates(pem)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sasl.login import ClientExchange, LoggedIn, Login, Say, Step
+from sasl.login import ClientExchange, LoggedIn, Login, Send, Step
 
 
 async def log_in(
@@ -19,7 +19,7 @@ async def log_in(
     login = Login(exchange, highest_version)
     step: Step = login.begin()
     while not isinstance(step, LoggedIn):
-        if isinstance(step, Say):
+        if isinstance(step, Send):
             answer = await request(step.api_key, step.api_version, step.body)
             step = login.answered(answer)
         else:

@@ -202,7 +202,7 @@ class TopologyDescriptionGlobalStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyDescription:
-    """Description of a topology: the same in what a client tells and in what it is told."""
+    """Description of a topology: the same in requests and in responses."""
 
     __type__: ClassVar = EntityType.nested
     __flexible__: ClassVar[bool] = True

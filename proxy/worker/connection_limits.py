@@ -41,7 +41,7 @@ _MAX_CELLS: Final = 1 << 20
 """Largest number of cells of each hash: 16 MiB in each worker, of which only pages in use take
 memory."""
 
-_OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _BEGUN, _ASKED = range(6)
+_OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _STARTED, _ASKED = range(6)
 """Indexes of a worker's words for each listener: the number of open connections; of unauthenticated
 ones; since when the oldest of these is unauthenticated (ms; 0: there is none); how many it has
 evicted for other workers; whether it was started before; and from `_ASKED` on, how many it has
@@ -80,7 +80,7 @@ class Shared:
 
     def begin(self, worker: int) -> None:
         """Clear the counts that an earlier process of this worker has left."""
-        if self.read(worker, 0, _BEGUN):
+        if self.read(worker, 0, _STARTED):
             column = _HASHES * self.cells
             at = worker * column
             self.addresses[at : at + column] = memoryview(bytes(column * _HASH_BYTES)).cast("I")
@@ -88,7 +88,7 @@ class Shared:
             for word in (_OPEN, _UNAUTHENTICATED, _SINCE):
                 self.write(worker, listener, word, 0)
             self.write(worker, listener, _EVICTED, self.asked(worker, listener))
-            self.write(worker, listener, _BEGUN, 1)
+            self.write(worker, listener, _STARTED, 1)
 
     def read(self, worker: int, listener: int, word: int) -> int:
         """Return a word of any worker."""

@@ -14,7 +14,7 @@ from typing import Final
 from proxy.child_process.heartbeats import Heartbeat
 from proxy.net.ports import BrokerPorts
 from proxy.quota.shared_memory import UsageTable
-from proxy.store import Begun
+from proxy.store import StoreStart
 from proxy.tls.contexts import ProxyTls
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
@@ -67,7 +67,7 @@ class WorkerInputs:
     """The TLS contexts of all listeners, and of connections to brokers."""
     shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
     """The configuration as of the last SIGHUP."""
-    begun: Begun | None = None
+    store_start: StoreStart | None = None
     """The identity of the store that the proxy started with; None: any store is accepted."""
     usage: UsageTable | None = None
     """The usage of quotas that all workers share; None: quotas are off."""

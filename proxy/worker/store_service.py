@@ -24,11 +24,11 @@ from proxy.errors import ProxyError
 from proxy.handlers.dispatch import CHANGES, timed_ask
 from proxy.scheduling.steps import Steps
 from proxy.store import (
-    Begun,
     CachedCredentials,
     Mirror,
     Store,
     StoreError,
+    StoreStart,
     UserStore,
     open_store,
 )
@@ -56,9 +56,9 @@ CHECK_EVERY: Final = 0.2
 
 
 def open_store_to_share(
-    settings: config.Config, tls: TlsSource | None, begun: Begun | None
+    settings: config.Config, tls: TlsSource | None, start: StoreStart | None
 ) -> Store:
-    """Open the store that the proxy started with, `begun`. Raises StoreError.
+    """Open the store that the proxy started with, `start`. Raises StoreError.
 
     `tls` is the source of the TLS context of connections to brokers.
     """
@@ -68,7 +68,7 @@ def open_store_to_share(
 
         return Brokers(settings.upstream, open_access(settings.upstream, tls))
 
-    return open_store(settings.store.url, brokers, begun=begun)
+    return open_store(settings.store.url, brokers, start=start)
 
 
 class StoreService:

@@ -61,25 +61,25 @@ class WorkQueue:
         self._waiting = FairQueue[asyncio.Future[None]]()
         self._under_way: set[str] = set()
 
-    async def run(self, who: str, steps: Steps[T]) -> T:
-        """Run the steps when it is the turn of `who`, a principal; return their result."""
-        if who in self._under_way or len(self._under_way) == self._width:
+    async def run(self, principal: str, steps: Steps[T]) -> T:
+        """Run the steps when it is the principal's turn; return their result."""
+        if principal in self._under_way or len(self._under_way) == self._width:
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.add(who, turn)
+            self._waiting.add(principal, turn)
             await turn
-        self._under_way.add(who)
+        self._under_way.add(principal)
         try:
             with self._during():
                 return await self._time_slices.run(steps)
         finally:
-            self._next(who)
+            self._next(principal)
 
     def _next(self, done: str) -> None:
         self._under_way.discard(done)
-        waiting = self._waiting.take(lambda who, _: who not in self._under_way)
+        waiting = self._waiting.take(lambda principal, _: principal not in self._under_way)
         if waiting is not None:
-            who, turn = waiting
-            self._under_way.add(who)
+            principal, turn = waiting
+            self._under_way.add(principal)
             turn.set_result(None)
 
 
@@ -100,4 +100,4 @@ class WorkQueues:
         queue = self._short if size <= MAX_AT_ONCE else self._long
         if size >= LONG_BYTES:
             queue = self._longest
-        return await queue.run(long_task.who, long_task.steps)
+        return await queue.run(long_task.principal, long_task.steps)

@@ -81,7 +81,7 @@ class Worker:
         self._version = version("kafka-reauth-proxy")
         self._connection_ids = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
-        self._store = open_store_to_share(settings, inputs.tls.upstream, inputs.begun)
+        self._store = open_store_to_share(settings, inputs.tls.upstream, inputs.store_start)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
         self._is_configuration_stale = inputs.shared_configuration.take() == b""

@@ -139,7 +139,7 @@ def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Pr
     gateway.wait()
     before = gateway.pods()
 
-    def told(words: str) -> None:
+    def reported(words: str) -> None:
         for name in before:  # the kubelet looks at a pod's volumes when the pod changes
             cluster.kubectl(
                 "annotate", "pod", name, f"seen={uuid.uuid4()}", "--overwrite", namespace
@@ -152,14 +152,14 @@ def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Pr
 
     listener["reauth.enforcement"] = "enforce"
     gateway.upgrade(live)
-    told("reloaded: listeners[clients].reauth.enforcement")
+    reported("reloaded: listeners[clients].reauth.enforcement")
     client.goes_on()
     listener["ssl.keystore.location"] = "/etc/reauth-proxy-tls/no.crt"
     gateway.upgrade(live)
-    told("not reloaded, needs a restart: listeners[clients].ssl.keystore.location")
+    reported("not reloaded, needs a restart: listeners[clients].ssl.keystore.location")
     client.goes_on()
     cluster.apply(config_map("front", proxy_yaml="listeners: ["), namespace=gateway.namespace)
-    told("not reloaded, the old configuration stays: line 1: is not YAML")
+    reported("not reloaded, the old configuration stays: line 1: is not YAML")
     client.goes_on()
     after = gateway.pods()
     assert after.keys() == before.keys()

@@ -102,7 +102,7 @@ def _end(programs: Sequence[Program]) -> None:
 def _config(upstream: str, directory: Path) -> dict[str, Any]:
     """A gateway thrice: enforcing, probing, and with TLS (for its certificate)."""
     identity.write_jwks(directory / "jwks.json", identity.write_key(directory / "identity.pem"))
-    identity.write_key(directory / "stranger.pem")
+    identity.write_key(directory / "unknown.pem")
     (directory / "listener.pem").write_bytes(Authority().issue().pem)
     ports = free_port_range(3 * (BROKERS + 2))
     listeners = []
@@ -152,7 +152,7 @@ def _clients(directory: Path, listener: dict[str, Any]) -> Iterator[Program]:
         (f"payments-{where}", modern, ["--key-file", "identity.pem"]),
         (topic, modern, ["--password-file", topic]),
         (f"ledger-{where}", old, ["--password-file", f"ledger-{where}", "--topic", topic]),
-        (f"intruder-{where}", modern, ["--key-file", "stranger.pem"]),
+        (f"intruder-{where}", modern, ["--key-file", "unknown.pem"]),
     ):
         options[1] = str(directory / options[1])
         common = ["--bootstrap-server", listener["address"], "--client-id", client]

@@ -1,8 +1,8 @@
 """A mutational fuzzer of a whole connection: what clients and brokers may send, bent.
 
 Seeds are good frames; each round logs in or not, bends some frames, cuts them anywhere and mixes
-both sides. Invariants: no exception, no byte to the broker before authentication (`Play` asserts
-it), kept bytes bounded, answers in the order of their requests.
+both sides. Invariants: no exception, no byte to the broker before authentication (which
+`Playbook` asserts), kept bytes bounded, answers in the order of their requests.
 Run: python -m tests.fuzz.fuzz_connection --seconds 60 [--seed 1]
 Exit status 1 if one is broken; the input is printed in hex.
 """
@@ -30,7 +30,7 @@ from tests.support.frames import (
     sized,
 )
 from tests.support.fuzzing import arg_parser, mutate, run
-from tests.support.playbook import OAUTHBEARER, SCRAM, Play, log_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, log_in
 
 RECEIVE_SIZE: Final = 20_000
 """`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""
@@ -49,7 +49,7 @@ class Fuzzer:
     def round(self) -> None:
         rng = self.rng
         self.inputs, self.ids = [], 100
-        play = Play(
+        play = Playbook(
             enforcement=rng.choice(list(Enforcement)),
             max_reauth_ms=rng.choice((0, 2_000)),
             sasl_max_receive_size=RECEIVE_SIZE,
@@ -71,7 +71,7 @@ class Fuzzer:
             ours = [correlation_id for correlation_id in received if correlation_id >= 100]
             assert ours == sorted(ours), ours
 
-    def step(self, play: Play, good: bool) -> None:
+    def step(self, play: Playbook, good: bool) -> None:
         rng = self.rng
         match rng.randint(0, 9):
             case 0 | 1 | 2 | 3 | 4:
@@ -80,7 +80,7 @@ class Fuzzer:
                 self.answer(play, good)
             case 8:
                 play.now += rng.choice((0.001, 0.5, 1.5, 100.0))
-                play.tell(Connection.timer)
+                play.call(Connection.timer)
             case _:
                 self.happen(play)
 
@@ -104,14 +104,14 @@ class Fuzzer:
             frames.append(rng.choice(choices))
         return b"".join(frames)
 
-    def send(self, play: Play, data: bytes, good: bool) -> None:
+    def send(self, play: Playbook, data: bytes, good: bool) -> None:
         if not good and self.rng.random() < 0.5:
             data = mutate(self.rng, data)
         for piece in self.cut(data):
             self.inputs.append(b"client " + piece)
             play.client(piece)
 
-    def answer(self, play: Play, good: bool) -> None:
+    def answer(self, play: Playbook, good: bool) -> None:
         """Answer some of what the broker was asked, in order, well or badly."""
         entries = play.owed
         whole = entries[: self.rng.randint(0, 4)]
@@ -132,31 +132,31 @@ class Fuzzer:
         edges = [0, *places, len(data)]
         return [data[one:two] for one, two in pairwise(edges) if one < two]
 
-    def happen(self, play: Play) -> None:
+    def happen(self, play: Playbook) -> None:
         """What else comes over a connection."""
         rng = self.rng
         full = rng.random() < 0.5
         self.inputs.append(b"something")
         match rng.randint(0, 7):
             case 0:
-                play.tell(Connection.drain)
+                play.call(Connection.drain)
             case 1:
-                play.tell(Connection.client_finished)
+                play.call(Connection.client_finished)
             case 2 if play.connection.holds & 1:
                 play.broker_connects()
             case 3:
-                play.tell(lambda connection, now: connection.client_full(full, now))
+                play.call(lambda connection, now: connection.client_full(full, now))
             case 4 if play.connection.pipe.to_broker is not None:
-                play.tell(lambda connection, now: connection.broker_full(full, now))
+                play.call(lambda connection, now: connection.broker_full(full, now))
             case 5 if (
                 play.connection.authentication.waiting is not None
                 and play.connection.requests.relaying
             ):
-                play.tell(lambda connection, now: connection.store_answered(b"", now))
+                play.call(lambda connection, now: connection.store_answered(b"", now))
             case 6:
-                play.tell(Connection.broker_closed)
+                play.call(Connection.broker_closed)
             case _:
-                play.tell(Connection.timer)
+                play.call(Connection.timer)
 
 
 def main(seconds: float, seed: int) -> int:

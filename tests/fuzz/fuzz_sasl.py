@@ -1,4 +1,4 @@
-"""A mutational fuzzer of both mechanisms, the JWKS and the SCRAM client: all that strangers reach.
+"""Mutational fuzzer of what anybody can reach: both mechanisms, the JWKS and the SCRAM client.
 
 Seeds are good messages; each round bends some and offers them in any order.
 Run: python -m tests.fuzz.fuzz_sasl --seconds 60 [--seed 1]

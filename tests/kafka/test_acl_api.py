@@ -36,14 +36,14 @@ def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:
     for version in (1, 2, 3):
         items = [creation(**changes) for changes, _ in CREATIONS_SEEN]
         results = ask(address, CREATE, version, {"creations": items}).results
-        told = [(one.error_code.name, one.error_message) for one in results]
-        assert told == [expected for _, expected in CREATIONS_SEEN]
+        reported = [(one.error_code.name, one.error_message) for one in results]
+        assert reported == [expected for _, expected in CREATIONS_SEEN]
 
         # of nobody: they are about what is wrong with them
         filters = [asking(host_filter="none", **changes) for changes, _ in FILTERS_SEEN]
         results = ask(address, DELETE, version, {"filters": filters}).filter_results
-        told = [(one.error_code.name, one.error_message) for one in results]
-        assert told == [expected for _, expected in FILTERS_SEEN]
+        reported = [(one.error_code.name, one.error_message) for one in results]
+        assert reported == [expected for _, expected in FILTERS_SEEN]
         for one in filters:
             response = ask(address, DESCRIBE, version, one)
             assert (response.error_code.name, response.error_message) == ("none", "")

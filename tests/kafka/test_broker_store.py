@@ -158,15 +158,15 @@ class Writer:
 
     def may(self) -> bool:
         """Whether a record is taken; False: its topic may not be written to."""
-        told: list[confluent.KafkaError | None] = []
+        reported: list[confluent.KafkaError | None] = []
         try:
             self._producer.produce(
-                self._topic, b"-", on_delivery=lambda error, _: told.append(error)
+                self._topic, b"-", on_delivery=lambda error, _: reported.append(error)
             )
         except confluent.KafkaException as at_once:  # it remembers for a while
-            told.append(at_once.args[0])
+            reported.append(at_once.args[0])
         assert self._producer.flush(DEADLINE) == 0
-        (error,) = told
+        (error,) = reported
         if error is not None:
             assert error.code() == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED, error
         return error is None
@@ -235,8 +235,8 @@ def test_the_command_line_goes_to_the_brokers(
     second.command("acls", "add", *rule)
     acl = may_write(topic, "User:dora")
     wait_until(lambda: listed(at_brokers, acl), what="the brokers do not know it")
-    told = json.loads(second.command("acls", "list", "--topic", topic, "--output", "json"))
-    assert [one["principal"] for one in told] == ["User:dora"]
+    reported = json.loads(second.command("acls", "list", "--topic", topic, "--output", "json"))
+    assert [one["principal"] for one in reported] == ["User:dora"]
     second.command("acls", "remove", *rule, "--force")
     wait_until(lambda: not listed(at_brokers, acl), what="the brokers have it yet")
     copy = second.config_file.with_name("state.db")

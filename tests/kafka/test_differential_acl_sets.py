@@ -127,7 +127,7 @@ def replace_all(admin: Client, acls: Sequence[Values]) -> None:
     known(len(acls))
 
 
-def told(client: Client) -> Mapping[str, object]:
+def reported(client: Client) -> Mapping[str, object]:
     """What a user may do, as far as answers tell that change nothing."""
 
     def ask(api_key: int, version: int, results: str, *what: str, **fields: Any) -> list[Any]:
@@ -186,7 +186,7 @@ def test_any_acls_are_judged_as_in_kafka(sides: Mapping[str, Address]) -> None:
             for admin in admins.values():
                 replace_all(admin, acls)
             for user, clients in users.items():
-                assert told(clients["proxy"]) == told(clients["kafka"]), (user, acls)
+                assert reported(clients["proxy"]) == reported(clients["kafka"]), (user, acls)
 
 
 def _are_coordinated(client: Client) -> bool:

@@ -142,8 +142,8 @@ def test_in_audit_everybody_is_told_of_and_nobody_held(
         proxy.until_known()
         began = time.monotonic()
         carol, bootstrap = user(issuer, SCRAM), str(proxy.addresses()[LISTENER])
-        told: list[Any] = []
-        settings = carol.confluent(bootstrap) | {"throttle_cb": told.append}
+        reported: list[Any] = []
+        settings = carol.confluent(bootstrap) | {"throttle_cb": reported.append}
         producer = confluent.Producer(settings | {"acks": 1})
         for _ in range(10):
             producer.produce("audited", b"x" * 10_000)
@@ -163,7 +163,7 @@ def test_in_audit_everybody_is_told_of_and_nobody_held(
         assert proxy.metric("connections_closed_total", reason="connection_rate") == 0
         for one in sockets:
             one.close()
-        assert told == []
+        assert reported == []
         assert proxy.metric("throttled_connections") == 0
         log = proxy.log()
         minutes = (time.monotonic() - began) // 60

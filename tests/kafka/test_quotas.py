@@ -77,10 +77,12 @@ def test_the_first_row_that_has_a_limit_applies(
     for number, limit in limits.items():
         set_quota(proxy, PRODUCER, limit, **ROWS[number - 1](someone.name, client_id))
     proxy.until_known()
-    told = told_by_librdkafka(someone, bootstrap, topic, client_id, 40_000)
+    reported = told_by_librdkafka(someone, bootstrap, topic, client_id, 40_000)
     by_row = {number: 40_100 / limit for number, limit in (limits | {9: STATIC}).items()}
-    found = [number for number, wait in by_row.items() if abs(wait - WINDOW_SECONDS - told) <= 0.3]
-    assert found == [row], (told, by_row)
+    found = [
+        number for number, wait in by_row.items() if abs(wait - WINDOW_SECONDS - reported) <= 0.3
+    ]
+    assert found == [row], (reported, by_row)
     explained = json.loads(
         proxy.command(
             "quotas",
@@ -122,7 +124,7 @@ def test_a_change_takes_effect_on_an_open_connection(
     assert producer.send(20_000) == 0
     set_quota(proxy, PRODUCER, 1_000, user=someone.name)
     wait_until(lambda: producer.send(20_000) > 0, what="no change")
-    assert max(producer.told) > 20, "what was used before counts: one message is 10 s"
+    assert max(producer.reported) > 20, "what was used before counts: one message is 10 s"
     assert proxy.metric("quota_throttles_total", quota=PRODUCER) >= 1
     assert proxy.metric("throttled_connections") >= 1
     assert f"user={someone.name} is throttled" in proxy.log()

@@ -81,16 +81,18 @@ def test_holds_consumers_as_long_as_kafka_does(
     at_least = (messages * size - 12_000) / limit - WINDOW_SECONDS - 1
     took, held = [], []
     for where in (str(kafka.address(listener="LONG")), bootstrap):
-        told: list[float] = []
+        reported: list[float] = []
         settings = someone.confluent(where) | {"group.id": f"g-{uuid.uuid4()}"}
         small = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 12_000}
-        heard = {"throttle_cb": lambda event, told=told: told.append(event.throttle_time)}
+        heard = {
+            "throttle_cb": lambda event, reported=reported: reported.append(event.throttle_time)
+        }
         began = time.monotonic()
         consumer = confluent.Consumer(settings | small | heard)
         consumer.assign([confluent.TopicPartition(topic, 0, 0)])
         assert len(consumer.consume(messages, DEADLINE_SECONDS)) == messages
         took.append(time.monotonic() - began)
-        held.append(sum(told))
+        held.append(sum(reported))
         consumer.close()
     assert min(took) > at_least
     # What the machine takes is not waited for, so nobody is held for longer than the other takes.

@@ -123,10 +123,10 @@ def assert_consistent(events: list[dict[str, Any]]) -> None:
     by_connection = sorted(events, key=lambda event: (event["connection_id"], event["sequence"]))
     renewed = 0
     for _, group in itertools.groupby(by_connection, lambda event: event["connection_id"]):
-        told = list(group)
-        assert [event["sequence"] for event in told] == list(range(len(told)))
-        assert {event["kind"] for event in told[-2:]} == {"closed", "summary"}
-        for event in told:
+        reported = list(group)
+        assert [event["sequence"] for event in reported] == list(range(len(reported)))
+        assert {event["kind"] for event in reported[-2:]} == {"closed", "summary"}
+        for event in reported:
             if event["kind"] == "reauthenticated":
                 renewed += 1
                 # From 85 % of the lifetime on; an idle connection renews when it is wanted again.
@@ -164,7 +164,7 @@ def test_expired_client_is_killed_when_it_is_used(proxy: ProxyProcess, issuer: I
     took_ms = 1_000 * (time.monotonic() - began)
     assert lines[-1] == "< closed"
     assert proxy.metric("expired_connections_killed_total", listener="short") == 1
-    killed = told(proxy, "expired-killed")
+    killed = reported(proxy, "expired-killed")
     assert killed["api_key"] == 3
     assert killed["principal"] == "User:carol"
     assert SHORT_MS <= killed["since_auth_ms"] <= took_ms + 1
@@ -190,7 +190,7 @@ def test_probe_counts_and_does_not_kill(proxy: ProxyProcess, issuer: Issuer) -> 
     would_be_killed = "expired_connections_would_be_killed_total"
     assert proxy.metric(would_be_killed, listener="probe") == 1
     assert proxy.metric("expired_connections_killed_total") == 0
-    assert told(proxy, "would-be-killed")["api_key"] == 3
+    assert reported(proxy, "would-be-killed")["api_key"] == 3
 
 
 def test_observe_announces_nothing(proxy: ProxyProcess, issuer: Issuer) -> None:
@@ -200,7 +200,7 @@ def test_observe_announces_nothing(proxy: ProxyProcess, issuer: Issuer) -> None:
     assert proxy.metric("expired_connections_would_be_killed_total") == 0
 
 
-def told(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
+def reported(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
     """The one event of that kind, which is written a moment after it happened."""
 
     def found() -> list[dict[str, Any]]:

@@ -111,7 +111,7 @@ def run_clients(bootstrap: str, issuer: Issuer, kafka: KafkaCluster, directory: 
         of_python("python-raw-tokens", api_version=(0, 11)),
         lambda: withdrawn(issuer, bootstrap, topics["python-withdrawn"]),
         lambda: brief(scram("librdkafka-brief"), bootstrap),
-        lambda: refused(scram("stranger"), bootstrap),
+        lambda: refused(scram("unknown"), bootstrap),
     ]
     with ThreadPoolExecutor(len(tasks)) as pool:
         for running in [pool.submit(task) for task in tasks]:
@@ -177,8 +177,8 @@ def test_the_verdicts_are_what_these_clients_are_known_to_do(facts: Facts) -> No
 
 
 def test_who_never_logged_in_is_unknown_and_no_principal(facts: Facts) -> None:
-    strangers = [row for row in facts["clients"] if row["client_id"] == "stranger"]
-    assert {(row["verdict"], row["principal"]) for row in strangers} == {("unknown", None)}
+    unknown = [row for row in facts["clients"] if row["client_id"] == "unknown"]
+    assert {(row["verdict"], row["principal"]) for row in unknown} == {("unknown", None)}
 
 
 def test_nothing_of_what_the_proxy_wrote_is_set_aside_or_missing(facts: Facts) -> None:

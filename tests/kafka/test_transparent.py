@@ -142,10 +142,10 @@ def test_confluent_reaches_both_brokers(
 
     def work() -> None:
         producer = confluent.Producer(carol.confluent(bootstrap))
-        told = {
+        reported = {
             (one.host, one.port) for one in producer.list_topics(timeout=DEADLINE).brokers.values()
         }
-        assert told == {cluster.address(one, "LONG")[:2] for one in BROKERS}
+        assert reported == {cluster.address(one, "LONG")[:2] for one in BROKERS}
         for number, value in enumerate(sorted(VALUES)):
             producer.produce(topic, value, partition=number % 2)
         assert producer.flush(DEADLINE) == 0

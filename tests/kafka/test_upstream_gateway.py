@@ -72,8 +72,8 @@ def test_brokers_are_found_and_shown_at_the_proxys_addresses(
 ) -> None:
     shown = {node_id: broker_at(proxy, node_id) for node_id in cluster.node_ids}
     admin = confluent_admin.AdminClient(carol.confluent(bootstrap))
-    told = admin.list_topics(timeout=DEADLINE).brokers.values()
-    assert {one.id: Address(one.host, one.port) for one in told} == shown
+    reported = admin.list_topics(timeout=DEADLINE).brokers.values()
+    assert {one.id: Address(one.host, one.port) for one in reported} == shown
     nodes = admin.describe_cluster(request_timeout=DEADLINE).result().nodes
     assert {node.id: Address(node.host, node.port) for node in nodes} == shown
 

@@ -240,9 +240,9 @@ _REFUSED: dict[str, tuple[str, Refused, str]] = {
         lambda path, issuer: by_token_file(path, issuer.mint("gate", -600)),
         "token",
     ),
-    "token of a stranger": (
+    "token signed by another key": (
         BEHIND,
-        lambda path, issuer: by_token_file(path, issuer.mint_by_stranger("gate")),
+        lambda path, issuer: by_token_file(path, issuer.mint_with_wrong_key("gate")),
         "token",
     ),
     "no SASL there": (
@@ -267,10 +267,10 @@ def test_refusal_is_told_and_closes_clients(
     config = sidecar_of(sasl_kafka, listener, jwks, refused(tmp_path, issuer))
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
-        (told,) = proxy.reasons()
-        assert reason in told
-        assert told.isprintable()
-        assert_no_secret(told, config)
+        (reported,) = proxy.reasons()
+        assert reason in reported
+        assert reported.isprintable()
+        assert_no_secret(reported, config)
         before = len(proxy.log().splitlines())
         for _ in range(ATTEMPTS):
             assert brokers_seen(proxy, issuer) is None
@@ -290,8 +290,10 @@ def test_proxy_without_a_login_where_one_is_wanted(
         config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
-        (told,) = proxy.reasons()
-        assert f"broker {upstream}: closed the connection after its ApiVersions response" in told
+        (reported,) = proxy.reasons()
+        assert (
+            f"broker {upstream}: closed the connection after its ApiVersions response" in reported
+        )
         assert "set upstream.security.protocol: SASL_SSL" in proxy.log()
         assert brokers_seen(proxy, issuer) is None
 

@@ -95,5 +95,5 @@ def salt(address: Address, issuer: Issuer, name: str) -> str:
         actor = Actor(client, issuer)
         actor.handshake(MECHANISM)
         answer = actor.authenticate(scram.first(), 2, label="client-first")
-    _, told, _ = answer.decode().split(",")
-    return told
+    _, reported, _ = answer.decode().split(",")
+    return reported

@@ -256,17 +256,17 @@ def test_they_are_sessions_that_nothing_is_to_become_of(
     proxy_side: Side, proxy: ProxyProcess
 ) -> None:
     """Listed by their principals, without a mechanism, and counted by no metric of KIP-368."""
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     def look(actor: Actor) -> None:
         actor.metadata()
-        told.extend(json.loads(proxy.command("sessions", "list", "--output", "json")))
+        reported.extend(json.loads(proxy.command("sessions", "list", "--output", "json")))
 
     proxy_side.run(REQUIRED, look, "bob")
-    (session,) = [one for one in told if one["principal"] == SUBJECTS["bob"][1]]
+    (session,) = [one for one in reported if one["principal"] == SUBJECTS["bob"][1]]
     assert session["state"] == "authenticated"
     assert session["mechanism"] is None
-    assert session["told_of_lifetime"] is None
+    assert session["lifetime_announced"] is None
     assert (session["session_lifetime_ms"], session["lifetime_left_s"]) == (0, None)
     assert session["enforcement"] == "observe"
     for name in (
@@ -343,8 +343,8 @@ def test_a_quota_is_set_for_the_name_in_a_certificate(
 ) -> None:
     """Commas, blanks, equals signs, umlauts: the name as ACLs have it, without `User:`."""
     quota_of(SUBJECTS[name][1].removeprefix("User:"))
-    for told in told_to(Certified(files=files, name=name), cluster, proxy):
-        assert abs(SIZE / LIMIT - WINDOW_SECONDS - told) <= 1.5  # the window is 10 to 11 s
+    for reported in told_to(Certified(files=files, name=name), cluster, proxy):
+        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window is 10 to 11 s
 
 
 def test_a_name_that_looks_like_anothers_has_not_its_quota(

@@ -1,4 +1,4 @@
-"""What strangers can cause does not fill the log."""
+"""Log rate limit: what clients can cause does not fill the log."""
 
 from proxy.log_rate_limit import INTERVAL, MAX_CAUSES, LogRateLimit
 
@@ -9,8 +9,8 @@ def test_a_cause_is_told_once_a_minute() -> None:
     assert repeats.line("b", "b happened", 1.0) == "b happened"
     for now in (1.0, 2.0, INTERVAL - 0.1):
         assert repeats.line("a", "a happened", now) is None
-    told = repeats.line("a", "a happened", INTERVAL)
-    assert told == "a happened (and 3 more in the last minute)"
+    reported = repeats.line("a", "a happened", INTERVAL)
+    assert reported == "a happened (and 3 more in the last minute)"
     assert repeats.line("a", "a happened", 2 * INTERVAL) == "a happened"
 
 
@@ -20,8 +20,8 @@ def test_who_makes_up_causes_fills_neither_log_nor_memory() -> None:
     lines = [repeats.line(f"client-{n}", "it happened", n / 1_000) for n in range(10_000)]
     assert sum(line is not None for line in lines) == MAX_CAUSES
     assert len(repeats._logged_at) == MAX_CAUSES
-    told = repeats.line("another", "it happened", INTERVAL + 1.0)
-    assert told == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
+    reported = repeats.line("another", "it happened", INTERVAL + 1.0)
+    assert reported == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
     assert len(repeats._logged_at) <= MAX_CAUSES
     assert not repeats._suppressed
 

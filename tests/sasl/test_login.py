@@ -16,8 +16,8 @@ from sasl.login import (
     LoginError,
     OAuthBearerClient,
     PlainClient,
-    Say,
     ScramClient,
+    Send,
 )
 from sasl.messages import (
     MAX_MECHANISMS,
@@ -122,8 +122,8 @@ def test_no_answer_breaks_the_reader(body: bytes, version: int) -> None:
 class TestPlain:
     def test_name_and_password_then_nothing(self) -> None:
         login = Login(PlainClient("ann", "pass,word"), 1)
-        assert login.begin() == Say(17, 1, handshake_request("PLAIN"))
-        assert login.answered(handshake_response(0, ("PLAIN",))) == Say(
+        assert login.begin() == Send(17, 1, handshake_request("PLAIN"))
+        assert login.answered(handshake_response(0, ("PLAIN",))) == Send(
             36, 1, authenticate_request(1, b"\0ann\0pass,word")
         )
         answer = authenticate_response(1, session_lifetime_ms=3_000)
@@ -193,7 +193,7 @@ class TestOAuthBearer:
         """RFC 7628 section 3.2.3: the client agrees, and then the error comes."""
         login = in_handshake(OAuthBearerClient("abc"))
         say = login.answered(authenticate_response(2, auth_bytes=b'{"status":"invalid_token"}'))
-        assert say == Say(36, 2, authenticate_request(2, b"\1"))
+        assert say == Send(36, 2, authenticate_request(2, b"\1"))
         with pytest.raises(LoginError, match="expired") as caught:
             login.answered(authenticate_response(2, error_code=58, error_message="expired"))
         assert caught.value.error_code == 58
@@ -210,7 +210,7 @@ def test_the_version_is_the_highest_that_both_know(has: int, asked: int) -> None
     login = Login(PlainClient("ann", "secret"), has)
     login.begin()
     say = login.answered(handshake_response(0, ("PLAIN",)))
-    assert isinstance(say, Say)
+    assert isinstance(say, Send)
     assert say.api_version == asked
 
 

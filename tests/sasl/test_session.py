@@ -59,7 +59,7 @@ def test_who_is_known_without_sasl_has_a_session_that_nothing_ends_or_renews() -
     assert one.state is admitted
     assert (admitted.mechanism, admitted.deadline, admitted.session_lifetime_ms) == (None, None, 0)
     assert not one.may_begin_reauthentication(NOW + 10**9)
-    assert not admitted.told_of_lifetime
+    assert not admitted.lifetime_announced
 
 
 def test_what_is_out_of_place_must_parse_all_the_same() -> None:

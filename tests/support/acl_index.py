@@ -1,4 +1,4 @@
-"""Indexes of ACLs, and a plain reading of `StandardAuthorizer` that they must agree with."""
+"""Model of Kafka's `StandardAuthorizer`, and ACL indexes to compare with it."""
 
 import ipaddress
 from collections.abc import Sequence

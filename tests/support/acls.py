@@ -15,7 +15,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 # ACLs for tests, and where they lie
 
 
-class Shelf:
+class MemoryAclStore:
     """A store in memory that counts its transactions."""
 
     def __init__(self, *acls: Acl) -> None:
@@ -201,7 +201,9 @@ DESCRIBE, CREATE, DELETE = 29, 30, 31
 VERSIONS = range(4)
 
 
-def answer(api_key: int, version: int, body: bytes, store: Shelf | None, **rights: bool) -> bytes:
+def answer(
+    api_key: int, version: int, body: bytes, store: MemoryAclStore | None, **rights: bool
+) -> bytes:
     acls = None if store is None else store.administered()
     return api.answer(api_key, version, body, acls, **rights)
 
@@ -215,7 +217,7 @@ def asked(
     api_key: int,
     version: int,
     body: bytes,
-    store: Shelf | None,
+    store: MemoryAclStore | None,
     *,
     may_describe: bool = True,
     may_alter: bool = True,
@@ -247,19 +249,19 @@ def describe_body(version: int, fields: dict[str, Any]) -> bytes:
     return encode(entity(request_type(DESCRIBE, version), fields))
 
 
-def told(result: Any) -> Result:
+def reported(result: Any) -> Result:
     return result.error_code.name, result.error_message
 
 
 def created(
-    store: Shelf | None, *creations: dict[str, Any], version: int = 3, **rights: bool
+    store: MemoryAclStore | None, *creations: dict[str, Any], version: int = 3, **rights: bool
 ) -> list[Result]:
     response = asked(CREATE, version, create_body(version, creations), store, **rights)
-    return [told(one) for one in response.results]
+    return [reported(one) for one in response.results]
 
 
 def deleted(
-    store: Shelf | None, *filters: dict[str, Any], version: int = 3, **rights: bool
+    store: MemoryAclStore | None, *filters: dict[str, Any], version: int = 3, **rights: bool
 ) -> list[Any]:
     return list(
         asked(DELETE, version, delete_body(version, filters), store, **rights).filter_results
@@ -267,6 +269,6 @@ def deleted(
 
 
 def described(
-    store: Shelf | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
+    store: MemoryAclStore | None, fields: dict[str, Any], *, version: int = 3, **rights: bool
 ) -> Any:
     return asked(DESCRIBE, version, describe_body(version, fields), store, **rights)

@@ -34,7 +34,7 @@ from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.frames import request, response
 from tests.support.messages import produce_body
-from tests.support.playbook import Play, everything, logged_in
+from tests.support.playbook import Playbook, everything, logged_in
 
 # What the tests of guards are given: somebody's rights, a request, and what came of it
 
@@ -86,11 +86,11 @@ class Rights:
         self,
         operation: Operation,
         resource_type: ResourceType,
-        beginning: str,
+        name_prefix: str,
         *,
         report: bool = True,
     ) -> bool:
-        return self._judge(operation, resource_type, f"{beginning}*", report)
+        return self._judge(operation, resource_type, f"{name_prefix}*", report)
 
     def _judge(
         self, operation: Operation, resource_type: ResourceType, name: str, report: bool
@@ -229,11 +229,11 @@ class Guarded(Judge):
     """A logged-in connection, and the rights it is judged by."""
 
     def __init__(
-        self, *allowed: Any, known: KnownTopics | None = None, room: MemoryBudget | None = None
+        self, *allowed: Any, known: KnownTopics | None = None, memory: MemoryBudget | None = None
     ) -> None:
         super().__init__(*allowed, known=known)
         offer = everything(rewritten=frozenset())
-        self.play = logged_in(Play(rights=self, offer=offer, room=room))
+        self.play = logged_in(Playbook(rights=self, offer=offer, memory=memory))
 
     def change(self, *allowed: Any) -> None:
         """Other ACLs apply from now on."""
@@ -250,7 +250,7 @@ DESCRIBE_GROUPS = 15
 PADDING = 200
 """Characters of each group's name."""
 LITTLE, MUCH = MAX_AT_ONCE // PADDING + 1, LONG_BYTES // PADDING + 1
-"""Groups of a request that is long, and of one that needs room."""
+"""Groups of a request that is long, and of one that needs memory."""
 
 
 def describe(correlation_id: int, *names: str, more: int = 0, hidden: bool = False) -> bytes:
@@ -285,16 +285,16 @@ def described(correlation_id: int, *names: str) -> bytes:
 class Describer(Guarded):
     """May describe `mine` and the visible groups; does its long work when it is told to."""
 
-    def __init__(self, room: MemoryBudget | None = None) -> None:
+    def __init__(self, memory: MemoryBudget | None = None) -> None:
         names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
-        super().__init__(group(Operation.DESCRIBE, "mine", *names), room=room)
+        super().__init__(group(Operation.DESCRIBE, "mine", *names), memory=memory)
         self.play.client(describe(99, "mine"))
         self.play.broker(described(99, "mine"))
         self.play.take()
         self.play.to_broker.clear()
         self.play._seen_by_broker = 0
         self.play.received.clear()
-        self.play.thinks_at_once = False
+        self.play.runs_long_tasks_at_once = False
 
     def groups(self, frame: int) -> list[tuple[str, str]]:
         """Names and errors in a response that the client received."""

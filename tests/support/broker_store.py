@@ -1,4 +1,4 @@
-"""A broker that may lie, a proxy whose ACLs and quotas are its, and what keeps a mirror like it."""
+"""Brokers whose answers a test chooses, and mirrors of their ACLs and quotas."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.upstream.access import open_access
-from tests.support.acls import Shelf
+from tests.support.acls import MemoryAclStore
 from tests.support.fake_broker import ESCAPES, Body, Peer
 from tests.support.messages import response, written
 from tests.support.processes import PATIENCE_SECONDS
@@ -36,7 +36,7 @@ LIE = f"{ESCAPES}{PASSWORD}"
 
 def broker(*acls: Acl, handlers: dict[int, Body] | None = None, **more: Any) -> Peer:
     """An honest one; `handlers` answer some APIs otherwise."""
-    peer = Peer(shelf=Shelf(*acls), **more)
+    peer = Peer(acl_store=MemoryAclStore(*acls), **more)
     peer.versions[ALTER_QUOTAS] = (0, 1)
 
     def alter(version: int, body: bytes) -> bytes:
@@ -121,7 +121,7 @@ Entry = tuple[list[tuple[str, str | None]], dict[str, float]]
 
 
 def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.none) -> Body:
-    told = [
+    reported = [
         {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts],
             "values": [{"key": key, "value": number} for key, number in values.items()],
@@ -129,7 +129,7 @@ def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.none) -> Body:
         for parts, values in entries
     ]
     return lambda version, _: written(
-        response(DESCRIBE_QUOTAS, version, error_code=error, error_message=LIE, entries=told)
+        response(DESCRIBE_QUOTAS, version, error_code=error, error_message=LIE, entries=reported)
     )
 
 

@@ -1,4 +1,4 @@
-"""Fake brokers over real TCP: an honest one, one with SASL and ACLs, and one that lies.
+"""Fake brokers over real TCP: a correct one, one with SASL and ACLs, and a faulty one.
 
 python -m tests.support.fake_broker ID=HOST:PORT …: honest ones until stdin ends
 """
@@ -28,7 +28,7 @@ from proxy.wire.codec import request_type
 from proxy.wire.primitives import write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support import messages
-from tests.support.acls import Shelf
+from tests.support.acls import MemoryAclStore
 from tests.support.frames import response
 from tests.support.messages import written
 from tests.support.processes import PATIENCE_SECONDS, free_ports
@@ -183,7 +183,7 @@ class Peer(FakeBroker):
     )
     silent: set[int] = field(default_factory=set)  # type: ignore[assignment]  # by API
     """API keys whose requests are not answered."""
-    shelf: Shelf = field(default_factory=Shelf)
+    acl_store: MemoryAclStore = field(default_factory=MemoryAclStore)
     quotas: MemoryStore = field(default_factory=MemoryStore)
     rights: bool = True
     passwords: dict[str, str] | None = None
@@ -228,7 +228,7 @@ class _Conversation:
         rights = self._peer.rights
         if key == DESCRIBE_CLIENT_QUOTAS:
             return quota_api.answer(key, version, body, self._peer.quotas, authorized=rights)
-        acls = self._peer.shelf.administered()
+        acls = self._peer.acl_store.administered()
         return answer_about_acls(key, version, body, acls, may_describe=rights, may_alter=rights)
 
     def _handshake(self, mechanism: str, version: int) -> bytes:

@@ -149,7 +149,7 @@ def client(**more: Any) -> dict[str, Any]:
         "past_end_ms": 60_000,
         "failed_on": None,
         "ready_since": None,
-        "told_ms": 0,
+        "announced_ms": 0,
         "hosts": ["10.0.0.1"],
         "host_count": 3,
         "credential_lifetime_ms": 30_000,

@@ -1,7 +1,7 @@
-"""A connection between a client and a broker of made-up bytes, and the transcript of what it did.
+"""Playbook: one connection, fed with made-up bytes of both sides, and its transcript.
 
 The connection, its session, its mechanisms and what it offers are the real ones; the clock is
-`Play.now`. Nothing is read from a side that the connection paused, as sockets do it.
+`Playbook.now`. Nothing is read from a side that the connection paused, as sockets do it.
 """
 
 import struct
@@ -143,7 +143,7 @@ def everything(
 NOTHING: Final = Offer(routes={}, api_versions=None)
 
 
-class Play:
+class Playbook:
     """One connection; `take()` gives the transcript since it was last taken."""
 
     reads_bulk = True
@@ -162,7 +162,7 @@ class Play:
         sasl_max_receive_size: int = 524_288,
         rights: ConnectionRights | None = None,
         quotas: ConnectionQuotas | None = None,
-        room: MemoryBudget | None = None,
+        memory: MemoryBudget | None = None,
         logs_in: bool = False,
     ) -> None:
         self.now = NOW
@@ -178,9 +178,9 @@ class Play:
         self.raw = False
         """Whether answers come without headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
-        self.deliberations: list[LongTask] = []
+        self.long_tasks: list[LongTask] = []
         """Long work that was asked for and not done yet."""
-        self.thinks_at_once = True
+        self.runs_long_tasks_at_once = True
         self.waiting: list[Callable[[], None]] = []
         """What goes on when others have had their turn."""
         self.turns_come_at_once = True
@@ -209,7 +209,7 @@ class Play:
             failed_authentication_delay=0.1,
             quotas=quotas,
             logs_in=logs_in,
-            memory=room or MemoryBudget(),
+            memory=memory or MemoryBudget(),
         )
         self.connection = Connection(
             connection_id="c1",
@@ -249,26 +249,26 @@ class Play:
         self._unread["broker"] += b"".join(pieces)
         self._read("broker")
 
-    def tell(self, what: Callable[[Connection, float], None]) -> None:
+    def call(self, what: Callable[[Connection, float], None]) -> None:
         """Something else happens, as the relay would tell it."""
         if not self.connection.closed:
             what(self.connection, self.now)
             self.carry_out()
 
     def broker_connects(self) -> None:
-        self.tell(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
+        self.call(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
 
-    def think(self) -> None:
+    def run_long_tasks(self) -> None:
         """Do the long work that waits first."""
-        long_task = self.deliberations.pop(0)
+        long_task = self.long_tasks.pop(0)
         result = finish(long_task.steps)
-        self.tell(lambda connection, now: connection.done(long_task, result, now))
+        self.call(lambda connection, now: connection.done(long_task, result, now))
 
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
         assert deadline is not None
         self.now = deadline
-        self.tell(Connection.timer)
+        self.call(Connection.timer)
 
     # What came of it
 
@@ -324,8 +324,8 @@ class Play:
         for command in commands:
             self.commands.append(command)
             self._carry_out(command)
-        while self.deliberations and self.thinks_at_once:
-            self.think()
+        while self.long_tasks and self.runs_long_tasks_at_once:
+            self.run_long_tasks()
         if self.turns_come_at_once:
             self.turns_come_at_once = False  # what goes on comes back here
             while self.waiting:
@@ -360,15 +360,15 @@ class Play:
     ) -> None:
         match command:
             case AwaitTurn():
-                self.connection.await_turn(self._wait, self.tell)
+                self.connection.await_turn(self._wait, self.call)
             case GetIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
             case AwaitMemory(size):
-                self.log.append(f"seek room for {size}")
-                self.connection.await_memory(size, self.tell)
+                self.log.append(f"wait for memory: {size}")
+                self.connection.await_memory(size, self.call)
             case RunLongTask(long_task):
-                self.log.append("deliberate")
-                self.deliberations.append(long_task)
+                self.log.append("run long task")
+                self.long_tasks.append(long_task)
 
     def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
         self.waiting.append(go_on)
@@ -422,15 +422,15 @@ def whole_frame(data: bytearray, at: int) -> bytes | None:
     return bytes(data[at + 4 : at + 4 + size]) if 0 <= size <= len(data) - at - 4 else None
 
 
-def log_in(play: Play, *, version: int = 1, first_id: int = 1, **changes: object) -> None:
+def log_in(play: Playbook, *, version: int = 1, first_id: int = 1, **changes: object) -> None:
     """Authenticate with a token, two requests; `changes` are to its claims."""
     play.client(handshake(first_id, OAUTHBEARER))
     play.client(authenticate(first_id + 1, bearer(**changes), version))
 
 
-def logged_in(play: Play | None = None, *, version: int = 1, **changes: object) -> Play:
+def logged_in(play: Playbook | None = None, *, version: int = 1, **changes: object) -> Playbook:
     """A connection past its login, whose transcript begins after it."""
-    play = play or Play()
+    play = play or Playbook()
     log_in(play, version=version, first_id=1, **changes)
     assert isinstance(play.connection.session.state, Authenticated), play.log
     play.take()
@@ -438,7 +438,7 @@ def logged_in(play: Play | None = None, *, version: int = 1, **changes: object) 
 
 
 def log_in_by_scram(
-    play: Play,
+    play: Playbook,
     *,
     version: int | None,
     first_id: int = 1,

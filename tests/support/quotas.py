@@ -32,7 +32,7 @@ from proxy.worker.quota_service import QuotaService
 from tests.support.authorization import Rights
 from tests.support.frames import request, response
 from tests.support.messages import large, request_body, small
-from tests.support.playbook import Play, everything, logged_in, whole_frame
+from tests.support.playbook import Playbook, everything, logged_in, whole_frame
 
 # A store in memory: the plain reading of `QuotaStore`'s laws
 
@@ -87,7 +87,7 @@ class Quoted:
             clock=clock,
         )
         offer = everything(rewritten=rewritten, metered=True)
-        self.play = Play(quotas=self.service, offer=offer, rights=rights, **more)
+        self.play = Playbook(quotas=self.service, offer=offer, rights=rights, **more)
         # the first moment of a sample, so that the window is ten seconds long
         self.play.now = float(int(self.play.now))
         logged_in(self.play)
@@ -95,10 +95,10 @@ class Quoted:
     def tick(self) -> None:
         self.service.read()
         if self.service.take_over():
-            self.play.tell(Connection.quotas_changed)
+            self.play.call(Connection.quotas_changed)
 
     @property
-    def told(self) -> Any:
+    def reported(self) -> Any:
         """The last response, decoded by what it answers."""
         frame = self.play.received[-1]
         key, version = self.play.asked[int.from_bytes(frame[:4])]
@@ -106,8 +106,8 @@ class Quoted:
 
     @property
     def throttle_time_ms(self) -> int:
-        told: float = self.told.throttle_time.total_seconds()
-        return round(told * 1_000)
+        reported: float = self.reported.throttle_time.total_seconds()
+        return round(reported * 1_000)
 
 
 def answer(key: int, version: int, correlation_id: int, *, filled: bool = False) -> bytes:
@@ -147,7 +147,7 @@ T1 = uuid.UUID(int=1)
 class Broker:
     """What the broker says of its topics, and what it does, by the frames it was sent."""
 
-    def __init__(self, play: Play) -> None:
+    def __init__(self, play: Playbook) -> None:
         self._play = play
         self._seen = 0
         self.topics: dict[str, tuple[uuid.UUID | None, int]] = {}
@@ -251,7 +251,7 @@ class Limited:
         table = UsageTable(1, WindowConfig(), rows=64)
         self.service = QuotaService(Quotas.model_validate({"mode": mode}), self.store, table, 0)
         offer = everything(rewritten=frozenset(), metered=True)
-        self.play = Play(quotas=self.service, offer=offer, rights=rights)
+        self.play = Playbook(quotas=self.service, offer=offer, rights=rights)
         self.play.now = float(int(self.play.now))
         logged_in(self.play)
         self.broker = Broker(self.play)
@@ -261,12 +261,12 @@ class Limited:
         """The answer, as the client reads it."""
         self.send(key, version, body)
         self.broker.answer()
-        return self.told(key, version)
+        return self.reported(key, version)
 
     def send(self, key: int, version: int, body: Any) -> None:
         self.play.client(request(key, version, next(self._ids), encode(body)))
 
-    def told(self, key: int, version: int) -> Any:
+    def reported(self, key: int, version: int) -> Any:
         frame = self.play.received[-1]
         return decode(response_type(key, version), frame, 4 + response_header_version(key, version))
 
@@ -391,8 +391,8 @@ def describe(
         for kind, match_type, match in components
     ]
     body = request_body(DESCRIBE_CLIENT_QUOTAS, version, components=wanted, strict=strict)
-    told = quota_api.answer(DESCRIBE_CLIENT_QUOTAS, version, body, store, authorized=authorized)
-    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, version), told)
+    reported = quota_api.answer(DESCRIBE_CLIENT_QUOTAS, version, body, store, authorized=authorized)
+    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, version), reported)
     if response.error_code.value:
         assert response.entries is None
         return response.error_code.value, response.error_message

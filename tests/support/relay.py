@@ -51,7 +51,7 @@ from tests.support.frames import (
     metadata,
     response,
 )
-from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Play, Recorder, everything
+from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Playbook, Recorder, everything
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import FAKE_SECRET, alice, cache_of, ed_key
 
@@ -81,7 +81,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class Shell:
     """What a worker is to the relay, for one broker's address."""
 
-    play: Play
+    play: Playbook
     broker_port: int
     offer: Offer
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -200,10 +200,10 @@ def relayed(
     receive_buffer: int | None = None,
     secured: Secured | None = None,
     rights: ConnectionRights | None = None,
-) -> Play:
+) -> Playbook:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
     # by the relay's own clock: a machine that has been up for a day would find the keys too old
-    play = Play(rights=rights, keys=cache_of(ed_key(), now=monotonic()))
+    play = Playbook(rights=rights, keys=cache_of(ed_key(), now=monotonic()))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -270,8 +270,8 @@ def is_closed(log: list[str]) -> bool:
 
 
 @dataclass
-class Witness(Recorder):
-    """What the observer is told, from a connection's beginning."""
+class ListenerRecorder(Recorder):
+    """Recorder that a listener can have as its observer."""
 
     def opened(self, connection: Connection, now: float) -> None:
         del connection, now
@@ -307,7 +307,7 @@ class Services:
 
 
 @dataclass
-class Front:
+class RunningListener:
     """A listener that accepts, a broker behind it, and what was observed."""
 
     listener: Listener
@@ -321,7 +321,7 @@ class Front:
         name = "localhost" if tls else None
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name)
 
-    async def who(self, tls: ssl.SSLContext | None = None) -> str:
+    async def principal(self, tls: ssl.SSLContext | None = None) -> str:
         """The principal of a client whose Metadata reached the broker; or what came instead."""
         self.log.clear()
         writer = None
@@ -344,7 +344,7 @@ def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
 
 
 def listen(
-    directory: Path, given: dict[str, Any], test: Callable[[Front], Awaitable[None]]
+    directory: Path, given: dict[str, Any], test: Callable[[RunningListener], Awaitable[None]]
 ) -> None:
     """Run `test` with a listener of these settings."""
 
@@ -361,14 +361,14 @@ def listen(
             tls=tls,
         )
         log: list[str] = []
-        listener.observer = Witness(log)  # type: ignore[assignment]  # an observer, if not that one
+        listener.observer = ListenerRecorder(log)  # type: ignore[assignment]  # an observer, if not that one
         async with FakeBroker() as broker:
             upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
             endpoint = Endpoint(listener, lambda: upstream)
             server = await services.loop.create_server(endpoint.client, sock=listening())
             port = server.sockets[0].getsockname()[1]
             try:
-                await test(Front(listener, port, broker, log))
+                await test(RunningListener(listener, port, broker, log))
             finally:
                 server.close()
                 for client in list(listener.clients):

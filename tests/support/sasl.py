@@ -222,7 +222,7 @@ class Issuer:
     def __init__(self) -> None:
         self._rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self._ec = ec.generate_private_key(ec.SECP256R1())
-        self._stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._wrong_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
     def jwks(self) -> dict[str, Any]:
         """The public keys (RFC 7517)."""
@@ -267,10 +267,10 @@ class Issuer:
         signing_key = self._ec if algorithm.startswith("ES") else self._rsa
         return jwt.encode(present, signing_key, algorithm=algorithm, headers=header)
 
-    def mint_by_stranger(self, sub: str = "alice") -> str:
+    def mint_with_wrong_key(self, sub: str = "alice") -> str:
         """Signed with a key that nobody published, under a published kid."""
         return jwt.encode(
-            self._payload(sub), self._stranger, algorithm="RS256", headers={"kid": RSA_KID}
+            self._payload(sub), self._wrong_key, algorithm="RS256", headers={"kid": RSA_KID}
         )
 
     def mint_unsigned(self, sub: str = "alice") -> str:

@@ -53,7 +53,7 @@ def session(number: int = 1, **changes: Any) -> SessionFacts:
         "client_id": "app-1",
         "client_software_name": "librdkafka",
         "client_software_version": "2.6.1",
-        "told_of_lifetime": True,
+        "lifetime_announced": True,
         "reauthentications": 2,
         "session_lifetime_ms": 3_600_000,
         "lifetime_left_s": 1_800.0,
@@ -99,9 +99,11 @@ def listener(**changes: Any) -> dict[str, Any]:
 
 
 def overview(*sessions: SessionFacts, **workers: WorkerFacts) -> Overview:
-    told = {int(name.removeprefix("worker")): facts for name, facts in workers.items()}
+    reported = {int(name.removeprefix("worker")): facts for name, facts in workers.items()}
     return Overview(
-        taken_ms=NOW_MS, workers=told or {0: WorkerFacts(listeners=[listener()])}, sessions=sessions
+        taken_ms=NOW_MS,
+        workers=reported or {0: WorkerFacts(listeners=[listener()])},
+        sessions=sessions,
     )
 
 
@@ -150,7 +152,7 @@ def _of_crowd(number: int, principals: int) -> SessionFacts:
         client_id=f"{team}-{number % 40}",
         client_software_name=software[0],
         client_software_version=software[1],
-        told_of_lifetime=not old,
+        lifetime_announced=not old,
         reauthentications=0 if old else number % 9,
         lifetime_left_s=None if number % 53 == 0 else float(number * 37 % 3_700 - 100),
         throttle_left_s=float(number % 100 - 90) if number % 13 == 0 else None,

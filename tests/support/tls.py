@@ -136,7 +136,7 @@ BOTH = Secured(client=FRONT.client, clients=FRONT.clients, brokers=BACK.brokers,
 # Both ends of TLS without a socket: a client, and the transport under test
 
 
-class Ear:
+class ReceivingSide:
     """A side that listens."""
 
     peer_has_unsent = False
@@ -221,7 +221,7 @@ class Server:
     """The transport under test, and all that it has to do with; a client is to come."""
 
     def __init__(self) -> None:
-        self.ear = Ear()
+        self.ear = ReceivingSide()
         self.turns = Turns()
         self.to_client = ssl.MemoryBIO()
         self.wire = Wire(self.to_client)

@@ -1,4 +1,4 @@
-"""What the proxy logs in with and to: a broker that wants a login, a token endpoint."""
+"""Upstream logins: a broker that requires one, and a token endpoint."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ from tests.support.fake_broker import (
 )
 from tests.support.frames import fetch, produce, response
 from tests.support.kafka.wire_client import Outcome, WireClient
-from tests.support.playbook import Play, logged_in
+from tests.support.playbook import Playbook, logged_in
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 from tests.support.proxy_process import ProxyProcess
 
@@ -43,21 +43,21 @@ from tests.support.proxy_process import ProxyProcess
 PROXY_LOGIN = PlainClient("proxy", "secret")
 
 
-def waiting_play() -> Play:
+def waiting_play() -> Playbook:
     """A client has asked for something, and the broker is connected but knows nobody yet."""
-    play = logged_in(Play(logs_in=True))
+    play = logged_in(Playbook(logs_in=True))
     play.client(fetch(3))
     assert play.take() == ["connect", "GetIdentity"]
     return play
 
 
-def identify(play: Play, exchange: ClientExchange = PROXY_LOGIN) -> None:
-    play.tell(lambda connection, now: connection.identified(exchange, now))
+def identify(play: Playbook, exchange: ClientExchange = PROXY_LOGIN) -> None:
+    play.call(lambda connection, now: connection.identified(exchange, now))
 
 
-def derived(play: Play, derive: DeriveKeys) -> None:
+def derived(play: Playbook, derive: DeriveKeys) -> None:
     token = derive.work()
-    play.tell(lambda connection, now: connection.derived(token, now))
+    play.call(lambda connection, now: connection.derived(token, now))
 
 
 def offers(*mechanisms: str, error_code: int = 0) -> bytes:
@@ -75,14 +75,14 @@ def lets_in(lifetime_ms: int = 0, *, token: bytes = b"", error_code: int = 0) ->
     return response(0, b"\0" + body)
 
 
-def log_in(play: Play, lifetime_ms: int = 0) -> None:
+def log_in(play: Playbook, lifetime_ms: int = 0) -> None:
     """Let the broker say yes to all."""
     identify(play)
     play.broker(offers("PLAIN"))
     play.broker(lets_in(lifetime_ms))
 
 
-def connected(lifetime_ms: int = 0) -> Play:
+def connected(lifetime_ms: int = 0) -> Playbook:
     """A client whose first request was answered."""
     play = waiting_play()
     log_in(play, lifetime_ms)
@@ -91,7 +91,7 @@ def connected(lifetime_ms: int = 0) -> Play:
     return play
 
 
-def close_reason(play: Play) -> CloseReason:
+def close_reason(play: Playbook) -> CloseReason:
     [close] = [one for one in play.commands if isinstance(one, Close)]
     return close.reason
 

@@ -121,7 +121,7 @@ def session_row(one: SessionFacts) -> tuple[Markup, ...]:
         _two(name(one.connection_id), where),
         joined((name(one.principal), tag("small", name(one.mechanism)))),
         _two(_left(one.lifetime_left_s, endless=one.principal is not None), one.enforcement),
-        _two(_capability_of(one.told_of_lifetime, one.reauthentications), state),
+        _two(_capability_of(one.lifetime_announced, one.reauthentications), state),
         joined(
             (name(one.client_id), tag("small", name(software(one)), " ", name(one.client_host)))
         ),

@@ -45,7 +45,7 @@ class SessionFacts(NamedTuple):
     client_id: str | None
     client_software_name: str | None
     client_software_version: str | None
-    told_of_lifetime: bool | None
+    lifetime_announced: bool | None
     """True if a lifetime can be announced to the client (SaslAuthenticate v1+): it can
     re-authenticate. None: not known yet, or the listener is without SASL."""
     reauthentications: int

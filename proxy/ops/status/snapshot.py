@@ -224,7 +224,7 @@ def counts(sessions: Iterable[SessionFacts]) -> Counts:
         sessions=len(every),
         expired=sum(one.lifetime_left_s is not None and one.lifetime_left_s < 0 for one in every),
         endless=sum(one.principal is not None and one.lifetime_left_s is None for one in every),
-        cannot_reauthenticate=sum(one.told_of_lifetime is False for one in every),
+        cannot_reauthenticate=sum(one.lifetime_announced is False for one in every),
         reauthentications=sum(one.reauthentications for one in every),
         throttled=sum(
             one.throttle_left_s is not None and one.throttle_left_s > -THROTTLED_LATELY_S

@@ -12,7 +12,7 @@ from pathlib import Path
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.quota.store import Changes
 from proxy.store.brokers.administration import Brokers
-from proxy.store.interface import Begun, StoreError
+from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ class BrokerStore(SqliteMirror):
     If brokers refuse a part of a change, the other part is mirrored.
     """
 
-    def __init__(self, path: Path, brokers: Brokers, begun: Begun | None = None) -> None:
-        """`path` is the file of the mirror; with `begun`, it must be the store of that start."""
-        super().__init__(path, begun)
+    def __init__(self, path: Path, brokers: Brokers, start: StoreStart | None = None) -> None:
+        """`path` is the file of the mirror; with `start`, it must be the store of that start."""
+        super().__init__(path, start)
         self._brokers = brokers
 
     def create_acls(self, acls: Collection[Acl]) -> int:

@@ -27,7 +27,7 @@ from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
 from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.store.brokers.administration import Administration, reason_of
-from proxy.store.interface import Begun
+from proxy.store.interface import StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import ProxyTls, Tls
 from proxy.tls.reload import follow as follow_certificates
@@ -144,21 +144,21 @@ class Follower:
 
 
 def run(
-    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> int:
     """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, begun, lifeline, heartbeat))
+    asyncio.run(_follow(settings, tls, start, lifeline, heartbeat))
     return 0
 
 
 async def _follow(
-    settings: config.Config, tls: Tls | None, begun: Begun, lifeline: int, heartbeat: Heartbeat
+    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> None:
     """Run the follower. Raises any error of its tasks: the parent then starts another process."""
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline, heartbeat)
     access = open_access(settings.upstream, tls)
-    with closing(SqliteMirror(settings.store.path(), begun)) as mirror:
+    with closing(SqliteMirror(settings.store.path(), start)) as mirror:
         work = [Follower(mirror, settings, access).run()]
         if tls is not None:
             work.append(follow_certificates(ProxyTls(listeners={}, upstream=tls)))

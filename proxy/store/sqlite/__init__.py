@@ -4,7 +4,7 @@ import logging
 from time import monotonic
 from typing import Final
 
-from proxy.store.interface import Begun, Mirror, StoreError
+from proxy.store.interface import Mirror, StoreError, StoreStart
 from proxy.store.sqlite.acls import SqliteAcls
 from proxy.store.sqlite.credentials import SqliteCredentials
 from proxy.store.sqlite.quotas import SqliteQuotas
@@ -20,11 +20,11 @@ _NEVER_KNOWN: Final = (
 class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
     """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
 
-    def begin(self) -> Begun:
+    def begin(self) -> StoreStart:
         """Start the proxy with this store: a mirror becomes its own store. Raises StoreError."""
         if (mirror := self.mirror()) is not None:
             self._make_its_own(mirror)
-        return Begun(identity=self._identity, at=monotonic())
+        return StoreStart(identity=self._identity, at=monotonic())
 
     def _make_its_own(self, mirror: Mirror) -> None:
         if mirror.asked_at is None:

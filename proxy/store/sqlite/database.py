@@ -6,8 +6,8 @@ Rules:
   file therefore has a rollback journal and not a WAL: readers of a WAL write to its index, and
   SQLite would apply the WAL of a replaced file to the new one.
 - The replacement of the file is noticed at the next read or write.
-- A store opened with a start (`Begun`) never creates a file or changes its schema, and reads no
-  other store.
+- A store opened with a `StoreStart` never creates a file or changes its schema, and reads no other
+  store.
 
 A write has a connection of its own, so that readers never wait for a sync of the disk, except while
 the changes are copied to the file.
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from proxy.file_signature import Signature, signature_of
-from proxy.store.interface import Begun, StoreError
+from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_version
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,8 @@ class _Seen(NamedTuple):
 class Database:
     """Connections to the tables of one file."""
 
-    def __init__(self, path: Path, begun: Begun | None = None) -> None:
-        """Open the file. With `begun`, it must be the store of that start.
+    def __init__(self, path: Path, start: StoreStart | None = None) -> None:
+        """Open the file. With `start`, it must be the store of that start.
 
         Without it, the file is created if there is none, and its schema is brought up to date.
         Raises StoreError.
@@ -74,9 +74,9 @@ class Database:
         self._journal: Signature = None
         """Signature of the journal of an interrupted write, as of the last read; None if there was
         none."""
-        self._begun = begun
-        if begun is not None:
-            self._identity = begun.identity
+        self._start = start
+        if start is not None:
+            self._identity = start.identity
         else:
             with self.explained():
                 self._identity = self._prepared()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from proxy.acl.model import Acl
 from proxy.quota.model import Quotas
 from proxy.quota.store import Changes
-from proxy.store.interface import Begun, Mirror, StoreError
+from proxy.store.interface import Mirror, StoreError, StoreStart
 from proxy.store.sqlite import SqliteStore, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
@@ -35,7 +35,7 @@ class Versions(NamedTuple):
 class SqliteMirror(SqliteStore):
     """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
-    def begin(self) -> Begun:
+    def begin(self) -> StoreStart:
         """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
         with self.writing() as connection:
             if not _is_mirror(connection) and _has_its_own(connection):
@@ -47,15 +47,15 @@ class SqliteMirror(SqliteStore):
             # Their times are monotonic seconds, which restart with the machine
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
-        return Begun(identity=self._identity, at=monotonic())
+        return StoreStart(identity=self._identity, at=monotonic())
 
     def mirror(self) -> Mirror:
         """Return the state of the copy; one of before the start counts as unknown."""
         found = super().mirror()
         if found is None:
             return Mirror(problem=f"{self._path}: {_NO_MIRROR}")
-        at, begun = found.asked_at, self._begun
-        if at is not None and begun is not None and not begun.at <= at <= monotonic():
+        at, start = found.asked_at, self._start
+        if at is not None and start is not None and not start.at <= at <= monotonic():
             return Mirror(problem=found.problem)
         return found
 

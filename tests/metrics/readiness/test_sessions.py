@@ -135,7 +135,7 @@ COMPARED = (
     "reauthentications",
     "used_ms",
     "longest_gap_ms",
-    "told_ms",
+    "announced_ms",
     "would_be_kills",
     "requests",
     "ended_by",
@@ -188,7 +188,7 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
 ) -> None:
     """Its first events are in files that are gone; whatever is left is used."""
     late = [each for each in population if each.sequence > 1]
-    used = ("connection_id", "authentications", "used_ms", "told_ms", "authenticate_version")
+    used = ("connection_id", "authentications", "used_ms", "announced_ms", "authenticate_version")
 
     def known(given: list[SessionEvent]) -> set[tuple[Any, ...]]:
         found = answers(given).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
@@ -239,9 +239,9 @@ def intervals_of(given: Iterable[SessionEvent], *, complete: bool = False) -> In
 
 
 def test_the_intervals_of_either_view_are_the_same(population: list[SessionEvent]) -> None:
-    told = intervals_of(each for each in population if not is_summary(each))
-    assert len(told) > 100
-    same_intervals(told, intervals_of(each for each in population if is_summary(each)))
+    reported = intervals_of(each for each in population if not is_summary(each))
+    assert len(reported) > 100
+    same_intervals(reported, intervals_of(each for each in population if is_summary(each)))
 
 
 def test_where_events_tell_all_the_lists_of_summary_rows_need_not_be_read(

@@ -36,7 +36,7 @@ DAY = 20_771
         ),
         ({"verdict": "unproven"}, "speaks v1 or later, was never given a lifetime"),
         (
-            {"verdict": "unproven", "told_ms": 900_000},
+            {"verdict": "unproven", "announced_ms": 900_000},
             "was given a lifetime, but never stayed to its end",
         ),
         ({"verdict": "unknown"}, "never logged in"),

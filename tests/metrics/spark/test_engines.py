@@ -66,12 +66,12 @@ def amiss(seed: int) -> Iterator[str]:
 def cases() -> list[str]:
     """The connections of other tests, and denials."""
     given = [replace(each, connection_id=name) for name, events, _ in STANDINGS for each in events]
-    told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
+    reported = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
     given += [
-        login(connection_id="repaired", **told),
-        later(EventKind.WOULD_BE_KILLED, 16, connection_id="repaired", **told),
+        login(connection_id="repaired", **reported),
+        later(EventKind.WOULD_BE_KILLED, 16, connection_id="repaired", **reported),
         later(EventKind.REAUTHENTICATED, 1500, connection_id="repaired", authentications=2,
-              sequence=2, **told),
+              sequence=2, **reported),
         later(EventKind.DENIED, 3, operation="READ", resource_type="TOPIC", resource_name="a"),
     ]  # fmt: skip
     return [*map(to_json_line, given), *(line for line, _ in LINES)]

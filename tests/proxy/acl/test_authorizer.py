@@ -29,8 +29,10 @@ class Desk:
     """An authorizer, and what it told."""
 
     def __init__(self, *acls: Acl, mode: AuthorizerMode = AuthorizerMode.ENFORCE) -> None:
-        self.told: list[Denial] = []
-        self.authorizer = Authorizer(AclIndex(acls, version=1), mode=mode, report=self.told.append)
+        self.reported: list[Denial] = []
+        self.authorizer = Authorizer(
+            AclIndex(acls, version=1), mode=mode, report=self.reported.append
+        )
         self.alice: IndexAuthority = self.authorizer.authority(ALICE, ADDRESS)
         typed: ClientAuthority = self.alice
         assert typed is self.alice
@@ -43,7 +45,7 @@ def test_a_denial_is_told_with_what_denied_it() -> None:
     rule = acl("secret", permission=DENY)
     desk = Desk(rule)
     assert not desk.alice.may(READ, TOPIC, "secret")
-    assert desk.told == [
+    assert desk.reported == [
         Denial(
             principal=ALICE,
             host=ADDRESS,
@@ -60,7 +62,7 @@ def test_what_is_merely_cut_from_a_list_is_neither_told_nor_counted() -> None:
     desk = Desk()
     assert not desk.alice.may(DESCRIBE, TOPIC, "orders", report=False)
     assert desk.alice.operations(TOPIC, "orders") == 0
-    assert desk.told == []
+    assert desk.reported == []
     assert sum(desk.authorizer.counts.denied) == 0
 
 
@@ -93,7 +95,7 @@ def test_audit_lets_everything_through_and_tells_what_it_would_deny() -> None:
     assert desk.alice.may(WRITE, TOPIC, "orders")
     assert desk.alice.may(WRITE, TOPIC, "hidden", report=False)
     assert desk.alice.may_any(WRITE, TOPIC)
-    assert [(one.name, one.would_be) for one in desk.told] == [("orders", True), ("*", True)]
+    assert [(one.name, one.would_be) for one in desk.reported] == [("orders", True), ("*", True)]
     assert desk.authorizer.counts.would_be_denied[WRITE] == 2
     assert sum(desk.authorizer.counts.denied) == 0
 
@@ -102,7 +104,7 @@ def test_audit_lets_nobody_change_rights() -> None:
     """Whoever could change ACLs or passwords would have every right when they are enforced."""
     desk = Desk(acl("x", Operation.ALL), mode=AuthorizerMode.AUDIT)
     assert not desk.alice.may_administer(Operation.ALTER)
-    assert [(one.name, one.would_be) for one in desk.told] == [(CLUSTER_NAME, False)]
+    assert [(one.name, one.would_be) for one in desk.reported] == [(CLUSTER_NAME, False)]
     counts = desk.authorizer.counts
     assert (counts.denied[Operation.ALTER], sum(counts.would_be_denied)) == (1, 0)
     desk.change(acl(CLUSTER_NAME, Operation.ALTER, resource_type=ResourceType.CLUSTER))
@@ -115,7 +117,7 @@ def test_off_asks_nothing() -> None:
     assert desk.alice.may(READ, TOPIC, "orders")
     assert desk.alice.may_any(READ, TOPIC)
     assert desk.alice.may_every(READ, TOPIC, "")
-    assert desk.told == []
+    assert desk.reported == []
 
 
 def test_a_right_to_every_name_that_begins_so() -> None:
@@ -123,7 +125,7 @@ def test_a_right_to_every_name_that_begins_so() -> None:
     assert desk.alice.may_every(READ, TOPIC, "orders-")
     assert not desk.alice.may_every(READ, TOPIC, "o")
     assert not desk.alice.may_every(READ, TOPIC, "", report=False)
-    assert [one.name for one in desk.told] == ["o*"]
+    assert [one.name for one in desk.reported] == ["o*"]
     desk.change(acl("*"))
     assert desk.alice.may_every(READ, TOPIC, "")
     desk.change(acl("*"), acl("orders-secret", permission=DENY))
@@ -135,7 +137,7 @@ def test_a_right_to_every_name_that_begins_so() -> None:
 def test_a_right_to_every_name_is_audited() -> None:
     desk = Desk(mode=AuthorizerMode.AUDIT)
     assert desk.alice.may_every(READ, TOPIC, "")
-    assert [(one.name, one.would_be) for one in desk.told] == [("*", True)]
+    assert [(one.name, one.would_be) for one in desk.reported] == [("*", True)]
 
 
 def test_authorized_operations_are_those_that_kafka_tells_of() -> None:

@@ -58,16 +58,16 @@ def test_kinds_are_told_apart() -> None:
 def test_invented_names_are_told_as_others() -> None:
     """A client that asks for ever other names fills neither memory nor log; others are heard."""
     denials = Denials(interval=60, max_kinds_of_principal=50)
-    told = [
+    reported = [
         notice
         for number in range(10_000)
         if (notice := denials.note(replace(DENIAL, name=f"n{number}"), number / 10_000))
     ]
-    assert len(told) == 51
-    assert [one.others for one in told] == [False] * 50 + [True]
+    assert len(reported) == 51
+    assert [one.others for one in reported] == [False] * 50 + [True]
     assert len(denials) == 51
     assert denials.note(replace(DENIAL, principal="User:bob"), 1.0) is not None
-    assert sum(one.count for one in [*told, *denials.rest(2.0)]) == 10_000
+    assert sum(one.count for one in [*reported, *denials.rest(2.0)]) == 10_000
 
 
 def test_many_principals_are_bounded_too() -> None:
@@ -86,16 +86,16 @@ def test_many_principals_are_bounded_too() -> None:
 def test_no_denial_is_lost_from_the_numbers(steps: list[tuple[int, int, int, bool]]) -> None:
     """Whatever the bounds: notices add up, and one kind is told once per interval."""
     denials = Denials(interval=60, max_kinds_of_principal=3, max_kinds=6)
-    now, told, last = 0.0, 0, dict[tuple[str, str, bool], float]()
+    now, reported, last = 0.0, 0, dict[tuple[str, str, bool], float]()
     for name, principal, pause, sweeps in steps:
         now += pause
         notices = denials.sweep(now) if sweeps else []
         noted = denials.note(replace(DENIAL, name=str(name), principal=str(principal)), now)
         for notice in [*notices, *([noted] if noted else [])]:
-            told += notice.count
+            reported += notice.count
             if not notice.others:
                 kind = (notice.denial.principal, notice.denial.name, notice.others)
                 assert now - last.get(kind, -60.0) >= 60
                 last[kind] = now
-    assert told + sum(one.count for one in denials.rest(now)) == len(steps)
+    assert reported + sum(one.count for one in denials.rest(now)) == len(steps)
     assert len(denials) <= 6 + 2

@@ -17,7 +17,7 @@ from proxy.admin import (
 )
 from proxy.admin.client import parse_servers
 from proxy.errors import ConfigError
-from tests.support.acls import Shelf, acl
+from tests.support.acls import MemoryAclStore, acl
 from tests.support.fake_broker import CREATE, DELETE, DESCRIBE, Peer, against
 from tests.support.processes import PATIENCE_SECONDS, turns
 
@@ -38,7 +38,7 @@ def test_acls_go_there_and_back(version: int) -> None:
         assert [one.values() for one in result.values().values()] == [(both[0],), ()]
 
     against(peer, work)
-    assert peer.shelf.acls == {both[1]}
+    assert peer.acl_store.acls == {both[1]}
     assert {(DESCRIBE, version), (CREATE, version), (DELETE, version)} <= {*peer.requests}
     assert peer.connections == 1
 
@@ -58,7 +58,7 @@ def test_each_item_has_its_own_result() -> None:
 
     peer = Peer()
     against(peer, work)
-    assert peer.shelf.acls == {good}
+    assert peer.acl_store.acls == {good}
 
 
 def test_what_is_denied() -> None:
@@ -88,7 +88,7 @@ def test_many_go_in_several_requests() -> None:
     peer = Peer()
     against(peer, work)
     assert peer.seen(CREATE) == 3
-    assert peer.shelf.acls == {*many}
+    assert peer.acl_store.acls == {*many}
 
 
 def test_version_0_has_no_prefixed_patterns() -> None:
@@ -105,7 +105,7 @@ def test_version_0_has_no_prefixed_patterns() -> None:
             described.values()
 
     against(peer, work)
-    assert peer.shelf.acls == set()
+    assert peer.acl_store.acls == set()
 
 
 def test_an_older_broker_is_asked_as_it_says() -> None:
@@ -230,7 +230,7 @@ def test_several_tasks_share_a_client() -> None:
         found = await asyncio.gather(*(client.describe_acls() for _ in range(20)))
         assert [one.values() for one in found] == [(acl(),)] * 20
 
-    peer = Peer(shelf=Shelf(acl()))
+    peer = Peer(acl_store=MemoryAclStore(acl()))
     against(peer, work)
     assert peer.connections == 1
 

@@ -34,19 +34,19 @@ def test_scram(mechanism: ScramMechanism, version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("login", "told"),
+    ("login", "reported"),
     [
         (Scram(username="alice", password="wrong"), "SASL_AUTHENTICATION_FAILED"),
         (None, "closed the connection instead of answering; does it want a login?"),
     ],
     ids=["a wrong password", "none"],
 )
-def test_strangers_are_not_let_in(login: Login | None, told: str) -> None:
+def test_a_login_that_is_refused(login: Login | None, reported: str) -> None:
     async def work(client: AdminClient) -> None:
         with pytest.raises((AuthenticationFailed, BrokerUnavailable)) as caught:
             await client.describe_acls()
         assert "wrong" not in str(caught.value)
-        assert told in str(caught.value)
+        assert reported in str(caught.value)
 
     against(Peer(passwords={"alice": "alice-secret"}), work, login=login)
 

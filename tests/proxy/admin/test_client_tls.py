@@ -113,7 +113,7 @@ def test_none_where_there_is_tls() -> None:
         ("15030300020246", TRUSTING, "no version of TLS in common"),
     ],
 )
-def test_what_a_stranger_says(first: str, tls: ssl.SSLContext | None, problem: str) -> None:
+def test_an_answer_that_is_not_kafkas(first: str, tls: ssl.SSLContext | None, problem: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65_536)
         writer.write(bytes.fromhex(first))

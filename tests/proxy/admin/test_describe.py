@@ -15,7 +15,7 @@ from proxy.admin import (
     UnsupportedVersion,
 )
 from proxy.admin.connection import MAX_IN_FLIGHT
-from tests.support.acls import Shelf, acl
+from tests.support.acls import MemoryAclStore, acl
 from tests.support.fake_broker import Peer, against
 from tests.support.processes import turns, until
 
@@ -28,7 +28,7 @@ ALICES, BOBS = acl("a"), acl("b", "User:bob")
 
 
 def peer_of(versions: tuple[int, int], **fields: object) -> Peer:
-    peer = Peer(shelf=Shelf(ALICES, BOBS), **fields)  # type: ignore[arg-type]
+    peer = Peer(acl_store=MemoryAclStore(ALICES, BOBS), **fields)  # type: ignore[arg-type]
     peer.versions[DESCRIBE] = versions
     return peer
 

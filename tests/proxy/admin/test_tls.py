@@ -50,7 +50,7 @@ def shake_hands(
 
 AUTHORITY, OTHERS = Authority(), Authority("others")
 SERVER = server_context(AUTHORITY.issue("broker"))
-STRANGER = server_context(OTHERS.issue("broker"))
+UNTRUSTED = server_context(OTHERS.issue("broker"))
 WITH_CLIENTS = server_context(AUTHORITY.issue("broker"), clients_of=AUTHORITY)
 ME = AUTHORITY.issue("me")
 ENCRYPTED = ME.encrypted("key-secret")
@@ -83,7 +83,7 @@ def test_whoever_comes_from_the_truststore_is_trusted_and_nobody_else(
     found = context(tmp_path, *lines)
     shake_hands(found, SERVER)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"self-signed|issuer"):
-        shake_hands(found, STRANGER)
+        shake_hands(found, UNTRUSTED)
 
 
 def test_several_authorities(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_several_authorities(tmp_path: Path) -> None:
         ("ssl.truststore.type=PEM", f"ssl.truststore.certificates={value(both)}"),
         (*trusting(store, "PKCS12"), f"ssl.truststore.password={PASSWORD}"),
     ):
-        for server in (SERVER, STRANGER):
+        for server in (SERVER, UNTRUSTED):
             shake_hands(context(tmp_path, *lines), server)
 
 
@@ -164,7 +164,7 @@ def test_the_certificate_must_be_for_the_host_unless_told_otherwise(
     anybody = context(tmp_path, *trust, f"{key}=")
     shake_hands(anybody, SERVER, "elsewhere")
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(anybody, STRANGER, "elsewhere")
+        shake_hands(anybody, UNTRUSTED, "elsewhere")
 
 
 @pytest.mark.parametrize(

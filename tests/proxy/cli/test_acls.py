@@ -238,7 +238,7 @@ def test_what_programs_get(store: Path) -> None:
 
 
 def test_tables_cannot_be_steered(store: Path) -> None:
-    """A name comes from a stranger: neither the terminal nor rich's markup may obey it."""
+    """A name is chosen by a client: neither the terminal nor rich's markup may obey it."""
     put(store, acl("[red]x\x1b[2J"))
     result = run("list", "--store", store)
     assert result.exit_code == 0

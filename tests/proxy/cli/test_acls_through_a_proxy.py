@@ -32,11 +32,11 @@ def through(peer: Peer, tmp_path: Path) -> list[str]:
 
 def test_through_a_proxy(peer: Peer, through: list[str]) -> None:
     assert run("add", "--topic", "t", *ALICE, "--operation", "Read", *through).exit_code == 0
-    assert peer.shelf.acls == {acl()}
+    assert peer.acl_store.acls == {acl()}
     [row] = rows(run("list", *through, "--output", "json"))
     assert (row["name"], row["operation"]) == ("t", "READ")
     assert run("remove", "--topic", "t", "--force", *through).exit_code == 0
-    assert peer.shelf.acls == set()
+    assert peer.acl_store.acls == set()
 
 
 def test_refused_by_a_proxy(peer: Peer, through: list[str]) -> None:
@@ -63,7 +63,7 @@ def test_many_principals_in_one_round_trip(
 ) -> None:
     """Where the other end has KIP-888; else one after the other, and nobody notices."""
     peer.versions[29] = (0, highest)
-    peer.shelf.acls = {acl("a"), acl("b", "User:bob"), acl("c", "User:carol")}
+    peer.acl_store.acls = {acl("a"), acl("b", "User:bob"), acl("c", "User:carol")}
     principals = ["--principal", "User:alice", "--principal", "User:bob"]
     found = rows(run("list", *principals, *through, "--output", "json"))
     assert [row["name"] for row in found] == ["a", "b"]
@@ -72,7 +72,7 @@ def test_many_principals_in_one_round_trip(
 
 def test_a_file_of_filters_is_one_round_trip(peer: Peer, through: list[str]) -> None:
     peer.versions[29] = (0, 4)
-    peer.shelf.acls = {acl("a", f"User:{number}") for number in range(300)}
+    peer.acl_store.acls = {acl("a", f"User:{number}") for number in range(300)}
     lines = "".join(f"--principal User:{number}\n" for number in range(200))
     found = rows(run("list", "--file", "-", *through, "--output", "json", stdin=lines))
     assert len(found) == 200

@@ -71,18 +71,18 @@ def test_the_brokers_are_asked_and_told(tmp_path: Path) -> None:
         file = with_login(tmp_path, peer.address)
         rule = ["--allow-principal", "User:bob", "--operation", "Read", "--topic", "a"]
         assert run("acls", "add", *rule, "--config", file).exit_code == 0
-        assert peer.shelf.acls == {acl("there"), acl("a", "User:bob")}
+        assert peer.acl_store.acls == {acl("there"), acl("a", "User:bob")}
         listed = rows(run("acls", "list", "--config", file, "--output", "json"))
         assert [row["name"] for row in listed] == ["a", "there"]
         gone = run("acls", "remove", "--topic", "there", "--force", "--config", file)
         assert gone.exit_code == 0
-        assert peer.shelf.acls == {acl("a", "User:bob")}
+        assert peer.acl_store.acls == {acl("a", "User:bob")}
 
         done = run("quotas", "set", "--user", "alice", "producer_byte_rate=5", "--config", file)
         assert done.exit_code == 0, done.output
         assert peer.quotas.quotas == {ALICE: {PRODUCER: 5.0}}
-        told = rows(run("quotas", "list", "--config", file, "--output", "json"))
-        assert told == [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 5.0}}]
+        reported = rows(run("quotas", "list", "--config", file, "--output", "json"))
+        assert reported == [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 5.0}}]
         assert run("quotas", "remove", "--user", "alice", "--config", file).exit_code == 0
         assert peer.quotas.quotas == {}
     assert not (tmp_path / "state.db").exists()
@@ -102,7 +102,7 @@ def test_a_login_that_is_refused_is_one_line(tmp_path: Path, command: list[str])
         result = run(*command, "--config", with_login(tmp_path, peer.address))
     assert "SASL_AUTHENTICATION_FAILED" in assert_one_line(result, 1)
     assert PASSWORD not in result.output
-    assert peer.shelf.acls == {acl()}
+    assert peer.acl_store.acls == {acl()}
 
 
 def test_a_password_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def test_a_configuration_is_checked(config: Path) -> None:
     assert run("config", "check", config, "--config", config).exit_code == 2
 
 
-def test_a_check_tells_what_is_open_to_strangers(config: Path) -> None:
+def test_a_check_reports_what_needs_no_authentication(config: Path) -> None:
     """It may be meant so: the status is 0 all the same."""
     open_to_all = {"security.protocol": "PLAINTEXT"}
     settings = yaml.safe_load(config.read_text())

@@ -92,8 +92,8 @@ def test_misuse_is_told_and_stores_nothing(
 def test_explain_says_which_and_why(store: Path) -> None:
     run(store, "set", "--user-defaults", "producer_byte_rate=10")
     run(store, "set", "--client-id", "c", "producer_byte_rate=20", "consumer_byte_rate=30")
-    told = run(store, "explain", "--user", "u", "--client-id", "c").stdout
-    assert told.splitlines()[:7] == [
+    reported = run(store, "explain", "--user", "u", "--client-id", "c").stdout
+    assert reported.splitlines()[:7] == [
         "producer_byte_rate: 10, shared by all clients of user u without a quota of their own",
         "  1. /config/users/u/clients/c: not set",
         "  2. /config/users/u/clients/<default>: not set",
@@ -102,8 +102,8 @@ def test_explain_says_which_and_why(store: Path) -> None:
         "  5. /config/users/<default>/clients/<default>: not set",
         "  6. /config/users/<default>: applies",
     ]
-    assert "consumer_byte_rate: 30, shared by all users with client id 'c'" in told
-    assert "request_percentage: no limit" in told
+    assert "consumer_byte_rate: 30, shared by all users with client id 'c'" in reported
+    assert "request_percentage: no limit" in reported
 
     rows = json.loads(
         run(store, "explain", "--user", "u", "--client-id", "c", "--output", "json").stdout

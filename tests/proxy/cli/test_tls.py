@@ -45,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "elsewhere": AUTHORITY.issue("server", ("elsewhere",)),
         "admin": AUTHORITY.issue("admin"),
         "expired": AUTHORITY.issue("admin", begins=-2 * HOUR, ends=-HOUR),
-        "stranger": OTHERS.issue("admin"),
+        "untrusted": OTHERS.issue("admin"),
     }.items():
         (directory / f"{name}.pem").write_bytes(issued.pem)
     return directory
@@ -165,7 +165,7 @@ def test_who_is_somebody_else(through: Through, trust: tuple[str, ...]) -> None:
     ("shown", "problem"),
     [
         (None, "the other side wants a certificate of ours"),
-        ("stranger", "the other side does not trust our certificate"),
+        ("untrusted", "the other side does not trust our certificate"),
         ("expired", "the other side finds our certificate expired"),
     ],
 )

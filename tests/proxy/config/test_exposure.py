@@ -28,7 +28,7 @@ GATEWAY = {"routing": "gateway", "advertised.host": "proxy", "broker.ports": "91
 CLEAR_TO = "goes to brokers in the clear, such as"
 
 
-def told(upstream: dict[str, Any], mode: str = "enforce") -> tuple[str, ...]:
+def reported(upstream: dict[str, Any], mode: str = "enforce") -> tuple[str, ...]:
     routing = {"routing": "transparent"} if "allowed" in upstream else GATEWAY
     listener = {"name": "clients", "address": "0.0.0.0:9094", **routing, **SASL}
     authorizer = {"mode": mode}
@@ -50,7 +50,7 @@ def told(upstream: dict[str, Any], mode: str = "enforce") -> tuple[str, ...]:
 )
 def test_a_secret_that_the_network_can_read_is_told(upstream: dict[str, Any], line: str) -> None:
     """It may be a network that nobody else is on."""
-    (found,) = told(upstream)
+    (found,) = reported(upstream)
     assert found.startswith(f"the proxy's {line} (upstream.s")
     assert "hidden" not in found
 
@@ -92,7 +92,7 @@ def test_a_listener_that_verifies_too_little_is_warned_of(
 
 
 def test_each_secret_is_told_by_itself() -> None:
-    lines = told(CLEAR | ASKED | REMOTE | {URL: "http://idp/token"})
+    lines = reported(CLEAR | ASKED | REMOTE | {URL: "http://idp/token"})
     assert [line.split()[2] for line in lines] == ["token", "client"]
 
 
@@ -111,7 +111,7 @@ def test_each_secret_is_told_by_itself() -> None:
 )
 def test_nothing_is_told_of_what_is_hidden_or_stays_here(upstream: dict[str, Any]) -> None:
     """A warning that is always there is read by nobody."""
-    assert told(upstream) == ()
+    assert reported(upstream) == ()
 
 
 @pytest.mark.parametrize("mode", ["off", "audit"])
@@ -129,13 +129,13 @@ def test_rights_that_every_client_is_lent_are_told(
     upstream: dict[str, Any], cause: str, mode: str
 ) -> None:
     """Brokers' own ACLs, which knew the clients, know the proxy now."""
-    (found,) = told(upstream, mode)
+    (found,) = reported(upstream, mode)
     assert found == (
         f"every client may do what brokers allow the proxy itself ({cause}), and nothing is denied"
         f" (authorizer.mode: {mode})"
     )
-    assert told(upstream) == ()
+    assert reported(upstream) == ()
 
 
 def test_without_an_identity_brokers_judge_nobody_by_it() -> None:
-    assert told({"security.protocol": "SSL"} | REMOTE, "off") == ()
+    assert reported({"security.protocol": "SSL"} | REMOTE, "off") == ()

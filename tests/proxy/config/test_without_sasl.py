@@ -135,7 +135,7 @@ ENFORCE = {"mode": "enforce"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "authorizer", "told"),
+    ("settings", "authorizer", "reported"),
     [
         (PLAINTEXT, {}, "nothing is denied (authorizer.mode: off)"),
         (PLAINTEXT, {"mode": "audit"}, "nothing is denied (authorizer.mode: audit)"),
@@ -153,13 +153,13 @@ ENFORCE = {"mode": "enforce"}
         ),
     ],
 )
-def test_what_is_open_to_strangers_is_told(
-    settings: dict[str, Any], authorizer: dict[str, Any], told: str
+def test_what_needs_no_authentication_is_reported(
+    settings: dict[str, Any], authorizer: dict[str, Any], reported: str
 ) -> None:
     """Who is let in without a word, and held back by nothing, may be so by mistake."""
     (line,) = exposures(read(settings, authorizer=authorizer))
     assert line.startswith("listener clients serves whoever reaches 127.0.0.1:9094 (security.prot")
-    assert told in line
+    assert reported in line
 
 
 @pytest.mark.parametrize(

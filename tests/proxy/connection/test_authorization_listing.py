@@ -35,7 +35,7 @@ def asked(frame: bytes) -> Any:
     return decode(request_type(API, 0), frame[4 + 8 + 2 + len("app") + 1 :])
 
 
-def told(guarded: Guarded) -> list[str]:
+def reported(guarded: Guarded) -> list[str]:
     """The topics of the answer that the client got last."""
     answer = decode(response_type(API, 0), guarded.play.received[-1], 5)
     return [one.name for one in answer.topics]
@@ -54,7 +54,7 @@ def test_the_broker_is_asked_for_all_names_then_for_what_may_be_described() -> N
     size = 4 + int.from_bytes(sent[:4])
     assert [one.name for one in asked(sent[:size]).topics] == ["a", "c"]
     guarded.play.broker(described(1, "a", "c"))
-    assert told(guarded) == ["a", "c"]
+    assert reported(guarded) == ["a", "c"]
 
 
 def test_names_are_asked_for_each_time() -> None:
@@ -62,26 +62,26 @@ def test_names_are_asked_for_each_time() -> None:
     guarded = Guarded(VISIBLE)
     guarded.play.client(asking(1), asking(2))
     guarded.play.broker(metadata("secret"))
-    assert told(guarded) == [], "answered without the broker"
+    assert reported(guarded) == [], "answered without the broker"
     assert guarded.play.to_broker.count(b"reauth-proxy") == 2
     guarded.play.broker(metadata("secret", "c"))
     guarded.play.broker(described(2, "c"))
-    assert told(guarded) == ["c"]
+    assert reported(guarded) == ["c"]
     assert not guarded.play.paused
 
 
 def test_names_are_read_and_judged_beside_other_connections() -> None:
     """However few they are: how many there are is nothing that the client should feel."""
     guarded = Guarded(VISIBLE)
-    guarded.play.thinks_at_once = False
+    guarded.play.runs_long_tasks_at_once = False
     guarded.play.client(asking(1))
     guarded.play.take()
     guarded.play.broker(metadata(*TOPICS))
-    guarded.play.think()
-    guarded.play.think()
+    guarded.play.run_long_tasks()
+    guarded.play.run_long_tasks()
     assert guarded.play.take() == [
-        "deliberate",
-        "deliberate",
+        "run long task",
+        "run long task",
         "to broker: DescribeTopicPartitions v0 #1",
     ]
     assert not guarded.play.paused

@@ -12,7 +12,7 @@ from proxy.connection.interfaces import AuthorizedConnection
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.support.authorization import produce
 from tests.support.frames import response
-from tests.support.playbook import Play, everything, logged_in
+from tests.support.playbook import Playbook, everything, logged_in
 
 
 class Crowd:
@@ -22,7 +22,7 @@ class Crowd:
         rule = acl("mine", operation=WRITE, pattern_type=PREFIXED)
         index = AclIndex([rule], version=1)
         self.authorizer = Authorizer(index, mode=AuthorizerMode.ENFORCE, report=lambda _: None)
-        self.plays: list[Play] = []
+        self.plays: list[Playbook] = []
         self.topics: KnownTopics = {}
 
     def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
@@ -35,8 +35,8 @@ class Crowd:
     def is_super_user(self, _principal: str) -> bool:
         return False
 
-    def join(self) -> Play:
-        play = logged_in(Play(rights=self, offer=everything(rewritten=frozenset())))
+    def join(self) -> Playbook:
+        play = logged_in(Playbook(rights=self, offer=everything(rewritten=frozenset())))
         self.plays.append(play)
         return play
 

@@ -20,7 +20,7 @@ from tests.support.playbook import (
     NOTHING,
     OAUTHBEARER,
     SCRAM,
-    Play,
+    Playbook,
     log_in,
     log_in_by_scram,
     logged_in,
@@ -28,7 +28,7 @@ from tests.support.playbook import (
 
 
 def test_a_whole_life() -> None:
-    play = Play()
+    play = Playbook()
     play.client(api_versions(1, 3))
     play.client(handshake(2, OAUTHBEARER))
     play.client(authenticate(3, bearer(), 2))
@@ -49,7 +49,7 @@ def test_a_whole_life() -> None:
         "to client: #4 all topics<rewritten>",
         "to client: #5 records",
     ]
-    play.tell(Connection.client_closed)
+    play.call(Connection.client_closed)
     assert play.take() == ["closed client_closed", "close"]
     assert play.connection.next_deadline() is None
 
@@ -57,7 +57,7 @@ def test_a_whole_life() -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, None])
 def test_scram_in_every_version(version: int | None) -> None:
     """KIP-368: from v1 on the lifetime is told; older clients are held to it nevertheless."""
-    play = Play(max_reauth_ms=5_000)
+    play = Playbook(max_reauth_ms=5_000)
     log_in_by_scram(play, version=version)
     lifetime = "" if version == 0 else " lifetime 5000"
     begun = "" if version == 0 else " lifetime 0"
@@ -71,12 +71,12 @@ def test_scram_in_every_version(version: int | None) -> None:
         "authenticated User:alice",
     ]
     assert play.session.deadline == play.now + 5.0
-    assert play.session.told_of_lifetime is bool(version)
+    assert play.session.lifetime_announced is bool(version)
 
 
 def test_a_raw_token_login_ends_in_an_empty_frame() -> None:
     """OAUTHBEARER has nothing to say at success (RFC 7628)."""
-    play = Play()
+    play = Playbook()
     play.client(handshake(1, OAUTHBEARER, 0))
     play.raw = True
     play.client(sized(bearer()))
@@ -88,7 +88,7 @@ def test_a_raw_token_login_ends_in_an_empty_frame() -> None:
 
 
 def test_a_raw_failure_closes_without_bytes() -> None:
-    play = Play()
+    play = Playbook()
     play.client(handshake(1, SCRAM, 0), sized(b"nonsense"))
     assert play.take() == [
         "to client: #1 handshake error 0",
@@ -100,13 +100,13 @@ def test_a_raw_failure_closes_without_bytes() -> None:
 
 def test_everything_in_one_read() -> None:
     """A client that does not wait for answers is served all the same."""
-    play = Play()
+    play = Playbook()
     play.client(api_versions(1), handshake(2, OAUTHBEARER), authenticate(3, bearer()), fetch(4))
     assert play.take()[-1] == "to broker: Fetch v12 #4"
 
 
 def test_a_failed_login_is_answered_after_the_delay() -> None:
-    play = Play()
+    play = Playbook()
     log_in_by_scram(play, version=1, secret="wrong")
     assert play.take()[1:] == [
         "to client: #2 token error 0 lifetime 0",
@@ -118,7 +118,7 @@ def test_a_failed_login_is_answered_after_the_delay() -> None:
 
 
 def test_an_unknown_mechanism_is_answered_with_those_there_are() -> None:
-    play = Play()
+    play = Playbook()
     play.client(handshake(1, "PLAIN"))
     assert play.take() == [
         "failed unsupported_mechanism",
@@ -131,7 +131,7 @@ def test_an_unknown_mechanism_is_answered_with_those_there_are() -> None:
 
 class TestApiVersions:
     def test_is_answered_once_before_the_handshake(self) -> None:
-        play = Play()
+        play = Playbook()
         play.client(api_versions(1), api_versions(2))
         assert play.take() == [
             "to client: #1 versions error 0",
@@ -141,7 +141,7 @@ class TestApiVersions:
 
     def test_may_be_asked_again_after_an_error(self) -> None:
         """A client that is too new, or says who it is in a way Kafka refuses, tries once more."""
-        play = Play()
+        play = Playbook()
         play.client(request(18, 9, 1), request(18, 3, 2, b"\x02?\x02?\0"), api_versions(3))
         assert play.take() == [
             "to client: #1 versions error 35",
@@ -150,12 +150,12 @@ class TestApiVersions:
         ]
 
     def test_is_refused_while_no_broker_was_ever_reached(self) -> None:
-        play = Play(offer=NOTHING)
+        play = Playbook(offer=NOTHING)
         play.client(api_versions(1))
         assert play.take() == ["closed broker_unreachable", "close"]
 
     def test_in_the_middle_of_an_authentication_is_answered_and_fails_it(self) -> None:
-        play = Play()
+        play = Playbook()
         play.client(handshake(1, SCRAM), api_versions(2, 3))
         assert play.take() == [
             "to client: #1 handshake error 0",
@@ -166,7 +166,7 @@ class TestApiVersions:
         ]
 
     def test_tells_who_the_client_is(self) -> None:
-        play = Play()
+        play = Playbook()
         play.client(api_versions(1, 3))
         connection = play.connection
         assert connection.client_id == "app"
@@ -176,26 +176,26 @@ class TestApiVersions:
 
 class TestTime:
     def test_an_authentication_has_ten_seconds(self) -> None:
-        play = Play()
+        play = Playbook()
         assert play.connection.next_deadline() == play.now + 10.0
         play.client(api_versions(1))
         play.take()
         play.now += 9.999
-        play.tell(Connection.timer)
+        play.call(Connection.timer)
         assert play.take() == []
         play.wait_for(play.connection.next_deadline())
         assert play.take() == ["closed authentication_timeout", "close"]
 
     def test_an_exchange_that_was_begun_counts_as_failed(self) -> None:
-        play = Play()
+        play = Playbook()
         play.client(handshake(1, SCRAM))
         play.take()
         play.wait_for(play.connection.next_deadline())
         assert play.take() == ["failed timeout", "closed authentication_timeout", "close"]
 
     def test_bytes_do_not_prolong_the_authentication(self) -> None:
-        """A client that sends a byte a second is a stranger still."""
-        play = Play()
+        """A client that sends a byte a second is still unauthenticated."""
+        play = Playbook()
         for byte in handshake(1, SCRAM)[:9]:
             play.now += 1.0
             play.client(bytes([byte]))
@@ -218,7 +218,7 @@ class TestTime:
         play.now += 60.0
         play.client(handshake(4, OAUTHBEARER), authenticate(5, b"nonsense"))
         play.take()
-        play.tell(Connection.timer)
+        play.call(Connection.timer)
         assert play.take() == []
         play.broker(response(3, b"records"))
         assert play.take() == [
@@ -237,19 +237,19 @@ class TestTheBroker:
         play.client(fetch(3))
         play.take()
         play.broker(response(3, b"r" * 100)[:50])
-        play.tell(Connection.broker_closed)
+        play.call(Connection.broker_closed)
         assert play.take() == ["closed broker_closed", "close"]
         assert play.to_client.endswith(b"r" * 42)
 
     def test_cannot_be_reached(self) -> None:
-        play = Play(connects=False)
+        play = Playbook(connects=False)
         logged_in(play)
         play.client(fetch(3))
-        play.tell(Connection.broker_unreachable)
+        play.call(Connection.broker_unreachable)
         assert play.take() == ["connect", "closed broker_unreachable", "close"]
 
     def test_requests_wait_until_it_is_connected(self) -> None:
-        play = Play(connects=False)
+        play = Playbook(connects=False)
         logged_in(play)
         play.client(fetch(3), metadata(4))
         play.client(fetch(5))
@@ -296,7 +296,7 @@ class TestTheBroker:
 
 def test_a_mistake_of_the_proxy_closes() -> None:
     play = logged_in()
-    play.tell(Connection.broke)
+    play.call(Connection.broke)
     assert play.take() == ["closed internal_error", "close"]
     log_in(play)
     assert play.take() == []

@@ -15,46 +15,46 @@ from tests.support.frames import (
     request,
     response,
 )
-from tests.support.playbook import OAUTHBEARER, SCRAM, Play, logged_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, logged_in
 
 ALL_KEYS = [*APIS, 4, 5, 6, 7, 999, 0x7FFF, -1]
 
 
-def connected() -> Play:
-    return Play()
+def connected() -> Playbook:
+    return Playbook()
 
 
-def told_versions() -> Play:
-    play = Play()
+def offered_versions() -> Playbook:
+    play = Playbook()
     play.client(request(API_VERSIONS, 0, 1))
     return play
 
 
-def handshaken() -> Play:
-    play = Play()
+def handshaken() -> Playbook:
+    play = Playbook()
     play.client(handshake(1, SCRAM))
     return play
 
 
-def challenged() -> Play:
+def challenged() -> Playbook:
     play = handshaken()
     play.client(authenticate(2, b"n,,n=alice,r=client"))
     return play
 
 
-def reauthenticating() -> Play:
+def reauthenticating() -> Playbook:
     play = logged_in()
     play.client(handshake(3, OAUTHBEARER))
     return play
 
 
-def failed() -> Play:
+def failed() -> Playbook:
     play = handshaken()
     play.client(authenticate(2, b"nonsense"))
     return play
 
 
-def failed_with_an_answer_owed() -> Play:
+def failed_with_an_answer_owed() -> Playbook:
     """Not closed yet, because an earlier request is still under way."""
     play = logged_in()
     play.client(fetch(3), handshake(4, OAUTHBEARER), authenticate(5, b"nonsense"))
@@ -63,23 +63,23 @@ def failed_with_an_answer_owed() -> Play:
     return play
 
 
-def expired() -> Play:
+def expired() -> Playbook:
     play = logged_in()
     play.now += 301.0
     return play
 
 
-def seeking_keys() -> Play:
-    play = Play()
+def seeking_keys() -> Playbook:
+    play = Playbook()
     play.now += 11.0
     play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer_of_unknown_key()))
     assert play.log[-1] == "seek keys"
     return play
 
 
-STATES: list[Callable[[], Play]] = [
+STATES: list[Callable[[], Playbook]] = [
     connected,
-    told_versions,
+    offered_versions,
     handshaken,
     challenged,
     reauthenticating,
@@ -92,7 +92,7 @@ STATES: list[Callable[[], Play]] = [
 
 @pytest.mark.parametrize("state", STATES)
 def test_nothing_reaches_a_broker_unless_authenticated_and_alive(
-    state: Callable[[], Play],
+    state: Callable[[], Playbook],
 ) -> None:
     """Every API key in its lowest, highest and a too high version; a second frame follows."""
     for key in ALL_KEYS:
@@ -125,9 +125,9 @@ def test_what_an_authenticated_client_may_send() -> None:
                 assert play.take() == ["closed unsupported_api", "close"]
 
 
-def test_no_broker_is_bothered_by_strangers() -> None:
+def test_no_broker_is_contacted_for_the_unauthenticated() -> None:
     """The upstream connection is opened for the first forwarded request, not before."""
-    play = Play()
+    play = Playbook()
     play.client(request(API_VERSIONS, 0, 1), handshake(2, OAUTHBEARER), authenticate(3, bearer()))
     play.client(request(API_VERSIONS, 0, 4), authenticate(5, b""))
     assert "connect" not in play.take()
@@ -135,7 +135,7 @@ def test_no_broker_is_bothered_by_strangers() -> None:
 
 def test_raw_tokens_are_not_taken_for_requests() -> None:
     """After a SaslHandshake v0 a frame is a token, whatever it looks like."""
-    play = Play()
+    play = Playbook()
     play.client(handshake(1, SCRAM, 0), fetch(2))
     assert play.take()[1] == "failed bad_message"
     assert not play.to_broker

@@ -7,14 +7,14 @@ import pytest
 from proxy.connection.fingerprints import MAX_FINGERPRINTED_BYTES, MAX_FINGERPRINTS
 from proxy.wire.apis import FETCH, METADATA
 from tests.support.frames import fetch, produce, request, response
-from tests.support.playbook import Play, logged_in
+from tests.support.playbook import Playbook, logged_in
 
 LIST_OFFSETS = 2
 
 
-def known(*frames: bytes, **options: int) -> Play:
+def known(*frames: bytes, **options: int) -> Playbook:
     """A connection on which frames passed, and were answered."""
-    play = logged_in(Play(**options))  # type: ignore[arg-type]
+    play = logged_in(Playbook(**options))  # type: ignore[arg-type]
     for frame in frames:
         play.client(frame)
         (correlation_id,) = struct.unpack_from(">i", frame, 8)

@@ -15,7 +15,7 @@ from tests.support.frames import (
 )
 from tests.support.playbook import (
     OAUTHBEARER,
-    Play,
+    Playbook,
     logged_in,
 )
 
@@ -24,7 +24,7 @@ def test_drained_connections_answer_what_is_under_way() -> None:
     play = logged_in()
     play.client(fetch(3))
     play.take()
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     play.client(fetch(4))
     assert play.take() == []
     play.broker(response(3, b"records"))
@@ -37,7 +37,7 @@ def test_a_frame_that_the_broker_has_in_part_is_finished_before_the_drain(acks: 
     play = logged_in()
     frame = produce(3, acks=acks, records=b"r" * 100)
     play.client(frame[:60])
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     play.take()
     play.client(frame[60:], fetch(4))
     log = play.take()
@@ -52,7 +52,7 @@ def test_a_frame_that_the_broker_has_in_part_is_finished_before_the_drain(acks: 
 def test_a_client_that_sends_on_while_draining_fills_no_buffer() -> None:
     play = logged_in()
     play.client(fetch(3))
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     for number in range(100):
         play.client(produce(4 + number, records=b"r" * 10_000))
     assert play.kept_bytes <= 10_100
@@ -62,17 +62,17 @@ def test_a_client_that_sends_on_while_draining_fills_no_buffer() -> None:
 def test_idle_and_unauthenticated_connections_are_drained_at_once(
     enforcement: Enforcement,
 ) -> None:
-    for play in (logged_in(Play(enforcement=enforcement)), Play(enforcement=enforcement)):
-        play.tell(Connection.drain)
+    for play in (logged_in(Playbook(enforcement=enforcement)), Playbook(enforcement=enforcement)):
+        play.call(Connection.drain)
         assert play.take() == ["closed drained", "close"]
 
 
 def test_a_drain_waits_for_the_store() -> None:
     play = logged_in()
     play.client(request(50, 0, 3, b"\0\0"))
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     assert play.take() == ["consult DescribeUserScramCredentials"]
-    play.tell(lambda connection, now: connection.store_answered(b"nobody", now))
+    play.call(lambda connection, now: connection.store_answered(b"nobody", now))
     assert play.take() == ["to client: #3 \0nobody", "closed drained", "close"]
 
 
@@ -81,23 +81,23 @@ class TestHalfClosedClients:
         play = logged_in()
         play.client(fetch(3), fetch(4))
         play.take()
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         play.broker(response(3, b"a"))
         assert play.take() == ["to client: #3 a"]
         play.broker(response(4, b"b"))
         assert play.take() == ["to client: #4 b", "closed client_closed", "close"]
 
     def test_are_closed_at_once_when_nothing_is_owed(self) -> None:
-        for play in (Play(), logged_in()):
-            play.tell(Connection.client_finished)
+        for play in (Playbook(), logged_in()):
+            play.call(Connection.client_finished)
             assert play.take() == ["closed client_closed", "close"]
 
     def test_have_their_waiting_requests_made(self) -> None:
-        play = Play(connects=False)
+        play = Playbook(connects=False)
         logged_in(play)
         play.client(fetch(3), fetch(4))
         play.take()
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         assert play.take() == []
         play.broker_connects()
         play.broker(response(3), response(4))
@@ -115,27 +115,27 @@ class TestHalfClosedClients:
         """The broker cannot answer a part: what was whole is answered, then it is over."""
         play = logged_in()
         play.client(fetch(3), produce(4, acks=acks, records=b"r" * 100)[:60])
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         play.take()
         play.broker(response(3))
         assert play.take() == ["to client: #3", "closed client_closed", "close"]
 
-    def test_strangers_do_not_linger_while_keys_are_sought(self) -> None:
-        play = Play()
+    def test_the_unauthenticated_do_not_linger_while_keys_are_fetched(self) -> None:
+        play = Playbook()
         play.now += 11.0  # the keys were read just before
         play.connection.connected_at = play.now
         play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer_of_unknown_key()))
         assert play.take()[-1] == "seek keys"
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         assert play.take() == ["closed client_closed", "close"]
 
     def test_wait_for_the_store(self) -> None:
         play = logged_in()
         play.client(request(50, 0, 3, b"\0\0"))
         play.take()
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         assert play.take() == []
-        play.tell(lambda connection, now: connection.store_answered(b"", now))
+        play.call(lambda connection, now: connection.store_answered(b"", now))
         assert play.take() == ["to client: #3 \0", "closed client_closed", "close"]
 
     def test_an_acks_0_request_reaches_a_broker_that_is_full(self) -> None:
@@ -143,16 +143,16 @@ class TestHalfClosedClients:
         play = logged_in()
         play.broker_takes = False
         play.client(produce(3, acks=0))
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         assert play.take()[-1] == "to broker: Produce v9 #3"
-        play.tell(lambda connection, now: connection.broker_full(False, now))
+        play.call(lambda connection, now: connection.broker_full(False, now))
         assert play.take() == ["closed client_closed", "close"]
 
     def test_being_told_twice_changes_nothing(self) -> None:
         play = logged_in()
         play.client(fetch(3), fetch(4)[:15])
-        play.tell(Connection.client_finished)
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
+        play.call(Connection.client_finished)
         play.take()
         play.broker(response(3))
         assert play.take()[-1] == "close"
@@ -164,7 +164,7 @@ def test_nothing_follows_a_frame_that_will_not_be_whole(acks: int) -> None:
     play = logged_in()
     play.client(fetch(2), produce(3, acks=acks, records=b"r" * 100)[:60])
     sent = bytes(play.to_broker)
-    play.tell(Connection.client_finished)
+    play.call(Connection.client_finished)
     play.client(fetch(4))
     assert play.to_broker == sent
     play.broker(response(2))

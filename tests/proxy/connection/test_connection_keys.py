@@ -3,15 +3,15 @@
 from sasl.jwks import KeyCache
 from sasl.states import Authenticating
 from tests.support.frames import authenticate, bearer_of_unknown_key, fetch, handshake
-from tests.support.playbook import OAUTHBEARER, Play
+from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.sasl import NOW, document, ed_key, rsa_key
 
 
 class TestKeysAreSought:
-    def asking(self) -> tuple[Play, KeyCache]:
+    def asking(self) -> tuple[Playbook, KeyCache]:
         keys = KeyCache()
         assert keys.loaded(document(ed_key().jwk()), NOW - 100.0)
-        play = Play(keys=keys)
+        play = Playbook(keys=keys)
         play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer_of_unknown_key()), fetch(3))
         assert play.take() == ["to client: #1 handshake error 0", "seek keys"]
         assert play.paused == {"client"}
@@ -23,7 +23,7 @@ class TestKeysAreSought:
         assert play.take() == []
         keys.loaded(document(ed_key().jwk(), rsa_key().jwk()), play.now)
         play.now += 2.0
-        play.tell(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.keys_refreshed(now))
         assert play.take() == [
             "to client: #2 token error 0 lifetime 298000",
             "authenticated User:alice",
@@ -37,7 +37,7 @@ class TestKeysAreSought:
         """Rejected tokens are answered by RFC 7628's error, then the next message fails."""
         play, keys = self.asking()
         keys.failed("no route", play.now)
-        play.tell(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.keys_refreshed(now))
         assert play.take() == [
             "to client: #2 token error 0 lifetime 0",
             "failed illegal_state",
@@ -49,6 +49,6 @@ class TestKeysAreSought:
         play, _ = self.asking()
         play.wait_for(play.connection.next_deadline())
         assert play.take() == ["failed timeout", "closed authentication_timeout", "close"]
-        play.tell(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.keys_refreshed(now))
         assert play.take() == []
         assert isinstance(play.connection.session.state, Authenticating) is False

@@ -19,40 +19,40 @@ from tests.support.frames import (
     response,
     sized,
 )
-from tests.support.playbook import OAUTHBEARER, SCRAM, Play, logged_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, logged_in
 
 
 class TestSizes:
     @pytest.mark.parametrize("size", [-1, -2147483648])
     @pytest.mark.parametrize("authenticated", [False, True])
     def test_negative(self, size: int, authenticated: bool) -> None:
-        play = logged_in() if authenticated else Play()
+        play = logged_in() if authenticated else Playbook()
         play.client(struct.pack(">i", size))
         assert play.take() == ["closed malformed_frame", "close"]
 
     @pytest.mark.parametrize("size", [0, 1, 7, 9])
     @pytest.mark.parametrize("authenticated", [False, True])
     def test_too_small_for_a_header(self, size: int, authenticated: bool) -> None:
-        play = logged_in() if authenticated else Play()
+        play = logged_in() if authenticated else Playbook()
         play.client(sized(b"\0" * size))
         assert play.take() == ["closed malformed_frame", "close"]
 
     def test_the_limit_before_authentication_is_judged_by_four_bytes(self) -> None:
         """Nothing is gathered of a frame that will be refused."""
-        play = Play(sasl_max_receive_size=1000)
+        play = Playbook(sasl_max_receive_size=1000)
         play.client(struct.pack(">i", 1000))
         assert play.take() == []
-        play = Play(sasl_max_receive_size=1000)
+        play = Playbook(sasl_max_receive_size=1000)
         play.client(struct.pack(">i", 1001))
         assert play.take() == ["closed oversize_frame", "close"]
 
     def test_the_limit_holds_in_a_reauthentication_too(self) -> None:
-        play = logged_in(Play(sasl_max_receive_size=1000))
+        play = logged_in(Playbook(sasl_max_receive_size=1000))
         play.client(handshake(3, OAUTHBEARER), struct.pack(">i", 1001))
         assert play.take()[1:] == ["closed oversize_frame", "close"]
 
     def test_the_limit_of_a_relayed_frame(self) -> None:
-        play = logged_in(Play(request_max_bytes=1000))
+        play = logged_in(Playbook(request_max_bytes=1000))
         play.client(sized(fetch(3)[4:].ljust(1000, b"\0")))
         assert play.take()[-1] == "to broker: Fetch v12 #3"
         play.client(sized(fetch(4)[4:].ljust(1001, b"\0")))
@@ -61,13 +61,13 @@ class TestSizes:
         assert play.take() == ["to client: #3", "closed oversize_frame", "close"]
 
     def test_what_belongs_to_sasl_has_the_smaller_limit_at_any_time(self) -> None:
-        play = logged_in(Play(sasl_max_receive_size=1000))
+        play = logged_in(Playbook(sasl_max_receive_size=1000))
         play.client(sized(request(17, 1, 3)[4:].ljust(1001, b"\0")))
         assert play.take() == ["closed oversize_frame", "close"]
 
 
-def test_a_stranger_costs_at_most_one_frame_of_memory() -> None:
-    play = Play(sasl_max_receive_size=100_000)
+def test_an_unauthenticated_client_costs_at_most_one_frame_of_memory() -> None:
+    play = Playbook(sasl_max_receive_size=100_000)
     play.client(struct.pack(">i", 100_000))
     for _ in range(200):
         play.client(b"x" * 1000)
@@ -98,7 +98,7 @@ class TestAClientThatDoesNotRead:
         assert len(play.take()) == 1
         assert play.kept_bytes <= BUFFER_BYTES
         play.client_takes = True
-        play.tell(lambda connection, now: connection.client_full(False, now))
+        play.call(lambda connection, now: connection.client_full(False, now))
         assert len(play.take()) == 50_000 - 1
         assert play.paused == set()
 
@@ -112,7 +112,7 @@ class TestAClientThatDoesNotRead:
         play.broker(response(4, b"more"))
         assert play.take() == ["to client: #3 records"]
         play.client_takes = True
-        play.tell(lambda connection, now: connection.client_full(False, now))
+        play.call(lambda connection, now: connection.client_full(False, now))
         assert play.take() == ["to client: #4 more"]
         assert play.paused == set()
 
@@ -157,7 +157,7 @@ def test_a_broker_that_does_not_read_stops_the_client() -> None:
     assert play.take() == ["to broker: Fetch v12 #4"]
     assert play.paused == {"client"}
     play.broker_takes = True
-    play.tell(lambda connection, now: connection.broker_full(False, now))
+    play.call(lambda connection, now: connection.broker_full(False, now))
     assert play.take() == ["to broker: Fetch v12 #5"]
     assert play.paused == set()
 
@@ -167,19 +167,19 @@ def test_holds_are_counted_apart() -> None:
     play = logged_in()
     play.broker_takes = False
     play.client(fetch(3))
-    play.tell(lambda connection, now: connection.client_full(True, now))
+    play.call(lambda connection, now: connection.client_full(True, now))
     assert play.paused == {"client", "broker"}
     play.client(api_versions(4))
     play.broker_takes = True
-    play.tell(lambda connection, now: connection.client_full(False, now))
+    play.call(lambda connection, now: connection.client_full(False, now))
     assert play.paused == {"client"}
-    play.tell(lambda connection, now: connection.broker_full(False, now))
+    play.call(lambda connection, now: connection.broker_full(False, now))
     assert play.paused == set()
 
 
 def test_what_is_held_survives_a_full_buffer() -> None:
     """A read that fills the whole buffer while the broker is being connected loses nothing."""
-    play = Play(connects=False)
+    play = Playbook(connects=False)
     logged_in(play)
     frames = b"".join(produce(number, records=b"r" * 5_000) for number in range(3, 103))
     play.client(frames)
@@ -198,7 +198,7 @@ def test_a_gathered_metadata_response_is_let_go() -> None:
 
 
 def test_closing_keeps_nothing() -> None:
-    play = Play()
+    play = Playbook()
     play.client(handshake(1, SCRAM), authenticate(2, bearer())[:20])
-    play.tell(Connection.client_closed)
+    play.call(Connection.client_closed)
     assert play.connection.requests.rest == b""

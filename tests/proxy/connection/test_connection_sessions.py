@@ -19,7 +19,7 @@ from tests.support.playbook import (
     HOUR_MS,
     OAUTHBEARER,
     SCRAM,
-    Play,
+    Playbook,
     log_in,
     log_in_by_scram,
     logged_in,
@@ -30,7 +30,7 @@ OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.EN
 ILLEGAL = "handshake error 34"
 
 
-def expired(play: Play) -> Play:
+def expired(play: Playbook) -> Playbook:
     """Let the session expire, by the smallest step of the clock."""
     assert play.session.deadline is not None
     play.now = play.session.deadline + 0.125  # exact in binary: no rounding of lifetimes
@@ -53,7 +53,7 @@ def expired(play: Play) -> Play:
 def test_the_lifetime_that_is_announced(
     enforcement: Enforcement, max_reauth_ms: int, token_seconds: float, lifetime_ms: int
 ) -> None:
-    play = Play(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+    play = Playbook(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
     log_in(play, exp=WALL + token_seconds)
     assert play.take()[1] == f"to client: #2 token error 0 lifetime {lifetime_ms}"
     deadline = NOW + lifetime_ms / 1000 if lifetime_ms else None
@@ -62,7 +62,7 @@ def test_the_lifetime_that_is_announced(
 
 def test_a_lifetime_is_never_rounded_to_0() -> None:
     """0 would tell the client that its session has no end."""
-    play = Play()
+    play = Playbook()
     play.now += 0.9996
     log_in(play, exp=WALL + 1)
     assert play.take()[1] == "to client: #2 token error 0 lifetime 1"
@@ -70,7 +70,7 @@ def test_a_lifetime_is_never_rounded_to_0() -> None:
 
 
 def test_a_password_without_max_reauth_never_expires() -> None:
-    play = Play(max_reauth_ms=0)
+    play = Playbook(max_reauth_ms=0)
     log_in_by_scram(play, version=1)
     assert play.take()[2] == "to client: #3 token error 0 lifetime 0"
     play.now += 10 * 365 * 86_400.0
@@ -83,12 +83,12 @@ def test_each_principal_has_its_own_terms() -> None:
         Override(principal="User:al", prefixed=True, enforcement=PROBE, max_reauth_ms=7_000),
         Override(principal="User:alice", prefixed=False, max_reauth_ms=5_000),
     )
-    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides))
+    play = logged_in(Playbook(enforcement=ENFORCE, overrides=overrides))
     assert play.session.enforcement is PROBE
     assert play.session.session_lifetime_ms == 5_000
-    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides), sub="albert")
+    play = logged_in(Playbook(enforcement=ENFORCE, overrides=overrides), sub="albert")
     assert play.session.session_lifetime_ms == 7_000
-    play = logged_in(Play(enforcement=ENFORCE, overrides=overrides), sub="bob")
+    play = logged_in(Playbook(enforcement=ENFORCE, overrides=overrides), sub="bob")
     assert play.session.enforcement is ENFORCE
 
 
@@ -126,7 +126,7 @@ class TestExpiry:
         """An expired connection is closed when it is used, not before."""
         play = expired(logged_in())
         play.now += 200.0
-        play.tell(lambda connection, now: connection.timer(now))
+        play.call(lambda connection, now: connection.timer(now))
         assert play.take() == []
 
     def test_the_answer_to_what_was_asked_in_time_is_delivered(self) -> None:
@@ -148,7 +148,7 @@ class TestExpiry:
         assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
     def test_probe_kills_nobody_and_tells_once_per_session(self) -> None:
-        play = expired(logged_in(Play(enforcement=PROBE)))
+        play = expired(logged_in(Playbook(enforcement=PROBE)))
         play.client(fetch(3), fetch(4), metadata(5))
         assert play.take() == [
             "expired probe by Fetch",
@@ -164,7 +164,7 @@ class TestExpiry:
         assert play.take() == ["expired probe by Fetch", "to broker: Fetch v12 #8"]
 
     def test_a_session_under_observation_has_no_end(self) -> None:
-        play = logged_in(Play(enforcement=OBSERVE))
+        play = logged_in(Playbook(enforcement=OBSERVE))
         play.now += 10_000_000.0
         play.client(fetch(3), handshake(4, OAUTHBEARER))
         play.broker(response(3))
@@ -280,7 +280,7 @@ class TestReauthentication:
 
     @pytest.mark.parametrize("enforcement", [PROBE, ENFORCE])
     def test_a_failure_closes_whatever_the_enforcement(self, enforcement: Enforcement) -> None:
-        play = logged_in(Play(enforcement=enforcement))
+        play = logged_in(Playbook(enforcement=enforcement))
         play.client(handshake(3, OAUTHBEARER), authenticate(4, b"nonsense"), fetch(5))
         assert play.take()[1:] == [
             "failed bad_message",

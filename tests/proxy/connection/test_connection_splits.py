@@ -25,7 +25,7 @@ from tests.support.frames import (
 from tests.support.playbook import (
     OAUTHBEARER,
     Offer,
-    Play,
+    Playbook,
     everything,
     log_in,
     logged_in,
@@ -37,7 +37,7 @@ def reads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Views of the bulk buffer, and bytes, by the loops that compiled code has for them."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "bytes":
-            patch.setattr(Play, "reads_bulk", False)
+            patch.setattr(Playbook, "reads_bulk", False)
             for module in (fingerprints, pipe):
                 patch.setattr(module, "COMPILED", True)
         yield
@@ -88,8 +88,8 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-def whole(traffic: Traffic, offer: Offer) -> Play:
-    play = logged_in(Play(offer=offer))
+def whole(traffic: Traffic, offer: Offer) -> Playbook:
+    play = logged_in(Playbook(offer=offer))
     play.client(*traffic.requests)
     play.broker(*traffic.responses)
     return play
@@ -112,7 +112,7 @@ def test_any_cuts_in_both_directions(
     traffic: Traffic, offer: Offer, client_cuts: list[int], broker_cuts: list[int]
 ) -> None:
     expected = whole(traffic, offer)
-    play = logged_in(Play(offer=offer))
+    play = logged_in(Playbook(offer=offer))
     for piece in pieces(b"".join(traffic.requests), client_cuts):
         play.client(piece)
     for piece in pieces(b"".join(traffic.responses), broker_cuts):
@@ -128,7 +128,7 @@ def test_any_cuts_in_both_directions(
 def test_responses_between_requests(traffic: Traffic, offer: Offer, data: st.DataObject) -> None:
     """Reads of both sides in any order that a broker can manage: it answers what it was asked."""
     expected = whole(traffic, offer)
-    play = logged_in(Play(offer=offer))
+    play = logged_in(Playbook(offer=offer))
     to_send, to_answer = b"".join(traffic.requests), b""
     unanswered = list(traffic.responses)
     answered = {struct.unpack_from(">i", frame, 4)[0] for frame in unanswered}
@@ -174,12 +174,12 @@ def test_every_single_cut_of_a_whole_life() -> None:
         )
     )
     answers = b"".join((response(4, b"topics"), response(6, b"r" * 40), response(9, b"more")))
-    expected = Play()
+    expected = Playbook()
     expected.client(life)
     expected.broker(answers)
     assert expected.to_broker
     for cut in range(1, len(life)):
-        play = Play()
+        play = Playbook()
         play.client(life[:cut])
         play.client(life[cut:])
         at = cut % len(answers)
@@ -203,7 +203,7 @@ def test_byte_by_byte() -> None:
 def test_raw_tokens_cut_anywhere() -> None:
     first, token = handshake(1, OAUTHBEARER, 0), sized(bearer())
     for cut in range(1, len(first + token)):
-        play = Play()
+        play = Playbook()
         play.client((first + token)[:cut])
         play.raw = True
         play.client((first + token)[cut:])
@@ -212,7 +212,7 @@ def test_raw_tokens_cut_anywhere() -> None:
 
 def test_own_answers_wait_for_their_turn() -> None:
     """Between two responses of the broker, one cut through and one gathered."""
-    play = Play(offer=everything(rewritten=frozenset({METADATA})))
+    play = Playbook(offer=everything(rewritten=frozenset({METADATA})))
     log_in(play)
     play.take()
     play.client(api_versions(3), fetch(4), api_versions(5), metadata(6), api_versions(7), fetch(8))
@@ -232,7 +232,7 @@ def test_own_answers_wait_for_their_turn() -> None:
 
 
 def test_a_frame_that_begins_as_others_did_may_still_be_too_long() -> None:
-    play = logged_in(Play(request_max_bytes=1_000))
+    play = logged_in(Playbook(request_max_bytes=1_000))
     short = produce(3)
     play.client(short)
     play.client(produce(4), produce(5, records=b"r" * 1_000))

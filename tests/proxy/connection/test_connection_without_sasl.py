@@ -18,15 +18,15 @@ from tests.support.frames import (
     request,
     response,
 )
-from tests.support.playbook import OAUTHBEARER, Play
+from tests.support.playbook import OAUTHBEARER, Playbook
 
 ALICE = "User:CN=alice,O=Acme"
 YEAR = 365 * 24 * 3600.0
 
 
-def admitted(play: Play | None = None) -> Play:
-    play = play or Play()
-    play.tell(lambda connection, now: connection.admit(ALICE, now))
+def admitted(play: Playbook | None = None) -> Playbook:
+    play = play or Playbook()
+    play.call(lambda connection, now: connection.admit(ALICE, now))
     assert play.take() == [f"authenticated {ALICE}"]
     return play
 
@@ -76,7 +76,7 @@ def test_a_connection_that_is_used_never_ends() -> None:
         play.now += YEAR
         play.client(metadata(1))
         play.broker(response(1))
-        play.tell(Connection.timer)
+        play.call(Connection.timer)
     assert [line for line in play.take() if "clos" in line or "expired" in line] == []
     assert play.session.deadline is None
     assert play.session.session_lifetime_ms == 0
@@ -94,7 +94,7 @@ def test_silence_ends_it_as_any_other() -> None:
 
 def test_until_it_is_admitted_nothing_passes() -> None:
     """A TLS handshake under way: what an attacker sends meanwhile is not answered by the broker."""
-    play = Play()
+    play = Playbook()
     play.client(metadata(1))
     assert play.take() == ["closed illegal_state", "close"]
 
@@ -107,9 +107,9 @@ def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> 
         def admit(self, _connection: AuthorizedConnection, principal: str) -> None:
             asked.append(principal)
 
-    play = admitted(Play(rights=Rights(super_users)))
+    play = admitted(Playbook(rights=Rights(super_users)))
     assert asked == [ALICE]
-    play.tell(Connection.rights_changed)
+    play.call(Connection.rights_changed)
     assert asked == [ALICE, ALICE]
     assert play.connection.principal == ALICE
 
@@ -117,7 +117,7 @@ def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> 
 def test_a_drained_connection_ends_like_any_other() -> None:
     play = admitted()
     play.client(metadata(1))
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     assert "close" not in play.take()
     play.broker(response(1))
     assert play.take()[-2:] == ["closed drained", "close"]

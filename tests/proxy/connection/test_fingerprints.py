@@ -19,7 +19,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.authorization import Guarded, Right, group, topic
 from tests.support.frames import request, response
 from tests.support.messages import fetch_body, produce_body, topic_id
-from tests.support.playbook import Play
+from tests.support.playbook import Playbook
 from tests.support.quotas import CONSUMER, Judged, Quoted
 
 HEARTBEAT, VERSION, SESSION = 12, 13, 77
@@ -90,7 +90,7 @@ def fetched(correlation_id: int, session: int = SESSION, size: int = 0) -> bytes
     return response(correlation_id, b"\0" + encode(body) + bytes(size))
 
 
-def begin_session(play: Play, session: int = SESSION) -> None:
+def begin_session(play: Playbook, session: int = SESSION) -> None:
     play.client(fetch(1_000, "mine", session_id=0, session_epoch=0))
     play.broker(fetched(1_000, session))
 
@@ -127,7 +127,7 @@ def commit(correlation_id: int, name: str, offset: int, *, of: str = "group") ->
     return request(OFFSET_COMMIT, 9, correlation_id, encode(body))
 
 
-def error_of(play: Play) -> ErrorCode:
+def error_of(play: Playbook) -> ErrorCode:
     error: ErrorCode = decode(response_type(FETCH, VERSION), play.received[-1], 5).error_code
     return error
 
@@ -297,7 +297,7 @@ class TestUnderAConsumersQuota:
     """Bytes a second; a worker may use up half of what its window lets pass."""
     AT_ONCE = 5_000_000 // 1_048_576
 
-    def quoted(self) -> Play:
+    def quoted(self) -> Playbook:
         quoted = Quoted({CONSUMER: self.RATE}, rights=Judged(*MINE))
         quoted.play.client(self.fetch(1))
         quoted.play.broker(fetched(1, 0))
@@ -315,7 +315,7 @@ class TestUnderAConsumersQuota:
         )
         return request(FETCH, 12, number, body)
 
-    def sent(self, play: Play) -> int:
+    def sent(self, play: Playbook) -> int:
         return sum(line.startswith("to broker") for line in play.take())
 
     def test_as_many_as_are_left(self) -> None:

@@ -11,20 +11,20 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.codec import decode, encode, response_type
 from tests.support.frames import request, response
-from tests.support.playbook import VERSIONS, Offer, Play, logged_in
+from tests.support.playbook import VERSIONS, Offer, Playbook, logged_in
 
 VERSION = 4
 """The first one that asks for several keys (KIP-699)."""
 KIND = response_type(FIND_COORDINATOR, VERSION)
 
 
-def gateway() -> Play:
+def gateway() -> Playbook:
     """A client behind a gateway, who has asked for coordinators twice."""
     target = DiscoveredBroker(1, "broker", 9092, versions=VERSIONS)
     view = BrokerView(target, lambda node_id, _, __: ("gate", 9100 + node_id))
-    play = logged_in(Play(offer=Offer(routes=view.routes, api_versions=view.api_versions)))
+    play = logged_in(Playbook(offer=Offer(routes=view.routes, api_versions=view.api_versions)))
     play.received.clear()
-    play.thinks_at_once = False
+    play.runs_long_tasks_at_once = False
     play.client(*(request(FIND_COORDINATOR, VERSION, number, b"\0\1\0") for number in (1, 2)))
     return play
 
@@ -57,7 +57,7 @@ def test_a_client_that_asks_for_thousands_of_coordinators_keeps_no_other_waiting
     play, count = gateway(), 2_000
     play.broker(coordinators(1, count), coordinators(2, 1))
     assert play.received == []
-    play.think()
+    play.run_long_tasks()
     first, second = play.received
     assert addresses(first) == [("gate", 9100 + number % 3) for number in range(count)]
     assert addresses(second) == [("gate", 9100)]

@@ -1,4 +1,4 @@
-"""What strangers send is gathered, and they may be ten thousand: together it is bounded."""
+"""Memory bound of what unauthenticated clients send, however many they are."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,18 +9,18 @@ from proxy.connection.connection import Connection
 from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED, MemoryBudget
 from sasl.jwks import KeyCache
 from tests.support.frames import authenticate, bearer, bearer_of_unknown_key, handshake
-from tests.support.playbook import OAUTHBEARER, Play, log_in, logged_in
+from tests.support.playbook import OAUTHBEARER, Playbook, log_in, logged_in
 
 SIZE = 100_000
 MOST = 3 * SIZE
 REFUSED = ["closed oversize_frame", "close"]
 
 
-def stranger(room: MemoryBudget, number: int = 0, **more: Any) -> Play:
+def unauthenticated(memory: MemoryBudget, number: int = 0, **more: Any) -> Playbook:
     """A client that has chosen its mechanism."""
-    play = Play(**more)
+    play = Playbook(**more)
     play.connection.connection_id = f"c{number}"
-    play.connection.rules = replace(play.rules, unauthenticated_memory=room)
+    play.connection.rules = replace(play.rules, unauthenticated_memory=memory)
     play.client(handshake(1, OAUTHBEARER))
     play.take()
     return play
@@ -32,9 +32,9 @@ def long(message: bytes) -> bytes:
     return authenticate(2, message[:-1] + padding + b"\x01")
 
 
-def test_a_thousand_strangers_hold_what_a_few_may() -> None:
-    room = MemoryBudget(MOST)
-    plays = [stranger(room, number) for number in range(20)]
+def test_a_thousand_unauthenticated_clients_hold_what_a_few_may() -> None:
+    memory = MemoryBudget(MOST)
+    plays = [unauthenticated(memory, number) for number in range(20)]
     for play in plays:
         play.client(long(bearer())[:-1])
     assert sum(play.kept_bytes for play in plays) <= MOST
@@ -42,9 +42,9 @@ def test_a_thousand_strangers_hold_what_a_few_may() -> None:
 
 
 def test_frames_as_most_clients_send_them_need_no_room() -> None:
-    room = MemoryBudget(MOST)
-    assert room.take("somebody", MOST)
-    play = stranger(room)
+    memory = MemoryBudget(MOST)
+    assert memory.take("somebody", MOST)
+    play = unauthenticated(memory)
     frame = authenticate(2, bearer())
     assert len(frame) < LONG_BYTES_UNAUTHENTICATED
     play.client(frame)
@@ -53,42 +53,42 @@ def test_frames_as_most_clients_send_them_need_no_room() -> None:
 
 @pytest.mark.parametrize("ends", [Connection.client_closed, Connection.broke, Connection.killed])
 def test_who_goes_leaves_room(ends: Any) -> None:
-    room = MemoryBudget(SIZE)
-    first, second = stranger(room, 1), stranger(room, 2)
+    memory = MemoryBudget(SIZE)
+    first, second = unauthenticated(memory, 1), unauthenticated(memory, 2)
     first.client(long(bearer())[:-1])
-    first.tell(ends)
+    first.call(ends)
     second.client(long(bearer()))
     assert second.session.principal == "User:alice"
 
 
 def test_who_is_let_in_leaves_room() -> None:
-    room = MemoryBudget(SIZE)
+    memory = MemoryBudget(SIZE)
     for number in range(3):
-        play = stranger(room, number)
+        play = unauthenticated(memory, number)
         play.client(long(bearer()))
         assert play.session.principal == "User:alice"
 
 
 def test_who_waits_for_keys_still_has_it() -> None:
     """Its token is kept until they are there."""
-    room = MemoryBudget(SIZE)
-    first, second = stranger(room, 1, keys=KeyCache()), stranger(room, 2)
+    memory = MemoryBudget(SIZE)
+    first, second = unauthenticated(memory, 1, keys=KeyCache()), unauthenticated(memory, 2)
     first.client(long(bearer_of_unknown_key()))
     assert first.take() == ["seek keys"]
     second.client(long(bearer()))
     assert second.take() == REFUSED
-    first.tell(lambda c, now: c.keys_refreshed(now))
-    third = stranger(room, 3)
+    first.call(lambda c, now: c.keys_refreshed(now))
+    third = unauthenticated(memory, 3)
     third.client(long(bearer()))
     assert third.session.principal == "User:alice"
 
 
 def test_who_is_known_needs_none() -> None:
-    """A session shall not end because strangers send much."""
-    room = MemoryBudget(MOST)
-    assert room.take("somebody", MOST)
+    """A session shall not end because unauthenticated clients send much."""
+    memory = MemoryBudget(MOST)
+    assert memory.take("somebody", MOST)
     play = logged_in()
-    play.connection.rules = replace(play.rules, unauthenticated_memory=room)
+    play.connection.rules = replace(play.rules, unauthenticated_memory=memory)
     log_in(play, first_id=3)
     play.now += 5
     play.client(handshake(5, OAUTHBEARER), long(bearer()))

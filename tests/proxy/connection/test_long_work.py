@@ -30,7 +30,7 @@ from tests.support.authorization import (
 from tests.support.frames import request, response
 
 
-@pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of room"])
+@pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of memory"])
 class TestRequests:
     def test_one_that_is_allowed_passes_as_it_came(self, groups: int) -> None:
         one = Describer()
@@ -38,7 +38,7 @@ class TestRequests:
         one.play.client(frame)
         assert not one.play.to_broker, "it is being judged"
         assert one.play.paused == {"client"}
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.to_broker == frame
         assert not one.play.paused
 
@@ -47,7 +47,7 @@ class TestRequests:
         frames = [describe(1, "mine"), describe(2, more=groups), describe(3, "mine")]
         one.play.client(*frames)
         assert one.play.to_broker == frames[0]
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.to_broker == b"".join(frames)
 
     @pytest.mark.parametrize("piece", [1_000, 65_536])
@@ -56,7 +56,7 @@ class TestRequests:
         frames = describe(1, more=groups) + describe(2, "mine")
         for at in range(0, len(frames), piece):
             one.play.client(frames[at : at + piece])
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.to_broker == frames
         assert one.play.kept_bytes == 0
 
@@ -64,7 +64,7 @@ class TestRequests:
         one = Describer()
         one.play.client(describe(1, "mine"), describe(2, more=groups, hidden=True))
         one.play.client(describe(3, "mine"))
-        one.play.think()
+        one.play.run_long_tasks()
         assert [int.from_bytes(frame[:4]) for frame in one.play.received] == []
         one.play.broker(described(1, "mine"), described(3, "mine"))
         assert [int.from_bytes(frame[:4]) for frame in one.play.received] == [1, 2, 3]
@@ -74,7 +74,7 @@ class TestRequests:
     def test_a_part_passes(self, groups: int) -> None:
         one = Describer()
         one.play.client(describe(1, "mine", "hidden", more=groups))
-        one.play.think()
+        one.play.run_long_tasks()
         frame = bytes(one.play.to_broker)
         assert b"hidden" not in frame
         assert b"mine" in frame
@@ -86,24 +86,24 @@ class TestRequests:
         frame = describe(1, more=groups)
         torn = frame[:4] + frame[4:].replace(b"v5.", b"v5\xff")
         one.play.client(torn)
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
         assert not one.play.to_broker
 
     def test_a_client_that_is_gone_is_not_thought_about(self, groups: int) -> None:
         one = Describer()
         one.play.client(describe(1, more=groups))
-        one.play.tell(Connection.client_closed)
-        one.play.think()
+        one.play.call(Connection.client_closed)
+        one.play.run_long_tasks()
         assert not one.play.to_broker
 
     def test_a_shutdown_waits_for_it(self, groups: int) -> None:
         one = Describer()
         frame = describe(1, more=groups)
         one.play.client(frame)
-        one.play.tell(Connection.drain)
+        one.play.call(Connection.drain)
         assert not one.play.connection.closed
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.to_broker == frame
         one.play.broker(described(1, "mine"))
         assert one.play.take()[-2:] == ["closed drained", "close"]
@@ -111,8 +111,8 @@ class TestRequests:
     def test_a_client_that_says_no_more_is_answered(self, groups: int) -> None:
         one = Describer()
         one.play.client(describe(1, more=groups))
-        one.play.tell(Connection.client_finished)
-        one.play.think()
+        one.play.call(Connection.client_finished)
+        one.play.run_long_tasks()
         one.play.broker(described(1, "mine"))
         assert one.groups(0) == [("mine", "none")]
         assert one.play.take()[-2:] == ["closed client_closed", "close"]
@@ -139,20 +139,20 @@ class TestProduce:
 
     def test_what_is_allowed_is_forwarded_at_once(self) -> None:
         guarded = Guarded(topic(Operation.WRITE, "a", "b"))
-        guarded.play.thinks_at_once = False
+        guarded.play.runs_long_tasks_at_once = False
         frame = self.produce("a", "b")
         guarded.play.client(frame)
         assert guarded.play.to_broker == frame
 
     def test_in_part_it_is_judged_in_steps_and_needs_no_room(self) -> None:
         """Records are not looked at: there may be many producers, and none waits for another."""
-        room = MemoryBudget()
-        guarded = Guarded(topic(Operation.WRITE, "a"), room=room)
-        assert room.take(str(guarded.play.connection.principal), LONG_BYTES)
-        guarded.play.thinks_at_once = False
+        memory = MemoryBudget()
+        guarded = Guarded(topic(Operation.WRITE, "a"), memory=memory)
+        assert memory.take(str(guarded.play.connection.principal), LONG_BYTES)
+        guarded.play.runs_long_tasks_at_once = False
         guarded.play.client(self.produce("a", "hidden"))
         assert not guarded.play.to_broker
-        guarded.play.think()
+        guarded.play.run_long_tasks()
         assert guarded.play.to_broker == self.produce("a")
 
 
@@ -161,14 +161,14 @@ class TestBounds:
         one = Describer()
         body = write_uvarint(MAX_VALUES + 2) + b"\x01" * (MAX_VALUES + 1) + b"\0\0"
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed oversize_frame", "close"]
 
     def test_a_length_that_lies_costs_nothing(self) -> None:
         one = Describer()
         body = write_uvarint(0x7FFF_FFFF) + b"\x01" * MAX_AT_ONCE
         one.play.client(request(DESCRIBE_GROUPS, 5, 1, body))
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed malformed_frame", "close"]
 
     def test_tagged_fields_without_end_close(self) -> None:
@@ -243,7 +243,7 @@ class TestResponses:
         one.play.broker(long, described(2, "mine"))
         assert one.play.received == [], "it is being changed"
         assert one.play.paused == {"broker"}
-        one.play.think()
+        one.play.run_long_tasks()
         assert not one.play.paused
         assert one.groups(0)[:2] == [("hidden", "group_authorization_failed"), ("v0", "none")]
         assert one.groups(1) == [("mine", "none")]
@@ -255,7 +255,7 @@ class TestResponses:
         one.play.client(describe(4, "hidden"), describe(5, "mine"))
         one.play.broker(described(5, "mine"))
         assert one.play.received == []
-        one.play.think()
+        one.play.run_long_tasks()
         order = [int.from_bytes(frame[:4]) for frame in one.play.received]
         assert order == [1, 2, 3, 4, 5]
 
@@ -264,24 +264,24 @@ class TestResponses:
         one.play.client(describe(1, "mine", "hidden"), describe(2, "hidden", "mine"))
         names = [f"v{number}".ljust(PADDING, ".") for number in range(LITTLE)]
         one.play.broker(described(1, *names), described(2, *names))
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.paused == {"broker"}, "the second is being changed"
-        one.play.think()
+        one.play.run_long_tasks()
         assert [len(one.groups(frame)) for frame in (0, 1)] == [LITTLE + 1] * 2
         assert not one.play.paused
 
     def test_one_that_does_not_parse_closes(self) -> None:
         one, long = self.given()
         one.play.broker(long[:30] + b"\xff" * 20 + long[50:])
-        one.play.think()
+        one.play.run_long_tasks()
         assert one.play.take()[-2:] == ["closed broker_fault", "close"]
         assert one.play.received == []
 
     def test_the_client_may_be_gone(self) -> None:
         one, long = self.given()
         one.play.broker(long)
-        one.play.tell(Connection.client_closed)
-        one.play.think()
+        one.play.call(Connection.client_closed)
+        one.play.run_long_tasks()
         assert one.play.received == []
         assert one.play.kept_bytes == 0
 
@@ -289,7 +289,7 @@ class TestResponses:
         one, long = self.given()
         one.play.client_takes = False
         one.play.broker(long, described(2, "mine"))
-        one.play.think()
+        one.play.run_long_tasks()
         assert "broker" in one.play.paused
-        one.play.tell(lambda connection, now: connection.client_full(False, now))
+        one.play.call(lambda connection, now: connection.client_full(False, now))
         assert not one.play.paused

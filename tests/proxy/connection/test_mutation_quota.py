@@ -106,7 +106,7 @@ class TestStrict:
     def test_what_a_client_of_the_same_quota_did_counts(self) -> None:
         first, second = Limited(), Limited()
         first.play.connection.rules = replace(first.play.rules, quotas=second.service)
-        first.play.tell(Connection.quotas_changed)
+        first.play.call(Connection.quotas_changed)
         first.create(("a", BURST + 1))
         assert errors(second.create(("b", 1))) == {"b": EXCEEDED}
 
@@ -279,7 +279,7 @@ class TestAmongOtherRequests:
     def test_a_connection_that_ends_meanwhile(self) -> None:
         limited = Limited()
         limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
-        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        limited.play.call(lambda connection, now: connection.client_closed(now))
         assert limited.play.connection.closed
         assert limited.tokens == BURST
 
@@ -304,7 +304,7 @@ class TestLong:
         assert limited.play.paused == {"client"}
         asked = [len(body.topics) for key, body in limited.broker.asked if key == METADATA]
         assert asked == [1_000] * 10 + [3], "no answer keeps others waiting for long"
-        in_steps = limited.play.take().count("deliberate")
+        in_steps = limited.play.take().count("run long task")
         assert in_steps == 3, "read, charged for, and settled by the response"
 
     def test_ids_as_well(self) -> None:
@@ -326,10 +326,10 @@ class TestLong:
 
     def test_a_connection_that_ends_meanwhile(self) -> None:
         limited = Limited()
-        limited.play.thinks_at_once = False
+        limited.play.runs_long_tasks_at_once = False
         limited.send(CREATE_TOPICS, 7, created(7, *((f"t{n}", 1) for n in range(2_000))))
-        limited.play.think()
-        limited.play.tell(lambda connection, now: connection.client_closed(now))
+        limited.play.run_long_tasks()
+        limited.play.call(lambda connection, now: connection.client_closed(now))
         limited.broker.answer()
         assert limited.play.connection.closed
         assert limited.tokens == BURST
@@ -380,7 +380,7 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None}})
         limited.service.read()
         assert limited.service.take_over()
-        limited.play.tell(Connection.quotas_changed)
+        limited.play.call(Connection.quotas_changed)
         limited.create(("a", 1_000))
         limited.create(("b", 1_000))
         assert limited.forwarded == [CREATE_TOPICS] * 2
@@ -391,6 +391,6 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
         limited.service.read()
         limited.service.take_over()
-        limited.play.tell(Connection.quotas_changed)
+        limited.play.call(Connection.quotas_changed)
         limited.create(("a", 1))
         assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]

@@ -91,7 +91,7 @@ def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
     frame = request(PRODUCE, 9, 1, body)
     one.play.client(frame[:-1])
     rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]
-    one.play.tell(Connection.rights_changed)
+    one.play.call(Connection.rights_changed)
     one.play.client(frame[-1:])
     assert one.play.to_broker == frame
 
@@ -105,7 +105,7 @@ def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
     frame = request(CREATE_TOPICS, 7, 1, encode(created(7, ("t", 1))))
     one.play.client(frame[:-1])
     rights.admit = admit  # type: ignore[method-assign]
-    one.play.tell(Connection.rights_changed)
+    one.play.call(Connection.rights_changed)
     one.play.client(frame[-1:])
     one.broker.answer()
     assert one.forwarded == []
@@ -118,20 +118,20 @@ def test_a_rate_that_is_removed_while_topics_are_made() -> None:
     one.store.alter_quotas({QuotaEntity(user=ALICE.user): {MUTATION_RATE: None}})
     one.service.read()
     assert one.service.take_over()
-    one.play.tell(Connection.quotas_changed)
+    one.play.call(Connection.quotas_changed)
     one.broker.answer()
-    assert errors(one.told(CREATE_TOPICS, 5)) == {"t": NONE}
+    assert errors(one.reported(CREATE_TOPICS, 5)) == {"t": NONE}
 
 
 def test_room_is_left_before_the_next_request_is_judged() -> None:
     """Or a long request, and short ones that are judged in steps, would keep it for ever."""
-    room = MemoryBudget()
-    one = Describer(room)
+    memory = MemoryBudget()
+    one = Describer(memory)
     short = [describe(number, more=LITTLE, hidden=True) for number in range(2, 6)]
     one.play.client(describe(1, more=MUCH, hidden=True), *short)
     found: list[int] = []
-    room.wait("User:alice", LONG_BYTES, lambda: found.append(len(one.play.received)))
-    one.play.think()
+    memory.wait("User:alice", LONG_BYTES, lambda: found.append(len(one.play.received)))
+    one.play.run_long_tasks()
     one.play.now += 2 * WAIT_SECONDS
-    one.play.tell(Connection.timer)
+    one.play.call(Connection.timer)
     assert found == [1]

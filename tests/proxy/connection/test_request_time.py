@@ -14,7 +14,7 @@ from proxy.wire.throttle_times import place
 from tests.support.authorization import LITTLE, describe, group
 from tests.support.frames import api_versions, fetch, metadata, produce, request
 from tests.support.messages import large, small
-from tests.support.playbook import Play, everything, logged_in
+from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import (
     ALICE,
     PLAIN,
@@ -44,7 +44,7 @@ class Timed(Quoted):
         return self.clock
 
 
-def timed(step: int = MUCH_NS, **more: Any) -> tuple[Timed, Play]:
+def timed(step: int = MUCH_NS, **more: Any) -> tuple[Timed, Playbook]:
     """It is logged in."""
     quoted = Timed(**more)
     quoted.step = step
@@ -59,14 +59,14 @@ def heartbeat(correlation_id: int) -> bytes:
     return request(HEARTBEAT, 4, correlation_id, encode(small(request_type(HEARTBEAT, 4))))
 
 
-def told_ms(play: Play) -> int | None:
+def announced_ms(play: Playbook) -> int | None:
     """What the last response tells; None: it cannot."""
     frame = play.received[-1]
     at = place(*play.asked[int.from_bytes(frame[:4])], frame)
     return None if at is None else int32(frame, at)[0]
 
 
-def held_ms(play: Play) -> int:
+def held_ms(play: Playbook) -> int:
     assert play.paused == {"client"}
     return round((play.wakes_at - play.now) * 1_000)
 
@@ -93,11 +93,11 @@ class TestWhatIsForwarded:
     def test_is_told_though_it_was_judged_in_steps(self) -> None:
         """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
         quoted, play = timed(0, rights=Judged(group(Operation.DESCRIBE, "*")))
-        play.thinks_at_once = False
+        play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
-        assert play.deliberations
+        assert play.long_tasks
         quoted.step = MUCH_NS
-        play.think()
+        play.run_long_tasks()
         assert held_ms(play) == MAX_MS
 
     def test_is_held_without_being_told_if_nobody_answers(self) -> None:
@@ -113,7 +113,7 @@ class TestWhatIsForwarded:
         play.client(fetch(4))
         assert play.paused == {"client"}
         play.broker(fetched(4, 10))
-        assert told_ms(play) == held_ms(play) > 0
+        assert announced_ms(play) == held_ms(play) > 0
 
     def test_is_charged_for_once(self) -> None:
         """That a hold is over is no request, even while an answer is owed."""
@@ -132,7 +132,7 @@ class TestWhatIsAnsweredHere:
     def test_tells_it_before_it_leaves(self, asked: bytes) -> None:
         _, play = timed(rights=Judged())
         play.client(asked)
-        assert told_ms(play) == held_ms(play) == MAX_MS
+        assert announced_ms(play) == held_ms(play) == MAX_MS
 
     @pytest.mark.parametrize("version", [0, 99], ids=["v0", "of no version"])
     def test_is_held_if_it_cannot_tell(self, version: int) -> None:
@@ -151,17 +151,17 @@ class TestWhatIsAnsweredHere:
         body = bytes(4) + b"and so on"
         assert is_timed(play.connection)
         play.connection.spent(MUCH_NS, play.now)
-        play.tell(lambda connection, now: connection.store_answered(body, now))
+        play.call(lambda connection, now: connection.store_answered(body, now))
         assert play.received[-1].endswith(b"and so on")
-        assert told_ms(play) == held_ms(play) == MAX_MS
+        assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_tells_the_time_for_a_judgement_in_steps(self) -> None:
         quoted, play = timed(0, rights=Judged())
-        play.thinks_at_once = False
+        play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
-        play.think()
-        assert told_ms(play) == held_ms(play) == MAX_MS
+        play.run_long_tasks()
+        assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_answered_one_by_one_if_it_came_at_once(self) -> None:
         """Or whoever sends a thousand requests in one read would be answered all of them."""
@@ -170,7 +170,7 @@ class TestWhatIsAnsweredHere:
         assert play.take()[0] == "connect"
         for number in range(3, 6):
             assert play.received[-1][:4] == number.to_bytes(4)
-            assert told_ms(play) == held_ms(play) == MAX_MS
+            assert announced_ms(play) == held_ms(play) == MAX_MS
             play.wait_for(play.wakes_at)
         assert play.paused == set()
 
@@ -182,7 +182,7 @@ class TestWhatIsAnsweredHere:
         assert play.paused == set()
         quoted.step = 0
         play.client(asked[-1:])
-        assert told_ms(play) == held_ms(play) == MAX_MS
+        assert announced_ms(play) == held_ms(play) == MAX_MS
 
 
 class TestWhoDoesNotWaitForTheAnswer:
@@ -190,32 +190,32 @@ class TestWhoDoesNotWaitForTheAnswer:
 
     def comes_after(self, quoted: Timed) -> None:
         quoted.step = 0
-        play = Play(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
+        play = Playbook(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
         play.now = quoted.play.now
         logged_in(play).client(heartbeat(3))
         assert (held_ms(play), play.take()) == (MAX_MS, [])
         play.wait_for(play.wakes_at)
-        assert told_ms(play) == held_ms(play) == MAX_MS
+        assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_charged_for_what_it_had(self) -> None:
         quoted, play = timed(rights=Judged())
         play.client(asking(OFFSET_FETCH, 8)[:-1])
-        play.tell(Connection.client_closed)
+        play.call(Connection.client_closed)
         self.comes_after(quoted)
 
     def test_is_charged_for_a_judgement_that_is_given_up(self) -> None:
         quoted, play = timed(0, rights=Judged())
-        play.thinks_at_once = False
+        play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
-        next(play.deliberations[0].steps)
-        play.tell(Connection.client_closed)
+        next(play.long_tasks[0].steps)
+        play.call(Connection.client_closed)
         self.comes_after(quoted)
 
     def test_is_charged_for_what_the_store_was_asked_for(self) -> None:
         quoted, play = timed(0)
         play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
-        play.tell(Connection.client_closed)
+        play.call(Connection.client_closed)
         assert is_timed(play.connection)
         play.connection.spent(MUCH_NS, play.now)
         self.comes_after(quoted)
@@ -224,7 +224,7 @@ class TestWhoDoesNotWaitForTheAnswer:
 def test_audit_tells_nothing() -> None:
     _, play = timed(mode="audit", rights=Judged())
     play.client(heartbeat(3))
-    assert (told_ms(play), play.paused) == (0, set())
+    assert (announced_ms(play), play.paused) == (0, set())
 
 
 def is_timed(connection: Connection) -> bool:

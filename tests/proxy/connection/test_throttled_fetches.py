@@ -16,7 +16,7 @@ from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.authorization import topic
 from tests.support.frames import fetch, metadata, request, response
 from tests.support.messages import large, small
-from tests.support.playbook import Play, everything, logged_in
+from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import (
     ALICE,
     CONSUMER,
@@ -33,10 +33,10 @@ WINDOW = 10 * int(RATE)
 
 def another(
     quoted: Quoted, *, rewritten: frozenset[int] = PLAIN, rights: Judged | None = None
-) -> Play:
+) -> Playbook:
     """A second connection of alice."""
     offer = everything(rewritten=rewritten, metered=True)
-    play = Play(quotas=quoted.service, offer=offer, rights=rights)
+    play = Playbook(quotas=quoted.service, offer=offer, rights=rights)
     play.now = quoted.play.now
     return logged_in(play)
 
@@ -47,7 +47,7 @@ def filled(correlation_id: int, api_key: int, version: int, size: int = 100) -> 
     return response(correlation_id, b"\0" + body + b"r" * size)
 
 
-def asked(play: Play) -> list[int]:
+def asked(play: Playbook) -> list[int]:
     """The max_bytes of all Fetches of v12 that the broker received."""
     sent = bytes(play.to_broker)
     most: list[int] = []
@@ -173,10 +173,10 @@ class TestOverTheQuota:
         body = replace(small(request_type(api_key, version)), max_bytes=i32(50_000_000))
         play.client(request(api_key, version, 3, encode(body)))
         play.broker(filled(3, api_key, version, size), b"")
-        told = play.received[-1].removesuffix(b"<rewritten>")
-        assert len(told) < 30
+        reported = play.received[-1].removesuffix(b"<rewritten>")
+        assert len(reported) < 30
         held_ms = round((play.wakes_at - play.now) * 1_000)
-        assert int.from_bytes(told[5:9]) == held_ms > 4_900
+        assert int.from_bytes(reported[5:9]) == held_ms > 4_900
         assert play.paused == {"client"}
         assert play.connection.responses.settled
         assert play.kept_bytes == 0
@@ -193,9 +193,9 @@ class TestOverTheQuota:
         sent = response(3, b"\0" + encode(whole))
         for at in range(0, len(sent), pieces):
             play.broker(sent[at : at + pieces])
-        told = decode(type(whole), play.received[-1], 5)
-        assert told.throttle_time > timedelta(seconds=4.9)
-        for here, there in zip(told.responses, whole.responses, strict=True):
+        reported = decode(type(whole), play.received[-1], 5)
+        assert reported.throttle_time > timedelta(seconds=4.9)
+        for here, there in zip(reported.responses, whole.responses, strict=True):
             assert here.topic_id == there.topic_id
             for got, owed in zip(here.partitions, there.partitions, strict=True):
                 assert got.acknowledge_error_code == owed.acknowledge_error_code
@@ -269,9 +269,9 @@ class TestOverTheQuota:
         play.client(request(FETCH, 12, 3, encode(asks)))
         whole = replace(large(response_type(FETCH, 12)), error_code=ErrorCode.none)
         play.broker(response(3, b"\0" + encode(whole)))
-        told = decode(response_type(FETCH, 12), play.received[-1], 5)
-        assert [one.topic for one in told.responses] == ["theirs"] * (2 - allowed)
-        assert told.throttle_time > timedelta(seconds=4.9)
+        reported = decode(response_type(FETCH, 12), play.received[-1], 5)
+        assert [one.topic for one in reported.responses] == ["theirs"] * (2 - allowed)
+        assert reported.throttle_time > timedelta(seconds=4.9)
         assert play.paused == {"client"}
 
     def test_whoever_waits_is_not_idle(self) -> None:
@@ -288,7 +288,7 @@ class TestOverTheQuota:
         assert play.connection.next_deadline() == until + idle
         play.wait_for(until + idle - 1)
         assert not play.connection.closed
-        play.tell(Connection.timer)
+        play.call(Connection.timer)
         play.wait_for(until + idle)
         assert play.connection.closed
 

@@ -12,7 +12,7 @@ from proxy.wire.codec import encode, request_type, response_type
 from tests.support.authorization import topic
 from tests.support.frames import fetch, metadata, produce, request, response
 from tests.support.messages import large
-from tests.support.playbook import Offer, Play, everything, logged_in
+from tests.support.playbook import Offer, Playbook, everything, logged_in
 from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Judged, Quoted, answer, fetched
 
 FETCH_BODIES = {"short": 100, "long": 300_000}
@@ -83,9 +83,9 @@ class TestAProducer:
         quoted = Quoted({PRODUCER: RATE})
         quoted.play.client(produce(3, records=b"r" * 12_000))
         broker_says = large(response_type(PRODUCE, 9))
-        told_ms = round(broker_says.throttle_time.total_seconds() * 1_000)
+        announced_ms = round(broker_says.throttle_time.total_seconds() * 1_000)
         quoted.play.broker(response(3, b"\0" + encode(broker_says)))
-        assert quoted.throttle_time_ms == max(told_ms, 1_000) >= 2_000 or told_ms < 2_000
+        assert quoted.throttle_time_ms == max(announced_ms, 1_000) >= 2_000 or announced_ms < 2_000
 
     def test_has_its_response_rewritten_as_well(self) -> None:
         quoted = Quoted({PRODUCER: RATE}, rewritten=frozenset({PRODUCE}))
@@ -130,8 +130,8 @@ class TestAConsumer:
         held_ms = round((play.wakes_at - play.now) * 1_000)
         assert held_ms == round((len(frame) - 4) / rate * 1_000) - 10_000
         assert play.paused == {"client"}
-        told = play.received[-1].removesuffix(b"<rewritten>")
-        assert told == frame[4:9] + held_ms.to_bytes(4) + frame[13:]
+        reported = play.received[-1].removesuffix(b"<rewritten>")
+        assert reported == frame[4:9] + held_ms.to_bytes(4) + frame[13:]
 
     def test_is_told_wherever_the_response_is_split(self) -> None:
         frame = fetched(3, 70_000)
@@ -237,6 +237,6 @@ class TestAProducerThatIsAuthorized:
 
 
 def test_without_quotas_nothing_is_measured() -> None:
-    play = logged_in(Play(offer=Offer(routes=everything().routes, api_versions=None)))
+    play = logged_in(Playbook(offer=Offer(routes=everything().routes, api_versions=None)))
     assert play.connection.throttling is None
     assert not any(route.transform for route in everything(rewritten=PLAIN).routes.values())

@@ -6,7 +6,7 @@ from proxy.connection.connection import Connection
 from proxy.wire.apis import PRODUCE
 from sasl.states import Enforcement
 from tests.support.frames import fetch, handshake, produce
-from tests.support.playbook import OAUTHBEARER, Play, log_in
+from tests.support.playbook import OAUTHBEARER, Playbook, log_in
 from tests.support.quotas import (
     ALICE,
     CONSUMER,
@@ -35,7 +35,7 @@ class TestWhileHeld:
 
     def test_a_drain_does_not_wait_for_it(self) -> None:
         play = self.held().play
-        play.tell(Connection.drain)
+        play.call(Connection.drain)
         assert play.take() == ["closed drained", "close"]
 
     def test_a_session_that_expired_is_killed_when_it_is_used(self) -> None:
@@ -70,12 +70,12 @@ class TestWhileHeld:
         play.wait_for(play.wakes_at)
         assert play.paused == {"client"}
         play.broker_takes = True
-        play.tell(lambda connection, now: connection.broker_full(False, now))
+        play.call(lambda connection, now: connection.broker_full(False, now))
         assert play.paused == set()
 
     def test_a_broker_that_goes_takes_the_client_along(self) -> None:
         play = self.held().play
-        play.tell(Connection.broker_closed)
+        play.call(Connection.broker_closed)
         assert play.take() == ["closed broker_closed", "close"]
 
 
@@ -119,8 +119,8 @@ class TestChanges:
         play.client(produce(9, records=b"r" * 12_000))
         assert play.paused == {"client"}
 
-    def test_a_stranger_has_no_quota(self) -> None:
+    def test_an_unauthenticated_client_has_no_quota(self) -> None:
         service = Quoted({}).service
-        play = Play(quotas=service)
-        play.tell(Connection.quotas_changed)
+        play = Playbook(quotas=service)
+        play.call(Connection.quotas_changed)
         assert play.connection.throttling is None

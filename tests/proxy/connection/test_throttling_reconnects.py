@@ -11,7 +11,7 @@ from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.codec import decode, response_type
 from proxy.worker.quota_service import QuotaService
 from tests.support.frames import fetch, metadata, produce, request
-from tests.support.playbook import Play, everything, log_in, logged_in
+from tests.support.playbook import Playbook, everything, log_in, logged_in
 from tests.support.quotas import (
     ALICE,
     CONSUMER,
@@ -51,21 +51,21 @@ class Reconnecting:
         self._ns += self.steps_ns
         return self._ns
 
-    def connect(self, *, sasl: bool = True) -> Play:
+    def connect(self, *, sasl: bool = True) -> Playbook:
         """Another connection of alice, or of who does not log in; the last one is not closed."""
-        play = Play(quotas=self.service, offer=everything(rewritten=PLAIN, metered=True))
+        play = Playbook(quotas=self.service, offer=everything(rewritten=PLAIN, metered=True))
         play.now = self.now
         if sasl:
             return logged_in(play)
-        play.tell(lambda connection, now: connection.admit("User:ANONYMOUS", now))
+        play.call(lambda connection, now: connection.admit("User:ANONYMOUS", now))
         return play
 
-    def close(self, play: Play) -> None:
+    def close(self, play: Playbook) -> None:
         self.now = play.now
-        play.tell(Connection.client_closed)
+        play.call(Connection.client_closed)
 
 
-def until_forwarded(play: Play, size: int) -> None:
+def until_forwarded(play: Playbook, size: int) -> None:
     """Let the timer of a client that is held look until the broker has so many bytes."""
     while len(play.to_broker) < size:
         play.wait_for(play.wakes_at)
@@ -92,7 +92,7 @@ def test_a_connection_for_each_produce_gets_its_quota_and_no_more(sasl: bool, ac
 def test_many_at_once_get_no_more_but_for_one_request_each() -> None:
     given, size, many = Reconnecting({PRODUCER: RATE}), 5_000, 10
     began, produced, seconds = given.now, 0, 120.0
-    plays: list[Play] = []
+    plays: list[Playbook] = []
     while given.now < began + seconds:
         plays += [given.connect() for _ in range(many - len(plays))]
         for play in plays:
@@ -156,8 +156,8 @@ class TestANewConnection:
         held = play.wakes_at - play.now
         assert held == pytest.approx((12_000 + len(frame) - 4) / RATE - 10, abs=0.001)
         play.broker(answer(PRODUCE, 9, 3))
-        told = decode(response_type(PRODUCE, 9), play.received[-1][5:]).throttle_time
-        assert told.total_seconds() == pytest.approx(held, abs=0.001)
+        reported = decode(response_type(PRODUCE, 9), play.received[-1][5:]).throttle_time
+        assert reported.total_seconds() == pytest.approx(held, abs=0.001)
 
     def test_logs_in_and_asks_for_other_things_meanwhile(self) -> None:
         """`connect` has logged in."""
@@ -189,7 +189,7 @@ class TestANewConnection:
     def test_that_says_all_and_ends_its_sending_is_answered(self) -> None:
         play = self.indebted().connect()
         play.client(produce(3))
-        play.tell(Connection.client_finished)
+        play.call(Connection.client_finished)
         play.take()
         play.wait_for(play.wakes_at)
         assert play.take() == ["connect", "to broker: Produce v9 #3"]
@@ -208,8 +208,8 @@ class TestANewConnection:
         play = self.indebted(CONSUMER).connect()
         play.client(fetch(3))
         play.broker(fetched(3, 5_000))
-        told = decode(response_type(FETCH, 12), play.received[-1][5:])
-        assert (told.responses, told.throttle_time.total_seconds()) == ((), 2.0)
+        reported = decode(response_type(FETCH, 12), play.received[-1][5:])
+        assert (reported.responses, reported.throttle_time.total_seconds()) == ((), 2.0)
         assert play.paused == {"client"}
 
 
@@ -241,8 +241,8 @@ class TestTheTimeOfRequests:
         """ApiVersions: the next request does not wait a second time."""
         play = self.indebted(sasl=sasl).connect(sasl=sasl)
         play.client(request(18, 1, 3), metadata(4))
-        told = decode(response_type(18, 1), play.received[-1][4:]).throttle_time
-        assert (told.total_seconds(), play.paused) == (1.0, {"client"})
+        reported = decode(response_type(18, 1), play.received[-1][4:]).throttle_time
+        assert (reported.total_seconds(), play.paused) == (1.0, {"client"})
         play.take()
         play.wait_for(play.now + 1.0)
         assert play.take() == ["connect", "to broker: Metadata v12 #4"]

@@ -8,7 +8,7 @@ from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.worker.quota_service import QuotaService
 from tests.support.frames import produce, request
-from tests.support.playbook import Play, everything
+from tests.support.playbook import Playbook, everything
 from tests.support.quotas import PLAIN, PRODUCER, RATE, MemoryStore
 
 APP, EVERY = QuotaEntity(client_id="app"), QuotaEntity(client_id=DEFAULT)
@@ -21,10 +21,10 @@ def service(entity: QuotaEntity) -> QuotaService:
     return QuotaService(Quotas.model_validate({"mode": "enforce"}), store, table, 0)
 
 
-def admitted(quotas: QuotaService) -> Play:
-    play = Play(quotas=quotas, offer=everything(rewritten=PLAIN, metered=True))
+def admitted(quotas: QuotaService) -> Playbook:
+    play = Playbook(quotas=quotas, offer=everything(rewritten=PLAIN, metered=True))
     play.now = float(int(play.now))
-    play.tell(lambda connection, now: connection.admit("User:ANONYMOUS", now))
+    play.call(lambda connection, now: connection.admit("User:ANONYMOUS", now))
     return play
 
 

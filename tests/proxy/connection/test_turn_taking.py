@@ -16,17 +16,17 @@ from proxy.wire.request import Request, parse_request
 from tests.support.authorization import Describer, Guarded, describe, topic
 from tests.support.frames import api_versions, produce, request
 from tests.support.messages import fetch_body, produce_body
-from tests.support.playbook import Play, logged_in
+from tests.support.playbook import Playbook, logged_in
 from tests.support.quotas import Quoted
 
 FLOOD = 1_000
 
 
-def one_turn(play: Play) -> None:
+def one_turn(play: Playbook) -> None:
     play.waiting.pop(0)()
 
 
-def in_turns(play: Play) -> Play:
+def in_turns(play: Playbook) -> Playbook:
     play.turns_come_at_once = False
     return play
 
@@ -71,7 +71,7 @@ def test_what_is_forwarded_at_a_first_look_waits_for_nobody() -> None:
 def test_who_is_gone_is_not_waited_for() -> None:
     play = in_turns(logged_in())
     play.client(*(api_versions(number) for number in range(FLOOD)))
-    play.tell(Connection.client_closed)
+    play.call(Connection.client_closed)
     play.take()
     one_turn(play)
     assert (play.take(), play.waiting) == ([], [])
@@ -81,7 +81,7 @@ def test_who_sends_no_more_gets_all_answers_first() -> None:
     play = logged_in()
     before = len(play.received)
     in_turns(play).client(*(api_versions(number) for number in range(FLOOD)))
-    play.tell(Connection.client_finished)
+    play.call(Connection.client_finished)
     while play.waiting:
         one_turn(play)
     assert len(play.received) - before == FLOOD
@@ -91,16 +91,16 @@ def test_who_sends_no_more_gets_all_answers_first() -> None:
 def test_a_drain_does_not_wait_for_a_turn() -> None:
     play = in_turns(logged_in())
     play.client(*(api_versions(number) for number in range(FLOOD)))
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     assert play.connection.closed
     one_turn(play)
 
 
 def test_the_turns_of_a_principal_are_its_own() -> None:
     asked: list[str] = []
-    for play in (Play(), logged_in()):
+    for play in (Playbook(), logged_in()):
         in_turns(play)
-        play.connection.await_turn(lambda who, _: asked.append(who), play.tell)
+        play.connection.await_turn(lambda who, _: asked.append(who), play.call)
     assert asked == ["", "User:alice"]
 
 
@@ -166,9 +166,9 @@ class TestWhatTakesLong:
 
     def test_a_produce_of_many_topics_is_judged_in_steps(self) -> None:
         one = Guarded(topic(Operation.WRITE, "mine"))
-        one.play.thinks_at_once = False
+        one.play.runs_long_tasks_at_once = False
         topics = [(f"hidden-{number}", [0]) for number in range(MAX_JUDGED_AT_ONCE)]
         one.play.client(request(PRODUCE, 12, 1, produce_body(12, topics)))
-        assert (len(one.play.deliberations), one.rights.denials) == (1, [])
-        one.play.think()
+        assert (len(one.play.long_tasks), one.rights.denials) == (1, [])
+        one.play.run_long_tasks()
         assert len(one.rights.denials) == MAX_JUDGED_AT_ONCE

@@ -9,7 +9,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.upstream_login import MIN_INTERVAL, PATIENCE, RENEW_AFTER
 from sasl.login import LoginError
 from tests.support.frames import authenticate, bearer, fetch, handshake, produce, response
-from tests.support.playbook import OAUTHBEARER, Play, everything, logged_in
+from tests.support.playbook import OAUTHBEARER, Playbook, everything, logged_in
 from tests.support.upstream import (
     close_reason,
     connected,
@@ -81,7 +81,7 @@ def test_an_idle_connection_is_left_alone() -> None:
     play = connected(1_000)
     play.now += 300.0
     play.connection.stages.expires_at = play.now
-    play.tell(Connection.timer)
+    play.call(Connection.timer)
     assert play.take() == []
 
 
@@ -160,7 +160,7 @@ def test_an_answer_that_comes_before_its_question_is_none() -> None:
 
 
 def test_a_broker_without_sasl_is_not_asked() -> None:
-    play = logged_in(Play(logs_in=True, offer=replace(everything(), sasl_version=-1)))
+    play = logged_in(Playbook(logs_in=True, offer=replace(everything(), sasl_version=-1)))
     play.client(fetch(3))
     play.take()
     identify(play)
@@ -170,14 +170,14 @@ def test_a_broker_without_sasl_is_not_asked() -> None:
 def test_without_an_identity_there_is_no_login() -> None:
     """The token's server does not answer, say."""
     play = waiting_play()
-    play.tell(lambda connection, now: connection.login_failed(LoginError("no token"), now))
+    play.call(lambda connection, now: connection.login_failed(LoginError("no token"), now))
     assert play.take() == ["login failed: no token", "closed broker_login_failed", "close"]
 
 
 def test_a_broker_that_hangs_up_in_a_login_refuses_it() -> None:
     play = waiting_play()
     identify(play)
-    play.tell(Connection.broker_closed)
+    play.call(Connection.broker_closed)
     assert play.take()[1:] == [
         "login failed: it closed the connection instead of answering",
         "closed broker_login_failed",
@@ -187,7 +187,7 @@ def test_a_broker_that_hangs_up_in_a_login_refuses_it() -> None:
 
 def test_a_broker_that_hangs_up_later_has_only_gone() -> None:
     play = connected(60_000)
-    play.tell(Connection.broker_closed)
+    play.call(Connection.broker_closed)
     assert play.take() == ["closed broker_closed", "close"]
 
 
@@ -233,7 +233,7 @@ def test_a_client_that_does_not_read_is_not_the_brokers_silence() -> None:
     play.now = play.connection.requests.renew_at + 1
     play.client(fetch(4))
     identify(play)
-    play.tell(lambda connection, now: connection.client_full(True, now))
+    play.call(lambda connection, now: connection.client_full(True, now))
     for _ in range(5):
         play.wait_for(play.now + PATIENCE)
     assert "close" not in play.take()
@@ -242,7 +242,7 @@ def test_a_client_that_does_not_read_is_not_the_brokers_silence() -> None:
 def test_a_client_that_leaves_in_the_middle() -> None:
     play = waiting_play()
     identify(play)
-    play.tell(Connection.client_closed)
+    play.call(Connection.client_closed)
     assert play.take()[1:] == ["closed client_closed", "close"]
     identify(play)
     play.broker(offers("PLAIN"))
@@ -251,7 +251,7 @@ def test_a_client_that_leaves_in_the_middle() -> None:
 
 def test_a_client_that_has_said_all_is_still_answered() -> None:
     play = waiting_play()
-    play.tell(Connection.client_finished)
+    play.call(Connection.client_finished)
     log_in(play)
     assert "close" not in play.take()
     play.broker(response(3))
@@ -264,6 +264,6 @@ def test_draining_in_the_middle_ends_the_connection_when_it_is_settled() -> None
     play.now = play.connection.requests.renew_at + 1
     play.client(fetch(5))
     play.take()
-    play.tell(Connection.drain)
+    play.call(Connection.drain)
     play.broker(response(4))
     assert play.take() == ["to client: #4", "closed drained", "close"]

@@ -14,7 +14,7 @@ from sasl.messages import authenticate_token
 from sasl.scram import ScramServer
 from sasl.scram_client import SaltedPasswords
 from tests.support.frames import response
-from tests.support.playbook import Play
+from tests.support.playbook import Playbook
 from tests.support.sasl import FAKE_SECRET, alice
 from tests.support.upstream import (
     close_reason,
@@ -51,7 +51,7 @@ class TestScram:
         assert "DeriveKeys" not in play.log
         assert play.log[-1] == "to broker: Fetch v12 #3"
 
-    def log_in(self, play: Play, server: ScramServer, exchange: ScramClient) -> None:
+    def log_in(self, play: Playbook, server: ScramServer, exchange: ScramClient) -> None:
         identify(play, exchange)
         play.broker(offers("SCRAM-SHA-256"))
         serving = server.exchange()
@@ -63,7 +63,7 @@ class TestScram:
                 derived(play, play.commands[-1])
 
     @staticmethod
-    def said(play: Play) -> bytes:
+    def said(play: Playbook) -> bytes:
         """The token that the broker was sent last."""
         at, last = 0, b""
         while at < len(play.to_broker):

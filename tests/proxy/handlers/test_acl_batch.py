@@ -24,7 +24,7 @@ from proxy.wire.batch_describe import (
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import write_array_length
-from tests.support.acls import FILTERS_BETTER, FILTERS_SEEN, Shelf, acl, asking
+from tests.support.acls import FILTERS_BETTER, FILTERS_SEEN, MemoryAclStore, acl, asking
 
 DESCRIBE: Final = 29
 TAGS: Final = b"\x00"
@@ -35,7 +35,7 @@ def body_of(filters: Sequence[dict[str, Any]]) -> bytes:
 
 
 def answered(
-    body: bytes, store: Shelf | None, *, authorized: bool = True
+    body: bytes, store: MemoryAclStore | None, *, authorized: bool = True
 ) -> tuple[DescribeAclsResponse, bytes]:
     acls = None if store is None else store.administered()
     found = api.answer(DESCRIBE, 4, body, acls, may_describe=authorized, may_alter=False)
@@ -45,13 +45,15 @@ def answered(
     return response, found
 
 
-def described(store: Shelf | None, *filters: dict[str, Any], authorized: bool = True) -> list[Any]:
+def described(
+    store: MemoryAclStore | None, *filters: dict[str, Any], authorized: bool = True
+) -> list[Any]:
     response, _ = answered(body_of(filters), store, authorized=authorized)
     assert response.throttle_time.total_seconds() == 0
     return list(response.filter_results)
 
 
-def alone(store: Shelf | None, fields: dict[str, Any], *, authorized: bool = True) -> Any:
+def alone(store: MemoryAclStore | None, fields: dict[str, Any], *, authorized: bool = True) -> Any:
     """What v3 says of one filter."""
     acls = None if store is None else store.administered()
     body = encode(request_type(DESCRIBE, 3)(**fields))
@@ -66,7 +68,7 @@ def bounded_answer(body: bytes, acls: Acls, max_bytes: int) -> bytes:
 
 
 def bounded(
-    store: Shelf, filters: Sequence[dict[str, Any]], max_bytes: int = MAX_RESULT_BYTES
+    store: MemoryAclStore, filters: Sequence[dict[str, Any]], max_bytes: int = MAX_RESULT_BYTES
 ) -> tuple[Any, int]:
     found = bounded_answer(body_of(filters), store.administered(), max_bytes)
     return decode(DescribeAclsResponse, found).filter_results, len(found)
@@ -130,20 +132,20 @@ some_filters = st.fixed_dictionaries(
 def test_results_are_as_if_each_filter_had_been_sent_alone(
     acls: list[Acl], filters: list[dict[str, Any]], rights: str
 ) -> None:
-    store = None if rights == "off" else Shelf(*acls)
+    store = None if rights == "off" else MemoryAclStore(*acls)
     results = described(store, *filters, authorized=rights == "yes")
     expected = [alone(store, one, authorized=rights == "yes") for one in filters]
     assert [plain(one) for one in results] == [plain(one) for one in expected]
 
 
-@pytest.mark.parametrize(("changes", "told"), [*FILTERS_SEEN, *FILTERS_BETTER])
-def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], told: Any) -> None:
+@pytest.mark.parametrize(("changes", "reported"), [*FILTERS_SEEN, *FILTERS_BETTER])
+def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], reported: Any) -> None:
     """A code 0 is an error of its filter; a code of a later Kafka finds nothing, as in v3."""
-    store = Shelf(acl())
+    store = MemoryAclStore(acl())
     one, middle, other = described(store, asking(), asking(**changes), asking())
     assert plain(one) == plain(other) == plain(alone(store, asking()))
     assert plain(middle) == plain(alone(store, asking(**changes)))
-    assert (middle.error_code.name == "invalid_request") == ((changes, told) in FILTERS_BETTER)
+    assert (middle.error_code.name == "invalid_request") == ((changes, reported) in FILTERS_BETTER)
 
 
 # ---------------------------------------------------------------------- bad input
@@ -151,7 +153,7 @@ def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], told: Any) -> 
 
 @pytest.mark.parametrize("rights", [True, False])
 def test_no_filters_no_results(rights: bool) -> None:
-    assert described(Shelf(acl()), authorized=rights) == []
+    assert described(MemoryAclStore(acl()), authorized=rights) == []
     assert described(None) == []
 
 
@@ -162,7 +164,7 @@ NULL_FILTERS = b"\x00" + TAGS
 @pytest.mark.parametrize("body", [NULL_FILTERS, b"", b"\x80", b"\xff\xff\xff\xff\x07", b"\x03\x01"])
 def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: bool) -> None:
     """Null filters, no bytes, lying counts. No ClientFault: the connection lives on."""
-    response, _ = answered(body, Shelf(acl()), authorized=authorized)
+    response, _ = answered(body, MemoryAclStore(acl()), authorized=authorized)
     assert errors(response.filter_results) == ["invalid_request"]
     assert response.filter_results[0].error_message == "The request cannot be read."
 
@@ -170,29 +172,29 @@ def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: boo
 def test_every_truncation_is_an_invalid_request() -> None:
     whole = body_of([asking(), asking(resource_name_filter="t", principal_filter="User:alice")])
     for end in range(len(whole)):
-        response, _ = answered(whole[:end], Shelf(acl()))
+        response, _ = answered(whole[:end], MemoryAclStore(acl()))
         assert errors(response.filter_results) == ["invalid_request"], end
 
 
 @given(body=st.binary(max_size=80), authorized=st.booleans())
 def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
-    answered(body, Shelf(acl()), authorized=authorized)
+    answered(body, MemoryAclStore(acl()), authorized=authorized)
 
 
 def test_bytes_behind_the_body_are_ignored() -> None:
     body = body_of([asking()])
-    assert answered(body + b"more", Shelf(acl())) == answered(body, Shelf(acl()))
+    assert answered(body + b"more", MemoryAclStore(acl())) == answered(body, MemoryAclStore(acl()))
 
 
 def test_repeated_filters_each_have_the_result() -> None:
-    store = Shelf(acl(), acl("u", "User:bob"))
+    store = MemoryAclStore(acl(), acl("u", "User:bob"))
     wanted = [asking(principal_filter="User:bob"), asking(), asking(principal_filter="User:bob")]
     results = described(store, *wanted, *wanted)
     assert [plain(one) for one in results] == [plain(alone(store, one)) for one in wanted] * 2
 
 
 def test_100_000_filters() -> None:
-    store = Shelf(acl(principal="User:00007"))
+    store = MemoryAclStore(acl(principal="User:00007"))
     one = body_of([asking(principal_filter="User:00000")])
     items = [one[1:-1].replace(b"00000", b"%05d" % number) for number in range(MAX_FILTERS)]
     found, nothing = (
@@ -205,20 +207,20 @@ def test_100_000_filters() -> None:
 
 def test_the_same_filter_100_000_times() -> None:
     """Answered from what was found for the first."""
-    store = Shelf(acl())
+    store = MemoryAclStore(acl())
     item = body_of([asking()])[1:-1]
     assert [len(one.resources) for one in described(store, asking())] == [1]
     assert many(item * MAX_FILTERS, store) == alone_in_batch(store, {}) * MAX_FILTERS
 
 
-def alone_in_batch(store: Shelf, fields: dict[str, str]) -> bytes:
+def alone_in_batch(store: MemoryAclStore, fields: dict[str, str]) -> bytes:
     """The result of the only filter of a request."""
     body = body_of([asking(**fields)])
     _, answer = answered(body, store)
     return answer[5:-1]
 
 
-def many(items: bytes, store: Shelf) -> bytes:
+def many(items: bytes, store: MemoryAclStore) -> bytes:
     """The results of as many filters as a request may have."""
     body = write_array_length(MAX_FILTERS, flexible=True) + items + TAGS
     answer = bounded_answer(body, store.administered(), MAX_RESULT_BYTES)
@@ -229,9 +231,9 @@ def many(items: bytes, store: Shelf) -> bytes:
 
 @pytest.mark.parametrize("authorized", [True, False])
 def test_too_many_filters_are_one_invalid_request(authorized: bool) -> None:
-    """Nothing is made of them, and a stranger gets no large answer for so many small filters."""
+    """None is evaluated: who may not describe gets no large answer for many small filters."""
     body = body_of([asking()] * (MAX_FILTERS + 1))
-    response, _ = answered(body, Shelf(acl()), authorized=authorized)
+    response, _ = answered(body, MemoryAclStore(acl()), authorized=authorized)
     assert errors(response.filter_results) == ["invalid_request"]
     assert response.filter_results[0].error_message == "More than 100000 filters."
 
@@ -241,7 +243,7 @@ def test_too_many_filters_are_one_invalid_request(authorized: bool) -> None:
 
 def test_results_up_to_the_bound_then_refusals() -> None:
     """In the order of the filters, so that a client knows what to ask again."""
-    store = Shelf(*(acl(f"t{number}", f"User:{number}") for number in range(20)))
+    store = MemoryAclStore(*(acl(f"t{number}", f"User:{number}") for number in range(20)))
     filters = [asking(principal_filter=f"User:{number}") for number in range(20)]
     whole = [plain(one) for one in described(store, *filters)]
     answered_before = 0
@@ -261,7 +263,7 @@ def test_results_up_to_the_bound_then_refusals() -> None:
 )
 def test_the_bound_is_kept(most: int, picks: list[str | None]) -> None:
     """Repeated filters and passes over all ACLs included."""
-    store = Shelf(
+    store = MemoryAclStore(
         *(acl(f"t{n}", principal) for n in range(20) for principal in ("User:a", "User:b"))
     )
     filters = [asking(principal_filter=one, operation=3) for one in picks]
@@ -279,7 +281,7 @@ def test_memory_stays_near_the_size_of_the_answer() -> None:
     """A thousand filters that each find everything: fifty million ACLs, if all were gathered."""
     acls = [acl(f"topic-{number:05}", host="h" * 40) for number in range(50_000)]
     index = AclIndex(acls, version=1)
-    administered = Acls(store=Shelf(), current=lambda: index)
+    administered = Acls(store=MemoryAclStore(), current=lambda: index)
     filters = [asking(resource_type_filter=2, permission_type=3)] + [
         asking(resource_type_filter=2, operation=code) for code in (1, 3)
     ]

@@ -28,8 +28,8 @@ from tests.support.acls import (
     FILTERS_SEEN,
     NO_NAME,
     VERSIONS,
+    MemoryAclStore,
     Result,
-    Shelf,
     acl,
     answer,
     asking,
@@ -40,7 +40,7 @@ from tests.support.acls import (
     deleted,
     describe_body,
     described,
-    told,
+    reported,
     unknown,
 )
 
@@ -100,7 +100,7 @@ def test_create_answers_as_kafka_does(
     version: int, changes: dict[str, Any], expected: Result
 ) -> None:
     """One mistake spoils nothing else, and what is told is what was done."""
-    store = Shelf()
+    store = MemoryAclStore()
     around = creation(principal="User:other", resource_name="first"), creation(principal="User:z")
 
     results = created(store, around[0], creation(**changes), around[1], version=version)
@@ -111,7 +111,7 @@ def test_create_answers_as_kafka_does(
 
 
 def test_what_is_created_is_what_was_asked_for() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     asked_for = creation(
         resource_type=3,
         resource_name="g",
@@ -136,27 +136,27 @@ def test_what_is_created_is_what_was_asked_for() -> None:
 
 
 def test_the_same_acl_twice_is_no_error() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     assert created(store, creation(), creation()) == [DONE, DONE]
     assert created(store, creation()) == [DONE]
     assert store.acls == {acl()}
 
 
 def test_version_0_creates_literal_patterns() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     assert created(store, creation(), version=0) == [DONE]
     assert store.acls == {acl()}
 
 
 def test_nothing_to_create_is_a_success_for_those_who_may() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     assert created(store) == []
     assert created(store, may_alter=False) == []
     assert store.transactions == 0
 
 
 def test_all_mistaken_is_no_transaction() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     assert created(store, creation(resource_name=""), creation(operation=99)) == [
         NO_NAME,
         unknown("operation"),
@@ -166,7 +166,7 @@ def test_all_mistaken_is_no_transaction() -> None:
 
 def test_a_long_principal_fits_into_the_message() -> None:
     """Quoted whole, it would make a STRING that no version can hold."""
-    [(code, message)] = created(Shelf(), creation(principal="x" * 32_767), version=1)
+    [(code, message)] = created(MemoryAclStore(), creation(principal="x" * 32_767), version=1)
     assert code == "invalid_request"
     assert message is not None
     assert len(message) < 400
@@ -182,13 +182,13 @@ def test_a_long_principal_fits_into_the_message() -> None:
 def test_delete_answers_as_kafka_does(
     version: int, changes: dict[str, Any], expected: Result
 ) -> None:
-    store = Shelf(acl(), acl("kept", "User:bob"))
+    store = MemoryAclStore(acl(), acl("kept", "User:bob"))
 
     results = deleted(
         store, asking(**changes), asking(principal_filter="User:alice"), version=version
     )
 
-    assert [told(one) for one in results] == [expected, APPLIED]
+    assert [reported(one) for one in results] == [expected, APPLIED]
     assert [len(one.matching_acls) for one in results] == [0, 1]
     assert store.acls == {acl("kept", "User:bob")}
 
@@ -196,7 +196,7 @@ def test_delete_answers_as_kafka_does(
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_of_overlapping_filters_reports_the_acl(version: int) -> None:
     """Each is judged by the ACLs as they were before the request."""
-    store = Shelf(acl(), acl(host="h"))
+    store = MemoryAclStore(acl(), acl(host="h"))
     results = deleted(store, asking(), asking(host_filter="h"), asking(), version=version)
     assert [len(one.matching_acls) for one in results] == [2, 1, 2]
     match = results[1].matching_acls[0]
@@ -211,15 +211,15 @@ def test_each_of_overlapping_filters_reports_the_acl(version: int) -> None:
 def test_version_0_deletes_no_prefixed_acls() -> None:
     """An old tool that deletes everything cannot mean what it cannot see."""
     prefixed = acl(pattern_type=PatternType.PREFIXED)
-    store = Shelf(acl(), prefixed)
+    store = MemoryAclStore(acl(), prefixed)
     [result] = deleted(store, asking(), version=0)
     assert len(result.matching_acls) == 1
     assert store.acls == {prefixed}
 
 
 def test_nothing_found_is_no_error_and_no_transaction() -> None:
-    store = Shelf(acl())
-    assert [told(one) for one in deleted(store, asking(resource_name_filter="x"))] == [APPLIED]
+    store = MemoryAclStore(acl())
+    assert [reported(one) for one in deleted(store, asking(resource_name_filter="x"))] == [APPLIED]
     assert deleted(store) == []
     assert store.transactions == 0
 
@@ -228,11 +228,11 @@ def test_too_many_to_delete() -> None:
     """Seen: the filter is refused, and those beside it are not."""
     many = {acl(str(number)) for number in range(MAX_ITEMS)}
     group = acl("g", resource_type=ResourceType.GROUP)
-    store = Shelf(*many, group)
+    store = MemoryAclStore(*many, group)
 
     results = deleted(store, asking(resource_type_filter=3), asking())
 
-    assert [told(one) for one in results] == [
+    assert [reported(one) for one in results] == [
         APPLIED,
         ("invalid_request", "Cannot remove more than 10000 acls in a single delete operation."),
     ]
@@ -244,10 +244,10 @@ def test_too_many_to_delete() -> None:
 
 def test_searches_are_bounded() -> None:
     """Filters that name no resource look at every ACL; ten thousand of them would take minutes."""
-    store = Shelf(acl())
+    store = MemoryAclStore(acl())
     searches = [asking(principal_filter=f"User:{number}") for number in range(MAX_SEARCHES + 1)]
     results = deleted(store, *searches, asking(resource_name_filter="t"), searches[0])
-    assert [told(one)[0] for one in results] == [
+    assert [reported(one)[0] for one in results] == [
         *["none"] * MAX_SEARCHES,
         "policy_violation",
         "none",
@@ -263,16 +263,16 @@ def test_searches_are_bounded() -> None:
 def test_describe_finds_nothing_for_what_cannot_be(
     changes: dict[str, Any], _expected: Result
 ) -> None:
-    response = described(Shelf(acl()), asking(**changes))
-    assert told(response) == DONE
+    response = described(MemoryAclStore(acl()), asking(**changes))
+    assert reported(response) == DONE
     assert response.resources == ()
 
 
 @pytest.mark.parametrize(("changes", "expected"), FILTERS_BETTER)
 def test_describe_by_unknown_is_an_error(changes: dict[str, Any], expected: Result) -> None:
     """KIP-140: it is an error to specify fields as UNKNOWN."""
-    response = described(Shelf(acl()), asking(**changes))
-    assert told(response) == expected
+    response = described(MemoryAclStore(acl()), asking(**changes))
+    assert reported(response) == expected
     assert response.resources == ()
 
 
@@ -285,22 +285,22 @@ def test_describe_tells_all_by_resource(version: int) -> None:
         acl("kafka-cluster", resource_type=ResourceType.CLUSTER),
         acl("u", resource_type=ResourceType.USER, operation=Operation.DESCRIBE_TOKENS),
     ]
-    response = described(Shelf(*acls), asking(), version=version)
-    assert told(response) == DONE
+    response = described(MemoryAclStore(*acls), asking(), version=version)
+    assert reported(response) == DONE
     assert acls_of(response) == acls
     assert [len(one.acls) for one in response.resources] == [2, 1, 1, 1]
 
 
 def test_version_0_shows_no_prefixed_acls() -> None:
     """Kafka up to 3.9: its clients could not tell them from literal ones."""
-    store = Shelf(acl(), acl(pattern_type=PatternType.PREFIXED))
+    store = MemoryAclStore(acl(), acl(pattern_type=PatternType.PREFIXED))
     assert acls_of(described(store, asking(), version=0)) == [acl()]
     assert len(acls_of(described(store, asking(), version=1))) == 2
 
 
 def test_patterns_of_one_name_are_two_resources() -> None:
     both = [acl(), acl(pattern_type=PatternType.PREFIXED)]
-    response = described(Shelf(*both), asking())
+    response = described(MemoryAclStore(*both), asking())
     assert [one.pattern_type for one in response.resources] == [3, 4]
     assert acls_of(response) == both
 
@@ -308,7 +308,7 @@ def test_patterns_of_one_name_are_two_resources() -> None:
 def test_describe_in_bytes() -> None:
     """v3, worked out by hand: compact lengths are one more, each structure ends in its tags."""
     body = b"\x02\x02t\x03\x00\x00\x01\x01\x00"
-    found = answer(DESCRIBE, 3, body, Shelf(acl()), may_describe=True, may_alter=False)
+    found = answer(DESCRIBE, 3, body, MemoryAclStore(acl()), may_describe=True, may_alter=False)
     assert found == b"".join(
         (
             b"\x00\x00\x00\x00\x00\x00\x01",  # not throttled, no error, an empty message
@@ -325,23 +325,23 @@ def test_describe_in_bytes() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nobody_administers_without_authorization(version: int) -> None:
     denied = ("cluster_authorization_failed", "Cluster authorization failed.")
-    store = Shelf(acl())
+    store = MemoryAclStore(acl())
     # nothing is told of what is wrong with an item
     creations = creation(), creation(resource_name="")
     assert created(store, *creations, version=version, may_alter=False) == [denied] * 2
     results = deleted(store, asking(), asking(operation=99), version=version, may_alter=False)
-    assert [told(one) for one in results] == [denied] * 2
+    assert [reported(one) for one in results] == [denied] * 2
     response = described(store, asking(), version=version, may_describe=False)
-    assert told(response) == denied
+    assert reported(response) == denied
     assert response.resources == ()
     assert store.acls == {acl()}
     assert store.transactions == 0
 
 
 def test_each_right_is_asked_for_what_it_is_for() -> None:
-    store = Shelf()
+    store = MemoryAclStore()
     assert created(store, creation(), may_describe=False) == [DONE]
-    assert told(described(store, asking(), may_alter=False)) == DONE
+    assert reported(described(store, asking(), may_alter=False)) == DONE
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -350,9 +350,9 @@ def test_security_disabled(version: int) -> None:
     creations = creation(), creation(resource_name="")
     assert created(None, *creations, version=version) == [off] * 2
     results = deleted(None, asking(), asking(operation=99), version=version)
-    assert [told(one) for one in results] == [off] * 2
+    assert [reported(one) for one in results] == [off] * 2
     response = described(None, asking(), version=version)
-    assert told(response) == ("security_disabled", "No Authorizer is configured on the broker")
+    assert reported(response) == ("security_disabled", "No Authorizer is configured on the broker")
 
 
 # ---------------------------------------------------------------------- all of them
@@ -374,7 +374,7 @@ any_acl = st.builds(
 @given(acls=st.lists(any_acl, max_size=20, unique=True), version=st.integers(1, 3))
 def test_whatever_is_there_is_described_and_deleted(acls: list[Acl], version: int) -> None:
     """What we write by hand, kio reads as it was."""
-    store = Shelf(*acls)
+    store = MemoryAclStore(*acls)
     assert acls_of(described(store, asking(), version=version)) == sorted(acls)
     [result] = deleted(store, asking(), version=version)
     assert len(result.matching_acls) == len(acls)

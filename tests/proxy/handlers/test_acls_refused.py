@@ -11,14 +11,14 @@ from proxy.store import StoreRefused
 from tests.support.acls import (
     NO_NAME,
     VERSIONS,
-    Shelf,
+    MemoryAclStore,
     acl,
     asking,
     created,
     creation,
     deleted,
     described,
-    told,
+    reported,
     unknown,
 )
 
@@ -30,7 +30,7 @@ CODES = [
 WHY = "The brokers refused the change: for a reason of theirs"
 
 
-class Refusing(Shelf):
+class Refusing(MemoryAclStore):
     """Its brokers do nothing."""
 
     def __init__(self, *acls: Acl, code: ErrorCode = CODES[0]) -> None:
@@ -73,7 +73,7 @@ def test_deletions_keep_their_own_mistakes(version: int, code: ErrorCode) -> Non
         version=version,
     )
     refused = (code.name, WHY)
-    [first, wrong, nothing, last] = [told(one) for one in results]
+    [first, wrong, nothing, last] = [reported(one) for one in results]
     assert (first, last) == (refused, refused)
     assert wrong[0] == "invalid_request"
     assert nothing[0] == "none"
@@ -90,12 +90,12 @@ def test_nothing_to_do_asks_no_broker() -> None:
 
 
 def test_who_may_not_is_told_that_alone() -> None:
-    """The brokers would do it, or not: they are not asked for strangers."""
+    """The brokers would do it, or not: they are not asked for the unauthorized."""
     store = Refusing(acl("a"))
     [(code, message)] = created(store, creation(), may_alter=False)
     assert (code, message) == ("cluster_authorization_failed", "Cluster authorization failed.")
     [result] = deleted(store, asking(), may_alter=False)
-    assert told(result) == ("cluster_authorization_failed", "Cluster authorization failed.")
+    assert reported(result) == ("cluster_authorization_failed", "Cluster authorization failed.")
     assert store.asked == []
 
 

@@ -1,4 +1,4 @@
-"""What strangers send to the ACL APIs: too many items, arrays that lie, halves, garbage."""
+"""Untrusted input of the ACL APIs: too many items, arrays that lie, halves, garbage."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from tests.support.acls import (
     DELETE,
     DESCRIBE,
     VERSIONS,
-    Shelf,
+    MemoryAclStore,
     acl,
     answer,
     asked,
@@ -21,7 +21,7 @@ from tests.support.acls import (
     creation,
     delete_body,
     describe_body,
-    told,
+    reported,
 )
 
 
@@ -35,19 +35,21 @@ def test_too_many_items(api_key: int, version: int, rights: bool) -> None:
         if api_key == CREATE
         else delete_body(version, [asking()] * (MAX_ITEMS + 1))
     )
-    store = Shelf()
+    store = MemoryAclStore()
     response = asked(api_key, version, body, store, may_alter=rights)
     results = response.results if api_key == CREATE else response.filter_results
     expected = "policy_violation" if rights else "cluster_authorization_failed"
-    assert {told(one) for one in results} == {(expected, None)}
+    assert {reported(one) for one in results} == {(expected, None)}
     assert len(results) == MAX_ITEMS + 1
     assert store.transactions == 0
 
 
 @pytest.mark.parametrize("api_key", [CREATE, DELETE])
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("store", [None, Shelf()])
-def test_an_array_that_claims_billions(api_key: int, version: int, store: Shelf | None) -> None:
+@pytest.mark.parametrize("store", [None, MemoryAclStore()])
+def test_an_array_that_claims_billions(
+    api_key: int, version: int, store: MemoryAclStore | None
+) -> None:
     """Even where the items would not be looked at: each of them would be answered."""
     claim = b"\x7f\xff\xff\xff" if version < 2 else b"\xff\xff\xff\xff\x07"
     for rights in (True, False):
@@ -69,7 +71,7 @@ def bodies(version: int) -> dict[int, bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_truncation_is_the_clients_fault(api_key: int, version: int) -> None:
     whole = bodies(version)[api_key]
-    store = Shelf(acl())
+    store = MemoryAclStore(acl())
     for end in range(len(whole)):
         with pytest.raises(ClientFault):
             answer(api_key, version, whole[:end], store, may_describe=True, may_alter=True)
@@ -81,7 +83,9 @@ def test_every_truncation_is_the_clients_fault(api_key: int, version: int) -> No
 def test_bytes_behind_the_body_are_ignored(api_key: int, version: int) -> None:
     body = bodies(version)[api_key]
     answers = [
-        answer(api_key, version, body + more, Shelf(acl()), may_describe=True, may_alter=True)
+        answer(
+            api_key, version, body + more, MemoryAclStore(acl()), may_describe=True, may_alter=True
+        )
         for more in (b"", b"more")
     ]
     assert answers[0] == answers[1]
@@ -97,7 +101,9 @@ def test_garbage_is_answered_or_the_clients_fault(
     api_key: int, version: int, body: bytes, rights: bool
 ) -> None:
     try:
-        found = answer(api_key, version, body, Shelf(acl()), may_describe=rights, may_alter=rights)
+        found = answer(
+            api_key, version, body, MemoryAclStore(acl()), may_describe=rights, may_alter=rights
+        )
     except ClientFault:
         return
     assert encode(decode(response_type(api_key, version), found)) == found

@@ -94,10 +94,10 @@ def test_a_locked_store_is_an_error_for_each_item(
     reading = Reading(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute(lock)
-        told = outcomes(QUESTIONS[api], ITEMS[api], reading)
+        reported = outcomes(QUESTIONS[api], ITEMS[api], reading)
         other.execute("ROLLBACK")
-    assert CANNOT in told
-    assert len(told) == 2
+    assert CANNOT in reported
+    assert len(reported) == 2
     assert f"a change was not made: {path}: is locked by another program" in caplog.messages
     assert store.acl_snapshot().acls == (acl("a"),)
     assert [info.user for info in store.credential_infos()] == ["alice"]

@@ -72,9 +72,9 @@ def results(
     authorized: bool = True,
     max_bytes: int = MAX_RESULT_BYTES,
 ) -> list[Any]:
-    told = quota_batch.answer(body, store, authorized=authorized, max_bytes=max_bytes)
-    response = decode(DescribeClientQuotasResponse, told)
-    assert encode(response) == told, "and no bytes behind it"
+    reported = quota_batch.answer(body, store, authorized=authorized, max_bytes=max_bytes)
+    response = decode(DescribeClientQuotasResponse, reported)
+    assert encode(response) == reported, "and no bytes behind it"
     assert response.throttle_time.total_seconds() == 0
     return list(response.filter_results)
 
@@ -88,8 +88,8 @@ def alone(store: MemoryStore, components: Components, *, strict: bool, authorize
         for kind, match_type, match in components
     )
     body = encode(request(components=wanted, strict=strict))
-    told = quotas.answer(DESCRIBE, 1, body, store, authorized=authorized)
-    return decode(response_type(DESCRIBE, 1), told)
+    reported = quotas.answer(DESCRIBE, 1, body, store, authorized=authorized)
+    return decode(response_type(DESCRIBE, 1), reported)
 
 
 def plain(result: Any) -> tuple[object, ...]:
@@ -107,8 +107,8 @@ def names_of(result: Any) -> list[list[str | None]]:
     return [[part.entity_name for part in entry.entity] for entry in result.entries or ()]
 
 
-def errors(told: list[Any]) -> list[str]:
-    return [one.error_code.name for one in told]
+def errors(reported: list[Any]) -> list[str]:
+    return [one.error_code.name for one in reported]
 
 
 names = st.sampled_from(["alice", "bob", "<default>", DEFAULT, None])
@@ -146,25 +146,25 @@ def test_results_are_as_if_each_filter_had_been_sent_alone(
     present: list[QuotaEntity], filters: list[Components], strict: bool, authorized: bool
 ) -> None:
     store = store_of(*present)
-    told = results(store, body_of(*filters, strict=strict), authorized=authorized)
+    reported = results(store, body_of(*filters, strict=strict), authorized=authorized)
     expected = [alone(store, one, strict=strict, authorized=authorized) for one in filters]
-    assert [plain(one) for one in told] == [plain(one) for one in expected]
+    assert [plain(one) for one in reported] == [plain(one) for one in expected]
 
 
 def test_the_api_hands_it_on() -> None:
     store = store_of(QuotaEntity(user="alice"))
-    told = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
-    assert told == quota_batch.answer(body_of(ALICE), store, authorized=True)
-    response, size = entity_reader(DescribeClientQuotasResponse)(told, 0)
-    assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(told))
+    reported = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
+    assert reported == quota_batch.answer(body_of(ALICE), store, authorized=True)
+    response, size = entity_reader(DescribeClientQuotasResponse)(reported, 0)
+    assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(reported))
 
 
 def test_one_mistake_spoils_nothing_else() -> None:
     store = store_of(QuotaEntity(user="alice"))
-    told = results(store, body_of(ALICE, (("group", 2, None),), ALICE))
-    assert errors(told) == ["none", "unsupported_version", "none"]
-    assert told[1].entries is None
-    assert names_of(told[0]) == names_of(told[2]) == [["alice"]]
+    reported = results(store, body_of(ALICE, (("group", 2, None),), ALICE))
+    assert errors(reported) == ["none", "unsupported_version", "none"]
+    assert reported[1].entries is None
+    assert names_of(reported[0]) == names_of(reported[2]) == [["alice"]]
 
 
 def test_no_filters_no_results() -> None:
@@ -224,12 +224,12 @@ def test_the_bound_is_kept(most: int, picks: list[Components]) -> None:
         *(QuotaEntity(user=user, client_id=str(n)) for user in ("alice", "bob") for n in range(9))
     )
     body = body_of(*picks)
-    told = results(store, body, max_bytes=most)
-    fitting = errors(told).count("none")
-    assert errors(told) == ["none"] * fitting + ["policy_violation"] * (len(picks) - fitting)
-    assert [plain(one) for one in told[:fitting]] == [
+    reported = results(store, body, max_bytes=most)
+    fitting = errors(reported).count("none")
+    assert errors(reported) == ["none"] * fitting + ["policy_violation"] * (len(picks) - fitting)
+    assert [plain(one) for one in reported[:fitting]] == [
         plain(one) for one in results(store, body)[:fitting]
     ]
-    refusals = sum(len(one.error_message) + 5 for one in told[fitting:])
+    refusals = sum(len(one.error_message) + 5 for one in reported[fitting:])
     size = len(quota_batch.answer(body, store, authorized=True, max_bytes=most))
     assert size <= 4 + 1 + most + refusals + 1

@@ -54,13 +54,13 @@ def test_setting_and_removing() -> None:
 
 def test_only_validated_is_not_stored() -> None:
     store = MemoryStore()
-    told = alter(
+    reported = alter(
         store,
         ([("user", "u")], [(PRODUCER, 5.0)]),
         ([("user", "v")], [(PRODUCER, 0.0)]),
         validate_only=True,
     )
-    assert [code for code, _ in told] == ["none", "invalid_request"]
+    assert [code for code, _ in reported] == ["none", "invalid_request"]
     assert store.quota_version() == 0
 
 
@@ -91,10 +91,10 @@ def test_what_is_wrong_is_told_by_entry_and_stores_nothing(
 ) -> None:
     store = MemoryStore()
     good: tuple[Parts, list[Op]] = ([("user", "good")], [(PRODUCER, 5.0)])
-    (code, told), other = alter(store, (parts, ops), good)
+    (code, reported), other = alter(store, (parts, ops), good)
     assert code == "invalid_request"
-    assert told is not None
-    assert message in told
+    assert reported is not None
+    assert message in reported
     assert other == DONE
     assert store.quotas == {QuotaEntity(user="good"): {PRODUCER: 5.0}}
 
@@ -102,12 +102,12 @@ def test_what_is_wrong_is_told_by_entry_and_stores_nothing(
 def test_of_an_entity_named_twice_the_first_is_applied() -> None:
     """Seen; in whatever order its parts come. There is one answer for both."""
     store = MemoryStore()
-    told = alter(
+    reported = alter(
         store,
         ([("user", "u"), ("client-id", "c")], [(PRODUCER, 1.0)]),
         ([("client-id", "c"), ("user", "u")], [(PRODUCER, 2.0)]),
     )
-    assert told == [("invalid_request", "Ignoring duplicate entity")]
+    assert reported == [("invalid_request", "Ignoring duplicate entity")]
     assert store.quotas == {QuotaEntity(user="u", client_id="c"): {PRODUCER: 1.0}}
 
 
@@ -204,18 +204,18 @@ def test_filters_that_make_no_sense(
     code: int,
     message: str,
 ) -> None:
-    told = describe(filled, *components)
-    assert told[0] == code
-    assert message in told[1]
+    reported = describe(filled, *components)
+    assert reported[0] == code
+    assert message in reported[1]
 
 
 def test_nobody_without_authorization(filled: MemoryStore) -> None:
     """Nor is anything said of what exists, or of what is wrong with the request."""
     before = filled.quota_version()
-    told = alter(
+    reported = alter(
         filled, ([("user", "a")], [(PRODUCER, 7.0)]), ([("group", "")], []), authorized=False
     )
-    assert told == [("cluster_authorization_failed", "Cluster authorization failed.")] * 2
+    assert reported == [("cluster_authorization_failed", "Cluster authorization failed.")] * 2
     assert filled.quota_version() == before
     refused = describe(filled, ("group", 9, None), authorized=False)
     assert refused == (31, None)
@@ -243,8 +243,8 @@ keys = st.sampled_from([*(key.value for key in QuotaKey), "unknown"])
 def test_nothing_impossible_is_ever_stored(requests: list[list[tuple[Parts, list[Op]]]]) -> None:
     store = MemoryStore()
     for entries in requests:
-        told = alter(store, *entries)
-        assert len(told) == len({frozenset(parts) for parts, _ in entries})
+        reported = alter(store, *entries)
+        assert len(reported) == len({frozenset(parts) for parts, _ in entries})
         for limits in store.quotas.values():
             assert limits
             assert all(value_problem(key, value) is None for key, value in limits.items())

@@ -104,8 +104,8 @@ def test_little_memory_is_needed_for_what_is_too_much() -> None:
 
 def test_nothing_is_read_for_who_may_not_describe() -> None:
     """The answer is the same, whatever is asked for."""
-    told = answer(DESCRIBE_CLIENT_QUOTAS, 1, b"\xff" * 99, MemoryStore(), authorized=False)
-    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, 1), told)
+    reported = answer(DESCRIBE_CLIENT_QUOTAS, 1, b"\xff" * 99, MemoryStore(), authorized=False)
+    response = decode(response_type(DESCRIBE_CLIENT_QUOTAS, 1), reported)
     assert (response.error_code.value, response.error_message, response.entries) == (31, None, None)
 
 
@@ -115,25 +115,27 @@ def test_sentences_can_be_written_whatever_they_repeat(version: int, letter: str
     """A string of Kafka has at most 32,767 bytes; the name may have them all."""
     name = letter * (MAX_STRING // len(letter.encode()))
     store = MemoryStore()
-    [(code, told)] = alter(store, ([(name, "a")], [("producer_byte_rate", 5.0)]), version=version)
+    [(code, reported)] = alter(
+        store, ([(name, "a")], [("producer_byte_rate", 5.0)]), version=version
+    )
     assert code == "invalid_request"
-    assert told is not None
-    assert told.startswith("Unhandled client quota entity type: " + letter)
-    assert len(told.encode()) <= MAX_STRING
-    _, told = describe(store, (name, 0, "a"), version=version)
-    assert len(told.encode()) <= MAX_STRING
+    assert reported is not None
+    assert reported.startswith("Unhandled client quota entity type: " + letter)
+    assert len(reported.encode()) <= MAX_STRING
+    _, reported = describe(store, (name, 0, "a"), version=version)
+    assert len(reported.encode()) <= MAX_STRING
 
 
 def test_sentences_of_many_filters_can_be_written_too() -> None:
     component = write_string("x" * MAX_STRING, flexible=True) + b"\x00\x00\x00"
     body = b"\x00\x02\x02" + component + END
-    told = quota_batch.answer(body, MemoryStore(), authorized=True)
-    assert MAX_STRING // 4 < len(told) < MAX_STRING
+    reported = quota_batch.answer(body, MemoryStore(), authorized=True)
+    assert MAX_STRING // 4 < len(reported) < MAX_STRING
 
 
 @pytest.mark.parametrize("count", [quota_batch.MAX_ITEMS, quota_batch.MAX_ITEMS + 1])
 def test_many_filters_have_no_more_components_than_they_can_need(count: int) -> None:
     body = b"\x00" + b"\x02" + array(COMPONENT, count - 1) + END
-    told = quota_batch.answer(body, MemoryStore(), authorized=True)
-    assert (b"cannot be read" in told) is (count > quota_batch.MAX_ITEMS)
+    reported = quota_batch.answer(body, MemoryStore(), authorized=True)
+    assert (b"cannot be read" in reported) is (count > quota_batch.MAX_ITEMS)
     assert quota_batch.MAX_ITEMS == 3 * MAX_FILTERS

@@ -54,9 +54,9 @@ def altered(
     authorized: bool = True,
 ) -> Answer:
     response = alter(request_of(changes), store, authorized=authorized)
-    told = {one.user: (one.error_code.name, one.error_message) for one in response.results}
-    assert len(told) == len(response.results), "one result for each user"
-    return told
+    reported = {one.user: (one.error_code.name, one.error_message) for one in response.results}
+    assert len(reported) == len(response.results), "one result for each user"
+    return reported
 
 
 def described(store: Store, users: Sequence[str] | None) -> dict[str, object]:
@@ -125,11 +125,11 @@ def test_nobody_alters_without_authorization(store: Store) -> None:
     altered(store, upsert("old"))
     denied = ("cluster_authorization_failed", "Cluster authorization failed.")
 
-    told = altered(
+    reported = altered(
         store, delete("old"), delete("q"), delete("q"), upsert(""), upsert("r", 9), authorized=False
     )
 
-    assert told == dict.fromkeys(("old", "q", "", "r"), denied)
+    assert reported == dict.fromkeys(("old", "q", "", "r"), denied)
     assert described(store, None) == {"old": [(1, 4096)]}
     assert altered(store, authorized=False) == {}
 
@@ -197,10 +197,10 @@ def test_the_answer_is_the_truth(
     store = open_store(f"sqlite:{tmp_path_factory.mktemp('store') / 'state.db'}")
     model: dict[tuple[str, int], int] = {}
     for request in requests:
-        told = altered(store, *request)
-        assert told.keys() == {change.name for change in request}
+        reported = altered(store, *request)
+        assert reported.keys() == {change.name for change in request}
         for change in request:
-            if told[change.name] != DONE:
+            if reported[change.name] != DONE:
                 continue
             if isinstance(change, ScramCredentialDeletion):
                 del model[change.name, change.mechanism]

@@ -172,7 +172,7 @@ def test_an_idle_half_closed_client_is_closed_at_once() -> None:
     assert relayed(answer_slowly, test, offer=PLAIN).take()[-1] == "closed client_closed"
 
 
-def test_a_half_closed_stranger_is_closed_at_once() -> None:
+def test_a_half_closed_unauthenticated_client_is_closed_at_once() -> None:
     async def test(relay: Relay) -> None:
         port = relay.writer.get_extra_info("peername")[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

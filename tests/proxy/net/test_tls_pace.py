@@ -29,7 +29,7 @@ from tests.support.tls import (
     AUTHORITY,
     OURS,
     Conversation,
-    Ear,
+    ReceivingSide,
     Server,
     Turns,
     Wire,
@@ -233,7 +233,7 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
     hello = from_client.read()
     assert len(hello) > MAX_HANDSHAKE
     met: list[object] = []
-    tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
+    tls = ServerTls(ReceivingSide(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
     tls.connection_made(Wire(ssl.MemoryBIO()))
     for start in range(0, len(hello) - 1, 1_000):
         tls.data_received(hello[start : min(start + 1_000, len(hello) - 1)])

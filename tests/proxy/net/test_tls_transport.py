@@ -1,4 +1,4 @@
-"""What TLS adds to the relay: its own ends, its handshake, and those at the wrong door."""
+"""What TLS adds to the relay: its own ends, its handshake, and clients without TLS."""
 
 import asyncio
 import logging
@@ -295,7 +295,7 @@ def test_handshake_split_at_every_byte(front: Secured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "told"),
+    ("first", "reported"),
     [
         (handshake(1, OAUTHBEARER), "KAFKA"),
         (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
@@ -304,7 +304,7 @@ def test_handshake_split_at_every_byte(front: Secured) -> None:
     ],
 )
 @pytest.mark.usefixtures("front")
-def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, told: str | None) -> None:
+def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: str | None) -> None:
     async def test(relay: Relay) -> None:
         port = relay.writer.get_extra_info("peername")[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -312,13 +312,13 @@ def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, told: str | None)
         assert len(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)) < 10  # an alert at most
         writer.close()
         assert len(relay.shell.unwelcome) == 1
-        assert told is None or relay.shell.unwelcome == [told]
+        assert reported is None or relay.shell.unwelcome == [reported]
 
     assert "closed tls_handshake_failed" in relayed(answer_slowly, test, offer=PLAIN).take()
 
 
 @pytest.mark.usefixtures("front")
-def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
+def test_an_unauthenticated_client_is_a_connection_from_its_first_byte() -> None:
     """So it is counted by max.connections, and timed, before its handshake."""
 
     async def test(relay: Relay) -> None:
@@ -328,16 +328,16 @@ def test_a_stranger_is_a_connection_from_its_first_byte() -> None:
         writer.write(b"\x16\x03\x01")
         await until(lambda: len(relay.shell.clients) == before + 1)
         await turns()  # what it sent is read
-        (stranger,) = (
+        (unauthenticated,) = (
             one
             for one in relay.shell.clients
             if one.connection is not None
             and one.connection.next_deadline() is not None
             and one.connection.session.state.__class__.__name__ == "AwaitHandshake"
         )
-        assert stranger.connection is not None
-        deadline = stranger.connection.next_deadline()
-        stranger.call(lambda connection, _: connection.timer(deadline or 0.0))
+        assert unauthenticated.connection is not None
+        deadline = unauthenticated.connection.next_deadline()
+        unauthenticated.call(lambda connection, _: connection.timer(deadline or 0.0))
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
 
@@ -444,7 +444,7 @@ def test_linger_holds_for_what_is_encrypted(
 
 @pytest.mark.usefixtures("front")
 def test_nothing_of_a_handshake_is_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
-    """Strangers do not fill the log, whatever they send."""
+    """Unauthenticated clients do not fill the log, whatever they send."""
 
     async def test(relay: Relay) -> None:
         port = relay.writer.get_extra_info("peername")[1]

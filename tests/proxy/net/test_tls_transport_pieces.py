@@ -8,7 +8,7 @@ import pytest
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import PIECE, RECORD
 from proxy.net.tls_sides import ServerTls
-from tests.support.tls import OURS, Conversation, Ear, Turns, Wire, server_context
+from tests.support.tls import OURS, Conversation, ReceivingSide, Turns, Wire, server_context
 
 
 def cuts(size: int) -> list[int]:
@@ -57,7 +57,7 @@ def test_what_comes_behind_the_end_is_not_kept() -> None:
 def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
     """A connection that is held, because its address has too many, is closed later only."""
     met: list[object] = []
-    tls = ServerTls(Ear(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
+    tls = ServerTls(ReceivingSide(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
     tls.connection_made(Wire(ssl.MemoryBIO()))
     for piece in (first, bytes(PIECE), bytes(PIECE)):
         tls.data_received(piece)

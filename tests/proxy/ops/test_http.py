@@ -109,8 +109,8 @@ def test_a_process_that_does_not_go_on_is_no_health() -> None:
 
     async def test(client: Client) -> None:
         response = await client.get("/healthz")
-        told = (503, "does not go on: the parent, worker 1\n")
-        assert (response.status, await response.text()) == told
+        reported = (503, "does not go on: the parent, worker 1\n")
+        assert (response.status, await response.text()) == reported
 
     with_client(test, workers)
 

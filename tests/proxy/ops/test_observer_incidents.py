@@ -18,7 +18,7 @@ from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.metrics import read
-from tests.support.playbook import Play
+from tests.support.playbook import Playbook
 from tests.support.sasl import NOW, WALL
 
 WALL_MS = int(WALL * 1000)
@@ -63,7 +63,7 @@ class Observed:
     ) -> None:
         self.lines: list[str] = []
         self.noted: list[Incident] = []
-        self.connection = Play().connection
+        self.connection = Playbook().connection
         self.observer = SessionObserver(
             proxy_id="proxy",
             worker=0,
@@ -159,7 +159,7 @@ def test_long_names_are_cut() -> None:
     assert len(one.principal) == len(one.client_id) == 256
 
 
-def test_failed_logins_beyond_the_logs_room_for_strangers_are_counted_and_shown() -> None:
+def test_failed_logins_beyond_the_logs_limit_are_counted_and_shown() -> None:
     """Nobody can push others' events out of the log, nor hide a failure among many."""
     event_limit, tally, written = UnauthenticatedEventLimit(workers=1), Tally(run="r"), 0
     for _ in range(5_000):
@@ -175,7 +175,7 @@ def test_failed_logins_beyond_the_logs_room_for_strangers_are_counted_and_shown(
     assert failures == {("clients", "SCRAM-SHA-256", "bad_credentials"): 5_000}
 
 
-def test_a_client_that_was_known_is_told_of_however_many_strangers_there_are() -> None:
+def test_a_client_that_was_known_is_told_of_however_many_unknown_ones_there_are() -> None:
     """Its failed re-authentication and its end, and the login of one that comes then."""
     event_limit = UnauthenticatedEventLimit(workers=1)
     for _ in range(5_000):

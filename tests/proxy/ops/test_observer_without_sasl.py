@@ -12,14 +12,14 @@ from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import Incident
 from sasl.states import Enforcement
 from tests.support.metrics import read
-from tests.support.playbook import Play
+from tests.support.playbook import Playbook
 from tests.support.sasl import NOW
 
 ALICE = "User:CN=alice"
 
 
 def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     noted: list[Incident] = []
     tally = Tally(run="r")
     observer = SessionObserver(
@@ -31,13 +31,13 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         cadence=Cadence(),
         tally=tally,
         event_limit=UnauthenticatedEventLimit(workers=1),
-        emit=told.append,
+        emit=reported.append,
         note=noted.append,
         upstream_failed=lambda _broker, _problem, _words: None,
     )
-    play = Play()
+    play = Playbook()
     observer.opened(play.connection, NOW)
-    play.tell(lambda connection, now: connection.admit(ALICE, now))
+    play.call(lambda connection, now: connection.admit(ALICE, now))
     observer.authenticated(play.connection, play.session, NOW)
     denial = Denial(
         principal=ALICE,
@@ -52,7 +52,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     observer.sweep(play.connection, NOW + 100_000)
     observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 100_001)
 
-    (event,) = map(read, told)
+    (event,) = map(read, reported)
     assert (event.kind, event.principal) == ("denied", ALICE)
     (incident,) = noted
     assert (incident.kind, incident.principal) == ("denied", ALICE)

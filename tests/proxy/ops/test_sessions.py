@@ -50,7 +50,7 @@ async def command(proxy: Proxy, *arguments: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, given)
 
 
-async def told(proxy: Proxy, *arguments: str) -> list[dict[str, Any]]:
+async def reported(proxy: Proxy, *arguments: str) -> list[dict[str, Any]]:
     result = await command(proxy, *arguments, "--output", "json")
     rows: list[dict[str, Any]] = json.loads(result.stdout)
     return rows
@@ -65,12 +65,12 @@ async def crowd(proxy: Proxy) -> dict[str, list[Client]]:
 def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None:
     async def test(proxy: Proxy) -> None:
         clients = await crowd(proxy)
-        rows = await told(proxy, "list")
+        rows = await reported(proxy, "list")
         assert len(rows) == 4 * EACH
         assert {row["worker"] for row in rows} == {0, 1}
         assert {row["principal"] for row in rows} == {"User:alice", "User:bob"}
 
-        killed = await told(proxy, "kill", "--principal", "User:alice", "--client-id", "app-1")
+        killed = await reported(proxy, "kill", "--principal", "User:alice", "--client-id", "app-1")
         assert {row["worker"] for row in killed} == {0, 1}
         assert [await client.ended() for client in clients.pop("alice/app-1")] == [True] * EACH
         assert not any(one.reader.at_eof() for others in clients.values() for one in others)
@@ -78,14 +78,14 @@ def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None
         assert (await command(proxy, "kill", "--principal", "User:alice")).exit_code == 0
         assert [await client.ended() for client in clients.pop("alice/app-2")] == [True] * EACH
 
-        connection = (await told(proxy, "list", "--client-id", "app-1"))[0]["connection_id"]
-        (one,) = await told(proxy, "kill", "--connection", connection)
+        connection = (await reported(proxy, "list", "--client-id", "app-1"))[0]["connection_id"]
+        (one,) = await reported(proxy, "kill", "--connection", connection)
         assert (one["principal"], one["client_id"]) == ("User:bob", "app-1")
-        assert len(await told(proxy, "list")) == 2 * EACH - 1
+        assert len(await reported(proxy, "list")) == 2 * EACH - 1
 
         result = await command(proxy, "kill", "--client-id", "app-2")
         assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{EACH} killed")
-        assert len(await told(proxy, "list")) == EACH - 1
+        assert len(await reported(proxy, "list")) == EACH - 1
 
         # Who did it is in the log, and what became of it in the metrics and on the page.
         who = f"uid {os.getuid()} (pid {os.getpid()})"
@@ -105,16 +105,16 @@ def test_what_is_told_of_a_session(tmp_path: Path) -> None:
         client = await proxy.log_in("alice", HOSTILE, ends_in=1_000)
         await proxy.ask_metadata(client)
         await proxy.log_in("old", version=0)
-        (one,) = await told(proxy, "list", "--principal", "User:alice")
+        (one,) = await reported(proxy, "list", "--principal", "User:alice")
         assert 900 < one.pop("lifetime_left_s") < 1_000
-        assert one["told_of_lifetime"] is True
+        assert one["lifetime_announced"] is True
         assert (one["client_software_name"], one["client_software_version"]) == ("java", "4.1.0")
         assert (one["mechanism"], one["enforcement"]) == ("OAUTHBEARER", "enforce")
         assert one["state"] == "authenticated"
         assert one["requests"] == 1
         assert one["response_bytes"] > one["request_bytes"] > 0
-        (old,) = await told(proxy, "list", "--principal", "User:old")
-        assert old["told_of_lifetime"] is False
+        (old,) = await reported(proxy, "list", "--principal", "User:old")
+        assert old["lifetime_announced"] is False
         assert old["lifetime_left_s"] < LIFETIME_S
 
         status, page = await proxy.fetch("/?principal=User:alice")
@@ -130,16 +130,16 @@ def test_what_is_told_of_a_session(tmp_path: Path) -> None:
         await proxy.until(lambda: three(proxy))
         states = (await proxy.fetch_json("/sessions.json"))["states"]
         assert states["authenticated"] == 2
-        (silent,) = [row for row in await told(proxy, "list") if row["state"] == "connected"]
+        (silent,) = [row for row in await reported(proxy, "list") if row["state"] == "connected"]
         assert (silent["principal"], silent["client_id"]) == (None, None)
-        assert len(await told(proxy, "kill", "--connection", silent["connection_id"])) == 1
+        assert len(await reported(proxy, "kill", "--connection", silent["connection_id"])) == 1
         writer.close()
 
     with_proxy(tmp_path, test)
 
 
 async def three(proxy: Proxy) -> bool:
-    return len(await told(proxy, "list")) == 3
+    return len(await reported(proxy, "list")) == 3
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def ask(path: Path, question: bytes) -> dict[str, Any]:
     return answer
 
 
-STRANGER = """
+OTHER_USER = """
 import os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 with socket.socket(socket.AF_UNIX) as sock:
@@ -227,22 +227,22 @@ def test_another_user_is_refused() -> None:
     async def test(proxy: Proxy) -> None:
         await proxy.log_in("alice")
         path = load(proxy.path).admin_socket()
-        assert await asyncio.to_thread(stranger, path) == "closed to me\n"
+        assert await asyncio.to_thread(as_another_user, path) == "closed to me\n"
         path.chmod(0o666)
         assert "only root and the user that the proxy runs as" in await asyncio.to_thread(
-            stranger, path
+            as_another_user, path
         )
         assert "uid 65534" in proxy.log()
-        assert len(await told(proxy, "list")) == 1
+        assert len(await reported(proxy, "list")) == 1
 
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)  # so that the socket alone says no
         with_proxy(Path(directory), test, workers=1)
 
 
-def stranger(path: Path) -> str:
+def as_another_user(path: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", STRANGER, path],
+        [sys.executable, "-c", OTHER_USER, path],
         capture_output=True,
         text=True,
         timeout=180,

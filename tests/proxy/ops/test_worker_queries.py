@@ -96,13 +96,13 @@ def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
     """A worker must not be deaf, nor its clients wait, while it tells of 5,000 sessions."""
 
     async def test(link: WorkerLink) -> None:
-        telling = asyncio.ensure_future(link.ask_for_parts("count", to=100))
+        with_throttle_time = asyncio.ensure_future(link.ask_for_parts("count", to=100))
         other = asyncio.ensure_future(link.ask_for_parts("count", to=3))
         assert await link.ask("ready") == {"reasons": ["no broker"]}
-        assert not telling.done()
+        assert not with_throttle_time.done()
         assert await other == [0, 1, 2]
-        assert not telling.done()
-        assert await telling == list(range(100))
+        assert not with_throttle_time.done()
+        assert await with_throttle_time == list(range(100))
         assert await link.ask_for_parts("count", to=0) == []
 
     with_worker(test)

@@ -9,7 +9,6 @@ import pytest
 from metrics.registry import SESSION_LIFETIME_LEFT, THROTTLED_CONNECTIONS
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.connection.connection import Connection
 from proxy.errors import ProxyError
 from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
@@ -23,7 +22,7 @@ from tests.support.frames import (
     handshake,
     response,
 )
-from tests.support.playbook import OAUTHBEARER, Play
+from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.sasl import NOW
 
 SETTINGS = config.Listener.model_validate(
@@ -36,11 +35,8 @@ SETTINGS = config.Listener.model_validate(
 )
 
 
-class Client(Play):
+class Client(Playbook):
     """A client of the playbook, as a worker has it."""
-
-    def call(self, what: Callable[[Connection, float], None]) -> None:
-        self.tell(what)
 
 
 @dataclass
@@ -67,52 +63,52 @@ def slices(listener: FakeListener, kind: str, **arguments: Any) -> list[list[Ses
     return list(listener.sessions().answer(kind, arguments))  # type: ignore[arg-type]
 
 
-def nothing(_: Play) -> None:
+def nothing(_: Playbook) -> None:
     """Has just connected."""
 
 
-def began(play: Play) -> None:
+def began(play: Playbook) -> None:
     play.client(handshake(1, OAUTHBEARER))
 
 
-def logged_in(play: Play) -> None:
+def logged_in(play: Playbook) -> None:
     play.client(api_versions(0, 3), handshake(1, OAUTHBEARER), authenticate(2, bearer()))
 
 
-def working(play: Play) -> None:
+def working(play: Playbook) -> None:
     logged_in(play)
     play.client(fetch(3))
     play.broker(response(3, b"x" * 100))
     play.now += 7
 
 
-def renewing(play: Play) -> None:
+def renewing(play: Playbook) -> None:
     logged_in(play)
     play.now += 60
     play.client(handshake(4, OAUTHBEARER))
 
 
-def overdue(play: Play) -> None:
+def overdue(play: Playbook) -> None:
     logged_in(play)
     play.now += 400
 
 
-def refused(play: Play) -> None:
+def refused(play: Playbook) -> None:
     play.client(handshake(1, OAUTHBEARER), authenticate(2, b"n,,\1nonsense\1\1"))
 
 
-def unaware(play: Play) -> None:
+def unaware(play: Playbook) -> None:
     play.client(handshake(1, OAUTHBEARER), authenticate(2, bearer(), version=0))
 
 
-def without_sasl(play: Play) -> None:
-    play.tell(lambda connection, now: connection.admit("User:CN=alice", now))
+def without_sasl(play: Playbook) -> None:
+    play.call(lambda connection, now: connection.admit("User:CN=alice", now))
 
 
 @pytest.mark.parametrize(
-    ("doing", "told"),
+    ("doing", "reported"),
     [
-        (nothing, {"state": "connected", "principal": None, "told_of_lifetime": None}),
+        (nothing, {"state": "connected", "principal": None, "lifetime_announced": None}),
         (began, {"state": "authenticating", "mechanism": "OAUTHBEARER", "principal": None}),
         (
             logged_in,
@@ -123,7 +119,7 @@ def without_sasl(play: Play) -> None:
                 "client_software_name": "java",
                 "client_software_version": "4.1.0",
                 "client_id": "app",
-                "told_of_lifetime": True,
+                "lifetime_announced": True,
                 "session_lifetime_ms": 300_000,
                 "lifetime_left_s": 300.0,
                 "requests": 0,
@@ -137,7 +133,7 @@ def without_sasl(play: Play) -> None:
             {"state": "re-authenticating", "principal": "User:alice", "lifetime_left_s": 240.0},
         ),
         (overdue, {"state": "authenticated", "lifetime_left_s": -100.0}),
-        (unaware, {"told_of_lifetime": False, "reauthentications": 0}),
+        (unaware, {"lifetime_announced": False, "reauthentications": 0}),
         (
             without_sasl,
             {
@@ -145,23 +141,25 @@ def without_sasl(play: Play) -> None:
                 "principal": "User:CN=alice",
                 "mechanism": None,
                 "enforcement": "observe",
-                "told_of_lifetime": None,
+                "lifetime_announced": None,
                 "session_lifetime_ms": 0,
                 "lifetime_left_s": None,
             },
         ),
     ],
 )
-def test_facts_of_a_connection(doing: Callable[[Play], None], told: dict[str, object]) -> None:
-    play = Play()
+def test_facts_of_a_connection(
+    doing: Callable[[Playbook], None], reported: dict[str, object]
+) -> None:
+    play = Playbook()
     doing(play)
     facts = facts_of(play.connection, 3, play.now)._asdict()
-    assert {key: facts[key] for key in told} == told
+    assert {key: facts[key] for key in reported} == reported
     assert facts["worker"] == 3
 
 
 def test_a_session_in_observe_has_no_end() -> None:
-    play = Play(enforcement=Enforcement.OBSERVE)
+    play = Playbook(enforcement=Enforcement.OBSERVE)
     logged_in(play)
     facts = facts_of(play.connection, 0, NOW)
     assert (facts.session_lifetime_ms, facts.lifetime_left_s) == (0, None)
@@ -172,13 +170,13 @@ def test_a_refused_connection_that_is_closed_is_not_told() -> None:
     listener = crowd(1)
     (play,) = listener.clients
     refused(play)
-    play.tell(lambda connection, now: connection.client_closed(now))
+    play.call(lambda connection, now: connection.client_closed(now))
     assert slices(listener, "sessions") == [[]]
 
 
 def test_names_are_cut() -> None:
     """A worker does not tell half a megabyte for a session."""
-    play = Play()
+    play = Playbook()
     play.connection.authentication.client_id = "x" * 30_000
     client_id = facts_of(play.connection, 0, NOW).client_id
     assert client_id is not None
@@ -186,20 +184,20 @@ def test_names_are_cut() -> None:
 
 
 def test_no_turn_of_the_loop_tells_of_many() -> None:
-    told = slices(crowd(2 * SLICE + 7), "sessions")
-    assert [len(some) for some in told] == [SLICE, SLICE, 7]
+    reported = slices(crowd(2 * SLICE + 7), "sessions")
+    assert [len(some) for some in reported] == [SLICE, SLICE, 7]
 
 
 def test_clients_may_come_and_go_between_slices() -> None:
     listener = crowd(SLICE + 5)
-    telling = listener.sessions().facts(EVERY_SESSION)
-    assert len(next(telling)) == SLICE
+    with_throttle_time = listener.sessions().facts(EVERY_SESSION)
+    assert len(next(with_throttle_time)) == SLICE
     gone = next(iter(listener.clients))
-    gone.tell(lambda connection, now: connection.client_closed(now))
+    gone.call(lambda connection, now: connection.client_closed(now))
     listener.clients.clear()
     listener.clients.add(Client())
-    assert len(next(telling)) in (4, 5)
-    assert next(telling, None) is None
+    assert len(next(with_throttle_time)) in (4, 5)
+    assert next(with_throttle_time, None) is None
 
 
 def test_those_that_are_meant_are_killed_and_told() -> None:
@@ -259,7 +257,7 @@ def test_a_scrape_counts_slice_by_slice() -> None:
         for play in listener.clients
         if isinstance(play.connection.session.state, Authenticated)
     )
-    gone.tell(lambda connection, now: connection.client_closed(now))
+    gone.call(lambda connection, now: connection.client_closed(now))
     snapshot = Snapshot()
     assert len(list(listener.sessions().survey(snapshot))) == 2
     name = SETTINGS.name

@@ -1,4 +1,4 @@
-"""The acceptor turn by turn, in this process: ports of brokers, and what there is no room for."""
+"""The acceptor, step by step in this process: ports of brokers, connections beyond the limits."""
 
 import logging
 import os

@@ -156,7 +156,7 @@ def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exitcode", "told"),
+    ("exitcode", "reported"),
     [
         (0, "exited with status 0"),
         (3, "exited with status 3"),
@@ -164,5 +164,5 @@ def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
         (-40, "was ended by signal 40"),
     ],
 )
-def test_a_death_is_told_with_its_cause(exitcode: int, told: str) -> None:
-    assert describe_exit(exitcode) == told
+def test_a_death_is_told_with_its_cause(exitcode: int, reported: str) -> None:
+    assert describe_exit(exitcode) == reported

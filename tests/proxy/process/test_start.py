@@ -118,8 +118,8 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_no_start_waits_for_what_it_does_not_need(config: Path) -> None:
     """What is imported before the first fork delays the first connection."""
     with started(UNTIL_THE_FORK, config) as process:
-        told, errors = process.communicate(timeout=DEADLINE_SECONDS)
-    loaded = set(told.split())
+        reported, errors = process.communicate(timeout=DEADLINE_SECONDS)
+    loaded = set(reported.split())
     assert "proxy.worker.worker" in loaded, errors
     assert {name: why for name, why in NOT_WAITED_FOR.items() if name in loaded} == {}
     # Each API has about twenty modules of kio, and is loaded when it is first asked for.

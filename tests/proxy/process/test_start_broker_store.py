@@ -16,7 +16,7 @@ from urllib.error import URLError
 import pytest
 
 from proxy.store import open_store
-from tests.support.acls import Shelf, acl
+from tests.support.acls import MemoryAclStore, acl
 from tests.support.fake_broker import Peer, in_a_thread
 from tests.support.frames import handshake
 from tests.support.processes import free_ports
@@ -123,7 +123,7 @@ def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> 
     serving.wait_unknown()
     with serving.client() as client:
         assert not is_readable(client)
-        peer = PeerAt(shelf=Shelf(acl("a")), at=serving.broker_port)
+        peer = PeerAt(acl_store=MemoryAclStore(acl("a")), at=serving.broker_port)
         with in_a_thread(peer):
             assert serving.process.stdout is not None
             assert serving.process.stdout.readline().startswith(ACCEPTING)
@@ -135,7 +135,7 @@ def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> 
             os.kill(serving.children()[-1], signal.SIGKILL)
             again = "follower of the brokers was ended by SIGKILL, restarting it"
             eventually(lambda: again in serving.log(), "noticed")
-            peer.shelf.acls = {acl("a"), acl("b")}
+            peer.acl_store.acls = {acl("a"), acl("b")}
             eventually(lambda: "proxy_acls 2" in serving.get("/metrics")[1], "it follows again")
         eventually(lambda: any(NOT_KNOWN in one for one in serving.reasons()), "away again")
         eventually(lambda: "proxy_acls 2" in serving.get("/metrics")[1], "they are still known")

@@ -17,7 +17,7 @@ import pytest
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.store import Store, open_store
 from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.login import Derive, LoggedIn, Login, LoginError, Say, ScramClient, Step
+from sasl.login import Derive, LoggedIn, Login, LoginError, ScramClient, Send, Step
 from sasl.salts import new_salt
 from tests.support.frames import request
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
@@ -93,7 +93,7 @@ def log_in(client: socket.socket, user: str) -> bool:
     try:
         while not isinstance(step, LoggedIn):
             match step:
-                case Say():
+                case Send():
                     step = login.answered(ask(client, step.api_key, step.api_version, step.body))
                 case Derive():
                     step = login.derived(step.work())

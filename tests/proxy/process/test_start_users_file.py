@@ -40,18 +40,18 @@ def test_all_workers_follow_the_file(tmp_path: Path, file: Path) -> None:
     proxy.settings["store"]["users.file"] = str(file)
     proxy.write()
 
-    def told() -> list[bool]:
+    def reported() -> list[bool]:
         _, body = proxy.get("/readyz")
         workers = json.loads(body)["workers"]
         return [any(str(file) in reason for reason in one["reasons"]) for one in workers]
 
     try:
         assert "accepting" in proxy.start()
-        eventually(lambda: told() == [False, False], "nothing is wrong with it")
+        eventually(lambda: reported() == [False, False], "nothing is wrong with it")
         put(file, "half a fi")
-        eventually(lambda: told() == [True, True], "both workers say so")
+        eventually(lambda: reported() == [True, True], "both workers say so")
         put(file, content(alice=of(SHA_256)))
-        eventually(lambda: told() == [False, False], "both workers have it again")
+        eventually(lambda: reported() == [False, False], "both workers have it again")
         assert "do not count" not in proxy.log()
     finally:
         proxy.stop()

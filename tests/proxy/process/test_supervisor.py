@@ -105,7 +105,7 @@ def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path
         serving.stop()
 
 
-def test_a_port_that_is_open_to_strangers_is_told_once_at_the_start_and_by_a_reload(
+def test_a_port_without_authentication_is_reported_once_at_the_start_and_by_a_reload(
     serving: Serving,
 ) -> None:
     (listener,) = serving.settings["listeners"]
@@ -115,12 +115,14 @@ def test_a_port_that_is_open_to_strangers_is_told_once_at_the_start_and_by_a_rel
     serving.write()
     serving.start()
     address = f"127.0.0.1:{serving.port}"
-    told = f"listener clients serves whoever reaches {address} (security.protocol: PLAINTEXT), and"
-    assert serving.log().count(told) == 1
+    reported = (
+        f"listener clients serves whoever reaches {address} (security.protocol: PLAINTEXT), and"
+    )
+    assert serving.log().count(reported) == 1
     serving.settings["authorizer"] = {"super.users": ["User:ANONYMOUS"], "mode": "enforce"}
     serving.write()
     serving.process.send_signal(signal.SIGHUP)
-    eventually(lambda: serving.log().count(told) == 2, "another reason is another line")
+    eventually(lambda: serving.log().count(reported) == 2, "another reason is another line")
     assert "User:ANONYMOUS is one of authorizer.super.users" in serving.log()
 
 
@@ -251,8 +253,8 @@ def test_ports_of_brokers_that_another_program_has_are_told(serving: Serving) ->
     with socket.create_server(("127.0.0.1", first)):
         as_gateway(serving, first)
         serving.start()
-    told = f"listeners[0].broker.ports: another program uses ports, {first};"
-    assert told in serving.log()
+    reported = f"listeners[0].broker.ports: another program uses ports, {first};"
+    assert reported in serving.log()
 
 
 def test_ports_of_brokers_are_never_shared_with_another_proxy(
@@ -294,7 +296,7 @@ def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
 
 
 def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
-    """A shell's 1,024 are used up by strangers who connect, and then nobody can log in."""
+    """A shell's 1,024 are used up by unauthenticated connections, and then nobody can log in."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     serving.settings["listeners"][0]["max.connections"] = hard + 1
     serving.write()

@@ -186,8 +186,10 @@ def test_faults_are_logged_once_per_kind(caplog: pytest.LogCaptureFixture) -> No
             guarded.limit(PRODUCE, TAGS)
         settled(guarded)
         assert guarded.faults[Fault.RAISED] == 10
-    told = [record.message for record in caplog.records if "raised" in record.message]
-    assert told == ["the quota callback Scripted raised ValueError; the last valid limits apply"]
+    reported = [record.message for record in caplog.records if "raised" in record.message]
+    assert reported == [
+        "the quota callback Scripted raised ValueError; the last valid limits apply"
+    ]
 
 
 def test_changes_are_news() -> None:

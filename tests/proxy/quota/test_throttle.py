@@ -17,7 +17,7 @@ def meter(limit: float, kind: ClientQuotaType, max_throttle_ms: int = 2**31 - 1)
 
 
 def throttle(mode: Mode = Mode.ENFORCE) -> tuple[Throttle, list[Throttled]]:
-    told: list[Throttled] = []
+    reported: list[Throttled] = []
     meters = {
         ClientQuotaType.PRODUCE: meter(1_000.0, ClientQuotaType.PRODUCE),
         ClientQuotaType.FETCH: meter(2_000.0, ClientQuotaType.FETCH),
@@ -25,18 +25,18 @@ def throttle(mode: Mode = Mode.ENFORCE) -> tuple[Throttle, list[Throttled]]:
             50.0 * NANOSECONDS_PER_PERCENT, ClientQuotaType.REQUEST, 1_000
         ),
     }
-    return Throttle(meters, mode, told.append), told
+    return Throttle(meters, mode, reported.append), reported
 
 
 def test_each_direction_has_its_own_quota() -> None:
-    connection, told = throttle()
+    connection, reported = throttle()
     assert connection.produced(10_000, now=100.0) == 0
     assert connection.fetched(20_000, now=100.0) == 0
     assert connection.held_until <= 100.0
     assert connection.produced(2_000, now=100.0) == 2_000
     assert connection.fetched(2_000, now=100.0) == 1_000
     assert connection.held_until == 102.0, "the longer of the two"
-    assert [(one.quota_type, one.throttle_time_ms, one.enforced) for one in told] == [
+    assert [(one.quota_type, one.throttle_time_ms, one.enforced) for one in reported] == [
         (ClientQuotaType.PRODUCE, 2_000, True),
         (ClientQuotaType.FETCH, 1_000, True),
     ]
@@ -57,10 +57,10 @@ def test_what_a_fetch_may_ask_for() -> None:
     """A window's worth, as in Kafka; while the quota is exceeded next to nothing."""
     connection, _ = throttle()
     assert connection.bounds_fetches
-    assert connection.most_fetched(now=100.0) == 20_000
+    assert connection.max_fetch_bytes(now=100.0) == 20_000
     connection.fetched(30_000, now=100.0)
-    assert connection.most_fetched(now=100.0) == 1
-    assert connection.most_fetched(now=130.0) == 20_000
+    assert connection.max_fetch_bytes(now=100.0) == 1
+    assert connection.max_fetch_bytes(now=130.0) == 20_000
 
 
 def test_of_those_who_come_back_together_one_is_first() -> None:
@@ -71,9 +71,9 @@ def test_of_those_who_come_back_together_one_is_first() -> None:
     ]
     first, second, third, late = crowd
     assert first.fetched(30_000, now=100.0) == 5_000
-    assert [one.most_fetched(now=114.9) for one in crowd] == [1] * 4
+    assert [one.max_fetch_bytes(now=114.9) for one in crowd] == [1] * 4
     assert [one.fetched(500, now=114.9) for one in crowd] == [100] * 4
-    assert [one.most_fetched(now=115.0) for one in (first, second, third)] == [20_000, 1, 1]
+    assert [one.max_fetch_bytes(now=115.0) for one in (first, second, third)] == [20_000, 1, 1]
     second.fetched(500, now=115.01)
     assert second.fetched(500, now=115.01) > 0
     assert second.leaves_out
@@ -81,8 +81,8 @@ def test_of_those_who_come_back_together_one_is_first() -> None:
     assert not first.leaves_out, "others have exceeded it meanwhile"
     third.fetched(500, now=115.03)
     assert third.leaves_out
-    assert late.most_fetched(now=160.0) == 20_000, "it waited for longer than all the others"
-    assert first.most_fetched(now=160.0) == 20_000
+    assert late.max_fetch_bytes(now=160.0) == 20_000, "it waited for longer than all the others"
+    assert first.max_fetch_bytes(now=160.0) == 20_000
 
 
 @pytest.mark.parametrize("batch", [100, 700, 5_000])
@@ -94,7 +94,7 @@ def test_however_many_connections_are_opened_the_average_is_the_quota(batch: int
     for step in range(20 * seconds):
         now = 1_000.0 + step / 20
         connection = Throttle({ClientQuotaType.FETCH: fetches}, Mode.ENFORCE, lambda _: None)
-        size = max(batch, connection.most_fetched(now) // batch * batch)
+        size = max(batch, connection.max_fetch_bytes(now) // batch * batch)
         connection.fetched(size, now + 0.005)
         if not connection.leaves_out:
             delivered.append((now, size))
@@ -113,22 +113,22 @@ def test_a_claim_ends_by_itself() -> None:
     )
     first.fetched(30_000, now=100.0)
     first.fetched(500, now=114.9)
-    assert first.most_fetched(now=115.0) == 20_000
-    assert second.most_fetched(now=115.05) == 1
-    assert second.most_fetched(now=115.2) == 20_000
+    assert first.max_fetch_bytes(now=115.0) == 20_000
+    assert second.max_fetch_bytes(now=115.05) == 1
+    assert second.max_fetch_bytes(now=115.2) == 20_000
     second.fetched(20_000, now=115.25)
     first.fetched(20_000, now=115.5)
     assert first.leaves_out
 
 
 def test_in_audit_no_fetch_is_bounded() -> None:
-    connection, told = throttle(Mode.AUDIT)
+    connection, reported = throttle(Mode.AUDIT)
     assert not connection.bounds_fetches
     for _ in range(3):
         assert connection.fetched(30_000, now=100.0) == 0
         assert not connection.leaves_out
     assert connection.waits_until == 0.0
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_a_quota_that_is_gone_leaves_nothing_out() -> None:
@@ -151,28 +151,28 @@ def test_who_uses_too_much_time_waits_a_second_at_most() -> None:
 
 
 def test_in_audit_nobody_is_held_and_everything_is_told() -> None:
-    connection, told = throttle(Mode.AUDIT)
+    connection, reported = throttle(Mode.AUDIT)
     assert connection.produced(12_000, now=100.0) == 0
-    assert [(one.throttle_time_ms, one.enforced) for one in told] == [(2_000, False)]
+    assert [(one.throttle_time_ms, one.enforced) for one in reported] == [(2_000, False)]
 
 
 def test_in_audit_a_hold_is_not_told_twice() -> None:
     """While it would have been held, it would not have sent what it sends."""
-    connection, told = throttle(Mode.AUDIT)
+    connection, reported = throttle(Mode.AUDIT)
     for _ in range(5):
         connection.produced(12_000, now=100.0)
-    assert len(told) == 1
+    assert len(reported) == 1
     connection.produced(12_000, now=102.0)
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def test_in_audit_no_quota_hides_another() -> None:
     """Who would be held by one of them all the time is told of the others too."""
-    connection, told = throttle(Mode.AUDIT)
+    connection, reported = throttle(Mode.AUDIT)
     connection.spent(60_000_000_000, now=100.0)
     connection.produced(12_000, now=100.5)
     connection.fetched(24_000, now=100.5)
-    assert [one.quota_type for one in told] == [
+    assert [one.quota_type for one in reported] == [
         ClientQuotaType.REQUEST,
         ClientQuotaType.PRODUCE,
         ClientQuotaType.FETCH,
@@ -181,11 +181,11 @@ def test_in_audit_no_quota_hides_another() -> None:
 
 
 def test_without_quotas_nothing_is_counted() -> None:
-    told: list[Throttled] = []
-    connection = Throttle({}, Mode.ENFORCE, told.append)
+    reported: list[Throttled] = []
+    connection = Throttle({}, Mode.ENFORCE, reported.append)
     assert connection.produced(10**12, 1.0) == connection.fetched(10**12, 1.0) == 0
     assert connection.spent(10**12, 1.0) == 0
-    assert not told
+    assert not reported
 
 
 def test_a_hold_outlives_the_quota_it_is_for() -> None:

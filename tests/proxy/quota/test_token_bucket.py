@@ -137,12 +137,12 @@ def test_is_kafkas_bucket(
         if abs(kafkas.tokens(now)) < 1e-3 * limit:
             return  # a microsecond decides
         if strict:
-            told, expected = mine.try_record(mutations, now), kafkas.try_record(mutations, now)
+            reported, expected = mine.try_record(mutations, now), kafkas.try_record(mutations, now)
         else:
-            told, expected = mine.record(mutations, now), kafkas.record(mutations, now)
+            reported, expected = mine.record(mutations, now), kafkas.record(mutations, now)
         if abs(kafkas.tokens(now)) < 1e-3 * limit:
             return
-        assert told == pytest.approx(expected, abs=1)
+        assert reported == pytest.approx(expected, abs=1)
 
 
 @given(steps=STEPS)

@@ -33,13 +33,13 @@ class Cluster:
         self.one, self.two = one, two
         self.joined: list[int | None] = []
         self.left: list[int | None] = []
-        self.told: list[DiscoveredBroker] = []
+        self.reported: list[DiscoveredBroker] = []
         self.discovery = ClusterDiscovery(
             [(HOST, one.port), (HOST, two.port)],
             metadata_max_age=300,
             access=Access(timeout_s=PATIENCE_SECONDS),
             on_broker_joined=self._join,
-            on_versions=self.told.append,
+            on_versions=self.reported.append,
             on_broker_left=lambda broker: self.left.append(broker.broker_id),
             table=BrokerTable(grace=100),
         )
@@ -129,15 +129,15 @@ def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_chang
         discovery = cluster.discovery
         await discovery.round(now=0)
         broker = discovery.brokers[1]
-        assert cluster.told == list(discovery.brokers.values())
+        assert cluster.reported == list(discovery.brokers.values())
         await discovery.round(now=VERSIONS_MAX_AGE)
-        assert len(cluster.told) == 2, "asked again, and nothing new"
+        assert len(cluster.reported) == 2, "asked again, and nothing new"
         cluster.one.versions = {18: (0, 4), 3: (0, 13), 1: (4, 18)}
         await discovery.round(now=VERSIONS_MAX_AGE + 1)
-        assert len(cluster.told) == 2, "not due yet"
+        assert len(cluster.reported) == 2, "not due yet"
         discovery.wake(broker)
         await discovery.round(now=VERSIONS_MAX_AGE + 2)
-        assert cluster.told[2:] == [broker]
+        assert cluster.reported[2:] == [broker]
         assert broker.versions is not None
         assert broker.versions.apis[1] == (4, 18)
 
@@ -302,16 +302,16 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
 def test_a_sidecar_asks_its_one_broker() -> None:
     async def run() -> None:
         async with FakeBroker() as broker:
-            told: list[DiscoveredBroker] = []
+            reported: list[DiscoveredBroker] = []
             discovery = SidecarDiscovery(
                 HOST,
                 broker.port,
                 access=Access(timeout_s=PATIENCE_SECONDS),
-                on_versions=told.append,
+                on_versions=reported.append,
             )
             assert await discovery.round(now=0)
             assert discovery.broker.ready
-            assert told == [discovery.broker]
+            assert reported == [discovery.broker]
             assert discovery.unreachable is None
         discovery.wake(discovery.broker)
         assert not await discovery.round(now=1)

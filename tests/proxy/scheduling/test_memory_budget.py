@@ -1,4 +1,4 @@
-"""Room for long requests: a bound for all, and a turn for everybody."""
+"""Memory budget: a bound for all requests together, and a turn for each principal."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,56 +10,56 @@ from proxy.scheduling.memory_budget import MemoryBudget
 class Waiting:
     """Who was let in, in order."""
 
-    def __init__(self, room: MemoryBudget) -> None:
-        self.room = room
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.budget = budget
         self.let_in: list[str] = []
 
     def wait(self, who: str, size: int) -> None:
-        self.room.wait(who, size, lambda: self.let_in.append(who))
+        self.budget.wait(who, size, lambda: self.let_in.append(who))
 
 
 def test_as_many_as_fit() -> None:
-    room = MemoryBudget(100)
-    assert room.take("a", 60)
-    assert room.take("b", 40)
-    assert not room.take("c", 1)
-    room.give_back("b")
-    assert room.take("c", 40)
+    budget = MemoryBudget(100)
+    assert budget.take("a", 60)
+    assert budget.take("b", 40)
+    assert not budget.take("c", 1)
+    budget.release("b")
+    assert budget.take("c", 40)
 
 
 def test_one_of_a_principal() -> None:
     """Its connections may be thousands, and it may be an attacker."""
-    room = MemoryBudget(100)
-    assert room.take("a", 1)
-    assert not room.take("a", 1)
-    room.give_back("a")
-    assert room.take("a", 1)
+    budget = MemoryBudget(100)
+    assert budget.take("a", 1)
+    assert not budget.take("a", 1)
+    budget.release("a")
+    assert budget.take("a", 1)
 
 
 def test_one_that_is_longer_than_all_room_fits_alone() -> None:
     """`socket.request.max.bytes` is the operator's to raise."""
-    room = MemoryBudget(100)
-    assert room.take("a", 500)
-    assert not room.take("b", 1)
-    room.give_back("a")
-    assert room.take("b", 1)
-    assert not room.take("a", 500)
+    budget = MemoryBudget(100)
+    assert budget.take("a", 500)
+    assert not budget.take("b", 1)
+    budget.release("a")
+    assert budget.take("b", 1)
+    assert not budget.take("a", 500)
 
 
 def test_who_waits_is_let_in_by_who_leaves() -> None:
-    room = MemoryBudget(100)
-    waiting = Waiting(room)
-    room.take("a", 100)
+    budget = MemoryBudget(100)
+    waiting = Waiting(budget)
+    budget.take("a", 100)
     waiting.wait("b", 50)
     waiting.wait("c", 50)
     waiting.wait("d", 50)
-    assert room.is_wanted
+    assert budget.is_wanted
     assert waiting.let_in == []
-    room.give_back("a")
+    budget.release("a")
     assert waiting.let_in == ["b", "c"]
-    room.give_back("c")
+    budget.release("c")
     assert waiting.let_in == ["b", "c", "d"]
-    assert not room.is_wanted
+    assert not budget.is_wanted
 
 
 def test_who_asks_while_there_is_room_does_not_wait() -> None:
@@ -70,34 +70,34 @@ def test_who_asks_while_there_is_room_does_not_wait() -> None:
 
 def test_small_ones_pass_by_one_that_does_not_fit() -> None:
     """A hundred megabytes that wait must not make everybody else wait too."""
-    room = MemoryBudget(100)
-    waiting = Waiting(room)
-    room.take("a", 60)
+    budget = MemoryBudget(100)
+    waiting = Waiting(budget)
+    budget.take("a", 60)
     waiting.wait("b", 100)
     waiting.wait("c", 40)
     assert waiting.let_in == ["c"]
 
 
 def test_who_waits_with_a_thousand_requests_waits_for_itself() -> None:
-    room = MemoryBudget(100)
-    waiting = Waiting(room)
-    room.take("flood", 100)
+    budget = MemoryBudget(100)
+    waiting = Waiting(budget)
+    budget.take("flood", 100)
     for _ in range(1_000):
         waiting.wait("flood", 100)
     waiting.wait("other", 100)
-    room.give_back("flood")
-    room.give_back("flood")
+    budget.release("flood")
+    budget.release("flood")
     assert waiting.let_in == ["flood", "other"]
 
 
 def test_who_leaves_when_let_in_lets_the_next_in() -> None:
     """Its connection was closed while it waited."""
-    room = MemoryBudget(100)
-    waiting = Waiting(room)
-    room.take("a", 100)
-    room.wait("gone", 100, lambda: room.give_back("gone"))
+    budget = MemoryBudget(100)
+    waiting = Waiting(budget)
+    budget.take("a", 100)
+    budget.wait("gone", 100, lambda: budget.release("gone"))
     waiting.wait("b", 100)
-    room.give_back("a")
+    budget.release("a")
     assert waiting.let_in == ["b"]
 
 

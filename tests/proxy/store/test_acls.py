@@ -179,14 +179,14 @@ def test_what_was_acknowledged_outlives_a_kill(path: Path) -> None:
             first = [writer.stdout.readline() for _ in range(seed.randrange(4, 24))]
             killer = threading.Timer(seed.uniform(0.0, 0.05), writer.kill)
             killer.start()
-            told = [line.split() for line in [*first, *writer.stdout.read().splitlines()]]
+            reported = [line.split() for line in [*first, *writer.stdout.read().splitlines()]]
             killer.join()
-        _assert_whole(path, run, [(line[0], int(line[1])) for line in told if len(line) == 2])
-        acknowledged += len(told)
+        _assert_whole(path, run, [(line[0], int(line[1])) for line in reported if len(line) == 2])
+        acknowledged += len(reported)
     assert acknowledged > 20
 
 
-def _assert_whole(path: Path, run: int, told: list[tuple[str, int]]) -> None:
+def _assert_whole(path: Path, run: int, reported: list[tuple[str, int]]) -> None:
     store = open_store(f"sqlite:{path}")
     counts: dict[int, int] = {}
     snapshot = store.acl_snapshot()
@@ -195,8 +195,8 @@ def _assert_whole(path: Path, run: int, told: list[tuple[str, int]]) -> None:
         if int(of_run) == run:
             counts[int(request)] = counts.get(int(request), 0) + 1
     assert set(counts.values()) <= {20}
-    deleted = {request for did, request in told if did == "deleted"}
-    created = {request for did, request in told if did == "created"}
+    deleted = {request for did, request in reported if did == "deleted"}
+    created = {request for did, request in reported if did == "created"}
     assert not deleted & counts.keys()
     # The last may have been deleted without an acknowledgement
     last = max(created, default=0)

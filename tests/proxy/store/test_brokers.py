@@ -73,11 +73,11 @@ def test_what_is_changed_is_the_brokers_and_then_the_mirrors(tmp_path: Path, log
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=login) as store:
         before = monotonic()
         assert store.create_acls([acl("a"), acl("b"), acl("there")]) == store.acl_version()
-        assert peer.shelf.acls == {acl("a"), acl("b"), acl("there")} == shown(store)[0]
+        assert peer.acl_store.acls == {acl("a"), acl("b"), acl("there")} == shown(store)[0]
         assert holds_off(store, before)
 
         assert store.delete_acls([AclFilter(name="a"), AclFilter(name="none")]) == ((acl("a"),), ())
-        assert peer.shelf.acls == {acl("b"), acl("there")} == shown(store)[0]
+        assert peer.acl_store.acls == {acl("b"), acl("there")} == shown(store)[0]
 
         store.alter_quotas({ALICE: {PRODUCER: 5.0}, BOB: {PRODUCER: 6.0}})
         assert peer.quotas.quotas == {ALICE: {PRODUCER: 5.0}, BOB: {PRODUCER: 6.0}}
@@ -92,7 +92,7 @@ def test_what_the_mirror_does_not_show_yet_is_deleted_at_the_brokers(tmp_path: P
         by_name = AclFilter(name="a")
         found = store.delete_acls([by_name, AclFilter(name="b"), by_name])
         assert found == ((acl("a"),), (acl("b"),), (acl("a"),))
-        assert (peer.shelf.acls, shown(store)[0]) == (set(), set())
+        assert (peer.acl_store.acls, shown(store)[0]) == (set(), set())
 
 
 def in_threads(count: int, change: Callable[[int], object]) -> None:
@@ -108,7 +108,7 @@ def test_changes_may_come_from_any_thread(tmp_path: Path) -> None:
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         in_threads(8, lambda number: store.create_acls([acl(str(number))]))
         assert {one.name for one in shown(store)[0]} == {*"01234567"}
-        assert (peer.connections, len(peer.shelf.acls)) == (8, 8)
+        assert (peer.connections, len(peer.acl_store.acls)) == (8, 8)
 
 
 def test_changes_go_to_the_brokers_one_after_the_other(tmp_path: Path) -> None:
@@ -133,11 +133,11 @@ def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
     peer = broker()
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         before = monotonic()
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a"), acl(""), acl("b")])
-        assert told.value.code is ErrorCode.invalid_request
-        assert told.value.message == f"{NOT_ALL}INVALID_REQUEST"
-        assert peer.shelf.acls == {acl("a"), acl("b")} == shown(store)[0]
+        assert reported.value.code is ErrorCode.invalid_request
+        assert reported.value.message == f"{NOT_ALL}INVALID_REQUEST"
+        assert peer.acl_store.acls == {acl("a"), acl("b")} == shown(store)[0]
         assert holds_off(store, before)
 
 
@@ -146,10 +146,10 @@ def test_what_was_done_of_a_deletion_is_mirrored(tmp_path: Path) -> None:
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         store.create_acls([acl("a"), acl("b")])
         wrong = AclFilter(pattern_type=PatternType.UNKNOWN)
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.delete_acls([AclFilter(name="a"), wrong])
-        assert told.value.code is ErrorCode.invalid_request
-        assert peer.shelf.acls == {acl("b")} == shown(store)[0]
+        assert reported.value.code is ErrorCode.invalid_request
+        assert peer.acl_store.acls == {acl("b")} == shown(store)[0]
 
 
 def deleted_but_one(_version: int, _body: bytes) -> bytes:
@@ -179,19 +179,19 @@ def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> 
     peer = broker(handlers={DELETE: deleted_but_one})
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         store.create_acls([acl("a"), acl("b")])
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.delete_acls([AclFilter()])
-        assert told.value.code is ErrorCode.unknown_server_error
-        assert told.value.message == f"{NOT_ALL}UNKNOWN_SERVER_ERROR"
+        assert reported.value.code is ErrorCode.unknown_server_error
+        assert reported.value.message == f"{NOT_ALL}UNKNOWN_SERVER_ERROR"
         assert shown(store)[0] == {acl("b")}
 
 
 def test_what_was_done_of_quotas_is_mirrored(tmp_path: Path) -> None:
     peer = broker()
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.alter_quotas({ALICE: {PRODUCER: 0.0}, BOB: {PRODUCER: 5.0}})
-        assert told.value.code is ErrorCode.invalid_request
+        assert reported.value.code is ErrorCode.invalid_request
         assert peer.quotas.quotas == {BOB: {PRODUCER: 5.0}} == shown(store)[1]
 
 
@@ -210,11 +210,11 @@ def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
         for change in changes_of(store):
             with pytest.raises(
                 StoreRefused, match="the proxy's principal lacks permissions"
-            ) as told:
+            ) as reported:
                 change()
-            assert told.value.code is ErrorCode.cluster_authorization_failed
+            assert reported.value.code is ErrorCode.cluster_authorization_failed
         assert shown(store) == (set(), {})
-        assert (peer.shelf.acls, peer.quotas.quotas) == ({acl("there")}, {})
+        assert (peer.acl_store.acls, peer.quotas.quotas) == ({acl("there")}, {})
 
 
 # --- brokers that are away, or lie
@@ -234,10 +234,10 @@ def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -
     peer = broker(acl("there"), handlers=dict.fromkeys((CREATE, DELETE, ALTER_QUOTAS), LIES[lie]))
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         for change in changes_of(store):
-            with pytest.raises(StoreRefused) as told:
+            with pytest.raises(StoreRefused) as reported:
                 change()
-            assert told.value.code is ErrorCode.broker_not_available
-            assert told.value.message == PERHAPS
+            assert reported.value.code is ErrorCode.broker_not_available
+            assert reported.value.message == PERHAPS
         assert shown(store) == (set(), {})
 
 
@@ -248,7 +248,7 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
         schema: Any = response_type(DELETE, version)
         result = schema.__annotations__["filter_results"].__args__[0]
         match = result.__annotations__["matching_acls"].__args__[0]
-        told = tuple(
+        reported = tuple(
             match(
                 error_code=ErrorCode.none,
                 error_message=None,
@@ -262,7 +262,7 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
             )
             for operation in (3, 99)
         )
-        one = result(error_code=ErrorCode.none, error_message=None, matching_acls=told)
+        one = result(error_code=ErrorCode.none, error_message=None, matching_acls=reported)
         return encode(schema(throttle_time=NOT_THROTTLED, filter_results=(one,)))
 
     peer = broker(handlers={DELETE: answer})
@@ -275,10 +275,10 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     (nobody,) = free_ports(1)
     with store_of(f"127.0.0.1:{nobody}", tmp_path) as store:
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
-        assert told.value.code is ErrorCode.broker_not_available
-        assert told.value.message == PERHAPS, "clients need not know where brokers are"
+        assert reported.value.code is ErrorCode.broker_not_available
+        assert reported.value.message == PERHAPS, "clients need not know where brokers are"
         assert shown(store) == (set(), {})
 
 
@@ -288,14 +288,14 @@ def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(
     """And the next change is not told to it after the first."""
     peer = broker(silent={CREATE})
     with in_a_thread(peer), store_of(peer.address, tmp_path, timeout_ms=300) as store:
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
         assert "no answer within 0.3 s" in caplog.text
-        assert told.value.code is ErrorCode.broker_not_available
+        assert reported.value.code is ErrorCode.broker_not_available
         peer.silent.clear()
         store._brokers._administration._client._timeout_s = PATIENCE_SECONDS  # of a busy machine
         store.create_acls([acl("b")])
-        assert peer.shelf.acls == {acl("b")} == shown(store)[0]
+        assert peer.acl_store.acls == {acl("b")} == shown(store)[0]
 
 
 def refuses(error: ErrorCode | int) -> Body:
@@ -310,7 +310,7 @@ def refuses(error: ErrorCode | int) -> Body:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (ErrorCode.policy_violation.value, ("policy_violation", "POLICY_VIOLATION")),
         (
@@ -324,7 +324,7 @@ def refuses(error: ErrorCode | int) -> Body:
     ],
 )
 def test_a_client_is_told_in_our_words(
-    tmp_path: Path, error: int, told: tuple[str, str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, error: int, reported: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A broker may repeat the password that it was told, and whoever asked is not the operator."""
     peer = broker(handlers={CREATE: refuses(error)}, passwords={NAME: PASSWORD})
@@ -333,7 +333,10 @@ def test_a_client_is_told_in_our_words(
         body = create_body(3, [creation()])
         answer = acl_api.answer(CREATE, 3, body, acls, may_describe=True, may_alter=True)
         (result,) = decode(response_type(CREATE, 3), answer).results
-        assert (result.error_code.name, result.error_message) == (told[0], REFUSED + told[1])
+        assert (result.error_code.name, result.error_message) == (
+            reported[0],
+            REFUSED + reported[1],
+        )
         assert PASSWORD.encode() not in answer
         assert shown(store) == (set(), {})
     assert caplog.text == ""
@@ -344,11 +347,11 @@ def test_a_login_that_is_refused_is_told_without_it(
 ) -> None:
     peer = broker(passwords={NAME: "another"})
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
-        with pytest.raises(StoreRefused) as told:
+        with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
-        assert told.value.code is ErrorCode.broker_not_available, "it is not the client's login"
-        assert told.value.message == PERHAPS, "it is told to the operator"
-        assert (peer.shelf.acls, shown(store)) == (set(), (set(), {}))
+        assert reported.value.code is ErrorCode.broker_not_available, "it is not the client's login"
+        assert reported.value.message == PERHAPS, "it is told to the operator"
+        assert (peer.acl_store.acls, shown(store)) == (set(), (set(), {}))
     assert "the proxy's login failed: " in caplog.text
     assert PASSWORD not in caplog.text
 

@@ -74,7 +74,7 @@ def test_it_shows_what_the_brokers_have(mirror: SqliteMirror) -> None:
             assert shown(mirror) == ([acl("a"), acl("b")], peer.quotas.quotas)
             assert known(mirror) == Mirror(asked_at=10.0)
 
-            peer.shelf.acls = {acl("b"), acl("c")}
+            peer.acl_store.acls = {acl("b"), acl("c")}
             peer.quotas.quotas = {BOB: {PRODUCER: 6.0}}
             await follower.query(20.0)
             assert shown(mirror) == ([acl("b"), acl("c")], {BOB: {PRODUCER: 6.0}})
@@ -186,12 +186,12 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
 
     asyncio.run(run())
     assert shown(mirror) == ([acl("t")], {ALICE: {PRODUCER: 5.0}})
-    told = [record.getMessage() for record in caplog.records]
-    assert [one.partition(", such as ")[0] for one in told] == [
+    reported = [record.getMessage() for record in caplog.records]
+    assert [one.partition(", such as ")[0] for one in reported] == [
         "3 ACLs of the brokers are unknown to this version, and skipped",
         "8 quotas of the brokers are unknown to this version, and skipped",
     ]
-    assert "such as future_rate=1.0 of {'user': 'alice'}" in told[1]
+    assert "such as future_rate=1.0 of {'user': 'alice'}" in reported[1]
 
 
 def test_an_empty_host_that_an_older_broker_accepted_is_shown(

@@ -51,7 +51,7 @@ def test_what_was_known_stays_when_brokers_lie(
     async def run() -> None:
         async with followed(peer, mirror, login=True) as follower:
             await follower.query(10.0)
-            peer.shelf.acls = set()
+            peer.acl_store.acls = set()
             peer.handlers[DESCRIBE_QUOTAS] = LIES[lie]
             await Pauses(3).run(follower)
             assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
@@ -77,7 +77,7 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
     async def run() -> None:
         async with followed(peer, mirror, login=True) as follower:
             await follower.query(10.0)
-            peer.silent, peer.shelf.acls = {api_key}, set()
+            peer.silent, peer.acl_store.acls = {api_key}, set()
             impatient = following(mirror, peer.address, login=True, timeout_ms=300)
             await Pauses(1).run(impatient)
             assert shown(mirror)[0] == [acl("a")]
@@ -91,7 +91,7 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "reported"),
     [
         (struct.pack(">i", -1), "the response claims -1 bytes"),
         (struct.pack(">i", -(2**31)), "the response claims -2147483648 bytes"),
@@ -101,7 +101,7 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
         (LIE.encode(), "the response claims"),
     ],
 )
-def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, told: str) -> None:
+def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, reported: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(sent)
@@ -114,7 +114,7 @@ def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, told: str) -> N
             await Pauses(1).run(following(mirror, address))
             server.close()
         problem = str(known(mirror).problem)
-        assert f"{address}: {told}" in problem
+        assert f"{address}: {reported}" in problem
         assert_clean(problem)
 
     asyncio.run(run())

@@ -68,9 +68,9 @@ def test_a_file_with_something_of_its_own_is_refused_and_stays_as_it_is(
         own.alter_quotas(LIMITED)
     before = shown(own)
     refused = open_store(f"broker:{path}")
-    with pytest.raises(StoreError) as told:
+    with pytest.raises(StoreError) as reported:
         refused.begin()
-    assert str(told.value).startswith(f"{path}: has ACLs or quotas of its own")
+    assert str(reported.value).startswith(f"{path}: has ACLs or quotas of its own")
     assert (own.mirror(), shown(own)) == (None, before)
     own.begin()
     for one in (own, refused):

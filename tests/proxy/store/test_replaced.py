@@ -15,7 +15,7 @@ import pytest
 from proxy.acl.model import AclFilter
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.quota.store import CachedQuotas
-from proxy.store import Begun, CachedCredentials, Store, StoreError, open_store
+from proxy.store import CachedCredentials, Store, StoreError, StoreStart, open_store
 from proxy.store.acl_cache import CachedAcls
 from proxy.store.in_use import StoreInUse
 from proxy.store.sqlite import SqliteStore
@@ -48,7 +48,7 @@ def written(path: Path) -> Iterator[Store]:
 @pytest.fixture
 def read(path: Path, written: Store) -> Iterator[Store]:
     """What a worker has open."""
-    with closing(open_store(f"sqlite:{path}", begun=written.begin())) as opened:
+    with closing(open_store(f"sqlite:{path}", start=written.begin())) as opened:
         yield opened
 
 
@@ -108,8 +108,8 @@ def test_an_older_state_is_told_where_the_file_is_the_same(
     copied_by_sqlite(backup, path)
     assert read.acl_version() < before
     assert read.acl_version() < before
-    (told,) = caplog.messages
-    assert told == (
+    (reported,) = caplog.messages
+    assert reported == (
         f"{path}: was replaced or restored: it is at change 2 of the store now, and was at 5"
     )
 
@@ -128,7 +128,7 @@ def test_another_store_is_neither_read_nor_written(
         read.acl_snapshot,
         lambda: read.create_acls([acl("b")]),
         lambda: written.alter_credentials(upsert={BOB: verifier()}),
-        lambda: open_store(f"sqlite:{path}", begun=written.begin()),
+        lambda: open_store(f"sqlite:{path}", start=written.begin()),
     ):
         with pytest.raises(StoreError, match="is another store than the one that was opened"):
             use()
@@ -138,14 +138,14 @@ def test_another_store_is_neither_read_nor_written(
 
 
 def test_a_worker_never_makes_a_store(read: Store, path: Path) -> None:
-    begun = Begun(identity="0", at=monotonic())
+    start = StoreStart(identity="0", at=monotonic())
     path.unlink()
     for use in (
         read.version,
         read.acl_snapshot,
         lambda: read.create_acls([acl("b")]),
-        lambda: open_store(f"sqlite:{path}", begun=begun),
-        lambda: open_store(f"broker:{path}", begun=begun),
+        lambda: open_store(f"sqlite:{path}", start=start),
+        lambda: open_store(f"broker:{path}", start=start),
     ):
         with pytest.raises(StoreError, match="No such file or directory"):
             use()
@@ -194,8 +194,8 @@ def test_an_earlier_releases_file_is_for_a_restart(read: Store, path: Path, back
     backup.rename(path)
     with pytest.raises(StoreError, match=r"written by an older reauth-proxy \(schema 4, .*restart"):
         read.version()
-    with closing(open_store(f"sqlite:{path}")) as begun:
-        assert begun.version() == 0
+    with closing(open_store(f"sqlite:{path}")) as start:
+        assert start.version() == 0
         assert [one.name for one in path.parent.glob("state.db*")] == ["state.db"]
 
 
@@ -270,21 +270,21 @@ def test_commands_are_refused_what_a_running_proxy_does_not_read(
     written: Store, path: Path, backup: Path
 ) -> None:
     """What they did would not apply."""
-    begun = written.begin()
-    told = StoreInUse.read(json.loads(json.dumps(StoreInUse.of(path, begun))))
-    told.refuse_others(path)
+    start = written.begin()
+    reported = StoreInUse.read(json.loads(json.dumps(StoreInUse.of(path, start))))
+    reported.refuse_others(path)
     shutil.copy(path, backup)
     with pytest.raises(StoreError, match=f"the running proxy reads another file, {path}"):
-        told.refuse_others(backup)
+        reported.refuse_others(backup)
     backup.rename(path)
-    StoreInUse.of(path, begun).refuse_others(path)
+    StoreInUse.of(path, start).refuse_others(path)
     open_store(f"sqlite:{backup}").close()
     backup.rename(path)
     with pytest.raises(StoreError, match="is another store than the one that the running proxy"):
-        StoreInUse.of(path, begun).refuse_others(path)
+        StoreInUse.of(path, start).refuse_others(path)
     path.unlink()
     with pytest.raises(StoreError, match="was removed while a proxy runs"):
-        StoreInUse.of(path, begun).refuse_others(path)
+        StoreInUse.of(path, start).refuse_others(path)
     for answer in (None, [], ["path"], 5):
         with pytest.raises(ValueError, match="the answer has no store"):
             StoreInUse.read(answer)
@@ -293,10 +293,10 @@ def test_commands_are_refused_what_a_running_proxy_does_not_read(
 def test_a_copy_of_before_the_start_shows_nothing_of_what_brokers_have(path: Path) -> None:
     """Its time may be of before the machine was started, and even seem to be to come."""
     with closing(SqliteMirror(path)) as follower:
-        begun = follower.begin()
-        with closing(SqliteMirror(path, begun)) as worker:
+        start = follower.begin()
+        with closing(SqliteMirror(path, start)) as worker:
             for at, known in (
-                (begun.at - 1, False),
+                (start.at - 1, False),
                 (monotonic(), True),
                 (monotonic() + 99, False),
             ):

@@ -60,7 +60,7 @@ def with_file(directory: Path, content: str) -> Access:
     return access(directory, **found)
 
 
-def told(of: Access | Endpoints) -> dict[str, float]:
+def reported(of: Access | Endpoints) -> dict[str, float]:
     snapshot = Snapshot()
     of.collect(snapshot)
     return {name: value for name, series in snapshot.values.items() for value in series.values()}
@@ -84,31 +84,31 @@ def test_a_password_is_told_nothing_of(tmp_path: Path, mechanism: str) -> None:
         asyncio.run(begin(way))
     (tmp_path / "password").write_text(SECRET)
     assert b"proxy" in asyncio.run(begin(way))
-    assert told(way) == {}
+    assert reported(way) == {}
 
 
 def test_without_tls_and_login_there_is_nothing_to_tell() -> None:
-    assert told(Access(timeout_s=1.0)) == {}
+    assert reported(Access(timeout_s=1.0)) == {}
 
 
 def test_when_the_certificate_ends_is_told() -> None:
     context = ssl.create_default_context()
-    assert told(Access(timeout_s=1.0, tls=Spoken(context, expires_at=None))) == {}
+    assert reported(Access(timeout_s=1.0, tls=Spoken(context, expires_at=None))) == {}
     way = Access(timeout_s=1.0, tls=Spoken(context, expires_at=ENDS))
-    assert told(way) == values((registry.UPSTREAM_CERTIFICATE_EXPIRY, ENDS))
+    assert reported(way) == values((registry.UPSTREAM_CERTIFICATE_EXPIRY, ENDS))
 
 
 def test_when_the_token_of_a_file_ends_is_told_once_it_was_read(tmp_path: Path) -> None:
     way = with_file(tmp_path, token(exp=ENDS, sub="proxy"))
-    assert told(way) == values((FAILURES, 0))  # a rate needs the 0 before the 1
+    assert reported(way) == values((FAILURES, 0))  # a rate needs the 0 before the 1
     assert token(exp=ENDS, sub="proxy").encode() in asyncio.run(begin(way))
-    assert told(way) == values((FAILURES, 0), (EXPIRY, ENDS))
+    assert reported(way) == values((FAILURES, 0), (EXPIRY, ENDS))
 
 
 def test_a_token_that_does_not_say_when_it_ends_is_not_said_to(tmp_path: Path) -> None:
     way = with_file(tmp_path, "opaque")
     asyncio.run(begin(way))
-    assert told(way) == values((FAILURES, 0))
+    assert reported(way) == values((FAILURES, 0))
 
 
 def test_a_file_without_a_token_is_counted_and_the_end_of_the_last_one_stays(
@@ -120,7 +120,7 @@ def test_a_file_without_a_token_is_counted_and_the_end_of_the_last_one_stays(
     (tmp_path / "token").unlink()
     with pytest.raises(LoginError):
         asyncio.run(begin(way))
-    assert told(way) == values((FAILURES, 1), (EXPIRY, ENDS))
+    assert reported(way) == values((FAILURES, 1), (EXPIRY, ENDS))
 
 
 def by_credentials(directory: Path, url: str, **more: Any) -> Access:
@@ -136,13 +136,13 @@ def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
         async with providing() as (provider, url):
             good, bad = by_credentials(tmp_path, url), by_credentials(tmp_path, url)
             assert b"token-1" in await begin(good)
-            seen = told(good)
+            seen = reported(good)
             assert seen.pop(EXPIRY.name) == pytest.approx(time.time() + 3600, abs=60)
             assert seen == values((FAILURES, 0))
             provider.status = 503
             with pytest.raises(LoginError):
                 await begin(bad)
-            assert told(bad) == values((FAILURES, 1))
+            assert reported(bad) == values((FAILURES, 1))
 
     asyncio.run(run())
 
@@ -191,12 +191,12 @@ def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatc
         async with FakeBroker() as broker:  # it knows no SASL
             without, routing = routed(broker.port), routed(broker.port, **login)
             reached = (registry.UPSTREAM_UNREACHABLE, 0)
-            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
+            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
             for one in (without, routing):
                 assert one._sidecar is not None
                 await one._sidecar.round(0.0)
-            assert told(without) == values(reached)
-            assert told(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
+            assert reported(without) == values(reached)
+            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
             (reason,) = routing.not_ready()
             assert "login failed: " in reason
 
@@ -211,10 +211,10 @@ def test_whether_brokers_can_be_reached_now_is_told() -> None:
             routing = routed(broker.port)
             assert routing._sidecar is not None
             await routing._sidecar.look(0.0)
-            assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
+            assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
         routing.query_soon(routing._sidecar.broker)
         await routing._sidecar.look(1.0)
-        assert told(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
+        assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
         assert routing.not_ready() == []
 
     asyncio.run(run())

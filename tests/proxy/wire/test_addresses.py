@@ -38,7 +38,7 @@ def odd_ones(node_id: int, host: str, port: int) -> tuple[str, int] | None:
 def test_no_schema_tells_an_address_that_is_not_rewritten() -> None:
     """A version that is added to the registry must not let an address slip through."""
     of_applications = {"StreamsGroupHeartbeat", "StreamsGroupDescribe"}  # KIP-1071 user endpoints
-    telling = [
+    with_throttle_time = [
         (api.key, version)
         for api in APIS.values()
         if api.name not in of_applications
@@ -49,7 +49,7 @@ def test_no_schema_tells_an_address_that_is_not_rewritten() -> None:
             and any(paths_of_addresses(response_type(api.key, version)))
         )
     ]
-    assert telling == REWRITTEN
+    assert with_throttle_time == REWRITTEN
     for api_key, version in REWRITTEN:
         assert any(paths_of_addresses(response_type(api_key, version)))
 

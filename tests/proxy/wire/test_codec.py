@@ -31,7 +31,7 @@ def test_reads_and_writes_what_kio_does(schema: type[Any], make: Any) -> None:
 
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_message_cut_anywhere_is_malformed(schema: type[Any]) -> None:
-    """And nothing but Malformed comes out: a stranger must not reach any other handler."""
+    """And nothing but Malformed comes out: untrusted bytes must not reach any other handler."""
     data = written(large(schema))
     step = max(1, len(data) // 150)
     for length in range(0, len(data), step):

@@ -198,7 +198,7 @@ def without_numbers(message: Any, items: str) -> Any:
 def test_a_plain_fetch_is_what_the_whole_message_says(
     version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
 ) -> None:
-    """Whatever bytes a stranger sends: the quick look agrees with the whole one, or gives up."""
+    """Whatever bytes a client sends: the quick look agrees with the whole one, or gives up."""
     body = bytearray(fetch_body(version, topics))
     if not changes:
         assert plain_fetch(version, bytes(body)) is not None
@@ -264,7 +264,7 @@ def test_a_produce_of_hundreds_of_partitions_is_not_plain() -> None:
 def test_the_numbers_of_a_commit_are_nothing_else(
     version: int, topics: list[tuple[str, list[int]]], changes: list[tuple[int, int]]
 ) -> None:
-    """Whatever bytes a stranger sends: what is passed over says nothing that matters."""
+    """Whatever bytes a client sends: what is passed over says nothing that matters."""
     schema = request_type(8, version)
     entry = item_type(schema, "topics")
     partition = item_type(entry, "partitions")

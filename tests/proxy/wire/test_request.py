@@ -1,4 +1,4 @@
-"""Request headers of strangers: what Kafka accepts is accepted, and what is kept is bounded."""
+"""Untrusted request headers: what Kafka accepts is accepted, and what is kept is bounded."""
 
 import struct
 

@@ -63,11 +63,11 @@ def test_the_greater_throttle_time_is_told(
     entity = data.draw(responses(api_key, version))
     whole = encode(entity)
     theirs = entity.throttle_time // timedelta(milliseconds=1)
-    told = i32Timedelta.parse(timedelta(milliseconds=max(theirs, ours)))
+    reported = i32Timedelta.parse(timedelta(milliseconds=max(theirs, ours)))
 
     patched = patch(api_key, version, whole, ours)
 
-    assert decode(api_key, version, patched) == replace(entity, throttle_time=told)
+    assert decode(api_key, version, patched) == replace(entity, throttle_time=reported)
     assert patch(api_key, version, whole, 0) == whole
     if is_first(api_key, version):
         head = bytearray(whole[:HEAD])

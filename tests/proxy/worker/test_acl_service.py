@@ -19,8 +19,8 @@ from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
 from tests.support.frames import request, response
 from tests.support.messages import metadata_request as asking
-from tests.support.messages import metadata_response as telling
-from tests.support.playbook import Play, everything, logged_in
+from tests.support.messages import metadata_response as with_throttle_time
+from tests.support.playbook import Playbook, everything, logged_in
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Services:
         brokers_make_topics: bool = True,
     ) -> None:
         self.store = store
-        self.told = Told()
+        self.reported = Told()
         settings = Authorizer.model_validate(
             {
                 "mode": mode,
@@ -73,10 +73,10 @@ class Services:
             }
         )
         self.authorization = AclService(
-            settings, cast(Any, self.store), observer=lambda _: self.told
+            settings, cast(Any, self.store), observer=lambda _: self.reported
         )
         offer = everything(rewritten=frozenset())
-        self.play = logged_in(Play(rights=self.authorization, offer=offer))
+        self.play = logged_in(Playbook(rights=self.authorization, offer=offer))
         self.connection = self.play.connection
 
     def may(self, operation: Operation, name: str) -> bool:
@@ -149,11 +149,11 @@ def test_a_denial_is_told_once_and_counted(
     services = Services(store)
     for _ in range(1_000):
         services.may(Operation.READ, "a")
-    (notice,) = services.told.notices
+    (notice,) = services.reported.notices
     assert (notice.denial.name, notice.denial.would_be, notice.count) == ("a", False, 1)
     assert len(caplog.records) == 1
     services.authorization.close()
-    assert services.told.notices[-1].count == 999
+    assert services.reported.notices[-1].count == 999
     snapshot = Snapshot(run="r", values={}, histograms={})
     services.authorization.collect(snapshot)
     decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
@@ -163,7 +163,7 @@ def test_a_denial_is_told_once_and_counted(
 def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
     services = Services(store, AuthorizerMode.AUDIT)
     assert services.may(Operation.READ, "a")
-    (notice,) = services.told.notices
+    (notice,) = services.reported.notices
     assert notice.denial.would_be
 
 
@@ -177,7 +177,7 @@ def test_a_topic_that_may_not_be_made_is_missing_as_before_brokers_of_that_setti
     services.authorization.read()
     services.authorization.take_over()
     services.play.client(request(3, 12, 7, encode(asking(12, "a"))))
-    services.play.broker(response(7, b"\0" + encode(telling(12, ("a", 3)))))
+    services.play.broker(response(7, b"\0" + encode(with_throttle_time(12, ("a", 3)))))
     (topic,) = decode(response_type(3, 12), services.play.received[-1], 5).topics
     assert topic.error_code == error
 
@@ -200,4 +200,4 @@ def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:
     services.may(Operation.READ, "a")
     services.connection.client_closed(0.0)
     services.authorization.close()
-    assert len(services.told.notices) == 1
+    assert len(services.reported.notices) == 1

@@ -1,4 +1,4 @@
-"""Who is let in, who makes room and who is refused, in one worker and in several; a fake clock."""
+"""Connection limits, in one worker and in several: accepted, evicted and refused clients."""
 
 from dataclasses import dataclass, field
 
@@ -82,7 +82,7 @@ class TestInOneWorker:
         proxy.client()
         assert [one.evicted for one in (first, second, third)] == [False, True, True]
 
-    def test_silent_strangers_keep_no_user_out(self) -> None:
+    def test_silent_unauthenticated_clients_keep_no_user_out(self) -> None:
         proxy = Proxy(most=300)
         for _ in range(330):
             proxy.client()
@@ -97,12 +97,12 @@ class TestInOneWorker:
         proxy.open[0].closed(users[0])
         proxy.client()
 
-    def test_the_last_place_goes_from_stranger_to_stranger(self) -> None:
+    def test_the_last_place_goes_from_one_unauthenticated_client_to_the_next(self) -> None:
         proxy = Proxy(most=3)
         proxy.user()
         proxy.user()
-        strangers = [proxy.client() for _ in range(10)]
-        assert [one.evicted for one in strangers] == [True] * 9 + [False]
+        unauthenticated = [proxy.client() for _ in range(10)]
+        assert [one.evicted for one in unauthenticated] == [True] * 9 + [False]
 
     def test_what_is_closed_twice_or_after_it_was_evicted_counts_once(self) -> None:
         proxy = Proxy(most=2, per_address=2)
@@ -134,27 +134,27 @@ class TestInSeveralWorkers:
         proxy.look(2)
         assert [one.evicted for one in (first, second, mine)] == [True, False, False]
 
-    def test_a_user_comes_in_where_no_stranger_is(self) -> None:
+    def test_a_user_comes_in_where_all_are_authenticated(self) -> None:
         proxy = Proxy(most=3, workers=2)
         proxy.user(0)
         proxy.user(0)
-        stranger = proxy.client(1)
+        unauthenticated = proxy.client(1)
         user = proxy.user(0)
         proxy.look(1)
-        assert stranger.evicted
+        assert unauthenticated.evicted
         assert not user.evicted
         assert proxy.connect(1) == FULL
 
     def test_no_more_is_asked_of_a_worker_than_it_has(self) -> None:
-        """One that hangs, say: what it holds is exceeded by its strangers, once."""
+        """One that hangs, say: what it holds is exceeded by its unauthenticated clients, once."""
         proxy = Proxy(most=3, workers=2)
-        strangers = [proxy.client(1) for _ in range(2)]
+        unauthenticated = [proxy.client(1) for _ in range(2)]
         proxy.user(0)
         proxy.user(0)
         proxy.user(0)
         assert proxy.connect(0) == FULL
         proxy.look(1)
-        assert all(stranger.evicted for stranger in strangers)
+        assert all(unauthenticated.evicted for unauthenticated in unauthenticated)
         assert proxy.connect(0) == FULL
 
     def test_who_authenticates_meanwhile_stays(self) -> None:
@@ -213,10 +213,10 @@ class TestInSeveralWorkers:
 class TestFromOneAddress:
     def test_a_further_one_is_refused_and_costs_nobody_a_place(self) -> None:
         proxy = Proxy(most=3, per_address=2)
-        stranger = proxy.client(address="192.0.2.9")
+        unauthenticated = proxy.client(address="192.0.2.9")
         mine = [proxy.client(), proxy.client()]
         assert proxy.connect() == ADDRESS_FULL
-        assert not stranger.evicted
+        assert not unauthenticated.evicted
         proxy.open[0].closed(mine[0])
         proxy.client()
 

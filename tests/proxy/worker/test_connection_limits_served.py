@@ -83,8 +83,8 @@ def test_an_address_has_as_many_as_it_may_have_in_all_workers(serving: Serving) 
         serving.settings["max.connections.per.ip.overrides"] = [f"{ELSEWHERE}:3"]
         serving.write()
         serving.process.send_signal(signal.SIGHUP)
-        told = "reloaded: max.connections.per.ip.overrides"
-        eventually(lambda: told in serving.log(), "the reload is told")
+        reported = "reloaded: max.connections.per.ip.overrides"
+        eventually(lambda: reported in serving.log(), "the reload is told")
 
         def comes_in() -> bool:
             with connect(serving, ELSEWHERE) as client:

@@ -90,8 +90,8 @@ def test_a_port_that_another_program_has_is_told_and_tried_again(
             routing.close()
 
     asyncio.run(run())
-    told = [one.getMessage() for one in caplog.records if "shown" in one.getMessage()]
-    assert [text.partition(": ")[2][:24] for text in told] == [
+    reported = [one.getMessage() for one in caplog.records if "shown" in one.getMessage()]
+    assert [text.partition(": ")[2][:24] for text in reported] == [
         "broker 1 is not shown: c",
         "broker 1 is shown now",
     ]

@@ -8,7 +8,14 @@ import pytest
 
 from tests.support.frames import api_versions, handshake
 from tests.support.processes import until
-from tests.support.relay import PLAINTEXT, Front, listen, read_frame, room_for, ssl_listener
+from tests.support.relay import (
+    PLAINTEXT,
+    RunningListener,
+    listen,
+    read_frame,
+    room_for,
+    ssl_listener,
+)
 from tests.support.tls import AUTHORITY, client_context
 
 SASL: dict[str, Any] = {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
@@ -26,12 +33,12 @@ async def ends(reader: asyncio.StreamReader) -> bool:
 def test_who_says_nothing_makes_room_first_come_first(
     directory: Path, given: dict[str, Any]
 ) -> None:
-    async def test(front: Front) -> None:
-        front.listener.open_connections = room_for(2)
-        readers, writers = zip(*[await front.connect() for _ in range(3)], strict=True)
+    async def test(running: RunningListener) -> None:
+        running.listener.open_connections = room_for(2)
+        readers, writers = zip(*[await running.connect() for _ in range(3)], strict=True)
         assert await ends(readers[0])
-        assert front.log == [EVICTED]
-        assert len(front.listener.clients) == 2
+        assert running.log == [EVICTED]
+        assert len(running.listener.clients) == 2
         for writer in writers:
             writer.close()
 
@@ -39,12 +46,12 @@ def test_who_says_nothing_makes_room_first_come_first(
 
 
 def test_a_login_that_takes_its_time_makes_room(directory: Path) -> None:
-    async def test(front: Front) -> None:
-        front.listener.open_connections = room_for(2)
-        slow, writer = await front.connect()
+    async def test(running: RunningListener) -> None:
+        running.listener.open_connections = room_for(2)
+        slow, writer = await running.connect()
         writer.write(handshake(1, "SCRAM-SHA-256"))
         await read_frame(slow)
-        others = [await front.connect() for _ in range(2)]
+        others = [await running.connect() for _ in range(2)]
         assert await ends(slow)
         for _, other in [(slow, writer), *others]:
             other.close()
@@ -55,12 +62,12 @@ def test_a_login_that_takes_its_time_makes_room(directory: Path) -> None:
 def test_a_failed_login_that_waits_for_its_answer_makes_room_at_once(directory: Path) -> None:
     delay = {"connection.failed.authentication.delay.ms": 60_000}
 
-    async def test(front: Front) -> None:
-        front.listener.open_connections = room_for(1)
-        failed, writer = await front.connect()
+    async def test(running: RunningListener) -> None:
+        running.listener.open_connections = room_for(1)
+        failed, writer = await running.connect()
         writer.write(handshake(1, "unknown"))
-        await until(lambda: "closed authentication_failed" in front.log)
-        _, other = await front.connect()
+        await until(lambda: "closed authentication_failed" in running.log)
+        _, other = await running.connect()
         assert await ends(failed)
         writer.close()
         other.close()
@@ -72,13 +79,13 @@ def test_a_failed_login_that_waits_for_its_answer_makes_room_at_once(directory: 
 def test_who_needs_no_login_keeps_its_place(directory: Path, given: dict[str, Any]) -> None:
     tls = None if given is PLAINTEXT else client_context(AUTHORITY)
 
-    async def test(front: Front) -> None:
-        front.listener.open_connections = room_for(1)
-        reader, writer = await front.connect(tls)
-        await until(lambda: "authenticated User:ANONYMOUS" in front.log)
-        refused, other = await front.connect()
+    async def test(running: RunningListener) -> None:
+        running.listener.open_connections = room_for(1)
+        reader, writer = await running.connect(tls)
+        await until(lambda: "authenticated User:ANONYMOUS" in running.log)
+        refused, other = await running.connect()
         assert await ends(refused)
-        assert FULL in front.log
+        assert FULL in running.log
         writer.write(api_versions(1))
         await read_frame(reader)
         for one in (writer, other):

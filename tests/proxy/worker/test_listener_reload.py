@@ -17,7 +17,7 @@ from tests.support.frames import authenticate, bearer, fetch, handshake
 from tests.support.playbook import (
     OAUTHBEARER,
     SCRAM,
-    Play,
+    Playbook,
     everything,
     log_in,
     log_in_by_scram,
@@ -109,7 +109,7 @@ def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-class Opened(Play):
+class Opened(Playbook):
     """A connection to a listener, opened by the rules that it has now."""
 
     def __init__(self, listener: Listener) -> None:

@@ -15,7 +15,7 @@ from tests.support.frames import api_versions, handshake, metadata
 from tests.support.processes import until
 from tests.support.relay import (
     PLAINTEXT,
-    Front,
+    RunningListener,
     is_closed,
     listen,
     read_frame,
@@ -38,7 +38,7 @@ ALICE = AUTHORITY.issue(
     )
 )
 ALICE_DN = "User:CN=alice,OU=dev,O=Acme,C=DE"
-STRANGER = OTHERS.issue("alice")
+UNTRUSTED = OTHERS.issue("alice")
 
 
 def of_organization(name: str) -> Issued:
@@ -58,13 +58,13 @@ ONLY_ALICE = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U"
     [
         (ssl_listener(), None, ANONYMOUS),
         (ssl_listener(), ALICE, ANONYMOUS),  # not asked for, so not verified, so not believed
-        (ssl_listener(), STRANGER, ANONYMOUS),
+        (ssl_listener(), UNTRUSTED, ANONYMOUS),
         (REQUESTED, None, ANONYMOUS),
         (REQUESTED, ALICE, f"authenticated {ALICE_DN}"),
-        (REQUESTED, STRANGER, TLS_FAILED),
+        (REQUESTED, UNTRUSTED, TLS_FAILED),
         (REQUIRED, ALICE, f"authenticated {ALICE_DN}"),
         (REQUIRED, None, TLS_FAILED),
-        (REQUIRED, STRANGER, TLS_FAILED),
+        (REQUIRED, UNTRUSTED, TLS_FAILED),
         (REQUIRED | {"ssl.principal.mapping.rules": ONLY_ALICE}, ALICE, "authenticated User:ALICE"),
         (REQUIRED | {"ssl.principal.mapping.rules": ONLY_ALICE}, SERVER, NOBODY),
         (REQUESTED | {"ssl.principal.mapping.rules": ONLY_ALICE}, None, ANONYMOUS),
@@ -73,23 +73,23 @@ ONLY_ALICE = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U"
 def test_who_a_client_is(
     directory: Path, given: dict[str, Any], shown: Issued | None, expected: str
 ) -> None:
-    async def test(front: Front) -> None:
-        assert await front.who(client_context(AUTHORITY, shown=shown)) == expected
-        reached = (3, 12) in front.broker.requests
+    async def test(running: RunningListener) -> None:
+        assert await running.principal(client_context(AUTHORITY, shown=shown)) == expected
+        reached = (3, 12) in running.broker.requests
         assert reached is expected.startswith("authenticated")
 
     listen(directory, given, test)
 
 
 def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
-    async def test(front: Front) -> None:
-        reader, writer = await front.connect()
+    async def test(running: RunningListener) -> None:
+        reader, writer = await running.connect()
         writer.write(api_versions(1))
         await read_frame(reader)
-        assert front.broker.requests == []
+        assert running.broker.requests == []
         writer.close()
-        assert await front.who() == ANONYMOUS
-        assert (3, 12) in front.broker.requests
+        assert await running.principal() == ANONYMOUS
+        assert (3, 12) in running.broker.requests
 
     listen(directory, PLAINTEXT, test)
 
@@ -100,15 +100,15 @@ def test_who_resumes_a_tls_session_is_who_began_it(
 ) -> None:
     """Where a certificate is requested, to forget it would make an ANONYMOUS of anybody."""
 
-    async def test(front: Front) -> None:
+    async def test(running: RunningListener) -> None:
         tls = client_context(AUTHORITY, shown=ALICE)
         tls.minimum_version = tls.maximum_version = version
         session = None
         for resumed in (False, True):
-            front.log.clear()
+            running.log.clear()
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             client = tls.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
-            reader, writer = await front.connect()
+            reader, writer = await running.connect()
             request, answer = metadata(1), b""
             while not answer:
                 try:
@@ -121,9 +121,9 @@ def test_who_resumes_a_tls_session_is_who_began_it(
                     incoming.write(await reader.read(65_536))
             session = client.session
             assert client.session_reused is resumed
-            assert front.log[0] == f"authenticated {ALICE_DN}"
+            assert running.log[0] == f"authenticated {ALICE_DN}"
             writer.close()
-            await until(lambda: is_closed(front.log))
+            await until(lambda: is_closed(running.log))
 
     listen(directory, REQUESTED, test)
 
@@ -142,10 +142,10 @@ def test_a_hostile_subject_is_nobody_and_is_not_logged(
 ) -> None:
     shown = client_context(AUTHORITY, shown=of_organization(organization))
 
-    async def test(front: Front) -> None:
-        assert await front.who(shown) == NOBODY
-        assert await front.who(shown) == NOBODY
-        assert (3, 12) not in front.broker.requests
+    async def test(running: RunningListener) -> None:
+        assert await running.principal(shown) == NOBODY
+        assert await running.principal(shown) == NOBODY
+        assert (3, 12) not in running.broker.requests
 
     with caplog.at_level(logging.WARNING):
         listen(directory, REQUIRED, test)
@@ -160,10 +160,10 @@ def test_a_certificate_does_not_stand_for_sasl(directory: Path) -> None:
         "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
     }
 
-    async def test(front: Front) -> None:
-        found = await front.who(client_context(AUTHORITY, shown=ALICE))
+    async def test(running: RunningListener) -> None:
+        found = await running.principal(client_context(AUTHORITY, shown=ALICE))
         assert found == "closed illegal_state"
-        assert front.broker.requests == []
+        assert running.broker.requests == []
 
     listen(directory, given, test)
 
@@ -174,10 +174,10 @@ def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> 
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
     after = PLAINTEXT if protocol == "PLAINTEXT" else REQUIRED
 
-    async def test(front: Front) -> None:
-        front.listener.apply(settings_of(directory, after)[0])
-        assert await front.who() == "closed illegal_state"
-        reader, writer = await front.connect()
+    async def test(running: RunningListener) -> None:
+        running.listener.apply(settings_of(directory, after)[0])
+        assert await running.principal() == "closed illegal_state"
+        reader, writer = await running.connect()
         writer.write(handshake(1, "SCRAM-SHA-256"))
         assert (await read_frame(reader))[4:6] == b"\0\0"
         writer.close()
@@ -188,10 +188,10 @@ def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> 
 def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
     """It is a connection that is counted and timed, but has no principal and no way to a broker."""
 
-    async def test(front: Front) -> None:
-        _, writer = await front.connect()
-        await until(lambda: bool(front.listener.clients))
-        (client,) = front.listener.clients
+    async def test(running: RunningListener) -> None:
+        _, writer = await running.connect()
+        await until(lambda: bool(running.listener.clients))
+        (client,) = running.listener.clients
         assert client.connection is not None
         assert client.connection.principal is None
         timeout = client.connection.rules.authentication_timeout
@@ -202,21 +202,21 @@ def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sent", "told"),
+    ("given", "sent", "reported"),
     [
         (PLAINTEXT, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "speaks TLS; here is PLAINTEXT"),
         (REQUIRED, api_versions(1), "speaks Kafka's protocol without TLS; here is SSL"),
     ],
 )
-def test_who_is_at_the_wrong_door_is_told_in_the_log(
+def test_a_client_of_the_wrong_protocol_is_logged(
     directory: Path,
     caplog: pytest.LogCaptureFixture,
     given: dict[str, Any],
     sent: bytes,
-    told: str,
+    reported: str,
 ) -> None:
-    async def test(front: Front) -> None:
-        reader, writer = await front.connect()
+    async def test(running: RunningListener) -> None:
+        reader, writer = await running.connect()
         writer.write(sent)
         with suppress(ConnectionError):
             assert await reader.read() == b""
@@ -225,5 +225,5 @@ def test_who_is_at_the_wrong_door_is_told_in_the_log(
     with caplog.at_level(logging.WARNING):
         listen(directory, given, test)
     assert [record.getMessage() for record in caplog.records] == [
-        f"listener clients: 127.0.0.1 {told}"
+        f"listener clients: 127.0.0.1 {reported}"
     ]

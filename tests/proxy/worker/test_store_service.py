@@ -358,9 +358,9 @@ def test_users_of_a_file_are_described_and_not_altered(plain: Store, tmp_path: P
         assert isinstance(answer, bytes)
         return answer
 
-    told = asyncio.run(ask(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0"))
-    assert b"alice" in told
-    assert b"hidden" not in told
+    reported = asyncio.run(ask(DESCRIBE_USER_SCRAM_CREDENTIALS, b"\0\0"))
+    assert b"alice" in reported
+    assert b"hidden" not in reported
     removal = b"\2\6alice\1\0" + b"\1\0"
     assert b"in a file" in asyncio.run(ask(ALTER_USER_SCRAM_CREDENTIALS, removal))
     assert [info.user for info in plain.credential_infos()] == ["hidden"]

@@ -28,9 +28,9 @@ def failing() -> Steps[str]:
 
 def test_one_after_the_other_each_principal_in_turn() -> None:
     async def main() -> list[str]:
-        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
+        queue, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
         works = [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")]
-        done = await asyncio.gather(*(lane.run(who, noting(name, seen)) for who, name in works))
+        done = await asyncio.gather(*(queue.run(who, noting(name, seen)) for who, name in works))
         assert list(done) == [name for _, name in works]
         assert [seen[at : at + 3] for at in range(0, len(seen), 3)] == [
             [name] * 3 for name in seen[::3]
@@ -42,24 +42,24 @@ def test_one_after_the_other_each_principal_in_turn() -> None:
 
 def test_one_that_fails_does_not_stop_the_next() -> None:
     async def main() -> None:
-        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
-        first = asyncio.ensure_future(lane.run("a", failing()))
-        second = asyncio.ensure_future(lane.run("a", noting("next", seen)))
+        queue, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
+        first = asyncio.ensure_future(queue.run("a", failing()))
+        second = asyncio.ensure_future(queue.run("a", noting("next", seen)))
         with pytest.raises(ValueError, match="the third act"):
             await first
         assert await second == "next"
-        assert await lane.run("b", noting("last", seen)) == "last", "and it is idle again"
+        assert await queue.run("b", noting("last", seen)) == "last", "and it is idle again"
 
     asyncio.run(main())
 
 
 def test_one_that_was_closed_is_passed_over() -> None:
     async def main() -> None:
-        lane, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
+        queue, seen = WorkQueue(TimeSlices(asyncio.get_running_loop())), list[str]()
         closed = noting("closed", seen)
-        first = asyncio.ensure_future(lane.run("a", noting("first", seen)))
-        second = asyncio.ensure_future(lane.run("b", closed))
-        third = asyncio.ensure_future(lane.run("c", noting("third", seen)))
+        first = asyncio.ensure_future(queue.run("a", noting("first", seen)))
+        second = asyncio.ensure_future(queue.run("b", closed))
+        third = asyncio.ensure_future(queue.run("c", noting("third", seen)))
         closed.close()
         assert [await first, await second, await third] == ["first", None, "third"]
         assert "closed" not in seen
@@ -76,8 +76,8 @@ def test_while_much_is_made_the_collector_looks_at_what_is_young() -> None:
         return gc.get_threshold()
 
     async def main() -> None:
-        lane = WorkQueue(TimeSlices(asyncio.get_running_loop()), old_objects_left_alone)
-        works = [lane.run("a", work()), lane.run("b", failing()), lane.run("c", work())]
+        queue = WorkQueue(TimeSlices(asyncio.get_running_loop()), old_objects_left_alone)
+        works = [queue.run("a", work()), queue.run("b", failing()), queue.run("c", work())]
         first, failed, last = await asyncio.gather(*works, return_exceptions=True)
         assert first == last == (*usual[:2], NEVER)
         assert isinstance(failed, ValueError)
@@ -133,7 +133,7 @@ def test_what_is_short_waits_neither_for_what_is_long_nor_for_other_principals()
 
 def test_a_wide_lane_has_one_work_of_each_principal_and_no_more_than_its_width() -> None:
     async def main() -> int:
-        lane = WorkQueue(TimeSlices(asyncio.get_running_loop()), width=3)
+        queue = WorkQueue(TimeSlices(asyncio.get_running_loop()), width=3)
         under_way: list[str] = []
         most = 0
 
@@ -147,7 +147,7 @@ def test_a_wide_lane_has_one_work_of_each_principal_and_no_more_than_its_width()
             return who
 
         whose = [who for who in "abcdefg" for _ in range(4)]
-        done = await asyncio.gather(*(lane.run(who, work(who)) for who in whose))
+        done = await asyncio.gather(*(queue.run(who, work(who)) for who in whose))
         assert done == whose
         return most
 

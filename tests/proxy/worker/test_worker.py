@@ -80,12 +80,12 @@ def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
             given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
             with given.control, given.scrape:
                 one = worker.Worker(path, settings, given)
-                told = [ready(one)]
+                reported = [ready(one)]
                 await one._open()
-                told.append(ready(one))
+                reported.append(ready(one))
                 one._stopping.set()
-                told.append(ready(one))
-                assert told == [{("0",): 0}, {("0",): 1}, {("0",): 0}]
+                reported.append(ready(one))
+                assert reported == [{("0",): 0}, {("0",): 1}, {("0",): 0}]
                 await end(one)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:

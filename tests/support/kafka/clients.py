@@ -1,4 +1,4 @@
-"""The settings under which three client libraries talk to the proxy, by user.
+"""Settings of three client libraries for the proxy, by user.
 
 Users of SCRAM have the password `NAME-secret`; users of OAUTHBEARER get a fresh token each time.
 """

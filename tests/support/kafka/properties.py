@@ -1,4 +1,4 @@
-"""The broker properties of the clusters: text, no processes."""
+"""Broker properties of the clusters, as text."""
 
 from collections.abc import Mapping
 from pathlib import Path

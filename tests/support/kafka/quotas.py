@@ -1,4 +1,4 @@
-"""What the tests of quotas with real clients share: how quotas are set, asked for and run into."""
+"""Quotas with real clients: how they are set, described and exceeded."""
 
 import contextlib
 import json
@@ -134,12 +134,12 @@ class Producing:
     """A librdkafka producer, and what it is told of throttling (seconds)."""
 
     def __init__(self, who: User | Certified, bootstrap: str, topic: str, client_id: str) -> None:
-        told: list[float] = []
-        self.told = told
+        reported: list[float] = []
+        self.reported = reported
         self._topic = topic
         settings = who.confluent(bootstrap, client_id=client_id, acks=1)
         settings |= {
-            "throttle_cb": lambda event: told.append(event.throttle_time),
+            "throttle_cb": lambda event: reported.append(event.throttle_time),
             "message.max.bytes": 10_000_000,
         }
         self._producer = confluent.Producer(settings)
@@ -149,7 +149,7 @@ class Producing:
         self._producer.produce(self._topic, b"x" * size)
         assert self._producer.flush(DEADLINE_SECONDS) == 0
         self._producer.poll(0)
-        return max(self.told, default=0.0)
+        return max(self.reported, default=0.0)
 
 
 def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
@@ -158,12 +158,12 @@ def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
         each.send(1)  # connects
     while True:
         began = time.monotonic()
-        told = [each.send(size) for each in producers]
+        reported = [each.send(size) for each in producers]
         if time.monotonic() - began < WINDOW_SECONDS:
-            return told
+            return reported
         time.sleep(2 * WINDOW_SECONDS)  # the first was forgotten before the last came
         for each in producers:
-            each.told.clear()
+            each.reported.clear()
 
 
 def told_by_librdkafka(

@@ -1,4 +1,4 @@
-"""The client's side of SCRAM (RFC 5802), written apart from the implementation under test."""
+"""SCRAM client (RFC 5802), written apart from the implementation under test."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Traffic through the proxy, in which lost, doubled or reordered records show.
+"""Traffic through the proxy that shows lost, duplicated and reordered records.
 
 Every value begins with its number in its partition, so the numbers that are read are 0, 1, 2 …
 """

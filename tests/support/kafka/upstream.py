@@ -1,4 +1,4 @@
-"""Brokers that want SASL of the proxy, and the ways to log in to them."""
+"""Brokers that require SASL from the proxy, and the logins to them."""
 
 import base64
 import json

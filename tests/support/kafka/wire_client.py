@@ -1,4 +1,4 @@
-"""A Kafka client with nothing between the test and the bytes: one socket, one frame at a time.
+"""Kafka client of one socket, which sends and receives single frames.
 
 Messages are built and read by `tests.support.messages`.
 """

@@ -1,4 +1,4 @@
-"""Kafka and the proxy without SASL, to be compared: clients are known by their certificates."""
+"""Comparison of Kafka and the proxy without SASL, where clients have certificates."""
 
 import struct
 from collections.abc import Callable, Mapping

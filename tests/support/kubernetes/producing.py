@@ -1,4 +1,4 @@
-"""Applications of the tests in pods, and what has become of their messages."""
+"""Producing applications in pods, and the checks of their messages."""
 
 import time
 import uuid

@@ -1,4 +1,4 @@
-"""Pods of many shapes, and what the webhook makes of each."""
+"""Pods of many shapes, and the webhook's response to each."""
 
 import copy
 import json

@@ -118,7 +118,7 @@ class TestDescribeCluster:
         assert judged(GUARDS[60], self.request(version, asked=False), NOTHING) is FORWARD
 
     @pytest.mark.parametrize(
-        ("operations", "told"),
+        ("operations", "reported"),
         [
             ((Operation.DESCRIBE, Operation.CREATE), 1 << 8 | 1 << 5),
             ((Operation.CREATE,), 0),
@@ -127,7 +127,7 @@ class TestDescribeCluster:
         ids=["describe", "not without describe", "nothing"],
     )
     def test_tells_the_rights_of_the_principal_not_of_the_proxy(
-        self, version: int, operations: tuple[Operation, ...], told: int
+        self, version: int, operations: tuple[Operation, ...], reported: int
     ) -> None:
         """The broker behind the proxy has no authorizer and would tell all of them."""
         request = self.request(version, asked=True)
@@ -140,7 +140,7 @@ class TestDescribeCluster:
             cluster_authorized_operations=8184,
         )
         response = received(judgement, request, broker)
-        assert response == replace(broker, cluster_authorized_operations=told)
+        assert response == replace(broker, cluster_authorized_operations=reported)
 
     def test_leaves_a_failure_as_it_is(self, version: int) -> None:
         request = self.request(version, asked=True)

@@ -187,17 +187,17 @@ def test_nothing_tells_of_hidden_topics(
     request = replace(
         asking(cursor=cursor, partition=partition), response_partition_limit=i32(limit)
     )
-    told = listing(visible, hidden - visible, request)
-    assert told == listing(visible, (), request)
+    reported = listing(visible, hidden - visible, request)
+    assert reported == listing(visible, (), request)
     after = [one for one in sorted(visible) if cursor is None or one >= cursor]
     if not after or (cursor is not None and partition < 0):
-        assert (told.topics, told.next_cursor) == ((), None)
+        assert (reported.topics, reported.next_cursor) == ((), None)
         return
     kept = request.cursor if cursor == after[0] else None
     asked = replace(request, topics=asking(*after).topics, cursor=kept)
     page = broker_page(asked)
-    assert told.next_cursor == page.next_cursor
-    assert [(one.name, one.partitions) for one in told.topics] == [
+    assert reported.next_cursor == page.next_cursor
+    assert [(one.name, one.partitions) for one in reported.topics] == [
         (one.name, one.partitions) for one in page.topics
     ]
 
@@ -226,8 +226,8 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_on_the_list() -> None:
         partitions=(),
         topic_id=None,
     )
-    told = received(judgement, request, replace(page, topics=(page.topics[0], gone)))
-    assert [one.name for one in told.topics] == ["a"]
+    reported = received(judgement, request, replace(page, topics=(page.topics[0], gone)))
+    assert [one.name for one in reported.topics] == ["a"]
 
 
 def test_who_may_see_nothing_is_told_so_at_once() -> None:

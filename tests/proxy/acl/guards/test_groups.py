@@ -234,8 +234,8 @@ def test_operations_are_the_principals(api_key: int, version: int) -> None:
     everything = {"authorized_operations": 0b1111111111}
     dead = {"group_id": "gone", "error_code": ErrorCode.group_id_not_found, **everything}
     broker = response(api_key, version, groups=[{"group_id": "a", **everything}, dead])
-    told = [one.authorized_operations for one in received(judgement, asked, broker).groups]
-    assert told == [1 << Operation.READ | 1 << Operation.DESCRIBE, 0b1111111111]
+    reported = [one.authorized_operations for one in received(judgement, asked, broker).groups]
+    assert reported == [1 << Operation.READ | 1 << Operation.DESCRIBE, 0b1111111111]
 
 
 def test_a_description_without_operations_or_topics_passes() -> None:
@@ -286,8 +286,12 @@ def test_a_group_that_is_hidden_for_a_topic_loses_the_description_of_its_topolog
     judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
     (hidden,) = received(judgement, asked, broker).groups
     assert hidden.error_code is TOPIC_DENIED
-    told = (hidden.topology_description, hidden.topology_description_status, hidden.assignor_name)
-    assert told == (None, 0, None)
+    reported = (
+        hidden.topology_description,
+        hidden.topology_description_status,
+        hidden.assignor_name,
+    )
+    assert reported == (None, 0, None)
 
 
 def test_what_is_kept_of_the_question_includes_the_description() -> None:

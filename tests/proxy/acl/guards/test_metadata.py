@@ -23,7 +23,7 @@ from tests.support.authorization import (
 )
 from tests.support.messages import TOPIC_ID as ID
 from tests.support.messages import metadata_request as asking
-from tests.support.messages import metadata_response as telling
+from tests.support.messages import metadata_response as with_throttle_time
 
 HIDDEN = ErrorCode.topic_authorization_failed
 SEEN = topic(Operation.DESCRIBE, "seen")
@@ -44,14 +44,16 @@ class TestEveryVersion:
         request = asking(version, None)
         judgement = judged(metadata, request, SEEN)
         assert sent(judgement, request) == request
-        response = received(judgement, request, telling(version, ("seen", 0), ("other", 0)))
+        response = received(
+            judgement, request, with_throttle_time(version, ("seen", 0), ("other", 0))
+        )
         assert shown(response) == [("seen", 0, 1)]
 
     def test_a_hidden_topic_is_not_asked_for_and_denied(self, version: int) -> None:
         request = asking(version, "seen", "other")
         judgement = judged(metadata, request, SEEN | MAY_MAKE)
         assert [one.name for one in sent(judgement, request).topics] == ["seen"]
-        response = received(judgement, request, telling(version, ("seen", 0)))
+        response = received(judgement, request, with_throttle_time(version, ("seen", 0)))
         assert shown(response) == [("seen", 0, 1), ("other", 29, 0)]
 
     def test_what_may_be_seen_and_made_passes_as_it_came(self, version: int) -> None:
@@ -69,9 +71,9 @@ class TestEveryVersion:
         asked_in = 4 if version < 4 else version
         assert judgement.api_version == (4 if version < 4 else None)
         assert not sent(judgement, asking(asked_in)).allow_auto_topic_creation
-        missing = telling(asked_in, ("seen", 3))
+        missing = with_throttle_time(asked_in, ("seen", 3))
         assert shown(received(judgement, request, missing)) == [("seen", 29, 0)]
-        assert shown(received(judgement, request, telling(asked_in, ("seen", 0)))) == [
+        assert shown(received(judgement, request, with_throttle_time(asked_in, ("seen", 0)))) == [
             ("seen", 0, 1)
         ]
 
@@ -79,7 +81,7 @@ class TestEveryVersion:
         """Kafka asks for the right to create it before it looks at the name."""
         request = asking(version, "seen")
         judgement = judged(metadata, request, SEEN)
-        invalid = telling(max(version, 4), ("seen", 17))
+        invalid = with_throttle_time(max(version, 4), ("seen", 17))
         assert shown(received(judgement, request, invalid)) == [("seen", 29, 0)]
 
     @pytest.mark.parametrize("error", [3, 17])
@@ -93,7 +95,7 @@ class TestEveryVersion:
         asked = sent(judgement, asking(asked_in))
         assert [one.name for one in asked.topics] == ["seen"]
         assert asked.allow_auto_topic_creation is False
-        response = received(judgement, request, telling(asked_in, ("seen", error)))
+        response = received(judgement, request, with_throttle_time(asked_in, ("seen", error)))
         assert [one[:2] for one in shown(response)] == [("seen", error), ("other", 29)]
 
     def test_everything_hidden_asks_for_no_topic(self, version: int) -> None:
@@ -102,7 +104,7 @@ class TestEveryVersion:
         judgement = judged(metadata, request, SEEN)
         asked_in = 4 if version < 4 else version
         assert sent(judgement, asking(asked_in)).topics == ()
-        response = received(judgement, request, telling(asked_in))
+        response = received(judgement, request, with_throttle_time(asked_in))
         assert shown(response) == [("other", 29, 0)]
 
     def test_cut_short_it_does_not_parse(self, version: int) -> None:
@@ -127,7 +129,9 @@ def test_operations_are_those_of_the_acls(version: int) -> None:
     request = asking(version, "seen", **extra)
     rights = SEEN | MAY_MAKE | cluster(Operation.DESCRIBE)
     judgement = judged(metadata, request, rights)
-    response = received(judgement, request, telling(version, ("seen", 0), operations=0xFFF))
+    response = received(
+        judgement, request, with_throttle_time(version, ("seen", 0), operations=0xFFF)
+    )
     described, created = 1 << Operation.DESCRIBE, 1 << Operation.CREATE
     assert response.topics[0].topic_authorized_operations == described | created
     if version <= 10:
@@ -137,7 +141,7 @@ def test_operations_are_those_of_the_acls(version: int) -> None:
 def test_who_may_not_describe_the_cluster_is_told_no_operations() -> None:
     request = asking(8, "seen", include_cluster_authorized_operations=True)
     judgement = judged(metadata, request, SEEN | cluster(Operation.ALTER) | MAY_MAKE)
-    response = received(judgement, request, telling(8, ("seen", 0), operations=0xFFF))
+    response = received(judgement, request, with_throttle_time(8, ("seen", 0), operations=0xFFF))
     assert response.cluster_authorized_operations == 0
 
 
@@ -145,14 +149,14 @@ class TestIds:
     def test_a_hidden_topic_keeps_its_name(self) -> None:
         request = asking(12, ids=(ID,))
         judgement = judged(metadata, request, NOTHING, {ID.bytes: "secret"})
-        response = received(judgement, request, telling(12))
+        response = received(judgement, request, with_throttle_time(12))
         (entry,) = response.topics
         assert (entry.name, entry.topic_id, entry.error_code) == (None, ID, HIDDEN)
 
     def test_an_unknown_id_is_no_secret(self) -> None:
         request = asking(12, ids=(ID,))
         judgement = judged(metadata, request, NOTHING, {ID.bytes: None})
-        (entry,) = received(judgement, request, telling(12)).topics
+        (entry,) = received(judgement, request, with_throttle_time(12)).topics
         assert (entry.name, entry.error_code) == (None, ErrorCode.unknown_topic_id)
 
     def test_names_are_asked_for_all_at_once(self) -> None:
@@ -173,7 +177,7 @@ def test_a_response_cut_short_is_malformed() -> None:
     assert judgement.response is not None
     from proxy.wire.codec import encode
 
-    body = encode(telling(12, ("seen", 0), ("other", 0)))
+    body = encode(with_throttle_time(12, ("seen", 0), ("other", 0)))
     for end in range(len(body) - 1):
         with pytest.raises(Malformed):
             judgement.response(body[:end])

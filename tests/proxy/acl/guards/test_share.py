@@ -39,7 +39,7 @@ def fetched(version: int, *ids: UUID) -> Any:
     return response(78, version, responses=responses)
 
 
-def told(answer: Any) -> dict[UUID, ErrorCode]:
+def reported(answer: Any) -> dict[UUID, ErrorCode]:
     return {one.topic_id: one.partitions[0].error_code for one in answer.responses}
 
 
@@ -60,7 +60,7 @@ def test_what_is_denied_never_gets_into_a_session(version: int) -> None:
     judgement = judged(GUARDS[78], asked, READS, NAMES)
     assert sent(judgement, asked) == asking(78, version, A)
     answer = received(judgement, asked, fetched(version, A))
-    assert told(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    assert reported(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
     denied = answer.responses[1].partitions[0]
     assert (denied.records, denied.acquired_records, denied.acknowledge_error_code) == (b"", (), 0)
 
@@ -125,7 +125,7 @@ def test_acknowledgements(version: int) -> None:
     assert sent(judgement, asked) == asking(79, version, A, acknowledge=True)
     done = {"topic_id": A, "partitions": [{"partition_index": 7}]}
     answer = received(judgement, asked, response(79, version, responses=[done]))
-    assert told(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    assert reported(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
     assert judged(GUARDS[79], asking(79, version, A), READS, NAMES) is FORWARD
 
 

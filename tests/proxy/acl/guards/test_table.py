@@ -98,7 +98,7 @@ def test_a_guard_fears_no_bytes(api_key: int, version: int, allowed: Any) -> Non
 
 
 @pytest.mark.parametrize(("api_key", "version"), versions(BY_ITEMS | ALL_OR_NOTHING | {75}))
-def test_a_body_that_is_cut_off_is_malformed_for_strangers(api_key: int, version: int) -> None:
+def test_a_body_that_is_cut_off_is_malformed_without_rights(api_key: int, version: int) -> None:
     """Nobody is told anything about a request that cannot be read."""
     body = encode(large(request_type(api_key, version)))
     asked = inquiry(large(request_type(api_key, version)), NOTHING, TOPIC_NAMES)

@@ -84,8 +84,8 @@ class TestCreateTopics:
         assert isinstance(judgement, Change)
         assert judgement.request is None
         broker = created(version, "a", "b")
-        told, hidden = received(judgement, request, broker).topics
-        assert told == broker.topics[0]
+        reported, hidden = received(judgement, request, broker).topics
+        assert reported == broker.topics[0]
         assert hidden.configs == ()
         assert (hidden.num_partitions, hidden.replication_factor) == (-1, -1)
         assert hidden.topic_config_error_code == 29
@@ -211,7 +211,7 @@ class TestDeleteTopicsById:
         return replace(large(schema), topics=made)
 
     @pytest.mark.parametrize(
-        ("asked", "told"),
+        ("asked", "reported"),
         [
             pytest.param((None, BETA), (None, BETA, DENIED), id="hidden: its name is not told"),
             pytest.param((None, GONE), (None, GONE, UNKNOWN_ID), id="of no topic"),
@@ -223,16 +223,18 @@ class TestDeleteTopicsById:
         ],
     )
     def test_what_is_denied_stays_here(
-        self, asked: tuple[str | None, UUID | None], told: tuple[str | None, UUID | None, ErrorCode]
+        self,
+        asked: tuple[str | None, UUID | None],
+        reported: tuple[str | None, UUID | None, ErrorCode],
     ) -> None:
         request = self.deleting(asked)
         judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
         assert isinstance(judgement, Answer)
-        assert outcome(received(judgement, request)) == [told]
+        assert outcome(received(judgement, request)) == [reported]
         request = self.deleting(asked, (None, ALPHA))
         judgement = judged(GUARDS[DELETE], request, FULL, TOPICS)
         assert sent(judgement, request) == self.deleting((None, ALPHA))
-        assert outcome(received(judgement, request, small(response_type(DELETE, 6)))) == [told]
+        assert outcome(received(judgement, request, small(response_type(DELETE, 6)))) == [reported]
 
     def test_the_name_is_told_to_who_may_describe_it(self) -> None:
         request = self.deleting((None, BETA))

@@ -157,8 +157,8 @@ def test_descriptions_of_transactions() -> None:
     rights = transactional_id(Operation.DESCRIBE, "t") | topic(Operation.DESCRIBE, "a")
     judgement = judged(GUARDS[65], asked, rights)
     assert sent(judgement, asked).transactional_ids == ("t",)
-    told = [{"topic": "a"}, {"topic": "secret"}]
-    broker = response(65, 0, transaction_states=[{"transactional_id": "t", "topics": told}])
+    reported = [{"topic": "a"}, {"topic": "secret"}]
+    broker = response(65, 0, transaction_states=[{"transactional_id": "t", "topics": reported}])
     states = received(judgement, asked, broker).transaction_states
     assert [(one.transactional_id, one.error_code) for one in states] == [
         ("x", DENIED),

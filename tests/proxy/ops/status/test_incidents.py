@@ -43,7 +43,7 @@ def test_what_repeats_is_counted() -> None:
 
 
 def test_a_flood_pushes_out_only_its_kind() -> None:
-    """A stranger invents a client id for each failed login."""
+    """An unauthenticated client invents a client id for each failed login."""
     incidents = Incidents()
     incidents.note(USUAL._replace(kind="expired-killed", what="Produce"))
     for number in range(5 * MAX_PER_KIND):

@@ -51,7 +51,7 @@ class Elements(HTMLParser):
 
 
 def named(who: str) -> Overview:
-    """A overview in which everything that a stranger can choose is this."""
+    """An overview in which everything that a client can choose is this."""
     one = session(
         principal=f"User:{who}",
         client_id=who,
@@ -182,11 +182,11 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
         (overview(worker1=WorkerFacts(reasons=["worker 1 is gone"])), "<li>worker 1 is gone"),
         (overview(session(lifetime_left_s=-90.0)), "expired 1 min 30 s ago"),
         (overview(session(lifetime_left_s=None)), "no end"),
-        (overview(session(told_of_lifetime=False)), ">cannot<"),
+        (overview(session(lifetime_announced=False)), ">cannot<"),
         (overview(session(throttle_left_s=2.0), session(throttle_left_s=-90.0)), "1 throttled"),
-        (overview(session(), session(told_of_lifetime=False)), "1 of 2 cannot"),
+        (overview(session(), session(lifetime_announced=False)), "1 of 2 cannot"),
         (overview(session(reauthentications=1)), "yes, 1 time"),
-        (overview(session(principal=None, told_of_lifetime=None)), "not authenticated"),
+        (overview(session(principal=None, lifetime_announced=None)), "not authenticated"),
         (overview(session(request_bytes=2048, response_bytes=0)), "2.0 KiB in, 0 B out"),
         (overview(worker0=WorkerFacts(listeners=[listener(enforcement="observe")])), ">observe<"),
         (overview(worker0=WorkerFacts(incidents=[incident()])), "re-authentication failed"),
@@ -203,7 +203,7 @@ def test_clients_without_sasl_are_not_said_to_be_able_to_reauthenticate_nor_not(
         principal="User:ANONYMOUS",
         mechanism=None,
         enforcement="observe",
-        told_of_lifetime=None,
+        lifetime_announced=None,
         reauthentications=0,
         lifetime_left_s=None,
     )

@@ -18,7 +18,7 @@ def test_sessions_of_a_principal_are_summed_up() -> None:
     (alice,) = groups(
         overview(
             session(1, lifetime_left_s=10.0, client_software_version="1", reauthentications=3),
-            session(2, lifetime_left_s=-5.0, told_of_lifetime=False),
+            session(2, lifetime_left_s=-5.0, lifetime_announced=False),
             session(3, lifetime_left_s=None, mechanism="SCRAM-SHA-256"),
             session(4, lifetime_left_s=100.0, client_id=None, client_software_name=None),
         )
@@ -131,13 +131,13 @@ def test_a_row_survives_the_journey() -> None:
         incidents=[incident()],
         principals={"User:a": {"failed": IncidentCounts(1, 2)}},
     )
-    told = {
+    reported = {
         "reasons": [],
         "listeners": [listener()],
         "incidents": [incident()],
         "principals": {"User:a": {"failed": IncidentCounts(1, 2)}},
     }
-    assert WorkerFacts.from_json(json.loads(json.dumps(told))) == worker
+    assert WorkerFacts.from_json(json.loads(json.dumps(reported))) == worker
 
 
 def test_the_document_is_cut_and_says_so() -> None:

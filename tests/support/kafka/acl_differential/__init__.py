@@ -1,1 +1,1 @@
-"""The same questions to Kafka and to the proxy, by users with the same ACLs, and what differs."""
+"""Differential test of ACLs: the same requests to Kafka and to the proxy, and the differences."""

@@ -1,4 +1,4 @@
-"""Every question, asked by every profile on both sides; answers as two right servers share them."""
+"""Comparison of both servers' answers to every request of every profile."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

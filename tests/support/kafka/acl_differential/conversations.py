@@ -1,4 +1,4 @@
-"""Conversations of the ACL test that take more than one question.
+"""Exchanges of several requests in the differential test of ACLs.
 
 Each has a user and resources of its own, and ACLs that it may change while it runs.
 """

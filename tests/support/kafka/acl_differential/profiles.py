@@ -1,4 +1,4 @@
-"""Who the programs of the ACL test are: by profile, what its user may do to its own resources.
+"""Profiles of the differential test of ACLs: a user's rights to its own resources.
 
 Each profile has resources of its own, topics, groups and transactional ids called `one` and
 `two` behind the profile's name, so that profiles neither wait for nor disturb each other.

@@ -1,4 +1,4 @@
-"""What every API is asked in the ACL test, as a table: one row per question, all versions.
+"""Requests of the differential test of ACLs, as a table: one row per request, all versions.
 
 A question names `one` and `two`, of which a profile may have rights to both, one or none, and
 where it matters something that does not exist.

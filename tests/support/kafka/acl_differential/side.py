@@ -1,4 +1,4 @@
-"""One of the two servers that are compared, with the resources, users and ACLs of its own.
+"""Either of the two compared servers, with its own resources, users and ACLs.
 
 Both serve the same cluster. A side's names begin with its own, so that neither sees the other.
 """
@@ -177,8 +177,8 @@ class Side:
         self._make_groups(everyone)
         self._make_transactional_ids(everyone)
         self.create_acls(all_creations(self.name, profiles))
-        witness = Names(self.name, "all")
-        self.wait_until_allowed(witness.user, witness("one"))
+        control = Names(self.name, "all")
+        self.wait_until_allowed(control.user, control("one"))
 
     def create_acls(self, entries: Sequence[Values]) -> None:
         """As the administrator."""

@@ -1,1 +1,1 @@
-"""The same conversations with Kafka and with the proxy, and what differs."""
+"""Differential test of SASL: the same bytes to Kafka and to the proxy, and the differences."""

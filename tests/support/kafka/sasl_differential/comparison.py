@@ -1,4 +1,4 @@
-"""All programs of the differential test, run against two servers, and where the proxy differs.
+"""Comparison of two servers by all programs, and the proxy's deliberate differences.
 
 What a busy machine did is not what the server did: a conversation that was held up is repeated.
 """

@@ -1,4 +1,4 @@
-"""Bytes that are no good frames, before and after authentication."""
+"""Programs with malformed frames, before and after authentication."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""First authentications: handshakes, versions, and what may stand before and between them."""
+"""Programs of first authentications: handshakes, versions, and requests between them."""
 
 from tests.support.kafka.sasl_differential.transcript import (
     SASL_AUTHENTICATE,

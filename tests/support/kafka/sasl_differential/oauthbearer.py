@@ -1,4 +1,4 @@
-"""What OAUTHBEARER (RFC 7628) accepts and refuses: tokens, messages, the error round."""
+"""Programs of OAUTHBEARER (RFC 7628): tokens, messages, the error round."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ _REFUSED_TOKENS: dict[str, Mint] = {
     "alg none": Issuer.mint_unsigned,
     "alg HS256 keyed with the public key": Issuer.mint_hmac,
     "unknown kid": lambda i: i.mint(kid="nobody"),
-    "signed by a stranger": Issuer.mint_by_stranger,
+    "signed by another key": Issuer.mint_with_wrong_key,
     "tampered claims": lambda i: tampered(i.mint()),
     "signature cut off": _without_signature,
     "two parts": lambda i: i.mint().rsplit(".", 1)[0],

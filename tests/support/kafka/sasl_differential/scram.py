@@ -1,4 +1,4 @@
-"""What SCRAM (RFC 5802) accepts and refuses: tables of messages, each on a fresh connection."""
+"""Programs of SCRAM (RFC 5802): tables of messages, each on a fresh connection."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""KIP-368: what happens to a session that is renewed, or renewed wrongly."""
+"""Programs of re-authentication (KIP-368), correct and faulty."""
 
 import struct
 import time

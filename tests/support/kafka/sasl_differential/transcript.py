@@ -1,4 +1,4 @@
-"""Programs that talk SASL to a listener, and what they saw, in a form that can be compared.
+"""Programs that speak SASL to a listener, and their transcripts, which can be compared.
 
 A transcript holds what was sent (a label) and what came back, decoded, with what must differ
 between two servers (nonces, salts, signatures, milliseconds) replaced by whether it was right.
@@ -105,7 +105,7 @@ class Actor:
 
     def token(self, auth_bytes: bytes, *, label: str = "raw token") -> bytes:
         """A raw SASL token, as after SaslHandshake v0; returns the answer."""
-        self._say(label)
+        self._send_token(label)
         self.client.send_payload(auth_bytes)
         frame = self.client.receive()
         seen = frame.value if isinstance(frame, Outcome) else f"frame {_auth_text(frame)}"
@@ -187,7 +187,7 @@ class Actor:
         if body is None:
             body = request_body(api_key, version, **metadata_fields([TOPIC]))
         self._correlation_id += 1
-        self._say(label or f"API {api_key} v{version}")
+        self._send_token(label or f"API {api_key} v{version}")
         self.client.send_frame(
             api_key, version, self._correlation_id, client_id, body, flexible=flexible
         )
@@ -210,7 +210,7 @@ class Actor:
 
     def raw(self, data: bytes, label: str) -> None:
         """Sends bytes that are no frame of ours."""
-        self._say(label)
+        self._send_token(label)
         self.client.raw(data)
 
     def ends(self) -> None:
@@ -224,7 +224,7 @@ class Actor:
 
     def wait(self, seconds: float) -> None:
         """Lets a session grow old."""
-        self._say(f"wait {seconds} s")
+        self._send_token(f"wait {seconds} s")
         self.takes(seconds)
         time.sleep(seconds)
 
@@ -250,7 +250,7 @@ class Actor:
         took = time.monotonic() - self._sent_at
         return DELAYED if took >= _DELAYED_FROM_SECONDS else AT_ONCE
 
-    def _say(self, label: str) -> None:
+    def _send_token(self, label: str) -> None:
         self.lines.append(f"> {label}")
         self._sent_at = time.monotonic()
 
