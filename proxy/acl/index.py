@@ -12,7 +12,7 @@ each, the patterns by resource type, permission and operation.
 An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -29,7 +29,6 @@ from proxy.acl.model import (
     ResourceType,
 )
 from proxy.acl.patterns import Patterns
-from proxy.scheduling.steps import Steps
 
 _Codes = Mapping[int, tuple[int, ...]]
 """Codes of the rules that apply to a check, by `_question`."""
@@ -232,20 +231,10 @@ class AclIndex:
 
     def matching(self, wanted: AclFilter) -> Iterator[Acl]:
         """Yield the ACLs that a filter matches, sorted, from this snapshot."""
-        return chain.from_iterable(self._chunks(wanted))
-
-    def find(self, wanted: AclFilter) -> Steps[list[Acl]]:
-        """Return the same as a list, in steps."""
-        found: list[Acl] = []
-        for chunk in self._chunks(wanted):
-            found += chunk
-            yield
-        return found
-
-    def _chunks(self, wanted: AclFilter) -> Iterator[list[Acl]]:
-        if wanted.principal is None:
-            return listing.chunks(self._tables.acls, wanted)
-        return listing.chunks(self._tables.of_principal.get(wanted.principal, ()), wanted)
+        acls: Sequence[Acl] = self._tables.acls
+        if wanted.principal is not None:
+            acls = self._tables.of_principal.get(wanted.principal, ())
+        return chain.from_iterable(listing.chunks(acls, wanted))
 
     def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
         """Return the rules for this principal or for every principal, at this address."""

@@ -8,16 +8,16 @@
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
   that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
 
-`begin` uses the store and must run in a thread; the steps that it returns need no store.
+`answer` uses the store and must run in a thread; the function that it returns needs no store.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.index import AclIndex
-from proxy.acl.model import Acl
 from proxy.acl.validation import (
     DISABLED_TO_DESCRIBE,
     UNAUTHORIZED,
@@ -28,7 +28,7 @@ from proxy.acl.validation import (
 from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acl_requests import filter_of, has_code_0
 from proxy.handlers.acl_responses import DescribeBatch, Place, refusal_of_all
-from proxy.scheduling.steps import Steps
+from proxy.scheduling.stepped_thread import pause
 from proxy.wire.batch_describe import (
     ACLS_BATCHED,
     MAX_FILTERS,
@@ -43,12 +43,12 @@ _MALFORMED: Final = invalid("The request cannot be read.")
 _TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
 
 
-def begin(
+def answer(
     body: bytes, acls: Acls | None, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
-) -> bytes | Steps[bytes]:
-    """Return the response body, or the steps that make it. `acls` is None if the authorizer is off.
+) -> bytes | Callable[[], bytes]:
+    """Return the response body, or the function that makes it in a long time.
 
-    Raises StoreError.
+    `acls` is None if the authorizer is off. Raises StoreError.
     """
     try:
         count = acl_filter_count(body)
@@ -58,16 +58,16 @@ def begin(
         return _refusal(1, _TOO_MANY)
     if acls is None or not authorized:
         return _refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
-    return _described(body, acls.current(), max_bytes)
+    return partial(_described, body, acls.current(), max_bytes)
 
 
 def _refusal(count: int, refusal: Refusal) -> bytes:
     return refusal_of_all(ACLS_BATCHED, count, refusal, lists_matches=True)
 
 
-def _described(body: bytes, index: AclIndex, max_bytes: int) -> Steps[bytes]:
+def _described(body: bytes, index: AclIndex, max_bytes: int) -> bytes:
     try:
-        filters = yield from acl_filters(body)
+        filters = acl_filters(body)
     except Malformed:
         return _refusal(1, _MALFORMED)
     made = DescribeBatch(len(filters), max_bytes=max_bytes)
@@ -78,10 +78,10 @@ def _described(body: bytes, index: AclIndex, max_bytes: int) -> Steps[bytes]:
     places: dict[AclFilterParts, Place] = {}
     is_full = False
     for queried in filters:
-        yield
+        pause()
         refusal = filter_refusal(filter_of(queried)) if has_code_0(queried) else None
         if refusal is None:
-            is_full = is_full or not (yield from _added(made, queried, index, places))
+            is_full = is_full or not _added(made, queried, index, places)
             refusal = too_large if is_full else None
         if refusal is not None:
             made.refuse(refusal)
@@ -93,15 +93,14 @@ def _added(
     queried: AclFilterParts,
     index: AclIndex,
     places: dict[AclFilterParts, Place],
-) -> Steps[bool]:
+) -> bool:
     """Add a result if it fits; return whether it did."""
     if queried in places:
-        return (yield from made.repeat(places[queried]))
+        return made.repeat(places[queried])
     wanted = filter_of(queried)
-    found: Sequence[Acl] = ()
-    if not filter_refusal(wanted):  # a code of a later Kafka: no stored ACL can have it
-        found = yield from index.find(wanted)
-    if (place := (yield from made.add(found))) is None:
+    # a refused one has a code of a later Kafka: no stored ACL can have it
+    found = () if filter_refusal(wanted) else index.matching(wanted)
+    if (place := made.add(found)) is None:
         return False
     places[queried] = place
     return True

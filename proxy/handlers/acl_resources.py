@@ -5,7 +5,7 @@ from sys import maxsize
 from typing import Final
 
 from proxy.acl.model import Acl, PatternType, ResourceType
-from proxy.scheduling.steps import MASK, Steps
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import APIS, DESCRIBE_ACLS
 from proxy.wire.primitives import write_array_length, write_string
 
@@ -51,20 +51,18 @@ class Resources:
         self._with_pattern_type = api_version >= FIRST_WITH_PATTERN_TYPE
         self._strings = EncodedStrings(self._flexible)
 
-    def write(self, acls: Iterable[Acl], max_bytes: int = maxsize) -> Steps[tuple[bytearray, int]]:
+    def write(self, acls: Iterable[Acl], max_bytes: int = maxsize) -> tuple[bytearray, int]:
         """Return the encoded items, and their number.
 
-        Raises TooLarge at the first step that begins after they have exceeded `max_bytes`.
+        Raises TooLarge once they have exceeded `max_bytes`.
         """
         strings, end = self._strings, self._end
         written, count = bytearray(), 0
         entries, size = bytearray(), 0  # of the item that is being read
         current: Resource | None = None
-        for number, acl in enumerate(acls):
-            if not number & MASK:
-                if len(written) + len(entries) > max_bytes:
-                    raise TooLarge
-                yield
+        for acl in pausing(acls):
+            if len(written) + len(entries) > max_bytes:
+                raise TooLarge
             resource = acl.resource_type, acl.pattern_type, acl.name
             if resource != current:
                 if current is not None:

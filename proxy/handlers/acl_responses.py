@@ -2,7 +2,7 @@
 
 Encoded by hand rather than with schema classes, because a response may hold 100,000 ACLs: one
 object per ACL would take more memory than the bytes, and garbage collection would stall the relay.
-The encoders of ACLs run in steps, so that other work can run in between. Tests compare the bytes
+The encoders of ACLs pause, so that other work can run in between. Tests compare the bytes
 with kio's.
 """
 
@@ -19,7 +19,7 @@ from proxy.handlers.acl_resources import (
     Resources,
     TooLarge,
 )
-from proxy.scheduling.steps import Steps
+from proxy.scheduling.stepped_thread import pause
 from proxy.wire.batch_describe import ACLS_BATCHED
 from proxy.wire.primitives import (
     INT16,
@@ -38,15 +38,15 @@ _MIN_RESULT: Final = 2 + 1 + 5 + 1
 """Minimum size of a result in bytes: no error, no message, the longest encoding of an array's
 length, no tags."""
 _STEP: Final = 1 << 17
-"""Number of bytes that are copied in one step, which takes some tens of microseconds."""
+"""Number of bytes that are copied between two pauses, some tens of microseconds."""
 _FOUND: Final = _NO_ERROR + write_string("", flexible=True)
 """Encoded beginning of a result without an error."""
 
 
-def describe_body(api_version: int, acls: Iterable[Acl]) -> Steps[bytes]:
+def describe_body(api_version: int, acls: Iterable[Acl]) -> bytes:
     """Return the body with ACLs, v0 to v3."""
     flexible = api_version >= FIRST_FLEXIBLE
-    resources, count = yield from Resources(api_version).write(acls)
+    resources, count = Resources(api_version).write(acls)
     head = _THROTTLE_TIME_MS + _NO_ERROR + write_string("", flexible)
     end = b"\0" if flexible else b""
     return b"".join((head, write_array_length(count, flexible), resources, end))
@@ -64,12 +64,12 @@ class DescribeBatch:
         self._out.write(_THROTTLE_TIME_MS + write_array_length(count, flexible=True))
         self._max_size = self._out.tell() + max_bytes
 
-    def add(self, acls: Iterable[Acl]) -> Steps[Place | None]:
+    def add(self, acls: Iterable[Acl]) -> Place | None:
         """Add a result; return its place, or None if it would exceed the bound and is not added."""
         start = self._out.tell()
         max_bytes = self._max_size - start - _MIN_RESULT
         try:
-            resources, count = yield from self._resources.write(acls, max_bytes)
+            resources, count = self._resources.write(acls, max_bytes)
         except TooLarge:
             return None
         head = _FOUND + write_array_length(count, flexible=True)
@@ -82,11 +82,11 @@ class DescribeBatch:
         with memoryview(resources) as view:
             for at in range(0, len(view), _STEP):
                 self._out.write(view[at : at + _STEP])
-                yield
+                pause()
         self._out.write(b"\0")
         return start, self._out.tell()
 
-    def repeat(self, place: Place) -> Steps[bool]:
+    def repeat(self, place: Place) -> bool:
         """Add an earlier result once more; return False if it would exceed the bound."""
         start, end = place
         at = self._out.tell()
@@ -98,7 +98,7 @@ class DescribeBatch:
             self._out.seek(at)
             at += self._out.write(piece)
             start += len(piece)
-            yield
+            pause()
         return True
 
     def refuse(self, refusal: Refusal) -> None:

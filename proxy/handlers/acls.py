@@ -11,11 +11,12 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 - A denial has one fixed sentence; Kafka's prints the server's internal objects.
 - The work that the filters of one DeleteAcls cause is bounded: see the constants.
 
-Pure except for the store, whose writes wait for the disk; large requests take long, so `begin` is
-called in a thread. It does not hold the interpreter lock for long: no large sort, few objects.
+Pure except for the store, whose writes wait for the disk; large requests take long, so `answer`
+is called in a thread. It does not hold the interpreter lock for long: no large sort, few objects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -36,7 +37,6 @@ from proxy.handlers import acl_batch, acl_responses
 from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acl_requests import acl_of, filter_of, filter_parts, has_code_0
 from proxy.handlers.acl_resources import FIRST_FLEXIBLE
-from proxy.scheduling.steps import Steps, finish
 from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.wire.batch_describe import ACLS_BATCHED
@@ -68,32 +68,14 @@ def answer(
     *,
     may_describe: bool,
     may_alter: bool,
-) -> bytes:
-    """Return the response body to a request body of one of the three APIs.
+) -> bytes | Callable[[], bytes]:
+    """Return the response body to a request body of one of the three APIs, or the function that
+    makes it in a long time; that one needs no store, raises nothing, and may run on another thread.
 
     `acls` is None if the authorizer is off. `may_describe` and `may_alter` say whether the
     principal may Describe, and Alter, the cluster. Raises ClientFault, and, for requests that only
     read, StoreError; then nothing was changed. Changes are in force in this process when it
     returns.
-    """
-    started = begin(
-        api_key, api_version, body, acls, may_describe=may_describe, may_alter=may_alter
-    )
-    return started if isinstance(started, bytes) else finish(started)
-
-
-def begin(
-    api_key: int,
-    api_version: int,
-    body: bytes,
-    acls: Acls | None,
-    *,
-    may_describe: bool,
-    may_alter: bool,
-) -> bytes | Steps[bytes]:
-    """Do the part of `answer` that needs the store; return the body, or the steps that make it.
-
-    The steps raise nothing, and may run on another thread.
     """
     try:
         if api_key == DESCRIBE_ACLS:
@@ -108,9 +90,9 @@ def begin(
 
 def _describe(
     api_version: int, body: bytes, acls: Acls | None, *, authorized: bool
-) -> bytes | Steps[bytes]:
+) -> bytes | Callable[[], bytes]:
     if api_version >= ACLS_BATCHED:
-        return acl_batch.begin(body, acls, authorized=authorized)
+        return acl_batch.answer(body, acls, authorized=authorized)
     request = decode(request_type(DESCRIBE_ACLS, api_version), body)
     if acls is None:
         return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
@@ -122,12 +104,8 @@ def _describe(
         if has_code_0(parts):
             return acl_responses.describe_refusal(api_version, refusal)
         return acl_responses.describe_body(api_version, ())
-    return _described(api_version, wanted, acls.current())
-
-
-def _described(api_version: int, wanted: AclFilter, index: AclIndex) -> Steps[bytes]:
-    found = yield from index.find(wanted)
-    return (yield from acl_responses.describe_body(api_version, found))
+    found = acls.current().matching(wanted)
+    return partial(acl_responses.describe_body, api_version, found)
 
 
 def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:

@@ -1,11 +1,11 @@
 """Answers that need the store: ACLs, quotas, SCRAM credentials; called off the event loop."""
 
+from collections.abc import Callable
 from time import thread_time_ns
 from typing import Final
 
 from proxy.connection.commands import AnswerFromStore
 from proxy.handlers.acl_changes import Acls
-from proxy.scheduling.steps import Steps
 from proxy.store import Store, UserStore
 from proxy.wire.apis import (
     ACL_APIS,
@@ -24,8 +24,8 @@ CHANGES: Final = frozenset(
 
 def ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
-) -> bytes | Steps[bytes]:
-    """Return the response body, or the steps that make it, which need no store.
+) -> bytes | Callable[[], bytes]:
+    """Return the response body, or the function that makes it in a long time, without the store.
 
     `acls` is None if there is no authorizer. Raises ClientFault if the request does not parse, or
     exceeds a bound on its size, and StoreError if the store cannot be read; a change that cannot be
@@ -39,7 +39,7 @@ def ask(
     request, authorized = question.request, question.authorized
     key, version, body = request.api_key, request.api_version, request.body
     if key in ACL_APIS:
-        return acl_api.begin(
+        return acl_api.answer(
             key, version, body, acls, may_describe=authorized, may_alter=authorized
         )
     if key in QUOTA_APIS:
@@ -49,7 +49,7 @@ def ask(
 
 def timed_ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
-) -> tuple[bytes | Steps[bytes], int]:
+) -> tuple[bytes | Callable[[], bytes], int]:
     """Return the result of `ask`, and the CPU time that it took in ns."""
     began = thread_time_ns()
     answer = ask(question, store, users, acls)

@@ -13,10 +13,13 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from proxy.errors import ProxyError
-from proxy.scheduling.steps import MASK, Steps
+from proxy.scheduling.steps import Steps
 
 T = TypeVar("T")
 
+MASK: Final = 31
+"""Mask of a loop counter: loops whose rounds take about a microsecond pause whenever `counter &
+MASK` is 0, so once in 32 rounds."""
 STEP_SECONDS: Final = 0.000_25
 """Length of a step in seconds. The two thread switches take about a thirtieth of it."""
 

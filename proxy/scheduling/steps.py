@@ -1,32 +1,18 @@
-"""Stepped computation: a generator that yields after each small step, and returns the result.
+"""Steps of a long computation, and its task on behalf of a connection.
 
-The caller decides what happens between the steps: nothing (`finish`), or an iteration of the event
-loop (`proxy.scheduling.time_slices`). A step takes some tens of microseconds, whatever the amount
-of work.
+Steps are a generator that yields after each, and returns the result. `in_steps` of
+`proxy.scheduling.stepped_thread` makes them of a plain function, and
+`proxy.scheduling.time_slices` runs them between iterations of the event loop.
 """
 
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
-
-MASK: Final = 31
-"""Mask of a loop counter: loops whose rounds take about a microsecond yield whenever `counter &
-MASK` is 0, so once in 32 rounds."""
-
-
-def finish(steps: Steps[T]) -> T:
-    """Run all steps now, and return the result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
 
 
 def timed(

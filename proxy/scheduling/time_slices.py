@@ -1,9 +1,7 @@
 """Fair scheduling of long work on the event loop, one time slice per iteration.
 
-Threads are not suitable: the loop releases the interpreter lock at each socket that it reads, and
-would wait for it, up to the switch interval, many times per iteration. A slice delays an iteration
-once. If there are several tasks, each iteration has a slice of one of them, so iterations do not
-become longer.
+A slice delays an iteration once. If there are several tasks, each iteration has a slice of one of
+them, so iterations do not become longer.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from kio.static.primitive import f64, i8, i16, i32Timedelta
 
-from proxy.scheduling.steps import MASK, Steps
+from proxy.scheduling.stepped_thread import pausing
 from proxy.wire.apis import DESCRIBE_ACLS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.flexible_parts import InRequest, InResponse
 from proxy.wire.primitives import Malformed, nullable_string, uvarint
@@ -187,7 +187,7 @@ AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
 """Fields of a `DescribeAclsFilter`, in their order; negative codes are increased by 256."""
 
 
-def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
+def acl_filters(body: bytes) -> list[AclFilterParts]:
     """Read the filters of DescribeAcls v4 without one object each. Raises Malformed.
 
     Accepts and rejects the same bytes as `proxy.wire.codec`.
@@ -195,30 +195,26 @@ def acl_filters(body: bytes) -> Steps[list[AclFilterParts]]:
     length, at = uvarint(body, 0)
     filters: list[AclFilterParts] = []
     try:
-        for number in range(length - 1):
-            if not number & MASK:
-                yield
+        for _ in pausing(range(length - 1)):
             resource_type = body[at]
             name, at = nullable_string(body, at + 1, flexible=True)
             pattern_type = body[at]
             principal, at = nullable_string(body, at + 1, flexible=True)
             host, at = nullable_string(body, at, flexible=True)
             codes = body[at], body[at + 1]
-            at = at + 3 if body[at + 2] == 0 else (yield from _after_tags(body, at + 2))
+            at = at + 3 if body[at + 2] == 0 else _after_tags(body, at + 2)
             filters.append((resource_type, name, pattern_type, principal, host, *codes))
         if body[at] != 0:
-            yield from _after_tags(body, at)
+            _after_tags(body, at)
     except IndexError:
         raise Malformed("ends inside a filter") from None
     return filters
 
 
-def _after_tags(body: bytes, position: int) -> Steps[int]:
+def _after_tags(body: bytes, position: int) -> int:
     """Return the position after a section of tagged fields, all of them unknown."""
     count, position = uvarint(body, position)
-    for number in range(count):
-        if not number & MASK:
-            yield
+    for _ in pausing(range(count)):
         _, position = uvarint(body, position)
         size, position = uvarint(body, position)
         position += size

@@ -16,8 +16,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from proxy.scheduling.stepped_thread import free_in_steps, pause, pausing
-from proxy.scheduling.steps import MASK
+from proxy.scheduling.stepped_thread import MASK, free_in_steps, pause, pausing
 from proxy.wire.primitives import INT16, INT32, MAX_STRING, Malformed, uvarint, write_uvarint
 
 Read = Callable[[bytes, int], tuple[Any, int]]

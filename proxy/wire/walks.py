@@ -1,6 +1,6 @@
 """Walk through a response to the addresses near its end, without decoding.
 
-A `Steps` generator describes the structure of a response by the unsigned varints in it, which are
+A `Structure` is a generator that describes a response by the unsigned varints in it, which are
 lengths, and the numbers of bytes between them:
 
 - a generator yields the number of bytes to skip, and is sent the varint after them;
@@ -19,7 +19,7 @@ from typing import Final
 from proxy.wire.apis import DESCRIBE_QUORUM, FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH
 from proxy.wire.primitives import HIGHEST_UVARINT, Malformed, View
 
-Steps = Generator[int, int, int]
+Structure = Generator[int, int, int]
 
 NOWHERE: Final = -1
 """Result of a walk if the response has no addresses."""
@@ -29,7 +29,7 @@ _LEADER: Final = 4 + 4
 """Size of LeaderIdAndEpoch in bytes, without its tags."""
 
 
-def _tags(count: int) -> Steps:
+def _tags(count: int) -> Structure:
     """Skip `count` tagged fields, except for the content of the last one; return its size."""
     skip = 0
     for _ in range(count):
@@ -38,7 +38,7 @@ def _tags(count: int) -> Steps:
     return skip
 
 
-def _tag_zero(count: int) -> Steps:
+def _tag_zero(count: int) -> Structure:
     """Stop after the number of tag 0, if it is among `count` tagged fields."""
     skip = 0
     for _ in range(count):
@@ -54,7 +54,7 @@ def _length(length_and_one: int) -> int:
     return length_and_one - 1 if length_and_one else 0
 
 
-def _produce(version: int) -> Steps:
+def _produce(version: int) -> Structure:
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     topics = yield skip
@@ -82,7 +82,7 @@ def _produce(version: int) -> Steps:
     return (yield from _tag_zero(count)) if count else NOWHERE
 
 
-def _fetch(version: int) -> Steps:  # noqa: ARG001 - v16 to v18 do not differ up to the addresses
+def _fetch(version: int) -> Structure:  # noqa: ARG001 - v16 to v18 do not differ up to the addresses
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     topics = yield skip + 4 + 2 + 4
@@ -105,7 +105,7 @@ def _fetch(version: int) -> Steps:  # noqa: ARG001 - v16 to v18 do not differ up
     return (yield from _tag_zero(count)) if count else NOWHERE
 
 
-def _share_fetch(version: int) -> Steps:  # noqa: ARG001 - v1 and v2 differ in the request only
+def _share_fetch(version: int) -> Structure:  # noqa: ARG001 - v1 and v2 differ in the request only
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     message = yield skip + 4 + 2
@@ -132,7 +132,7 @@ def _share_fetch(version: int) -> Steps:  # noqa: ARG001 - v1 and v2 differ in t
     return skip
 
 
-def _share_acknowledge(version: int) -> Steps:
+def _share_acknowledge(version: int) -> Structure:
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     message = yield skip + 4 + 2
@@ -153,7 +153,7 @@ def _share_acknowledge(version: int) -> Steps:
     return skip
 
 
-def _describe_quorum(version: int) -> Steps:  # noqa: ARG001 - v2 alone has addresses
+def _describe_quorum(version: int) -> Structure:  # noqa: ARG001 - v2 alone has addresses
     tags = yield _CORRELATION_ID
     skip = (yield from _tags(tags)) if tags else 0
     message = yield skip + 2
@@ -183,7 +183,7 @@ TAGGED: Final = frozenset({PRODUCE, FETCH})
 """APIs whose leader end points are tag 0 of the response: the walk ends after that number. For the
 others it ends before the array of nodes."""
 
-STEPS: Final[Mapping[int, Callable[[int], Steps]]] = {
+STRUCTURES: Final[Mapping[int, Callable[[int], Structure]]] = {
     PRODUCE: _produce,
     FETCH: _fetch,
     SHARE_FETCH: _share_fetch,
@@ -198,7 +198,7 @@ class Walk:
     __slots__ = ("_finished", "_send", "_shift", "_skip", "_value")
 
     def __init__(self, api_key: int, api_version: int) -> None:
-        steps = STEPS[api_key](api_version)
+        steps = STRUCTURES[api_key](api_version)
         self._skip = next(steps)
         self._send = steps.send
         self._value = 0

@@ -22,7 +22,6 @@ from proxy import config
 from proxy.connection.commands import AnswerFromStore
 from proxy.errors import ProxyError
 from proxy.handlers.dispatch import CHANGES, timed_ask
-from proxy.scheduling.steps import Steps
 from proxy.store import (
     CachedCredentials,
     Mirror,
@@ -164,8 +163,8 @@ class StoreService:
         if self._authorization is not None and self._authorization.take_over():
             self._rights_changed()
 
-    async def consult(self, question: AnswerFromStore) -> tuple[bytes | Steps[bytes], int]:
-        """Return the answer to a request, or the steps that make it, and the thread's time in ns.
+    async def consult(self, question: AnswerFromStore) -> tuple[bytes | Callable[[], bytes], int]:
+        """Return the answer to a request, or what makes it, and the thread's time in ns.
 
         Changes that it made, and ACLs that it read, are in force in this worker then. A request
         that is cancelled before it has begun never begins. Raises what `timed_ask` does.

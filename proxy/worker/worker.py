@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,8 +36,9 @@ from proxy.ops.sessions import Sessions
 from proxy.ops.worker_queries import serve_control
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.stepped_thread import in_steps
 from proxy.scheduling.steps import timed
-from proxy.scheduling.time_slices import TimeSlices
+from proxy.scheduling.time_slices import SLICE_SECONDS, TimeSlices
 from proxy.store import CachedCredentials, open_users
 from proxy.tls.reload import follow as follow_certificates
 from proxy.upstream.access import open_access
@@ -353,7 +355,8 @@ class Worker:
         if isinstance(answer, bytes):
             return answer, asking_ns
         steps_ns: list[int] = []
-        body = await self._time_slices.run(timed(answer, steps_ns.append))
+        steps = in_steps(answer, max_values=maxsize, seconds=SLICE_SECONDS)
+        body = await self._time_slices.run(timed(steps, steps_ns.append))
         return body, asking_ns + sum(steps_ns)
 
     def query_soon(self, broker: DiscoveredBroker) -> None:

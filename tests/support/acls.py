@@ -1,6 +1,6 @@
 """ACLs in memory, and the APIs that administer them: cases, requests, responses."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kio.serial import entity_reader
@@ -201,11 +201,16 @@ DESCRIBE, CREATE, DELETE = 29, 30, 31
 VERSIONS = range(4)
 
 
+def whole(found: bytes | Callable[[], bytes]) -> bytes:
+    """The body that was found, or is made now."""
+    return found if isinstance(found, bytes) else found()
+
+
 def answer(
     api_key: int, version: int, body: bytes, store: MemoryAclStore | None, **rights: bool
 ) -> bytes:
     acls = None if store is None else store.administered()
-    return api.answer(api_key, version, body, acls, **rights)
+    return whole(api.answer(api_key, version, body, acls, **rights))
 
 
 def entity(schema: Any, fields: dict[str, Any]) -> Any:

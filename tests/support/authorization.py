@@ -29,12 +29,12 @@ from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
-from proxy.scheduling.steps import finish
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support.frames import request, response
 from tests.support.messages import produce_body
 from tests.support.playbook import Playbook, everything, logged_in
+from tests.support.processes import finish
 
 # What the tests of guards are given: somebody's rights, a request, and what came of it
 

@@ -28,7 +28,7 @@ from proxy.wire.codec import request_type
 from proxy.wire.primitives import write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support import messages
-from tests.support.acls import MemoryAclStore
+from tests.support.acls import MemoryAclStore, whole
 from tests.support.frames import response
 from tests.support.messages import written
 from tests.support.processes import PATIENCE_SECONDS, free_ports
@@ -229,7 +229,8 @@ class _Conversation:
         if key == DESCRIBE_CLIENT_QUOTAS:
             return quota_api.answer(key, version, body, self._peer.quotas, authorized=rights)
         acls = self._peer.acl_store.administered()
-        return answer_about_acls(key, version, body, acls, may_describe=rights, may_alter=rights)
+        found = answer_about_acls(key, version, body, acls, may_describe=rights, may_alter=rights)
+        return whole(found)
 
     def _handshake(self, mechanism: str, version: int) -> bytes:
         self._mechanism, self._scram, self._refused = mechanism, [], False

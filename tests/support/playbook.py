@@ -43,7 +43,7 @@ from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
-from proxy.scheduling.steps import LongTask, finish
+from proxy.scheduling.steps import LongTask
 from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
 from proxy.wire.apis import APIS, METADATA
 from sasl.credentials import ScramMechanism
@@ -62,6 +62,7 @@ from tests.support.frames import (
     read_authenticated,
     sized,
 )
+from tests.support.processes import finish
 from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
 
 # What the observer of a connection is told, as lines of a transcript

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Final, TypeVar
+from typing import Final
 
-from proxy.scheduling.steps import Steps
+from proxy.scheduling.steps import Steps, T
 from proxy.scheduling.time_slices import SLICE_SECONDS
 
 # Ports for what the tests start: each is given once, to one of the test processes.
@@ -130,6 +130,16 @@ async def turns(count: int = 50) -> None:
 # Works whose length is in turns of the event loop, however fast the machine
 
 
+def finish(steps: Steps[T]) -> T:
+    """Run all steps now, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+
 def slow(steps: int) -> Steps[int]:
     """Each step takes a whole slice."""
     for _ in range(steps):
@@ -143,7 +153,6 @@ def slow(steps: int) -> Steps[int]:
 # Two network namespaces with a wire between them: what needs root, and a kernel with netfilter
 
 _CLONE_NEWNET: Final = 0x40000000
-T = TypeVar("T")
 
 
 def missing() -> str | None:

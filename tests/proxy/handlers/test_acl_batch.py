@@ -12,9 +12,7 @@ from kio.serial import entity_reader
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acl_batch
-from proxy.handlers import acls as api
 from proxy.handlers.acl_changes import Acls
-from proxy.scheduling.steps import finish
 from proxy.wire.batch_describe import (
     MAX_FILTERS,
     MAX_RESULT_BYTES,
@@ -24,7 +22,15 @@ from proxy.wire.batch_describe import (
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import write_array_length
-from tests.support.acls import FILTERS_BETTER, FILTERS_SEEN, MemoryAclStore, acl, asking
+from tests.support.acls import (
+    FILTERS_BETTER,
+    FILTERS_SEEN,
+    MemoryAclStore,
+    acl,
+    answer,
+    asking,
+    whole,
+)
 
 DESCRIBE: Final = 29
 TAGS: Final = b"\x00"
@@ -37,8 +43,7 @@ def body_of(filters: Sequence[dict[str, Any]]) -> bytes:
 def answered(
     body: bytes, store: MemoryAclStore | None, *, authorized: bool = True
 ) -> tuple[DescribeAclsResponse, bytes]:
-    acls = None if store is None else store.administered()
-    found = api.answer(DESCRIBE, 4, body, acls, may_describe=authorized, may_alter=False)
+    found = answer(DESCRIBE, 4, body, store, may_describe=authorized, may_alter=False)
     response = decode(DescribeAclsResponse, found)
     assert encode(response) == found, "and no bytes behind it"
     assert entity_reader(DescribeAclsResponse)(found, 0) == (response, len(found))
@@ -55,16 +60,13 @@ def described(
 
 def alone(store: MemoryAclStore | None, fields: dict[str, Any], *, authorized: bool = True) -> Any:
     """What v3 says of one filter."""
-    acls = None if store is None else store.administered()
     body = encode(request_type(DESCRIBE, 3)(**fields))
-    found = api.answer(DESCRIBE, 3, body, acls, may_describe=authorized, may_alter=False)
+    found = answer(DESCRIBE, 3, body, store, may_describe=authorized, may_alter=False)
     return decode(response_type(DESCRIBE, 3), found)
 
 
 def bounded_answer(body: bytes, acls: Acls, max_bytes: int) -> bytes:
-    steps = acl_batch.begin(body, acls, authorized=True, max_bytes=max_bytes)
-    assert not isinstance(steps, bytes)
-    return finish(steps)
+    return whole(acl_batch.answer(body, acls, authorized=True, max_bytes=max_bytes))
 
 
 def bounded(
@@ -216,17 +218,17 @@ def test_the_same_filter_100_000_times() -> None:
 def alone_in_batch(store: MemoryAclStore, fields: dict[str, str]) -> bytes:
     """The result of the only filter of a request."""
     body = body_of([asking(**fields)])
-    _, answer = answered(body, store)
-    return answer[5:-1]
+    _, found = answered(body, store)
+    return found[5:-1]
 
 
 def many(items: bytes, store: MemoryAclStore) -> bytes:
     """The results of as many filters as a request may have."""
     body = write_array_length(MAX_FILTERS, flexible=True) + items + TAGS
-    answer = bounded_answer(body, store.administered(), MAX_RESULT_BYTES)
+    found = bounded_answer(body, store.administered(), MAX_RESULT_BYTES)
     head = bytes(4) + write_array_length(MAX_FILTERS, flexible=True)
-    assert (answer[: len(head)], answer[-1:]) == (head, TAGS)
-    return answer[len(head) : -1]
+    assert (found[: len(head)], found[-1:]) == (head, TAGS)
+    return found[len(head) : -1]
 
 
 @pytest.mark.parametrize("authorized", [True, False])

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acl_resources
 from proxy.handlers.acl_resources import Resources, TooLarge
-from proxy.scheduling.steps import finish
 from proxy.wire.codec import encode, response_type
 from tests.support.acls import acl
 
@@ -72,7 +71,7 @@ some_acls = st.lists(
 )
 def test_items_are_as_the_schema_has_them(acls: list[Acl], version: int) -> None:
     """Also where a resource has more ACLs than are written at once."""
-    written, count = finish(Resources(version).write(acls))
+    written, count = Resources(version).write(acls)
     assert written == by_schema(version, acls)
     assert count == len(set(map(RESOURCE, acls)))
 
@@ -86,7 +85,7 @@ def test_strings_cached_for_one_list_are_right_for_the_next(
         monkeypatch.setattr(acl_resources, "_MAX_CACHED", size)
         writer = Resources(3)
         for acls in lists:
-            assert finish(writer.write(acls))[0] == by_schema(3, acls)
+            assert writer.write(acls)[0] == by_schema(3, acls)
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["one resource", "many"])
@@ -101,5 +100,5 @@ def test_what_is_too_large_is_given_up_early(same: bool) -> None:
             yield acl(name, host=str(looked_at))
 
     with pytest.raises(TooLarge):
-        finish(Resources(3).write(endless(), max_bytes=1_000))  # type: ignore[arg-type]
+        Resources(3).write(endless(), max_bytes=1_000)  # type: ignore[arg-type]
     assert looked_at < 10_000

@@ -42,6 +42,7 @@ from tests.support.acls import (
     described,
     reported,
     unknown,
+    whole,
 )
 
 CREATIONS_BETTER: list[tuple[dict[str, Any], Result]] = [
@@ -404,7 +405,7 @@ def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
     assert not alice_may("192.0.2.1")
     found = decode(
         response_type(DESCRIBE, 3),
-        api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, **rights),
+        whole(api.answer(DESCRIBE, 3, describe_body(3, asking()), acls, **rights)),
     )
     assert acls_of(found) == [acl(host="10.0.0.0/8", permission=Permission.DENY)]
     store.close()

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from proxy.scheduling.stepped_thread import (
+    MASK,
     TooManyValuesError,
     at_most,
     free_in_steps,
@@ -16,7 +17,8 @@ from proxy.scheduling.stepped_thread import (
     pause,
     pausing,
 )
-from proxy.scheduling.steps import MASK, Steps, finish
+from proxy.scheduling.steps import Steps
+from tests.support.processes import finish
 
 
 def started(function: Callable[[], object], *, max_values: int = 100) -> Steps[object]:

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from proxy.scheduling.steps import Steps, finish, timed
+from proxy.scheduling.steps import Steps, timed
 from proxy.scheduling.time_slices import TimeSlices
-from tests.support.processes import slow
+from tests.support.processes import finish, slow
 
 
 def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:
@@ -20,12 +20,6 @@ def counting(to: int, seen: list[str], name: str = "") -> Steps[int]:
 def failing() -> Steps[int]:
     yield
     raise ValueError("the third act")
-
-
-def test_without_turns_it_is_done_at_once() -> None:
-    seen: list[str] = []
-    assert finish(counting(3, seen)) == 3
-    assert seen == ["0", "1", "2"]
 
 
 def test_the_time_between_the_steps_is_nobodys() -> None:

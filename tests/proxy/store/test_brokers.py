@@ -332,6 +332,7 @@ def test_a_client_is_told_in_our_words(
         acls = Acls(store=store, current=lambda: AclIndex([], version=0))
         body = create_body(3, [creation()])
         answer = acl_api.answer(CREATE, 3, body, acls, may_describe=True, may_alter=True)
+        assert isinstance(answer, bytes)
         (result,) = decode(response_type(CREATE, 3), answer).results
         assert (result.error_code.name, result.error_message) == (
             reported[0],
