@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.acl.decision import AllowedTopics, FetchSessions
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
-from proxy.connection.frames import REQUEST_HEAD, Bytes, client_id_end
+from proxy.connection.frames import Bytes
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch
@@ -17,6 +17,7 @@ from proxy.wire.primitives import Malformed, string
 from proxy.wire.produce_requests import (
     FIRST_FLEXIBLE,
     FIRST_WITH_TOPIC_IDS,
+    ONE_ITEM,
     only_topic,
     plain_topics,
     topics_start,
@@ -54,30 +55,29 @@ class Allowed:
         self._last_written = 0, b""
         """API version and topics of the last Produce that was allowed: the next has the same."""
 
-    def look_at_start(self, api_version: int, data: Bytes, pos: int, end: int) -> Basis | None:
+    def look_at_start(
+        self, api_version: int, data: Bytes, pos: int, at: int, end: int
+    ) -> Basis | None:
         """Look at the first bytes of the Produce at `pos`: is it allowed for its one topic?
 
-        None: it is not, or this look does not suffice.
+        Its client id ends at `at`. None: it is not, or this look does not suffice.
         """
-        at = client_id_end(data, pos)
         stop = only_topic(api_version, data, at, end)
         if not stop or not self._may_write(api_version, bytes(data[topics_start(at) : stop])):
             return None
         return JUDGE_EACH if self._auditing else Basis(((CORRELATED, stop - pos),))
 
-    def whole(self, data: Bytes, pos: int, end: int) -> Basis | None:
+    def whole(self, key: int, data: Bytes, pos: int, at: int, end: int) -> Basis | None:
         """Look at the frame at `pos` that ends at `end`: is all of it allowed?
 
-        None: it is not, or this look does not suffice.
+        Its client id ends at `at`. None: it is not, or this look does not suffice.
         """
-        key: int = REQUEST_HEAD.unpack_from(data, pos)[1]
         api_key, version = key >> 16, key & 0xFFFF
         if api_key != PRODUCE and api_key != FETCH:
             return None
         frame = data if isinstance(data, bytes) else bytes(data[pos:end])
         if frame is not data:
-            pos, end = 0, end - pos
-        at = client_id_end(frame, pos)
+            pos, at, end = 0, at - pos, end - pos
         if api_key == FETCH:
             return self._fetch(version, frame, pos, at, end)
         topics = plain_topics(version, frame, at, end)
@@ -87,7 +87,7 @@ class Allowed:
         if all_of_them == self._last_written:
             return JUDGE_EACH
         for named_by in topics:
-            if not self._may_write(version, named_by):
+            if not self._may_write(version, ONE_ITEM + named_by):
                 return None
         if not self._auditing:
             self._last_written = all_of_them

@@ -29,6 +29,7 @@ from proxy.connection.frames import (
     SIZE,
     UNDECIDED,
     Bytes,
+    Head,
     client_id_end,
 )
 from proxy.connection.inflight import MAX_IN_FLIGHT
@@ -217,13 +218,15 @@ class Requests:
             return None
         if self.nameless and not self._skips_client_id(data, pos, size):
             return self._learn_client_id(data, pos, end)
-        look = self._stages.look(data, pos, end, now)
+        head = REQUEST_HEAD.unpack_from(data, pos)
+        look = self._stages.look(head, data, pos, end, now)
         if isinstance(look, Basis):
-            return self._forward(data, pos, end, look, now)
+            return self._forward(head, data, pos, end, look, now)
         if isinstance(look, Gather):
             return self._take_whole(data, pos, size, look, now)
         if isinstance(look, Change):
-            fault = self._forward(look.start, 0, len(look.start), JUDGE_EACH, now)
+            head, end = REQUEST_HEAD.unpack_from(look.start), len(look.start)
+            fault = self._forward(head, look.start, 0, end, JUDGE_EACH, now)
             self.position += pos
             return fault
         return look
@@ -242,10 +245,12 @@ class Requests:
         self.nameless = False
         return CLIENT_NAMED
 
-    def _forward(self, data: Bytes, pos: int, end: int, basis: Basis, now: float) -> Close | None:
+    def _forward(
+        self, head: Head, data: Bytes, pos: int, end: int, basis: Basis, now: float
+    ) -> Close | None:
         """Forward the frame at `pos`, and others from now on that are like it in what `basis` says;
         the broker is sent nothing if it cannot be forwarded."""
-        size, key, correlation_id, length = REQUEST_HEAD.unpack_from(data, pos)
+        size, key, correlation_id, length = head
         route = self._target.routes[key]
         self._long_work.spend(0)
         after = pos + SIZE.size + size

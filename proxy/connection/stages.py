@@ -34,6 +34,7 @@ from proxy.connection.frames import (
     SIZE,
     UNDECIDED,
     Bytes,
+    Head,
     Route,
     client_id_end,
     route_key,
@@ -140,25 +141,26 @@ class Stages:
 
     # By the first bytes
 
-    def look(self, data: Bytes, pos: int, end: int, now: float) -> Look:
+    def look(self, head: Head, data: Bytes, pos: int, end: int, now: float) -> Look:
         """Judge the frame at `pos` of an authenticated client by its bytes before `end`."""
-        size, key, _, _ = REQUEST_HEAD.unpack_from(data, pos)
+        size, key, _, length = head
         api_key = key >> 16
         if now > self.expires_at and not self._renews_session(api_key, now):
             return Expired(api_key)
         throttling = self.throttling
         if throttling is not None and (wait := throttling.defer(api_key, now)) is not None:
             return wait
-        if answered_here(api_key, key & 0xFFFF):
+        if key not in self._target.routes:
+            if not answered_here(api_key, key & 0xFFFF):
+                return Close(reason=CloseReason.UNSUPPORTED_API)
             if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
                 return Close(reason=CloseReason.OVERSIZE_FRAME)
             return TO_ANSWER
-        if key not in self._target.routes:
-            return Close(reason=CloseReason.UNSUPPORTED_API)
         if self._pipe.to_broker is None:
             return Wait(PauseReason.NO_BROKER, ConnectToBroker())
         if self._is_judged(api_key):
-            return self._look_at_topics(key, data, pos, size + SIZE.size, end, now)
+            at = pos + REQUEST_HEAD.size + max(length, 0)
+            return self._look_at_topics(key, data, pos, at, pos + SIZE.size + size, end, now)
         if throttling is not None and throttling.bounds(api_key):
             return throttling.look(data, pos, end, now)
         return BY_HEAD
@@ -171,19 +173,22 @@ class Stages:
         return False
 
     def _look_at_topics(
-        self, key: int, data: Bytes, pos: int, size: int, end: int, now: float
+        self, key: int, data: Bytes, pos: int, at: int, after: int, end: int, now: float
     ) -> Look:
-        """Forward a Produce or Fetch all of whose topics are known to be allowed."""
+        """Forward a Produce or Fetch all of whose topics are known to be allowed.
+
+        Its client id ends at `at`, and the frame at `after`.
+        """
         authorization, api_key = self.authorization, key >> 16
         if authorization is None or (api_key != PRODUCE and api_key != FETCH):
             return TO_JUDGE
-        basis, after = None, pos + size
+        basis = None
         if api_key == PRODUCE:
-            basis = authorization.look.look_at_start(key & 0xFFFF, data, pos, min(after, end))
+            basis = authorization.look.look_at_start(key & 0xFFFF, data, pos, at, min(after, end))
             if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
                 return None  # its head may not be here yet
         if basis is None and after <= end:
-            basis = authorization.look.whole(data, pos, after)
+            basis = authorization.look.whole(key, data, pos, at, after)
         if basis is None:
             return TO_JUDGE
         throttling = self.throttling
@@ -203,13 +208,17 @@ class Stages:
 
     def judge(self, content: bytes, now: float) -> Verdict:
         """Judge a request; a Produce counts towards its quota whatever becomes of it."""
-        api_key = int.from_bytes(content[:2])
+        key = int.from_bytes(content[:4])
         frame = SIZE.pack(len(content)) + content
         throttling, authorization, ms = self.throttling, self.authorization, 0
-        if throttling is not None and api_key == PRODUCE:
+        if throttling is not None and key >> 16 == PRODUCE:
             ms = throttling.used.produced(len(content), now)
-        if not self._is_judged(api_key) or (  # any more
-            authorization is not None and authorization.look.whole(frame, 0, len(frame)) is not None
+        if not self._is_judged(key >> 16):  # any more
+            return self._forward(frame, ms, now)
+        at, end = client_id_end(frame, 0), len(frame)
+        if (
+            authorization is not None
+            and authorization.look.whole(key, frame, 0, at, end) is not None
         ):
             return self._forward(frame, ms, now)
         try:

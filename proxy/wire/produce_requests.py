@@ -32,7 +32,7 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 """First version that names topics by their id (KIP-516)."""
 _TIMEOUT: Final = 4
 _TOPIC_ID: Final = 16
-_ONE: Final = b"\x02"
+ONE_ITEM: Final = b"\x02"
 """Encoded length of an array of one item."""
 _MAGIC_AT, _ATTRIBUTES_AT = 16, 21
 """Positions of magic and attributes in a record batch, v2."""
@@ -149,9 +149,9 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
     """Return the bytes that name each topic of a request that ends at `end`, and whose header's
     tagged fields begin at `at`.
 
-    Each value is in the form of `only_topic`: the number one, then the name with its length, or the
-    id. Returns None if there is a transaction, or anything unusual, such as hundreds of partitions;
-    then the request must be decoded completely.
+    Each value is the name with its length, or the id: behind `ONE_ITEM` it is in the form of
+    `only_topic`. Returns None if there is a transaction, or anything unusual, such as hundreds of
+    partitions; then the request must be decoded completely.
     """
     if api_version < FIRST_FLEXIBLE or topics_start(at) >= end:
         return None
@@ -170,7 +170,7 @@ def plain_topics(api_version: int, frame: bytes, at: int, end: int) -> list[byte
                 position += _TOPIC_ID
             else:
                 position = _after_field(frame, position)
-            names.append(_ONE + frame[start:position])
+            names.append(frame[start:position])
             partitions = frame[position]
             position += 1
             left -= partitions - 1
