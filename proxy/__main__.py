@@ -1,6 +1,46 @@
-"""Entry point of `python -m proxy`, the same as `reauth-proxy`."""
+"""Entry point of `reauth-proxy` and of `python -m proxy`."""
 
-from proxy.cli import main
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from proxy import declarations
+
+
+def main() -> None:
+    """Run the command line.
+
+    `serve` runs without the command line's libraries, which would stay in memory for as long as the
+    proxy runs. They handle it if its options need an explanation.
+    """
+    arguments = _of_serve(sys.argv[1:])
+    if arguments is None:
+        from proxy.cli import main as run
+
+        run()
+        return
+    gc.disable()  # until workers are forked: what is loaded stays, and need not be looked at
+    declarations.hold_only()
+    from proxy.process.start import serve
+
+    path, follow = arguments
+    sys.exit(serve(path, follow=follow))
+
+
+def _of_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
+    """Return file and `--follow` of a call of `serve`; None: it is another, or not a usual one."""
+    if sys.platform != "linux":
+        return None
+    match [one for one in arguments if one != "--follow"]:
+        case ["serve", "--config", file]:
+            pass
+        case ["serve", option] if option.startswith("--config="):
+            file = option.removeprefix("--config=")
+        case _:
+            return None
+    return Path(file), "--follow" in arguments
+
 
 if __name__ == "__main__":
     main()

@@ -38,3 +38,13 @@ class ConfigError(ProxyError):
         `listeners[0].address`."""
         self.problem = problem
         """The problem, and what would be right, in one sentence."""
+
+    def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str]]:
+        """Let a child process return it to its parent."""
+        return type(self), (self.path, self.problem)
+
+
+def printable(text: str) -> str:
+    """Return text with control characters escaped: clients choose names, and a terminal obeys
+    them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

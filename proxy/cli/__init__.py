@@ -11,7 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from proxy.cli.common import ConfigFile, explained, require_linux
+from proxy import __version__
+from proxy.cli.common import ConfigFile, require_linux
 
 GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report", "webhook")
 """Commands with a module of their own, `proxy.cli.NAME`."""
@@ -51,9 +52,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"reauth-proxy {version('kafka-reauth-proxy')}")
+        typer.echo(f"reauth-proxy {__version__}")
         raise typer.Exit
 
 
@@ -78,11 +77,9 @@ def serve(
 ) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
     require_linux()
-    with explained(config):
-        from proxy.process.supervisor import serve as run
+    from proxy.process.start import serve as run
 
-        status = run(config, follow=follow)
-    raise typer.Exit(status)
+    raise typer.Exit(run(config, follow=follow))
 
 
 @app.command()

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from proxy.errors import ConfigError, ProxyError
+from proxy.errors import printable as printable
 
 ConfigFile = Annotated[
     Path, typer.Option("--config", metavar="FILE", help="The configuration file.")
@@ -48,12 +49,6 @@ def fail(problem: str, status: Exit) -> typer.Exit:
     """Print one line and return what to raise."""
     typer.echo(f"reauth-proxy: {printable(problem)}", err=True)
     return typer.Exit(status)
-
-
-def printable(text: str) -> str:
-    """Return text with control characters escaped: clients choose names, and a terminal obeys
-    them."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager

@@ -4,9 +4,8 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
-
 from proxy.config.values import MAX_INT32, one_or_list, shown
+from proxy.declarations import BeforeValidator, PlainSerializer, PlainValidator, WithJsonSchema
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
 from proxy.config.tls import ListenerTls
 from proxy.config.values import (
@@ -27,6 +25,7 @@ from proxy.config.values import (
     shown,
 )
 from proxy.connection.enforcement import EnforcementPolicy, Override
+from proxy.declarations import BeforeValidator, Field, model_validator
 from sasl.states import Enforcement
 
 MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]

@@ -1,19 +1,17 @@
 """Loader of the configuration file: every problem is one sentence with the key's path."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
-from proxy.config import document
 from proxy.config.model import Config
 from proxy.config.section import KeyProblemError, Section, keys, nested_section
 from proxy.config.values import shown
 from proxy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _MAX_KEY = 120
 """Maximum length in characters of a key that is shown in full: no key of ours is longer."""
@@ -29,6 +27,8 @@ def load(path: Path) -> Config:
 
 def read(path: Path) -> bytes:
     """Return the content of a configuration file. Raises ConfigError."""
+    from proxy.config import document
+
     try:
         with path.open("rb") as file:
             return file.read(document.MAX_BYTES + 1)
@@ -41,6 +41,8 @@ def judged(text: bytes, path: Path) -> Config:
 
     Raises ConfigError.
     """
+    from proxy.config import document
+
     config = from_mapping(document.parse(text), base_dir=path.absolute().parent)
     _check_files(config)
     return config
@@ -51,6 +53,8 @@ def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
 
     Raises ConfigError.
     """
+    from pydantic import ValidationError
+
     try:
         return Config.model_validate(mapping, context={"base_dir": base_dir})
     except ValidationError as error:
@@ -90,7 +94,7 @@ def _check_readable(key: str, path: Path) -> None:
     raise ConfigError(key, f"{path} cannot be read: no permission, or not a file")
 
 
-def _config_error(error: ErrorDetails) -> ConfigError:
+def _config_error(error: "ErrorDetails") -> ConfigError:
     cause = error.get("ctx", {}).get("error")
     location = error["loc"]
     if isinstance(cause, KeyProblemError):
@@ -126,7 +130,7 @@ _SENTENCES = {
 """Messages by pydantic's type of error."""
 
 
-def _problem(error: ErrorDetails, cause: object) -> str:
+def _problem(error: "ErrorDetails", cause: object) -> str:
     match error["type"]:
         case "value_error":
             return str(cause)
@@ -138,6 +142,8 @@ def _problem(error: ErrorDetails, cause: object) -> str:
 
 
 def _unknown_key(location: Sequence[int | str]) -> str:
+    import difflib
+
     section: type[Section] | None = Config
     for part in location[:-1]:
         if section and isinstance(part, str):

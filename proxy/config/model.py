@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
-
 from proxy.acl.model import AuthorizerMode
 from proxy.config.address_limits import AddressLimits
 from proxy.config.listener import Listener, Routing
@@ -29,6 +27,7 @@ from proxy.config.values import (
     shown,
     whole_number,
 )
+from proxy.declarations import BeforeValidator, Field, StrictBool, model_validator
 from proxy.quota.model import canonical_ip
 
 

@@ -3,10 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
-
 from proxy.config.section import KAFKA_BROKER, OWN, Section, setting
 from proxy.config.values import Bytes, Count, shown
+from proxy.declarations import BeforeValidator, Field
 from proxy.quota.model import QuotaKey
 
 

@@ -1,10 +1,13 @@
 """Base of all configuration sections: frozen, strict about keys, documented."""
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.fields import FieldInfo
+from proxy import declarations
+from proxy.declarations import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 KAFKA_BROKER = "Kafka (broker)"
 KAFKA_CLIENT = "Kafka (client)"
@@ -45,6 +48,8 @@ def setting(
     `source` says whose name, default and meaning it has; `reloadable` that a reload may change it;
     `repeated_or_one` that a single value may stand for a list.
     """
+    if not declarations.validates:
+        return None
     extra: dict[str, Any] = {"reloadable": reloadable, "source": source}
     if unit:
         extra["unit"] = unit
@@ -70,12 +75,12 @@ class Described:
         self.unit = unit
 
 
-def described(field: FieldInfo) -> Described | None:
+def described(field: "FieldInfo") -> Described | None:
     """Return the description that `setting` gave a field; None for a section."""
     return next((item for item in field.metadata if isinstance(item, Described)), None)
 
 
-def keys(section: type[Section]) -> Iterator[tuple[str, str, FieldInfo]]:
+def keys(section: type[Section]) -> Iterator[tuple[str, str, "FieldInfo"]]:
     """Yield each key of a section, with the attribute's name and its field."""
     for name, field in section.model_fields.items():
         assert field.alias is not None

@@ -4,8 +4,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
-
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.values import (
     CipherSuite,
@@ -15,6 +13,7 @@ from proxy.config.values import (
     available,
     one_or_list,
 )
+from proxy.declarations import BeforeValidator, Field, model_validator
 from proxy.principals.mapping import DEFAULT
 
 _STORE_TYPES = ("JKS", "PKCS12")

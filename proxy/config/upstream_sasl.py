@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Final, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import StrictBool, model_validator
-
 from proxy.config.section import KAFKA_CLIENT, LIBRDKAFKA, KeyProblemError, setting
 from proxy.config.tls import UpstreamTls
 from proxy.config.values import EndpointUrl, SecretSource, Text
+from proxy.declarations import StrictBool, model_validator
 
 _WITH_PASSWORD: Final = ("sasl.username", "sasl.password")
 _WITH_CREDENTIALS: Final = (

@@ -10,19 +10,20 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import (
+from proxy.declarations import (
     BeforeValidator,
     Field,
     PlainSerializer,
     PlainValidator,
-    ValidationInfo,
     WithJsonSchema,
 )
-
 from proxy.principals.mapping import PrincipalMapping
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 MAX_SECRET = 65_536
 """Maximum length of a secret in characters; bounds the memory that a wrong path can cost."""
@@ -200,7 +201,7 @@ class Secret:
         return f"file:{self.path}" if self.path is not None else f"env:{self.variable}"
 
 
-def _secret(value: object, info: ValidationInfo) -> Secret:
+def _secret(value: object, info: "ValidationInfo") -> Secret:
     if isinstance(value, Secret):
         return value
     kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
@@ -295,20 +296,20 @@ def available(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], obje
     return check
 
 
-def _path(value: object, info: ValidationInfo) -> Path:
+def _path(value: object, info: "ValidationInfo") -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError(f"must be the path of a file or directory, got {shown(value)}")
     return _base_dir(info) / value
 
 
-def _base_dir(info: ValidationInfo) -> Path:
+def _base_dir(info: "ValidationInfo") -> Path:
     context: dict[str, Any] = info.context or {}
     base_dir = context.get("base_dir", Path())
     assert isinstance(base_dir, Path)
     return base_dir
 
 
-def _store_url(value: object, info: ValidationInfo) -> str:
+def _store_url(value: object, info: "ValidationInfo") -> str:
     scheme, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
     known = scheme in ("sqlite", "broker")
     if not known or not path or path.startswith("//") or "\0" in path:
@@ -316,7 +317,7 @@ def _store_url(value: object, info: ValidationInfo) -> str:
     return f"{scheme}:{_base_dir(info) / path}"
 
 
-def _endpoint_url(value: object, info: ValidationInfo) -> str:
+def _endpoint_url(value: object, info: "ValidationInfo") -> str:
     # The value is not shown: it may contain a password that cannot be recognized
     problem = "must be a file:, http: or https: URL"
     if not isinstance(value, str):

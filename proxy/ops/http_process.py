@@ -3,8 +3,8 @@
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 
+from proxy import __version__
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.child_process.lifeline import heed_parent
 from proxy.ops.admin_socket import AdminSocket
@@ -57,7 +57,7 @@ def run(
             [await WorkerLink.open(number, sock) for number, sock in enumerate(workers)]
         )
         operators = None if admin is None else await AdminSocket(pool, store).serve(admin)
-        about = About(version=version("kafka-reauth-proxy"), host=socket.gethostname())
+        about = About(version=__version__, host=socket.gethostname())
         app = make_app(pool.snapshots, pool.readiness, health.hung, StatusPage(pool, about))
         server = None if http is None else await start_http(app, http)
         await stopping.wait()

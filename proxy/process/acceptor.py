@@ -14,7 +14,6 @@ It exists where there are several workers. The kernel would spread connections b
 """
 
 import errno
-import gc
 import logging
 import select
 import signal
@@ -56,7 +55,6 @@ def run(
     each worker; `heartbeat` is the acceptor's own.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal; the parent handles it
-    gc.freeze()
     acceptor = Acceptor(
         listening, [Peer(*one) for one in zip(links, workers, strict=True)], lifeline
     )

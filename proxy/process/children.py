@@ -9,6 +9,7 @@ Rules:
 """
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -90,6 +91,7 @@ class Children:
             return
         status = 1
         try:
+            gc.enable()
             os.close(self._alive)
             faulthandler.register(DUMP_STACKS)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `main` handles it

@@ -5,8 +5,10 @@ addresses itself: an address in use is one clear line before anything runs, and 
 while the accepting process is restarted wait in the socket's backlog.
 """
 
+import gc
 import logging
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -21,14 +23,15 @@ from typing import Final
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
-from proxy.config import Config, Listener, QuotasMode, compare, judged, load, read
-from proxy.config.exposure import exposures
+from proxy.child_process.short_lived import ShortLived
+from proxy.config import Config, Listener, QuotasMode
 from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
 from proxy.process import acceptor
 from proxy.process.children import Child, Children
+from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
@@ -54,9 +57,12 @@ KILL_AFTER: Final = 5.0
 class Server:
     """State of the parent."""
 
-    def __init__(self, path: Path, config: Config, *, follow: bool) -> None:
+    def __init__(self, path: Path, validated: Validated, *, follow: bool) -> None:
+        config: Config = pickle.loads(validated.config)  # noqa: S301 - from our own child
         self._path = path
         self._follow = follow
+        self._validated = validated
+        self._latest_pickled = validated.config
         self._seen = signature_of(path)
         """The file as it was when it was read last."""
         self._config = config
@@ -110,15 +116,20 @@ class Server:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's output
             return 2
         for line in (
-            *exposures(self._config),
+            *self._validated.exposures,
             *_too_few_files(self._config),
             *new,
         ):
             log.warning("%s", line)
-        self._preload()
+        if self._config.authorizer.mode is not AuthorizerMode.OFF:
+            import proxy.worker.acl_service
+        if self._config.store.is_mirror:
+            import proxy.store.brokers  # noqa: F401
         self._children = Children(self._make_children(), self._lifeline_writer, SIGNALS)
         self._heartbeat.begin()
+        gc.freeze()  # collections pass over what all processes share, and do not copy it
         self._children.start()
+        gc.enable()
         return self._watch()
 
     def _bind(self) -> None:
@@ -182,15 +193,6 @@ class Server:
 
     # Children
 
-    def _preload(self) -> None:
-        """Import what all workers need: they share its memory, and start sooner."""
-        import proxy.worker.process
-
-        if self._config.authorizer.mode is not AuthorizerMode.OFF:
-            import proxy.worker.acl_service
-        if self._config.store.is_mirror:
-            import proxy.store.brokers  # noqa: F401
-
     def _make_children(self) -> list[Child]:
         children = [
             Child(
@@ -224,7 +226,7 @@ class Server:
                 worker.listening = self._listening
             else:
                 self._close_listening()
-            return run(self._path, self._config, self._latest, worker, self._lifeline)
+            return run(self._config, self._latest, worker, self._lifeline)
 
         return main
 
@@ -280,22 +282,23 @@ class Server:
 
     def _reload(self) -> None:
         self._seen = signature_of(self._path)
+        work = partial(validate_change, self._path, self._validated.config, self._latest_pickled)
         try:
-            text = read(self._path)
-            config = judged(text, self._path)
-        except ConfigError as error:
+            changed = ShortLived(work).result()
+        except ProxyError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
             self._shared_configuration.put(b"")
             self._children.signal(signal.SIGHUP)  # workers set `configuration_stale`
             return
-        for key in compare(self._config, config).needs_restart:
+        for key in changed.needs_restart:
             log.warning("not reloaded, needs a restart: %s", key)
-        for key in compare(self._latest, config).reloadable:
+        for key in changed.reloadable:
             log.info("reloaded: %s", key)
-        for line in sorted(set(exposures(config)) - set(exposures(self._latest))):
+        for line in changed.exposures:
             log.warning("%s", line)
-        self._latest = config
-        self._shared_configuration.put(text)
+        self._latest_pickled = changed.config
+        self._latest = pickle.loads(changed.config)  # noqa: S301 - from our own child
+        self._shared_configuration.put(changed.config)
         self._children.signal(signal.SIGHUP)
 
     def _stop(self, status: int) -> int:
@@ -310,6 +313,11 @@ class Server:
         return status
 
 
+def preload() -> None:
+    """Import what all workers need: they share its memory, and start sooner."""
+    import proxy.worker.process  # noqa: F401
+
+
 def _usage_table(config: Config) -> UsageTable | None:
     quotas = config.quotas
     if quotas.mode is QuotasMode.OFF:
@@ -320,7 +328,7 @@ def _usage_table(config: Config) -> UsageTable | None:
     return UsageTable(config.workers, window)
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
     """Raise the soft limit of file descriptors to the hard one, as Java does (`MaxFDLimit`).
 
     The soft limit is 1,024 in a shell and under systemd: unauthenticated clients can use that up.
@@ -355,17 +363,3 @@ def _claim_broker_ports(number: int, listener: Listener) -> BrokerPorts:
             shown,
         )
     return ports
-
-
-def serve(path: Path, *, follow: bool) -> int:
-    """Run the proxy that the file describes; return the exit status.
-
-    `follow`: a file that is replaced is reloaded, as by SIGHUP.
-    """
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
-    )
-    _raise_file_limit()
-    return Server(path, load(path), follow=follow).run()

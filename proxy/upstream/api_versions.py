@@ -1,10 +1,8 @@
 """ApiVersions request of the proxy to a broker, with the fallback to older versions (KIP-511)."""
 
-import re
 from collections.abc import Awaitable, Callable
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
+from proxy import __version__
 from proxy.errors import BrokerFault
 from proxy.wire.api_versions import (
     HIGHEST_VERSION,
@@ -25,7 +23,7 @@ async def ask_api_versions(
     """
     api_version = HIGHEST_VERSION
     while True:
-        body = write_request(api_version, software_name, _software_version())
+        body = write_request(api_version, software_name, __version__)
         answer = await request(API_VERSIONS, api_version, body)
         error_code, offered = parse_response(api_version, answer)
         if error_code == 0:
@@ -34,12 +32,3 @@ async def ask_api_versions(
             raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
         _, highest = offered.apis.get(API_VERSIONS, (0, 0))
         api_version = max(0, min(highest, api_version - 1))
-
-
-@cache
-def _software_version() -> str:
-    """Return the version that brokers are sent, in the characters they accept (KIP-511)."""
-    try:
-        return re.sub("[^a-zA-Z0-9.]", "-", version("kafka-reauth-proxy"))
-    except PackageNotFoundError:  # the source tree is not installed
-        return "unknown"

@@ -25,7 +25,7 @@ _MAX_BYTES: Final = 2**31
 
 
 class SharedConfiguration:
-    """Configuration file in memory that the parent shares with its workers.
+    """Configuration in memory that the parent shares with its workers.
 
     It is made before the fork. A worker that reads during a write gets None; the parent's signal
     after the write makes it read again.
@@ -35,7 +35,7 @@ class SharedConfiguration:
         self._file = os.memfd_create("configuration", os.MFD_CLOEXEC)
 
     def put(self, text: bytes) -> None:
-        """Write the configuration that is to be in effect; empty: the file was invalid."""
+        """Write the pickled configuration that is to be in effect; empty: the file was invalid."""
         content = hashlib.sha256(text).digest() + text
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, content, 0)

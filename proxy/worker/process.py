@@ -5,7 +5,6 @@ import gc
 import logging
 import select
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -32,7 +31,6 @@ CHECK_EVERY: Final = 1.0
 
 
 def run(
-    path: Path,
     settings: config.Config,
     latest: config.Config,
     inputs: "WorkerInputs",
@@ -45,7 +43,7 @@ def run(
     """
 
     async def main() -> int:
-        worker = _made(path, settings, inputs, lifeline)
+        worker = _made(settings, inputs, lifeline)
         if worker is None:
             return 0
         gc.freeze()  # the collector passes over what the worker has loaded, such as ACLs
@@ -53,16 +51,13 @@ def run(
             worker.apply(latest)
         return await worker.run(lifeline)
 
-    gc.freeze()  # the collector passes over the parent's objects
     gc.set_threshold(COLLECTOR_THRESHOLD)
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
 
-def _made(
-    path: Path, settings: config.Config, inputs: "WorkerInputs", lifeline: int
-) -> Worker | None:
+def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Worker | None:
     """Make the worker as soon as its store can be read; None: the parent ended before.
 
     The store could be read when the proxy started, so this worker waits for it: if it gave up, the
@@ -71,7 +66,7 @@ def _made(
     logged = ""
     while True:
         try:
-            return Worker(path, settings, inputs)
+            return Worker(settings, inputs)
         except StoreError as error:
             if str(error) != logged:
                 logged = str(error)

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import os
+import pickle
 import socket
 import time
 from collections.abc import Coroutine, Iterator, Mapping
-from importlib.metadata import version
-from pathlib import Path
 from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +20,13 @@ from metrics.history import Cadence, Timeline
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
 from metrics.tally import Tally
-from proxy import config
+from proxy import __version__, config
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.lifeline import heed_parent
 from proxy.connection import connection
 from proxy.connection.commands import AnswerFromStore
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
-from proxy.errors import ConfigError
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
@@ -71,16 +69,14 @@ loop."""
 class Worker:
     """State of one worker."""
 
-    def __init__(self, path: Path, settings: config.Config, inputs: "WorkerInputs") -> None:
+    def __init__(self, settings: config.Config, inputs: "WorkerInputs") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
         self.memory_budget = MemoryBudget()
         self.access = open_access(settings.upstream, inputs.tls.upstream)
-        self._path = path
         self._settings = settings
         self._inputs = inputs
         self._started = time.time()
-        self._version = version("kafka-reauth-proxy")
         self._connection_ids = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
         self._store = open_store_to_share(settings, inputs.tls.upstream, inputs.store_start)
@@ -327,15 +323,9 @@ class Worker:
         text = self._inputs.shared_configuration.take()
         if text is None:
             return
-        self._is_configuration_stale = True
-        if not text:  # the parent has logged why
-            return
-        try:
-            self.apply(config.judged(text, self._path))
-        except ConfigError as error:  # since the parent read it, a file that it names was removed
-            log.error("not reloaded, the old configuration stays: %s", error)
-            return
-        self._is_configuration_stale = False
+        self._is_configuration_stale = not text  # the parent has logged why
+        if text:
+            self.apply(pickle.loads(text))  # noqa: S301 - written by the parent
 
     def apply(self, settings: config.Config) -> None:
         """Put settings into effect that can be changed without a restart."""
@@ -392,7 +382,7 @@ class Worker:
         report_process(
             snapshot,
             worker=self._inputs.number,
-            version=self._version,
+            version=__version__,
             compiled=COMPILED,
             started=self._started,
         )

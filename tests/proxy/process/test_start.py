@@ -16,11 +16,17 @@ from tests.support.processes import free_ports
 DEADLINE_SECONDS = 180
 
 NOT_WAITED_FOR = {
+    "pydantic": "of the child that validates",
+    "yaml": "of the child that validates",
+    "proxy.config.exposure": "of the child that validates",
+    "importlib.metadata": "of the child that validates",
+    "click": "of the command line",
+    "typer": "of the command line",
+    "proxy.cli": "of the command line",
     "aiohttp": "the HTTP process's",
     "prometheus_client": "the HTTP process's",
     "proxy.ops.http": "the HTTP process's",
     "rich": "for tables and help",
-    "typer.rich_utils": "for tables and help",
     "proxy.admin": "of other commands",
     "proxy.cli.acls": "of other commands",
     "proxy.cli.quotas": "of other commands",
@@ -35,20 +41,30 @@ NOT_WAITED_FOR = {
     "proxy.worker.quota_cluster": "of a quota callback that wants the cluster",
 }
 
-UNTIL_THE_FORK = """
+VALIDATION, WORKER = 1, 2
+"""The first forks: of the child that validates the configuration, and of the worker."""
+
+UNTIL_THE_FORK = f"""
 import os, sys
 
+sys.modules["hypothesis"] = None  # kio imports it if it is installed
+real, forks = os.fork, 0
+
 def fork():
+    global forks
+    forks += 1
+    if forks < {WORKER}:
+        return real()
     print(*sys.modules)
     sys.stdout.flush()
     os._exit(0)
 
 os.fork = fork
-from proxy.cli import main
+from proxy.__main__ import main
 main()
 """
 
-AFTER_THE_FORK = """
+AFTER_THE_FORK = f"""
 import os, sys
 
 parent, forks = os.getpid(), 0
@@ -57,11 +73,11 @@ def heard(event, arguments):
     global forks
     if event == "os.fork":
         forks += 1
-    elif event == "import" and forks == 1 and os.getpid() != parent:
-        os.write(2, f"worker 0 imports {arguments[0]}\\n".encode())
+    elif event == "import" and forks == {WORKER} and os.getpid() != parent:
+        os.write(2, f"worker 0 imports {{arguments[0]}}\\n".encode())
 
 sys.addaudithook(heard)
-from proxy.cli import main
+from proxy.__main__ import main
 main()
 """
 

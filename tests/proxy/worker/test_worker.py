@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -52,10 +53,10 @@ def test_an_answer_in_steps_tells_their_time(
 
     async def run(listening: socket.socket) -> int:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        path, settings = configured(tmp_path, address, authorizer={"mode": "enforce"})
+        _, settings = configured(tmp_path, address, authorizer={"mode": "enforce"})
         given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         with given.control, given.scrape:
-            one = worker.Worker(path, settings, given)
+            one = worker.Worker(settings, given)
             _, spent_ns = await one.consult(describe_question())
             await end(one)
             return spent_ns
@@ -76,10 +77,10 @@ def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
     async def run(listening: socket.socket) -> None:
         async with FakeBroker() as broker:
             address = f"127.0.0.1:{listening.getsockname()[1]}"
-            path, settings = configured(tmp_path, address, broker.port)
+            _, settings = configured(tmp_path, address, broker.port)
             given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
             with given.control, given.scrape:
-                one = worker.Worker(path, settings, given)
+                one = worker.Worker(settings, given)
                 reported = [ready(one)]
                 await one._open()
                 reported.append(ready(one))
@@ -113,10 +114,10 @@ def test_deadlines_do_not_wait_for_the_store(
     over = threading.Event()
 
     async def run(listening: socket.socket) -> None:
-        path, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
+        _, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
         given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         with given.control, given.scrape, ThreadPoolExecutor(1) as threads:
-            one = worker.Worker(path, settings, given)
+            one = worker.Worker(settings, given)
             await one._open()
             asyncio.get_running_loop().set_default_executor(threads)
             busy = asyncio.create_task(asyncio.to_thread(over.wait, PATIENCE_SECONDS))
@@ -140,30 +141,30 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
         path, settings = configured(tmp_path, "127.0.0.1:1")
         given = WorkerInputs(0, Shared.of_processes(1, [100]))
         with given.control, given.scrape:
-            one = worker.Worker(path, settings, given)
+            one = worker.Worker(settings, given)
 
             (listener,) = one._listeners
 
-            def reloaded(text: str) -> tuple[str, bool]:
-                given.shared_configuration.put(text.encode())
+            def reloaded(pickled: bytes) -> tuple[str, bool]:
+                given.shared_configuration.put(pickled)
                 one._reload()
                 terms = listener.terms("User:alice", "SCRAM-SHA-256")
                 return terms.enforcement, one._is_configuration_stale
 
             assert given.shared_configuration.take() is None
-            right = path.read_text().replace("observe", "probe")
+            path.write_text(path.read_text().replace("observe", "probe"))
+            right = pickle.dumps(config.load(path))
             path.write_text("listeners: [")
             assert reloaded(right) == ("probe", False)
-            assert reloaded("") == ("probe", True)
-            path.write_text(right.replace("probe", "enforce"))
-            one._reload()
+            assert reloaded(b"") == ("probe", True)
+            path.unlink()
             assert reloaded(right) == ("probe", False)
             anew = WorkerInputs(
                 0, Shared.of_processes(1, [100]), shared_configuration=given.shared_configuration
             )
             with anew.control, anew.scrape:
                 given.shared_configuration.put(b"")
-                other = worker.Worker(path, settings, anew)
+                other = worker.Worker(settings, anew)
                 assert other._is_configuration_stale
                 await end(other)
             await end(one)
