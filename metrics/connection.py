@@ -81,6 +81,7 @@ class Grant:
 
     __slots__ = (
         "announced_lifetime_ms",
+        "authenticator",
         "credential_lifetime_ms",
         "latency",
         "principal",
@@ -95,6 +96,7 @@ class Grant:
         announced_lifetime_ms: int,
         credential_lifetime_ms: int | None,
         latency: float,
+        authenticator: str = "proxy",
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
@@ -107,3 +109,5 @@ class Grant:
         expire."""
         self.latency: Final = latency
         """Time from the arrival of the SaslHandshake to success, in seconds."""
+        self.authenticator: Final = authenticator
+        """Side that verified the credentials: `proxy` or `broker`."""

@@ -158,6 +158,10 @@ class SessionEvent:
     authenticate_version: int | None = _optional(
         "Version of SaslAuthenticate. Null: raw tokens (handshake v0), or none came."
     )
+    authenticator: str | None = _optional(
+        """Who verified the client's credentials: `proxy`, or `broker` (`sasl.termination`). Null:
+        not authenticated, or by an older version of the proxy, which did it itself."""
+    )
     authentications: int = _column("Successful authentications of this connection so far.")
     authenticated_ms: int | None = _optional(
         "When the last successful authentication was, epoch ms. Null: none yet."

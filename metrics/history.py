@@ -319,6 +319,7 @@ class SessionHistory:
         line.optional_number("authenticate_version", client.authenticate_version)
         line.number("authentications", self._authentications)
         if grant is not None:
+            line.text("authenticator", grant.authenticator)
             age_ms = self._age_ms(now) if since_auth_ms is None else since_auth_ms
             line.number("authenticated_ms", timeline.epoch_ms(self._authenticated_at))
             line.number("since_auth_ms", age_ms)

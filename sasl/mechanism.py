@@ -54,6 +54,14 @@ class FailureReason(StrEnum):
     """The client requested a mechanism that the listener does not offer."""
     ILLEGAL_STATE = "illegal_state"
     """A request arrived that is not legal at this point of the exchange."""
+    REFUSED_BY_BROKER = "refused_by_broker"
+    """`sasl.termination: broker`: the broker refused it, or closed the connection instead of
+    answering."""
+    BROKER_UNAVAILABLE = "broker_unavailable"
+    """`sasl.termination: broker`: no connection for a re-authentication to the same broker could be
+    opened."""
+    BROKER_FAULT = "broker_fault"
+    """`sasl.termination: broker`: an answer of the broker broke the protocol."""
     TIMEOUT = "timeout"
     """The client did not finish in time, or disconnected before the end."""
 

@@ -27,6 +27,8 @@ MAX_RESPONSE_BYTES: Final = 524_288
 """Maximum size of a response to a login in bytes: the default of `sasl.server.max.receive.size`."""
 MAX_MECHANISMS = 64
 """Maximum number of a server's mechanisms that are read."""
+MAX_TAGS = 16
+"""Maximum number of tagged fields of a response that is passed on; Kafka has none so far."""
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -133,10 +135,15 @@ def authenticate_request(version: int, token: bytes) -> bytes:
 class AuthenticateResponse:
     """Response of a server to a token."""
 
-    __slots__ = ("auth_bytes", "error_code", "error_message", "session_lifetime_ms")
+    __slots__ = ("auth_bytes", "error_code", "error_message", "lifetime_at", "session_lifetime_ms")
 
     def __init__(
-        self, error_code: int, error_message: str, auth_bytes: bytes, session_lifetime_ms: int
+        self,
+        error_code: int,
+        error_message: str,
+        auth_bytes: bytes,
+        session_lifetime_ms: int,
+        lifetime_at: int,
     ) -> None:
         self.error_code: Final = error_code
         self.error_message: Final = error_message
@@ -145,6 +152,8 @@ class AuthenticateResponse:
         self.session_lifetime_ms: Final = session_lifetime_ms
         """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
         field."""
+        self.lifetime_at: Final = lifetime_at
+        """Position of the lifetime in the body; in v0 the end of what was read."""
 
 
 def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:
@@ -169,7 +178,46 @@ def read_authenticate_response(version: int, body: bytes) -> AuthenticateRespons
             (lifetime,) = _LONG.unpack_from(body, at)
     except (struct.error, IndexError) as error:
         raise MalformedMessage from error
-    return AuthenticateResponse(error_code, message.decode(errors="replace"), token, lifetime)
+    text = message.decode(errors="replace")
+    return AuthenticateResponse(error_code, text, token, lifetime, at)
+
+
+def read_whole_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:
+    """Parse a body that is to be passed on: nothing may follow it, and no lifetime is negative.
+
+    Raises MalformedMessage.
+    """
+    response = read_authenticate_response(version, body)
+    end = response.lifetime_at
+    if version >= FIRST_SASL_AUTHENTICATE_WITH_LIFETIME:
+        end += _LONG.size
+    if version >= FIRST_FLEXIBLE_SASL_AUTHENTICATE:
+        end = _tags_end(body, end)
+    if end != len(body) or response.session_lifetime_ms < 0:
+        raise MalformedMessage
+    return response
+
+
+def with_lifetime(body: bytes, at: int, session_lifetime_ms: int) -> bytes:
+    """Return a response's body with another lifetime, which stands at `at`."""
+    return body[:at] + _LONG.pack(session_lifetime_ms) + body[at + _LONG.size :]
+
+
+def _tags_end(body: bytes, at: int) -> int:
+    """Return the position after tagged fields (KIP-482). Raises MalformedMessage."""
+    try:
+        count, used = _uvarint(body[at : at + 5])
+        at += used
+        if count > MAX_TAGS:
+            raise MalformedMessage
+        for _ in range(count):
+            _, used = _uvarint(body[at : at + 5])
+            at += used
+            size, used = _uvarint(body[at : at + 5])
+            at += used + size
+    except IndexError as error:
+        raise MalformedMessage from error
+    return at
 
 
 def _nullable_compact(body: bytes, at: int) -> tuple[bytes, int]:

@@ -34,10 +34,11 @@ from sasl.states import (
     Authenticated,
     Authenticating,
     AwaitHandshake,
+    Channel,
     Enforcement,
-    Failed,
     State,
     Terms,
+    failed,
 )
 
 MIN_REAUTHENTICATION_INTERVAL = 1.0
@@ -56,16 +57,31 @@ class Outcome:
     """Result of a message: what the connection is to do. `Session.state` is the new state."""
 
     __slots__ = (
+        "confirms",
+        "relay_to",
         "reply",
         "wants_keys",
     )
 
-    def __init__(self, *, reply: bytes | None = None, wants_keys: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        reply: bytes | None = None,
+        wants_keys: bool = False,
+        relay_to: Channel | None = None,
+        confirms: bool = False,
+    ) -> None:
         self.reply: Final = reply
         """Body of the response, or content of the frame for raw tokens; None for no response."""
         self.wants_keys: Final = wants_keys
         """True if newer signing keys are to be fetched, and then `keys_refreshed` to be called,
         before anything else."""
+        self.relay_to: Final = relay_to
+        """Connection to the broker to which the frame is sent as it came, and whose answer
+        `RelayedSession.answered` is given, before anything else; None: it is not relayed."""
+        self.confirms: Final = confirms
+        """True if the broker is to be asked at once whether the exchange is complete
+        (`RelayedSession.confirmed`)."""
 
 
 NO_REPLY = Outcome()
@@ -226,7 +242,7 @@ class Session:
         principal = f"User:{success.name}"
         previous = state.previous
         if previous is not None and previous.principal != principal:
-            message = _principal_changed(previous.principal, principal)
+            message = principal_changed(previous.principal, principal)
             return self._refuse(state, version, FailureReason.PRINCIPAL_CHANGED, message)
         terms = self._terms(principal, state.mechanism)
         lifetime_ms = session_lifetime_ms(terms, success.credential_deadline, now)
@@ -264,17 +280,7 @@ class Session:
         )
 
     def _fail(self, reason: FailureReason) -> Outcome:
-        state = self.state
-        mechanism, handshake_version, previous = None, None, None
-        if isinstance(state, Authenticating | Authenticated):
-            mechanism, handshake_version = state.mechanism, state.handshake_version
-            previous = state if isinstance(state, Authenticated) else state.previous
-        self.state = Failed(
-            reason=reason,
-            mechanism=mechanism,
-            handshake_version=handshake_version,
-            previous=previous,
-        )
+        self.state = failed(self.state, reason)
         return NO_REPLY
 
 
@@ -304,7 +310,7 @@ def _invalid_credentials(state: Authenticating) -> str:
     )
 
 
-def _principal_changed(previous: str, principal: str) -> str:
+def principal_changed(previous: str, principal: str) -> str:
     """Return Kafka's sentence for a re-authentication as another principal."""
     was, now = (name.replace(":", ".", 1)[:MAX_QUOTED_CHARACTERS] for name in (previous, principal))
     return f"Cannot change principals during re-authentication from {was}: {now}"

@@ -18,6 +18,24 @@ class Enforcement(StrEnum):
     """Announces the lifetime, and closes a connection that is used after it (KIP-368)."""
 
 
+class Authenticator(StrEnum):
+    """Side that verified the client's credentials (`sasl.termination`)."""
+
+    PROXY = "proxy"
+    """The proxy itself."""
+    BROKER = "broker"
+    """The broker, whose verdict was relayed."""
+
+
+class Channel(StrEnum):
+    """Upstream connection to which a message of a login is relayed."""
+
+    MAIN = "main"
+    """The one that carries the client's requests."""
+    SIDE = "side"
+    """A further one to the same broker, for one re-authentication."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """Rules for the sessions of a principal."""
@@ -44,8 +62,10 @@ class Authenticated:
     """State after a successful authentication, until `deadline`."""
 
     __slots__ = (
+        "announced_lifetime_ms",
         "authenticate_version",
         "authenticated_at",
+        "authenticator",
         "credential_lifetime_ms",
         "deadline",
         "enforcement",
@@ -71,6 +91,8 @@ class Authenticated:
         credential_lifetime_ms: int | None,
         deadline: float | None,
         reauthentications: int,
+        announced_lifetime_ms: int | None = None,
+        authenticator: Authenticator = Authenticator.PROXY,
     ) -> None:
         self.principal: Final = principal
         """Principal with its type, e.g. `User:alice`."""
@@ -95,6 +117,12 @@ class Authenticated:
         """End of the session in monotonic seconds; None if it has no end."""
         self.reauthentications: Final = reauthentications
         """Number of successful re-authentications on this connection."""
+        announced = session_lifetime_ms if announced_lifetime_ms is None else announced_lifetime_ms
+        self.announced_lifetime_ms: Final = announced if authenticate_version else 0
+        """Lifetime that was announced to the client, in milliseconds; 0 if there is none, or the
+        protocol cannot announce it. In `observe` it is the broker's own (`sasl.termination:
+        broker`)."""
+        self.authenticator: Final = authenticator
 
     @property
     def lifetime_announced(self) -> bool:
@@ -153,3 +181,17 @@ class Failed:
 
 
 State = AwaitHandshake | Authenticating | Authenticated | Failed
+
+
+def failed(state: State, reason: FailureReason) -> Failed:
+    """Return the state after a failure in `state`."""
+    mechanism, handshake_version, previous = None, None, None
+    if isinstance(state, Authenticating | Authenticated):
+        mechanism, handshake_version = state.mechanism, state.handshake_version
+        previous = state if isinstance(state, Authenticated) else state.previous
+    return Failed(
+        reason=reason,
+        mechanism=mechanism,
+        handshake_version=handshake_version,
+        previous=previous,
+    )

@@ -37,7 +37,7 @@ def _open_listeners(config: Config) -> Iterator[str]:
 def _unverified_tokens(config: Config) -> Iterator[str]:
     """Yield a sentence for each claim that a listener does not check, as Kafka 4.4 warns."""
     for one in config.listeners:
-        if "OAUTHBEARER" not in one.sasl_enabled_mechanisms:
+        if one.relays_logins or "OAUTHBEARER" not in one.sasl_enabled_mechanisms:
             continue
         if not one.sasl_oauthbearer_expected_audience:
             yield (
@@ -56,7 +56,8 @@ def _borrowed_permissions(config: Config) -> Iterator[str]:
     identity, and the proxy denies nothing."""
     cause = _identity_setting(config.upstream)
     mode = config.authorizer.mode
-    if cause is not None and mode is not AuthorizerMode.ENFORCE:
+    borrows = not all(one.relays_logins for one in config.listeners)
+    if cause is not None and borrows and mode is not AuthorizerMode.ENFORCE:
         yield (
             f"every client may do what brokers allow the proxy itself ({cause}), and nothing is"
             f" denied (authorizer.mode: {mode})"

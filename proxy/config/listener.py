@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
@@ -13,6 +13,7 @@ from proxy.config.values import (
     EndpointUrl,
     FrameBytes,
     HostName,
+    MappingRules,
     Milliseconds,
     PortRangeValue,
     PositiveMilliseconds,
@@ -28,7 +29,19 @@ from proxy.connection.enforcement import EnforcementPolicy, Override
 from proxy.declarations import BeforeValidator, Field, model_validator
 from sasl.states import Enforcement
 
-MechanismName = Literal["OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+MechanismName = Annotated[str, Field(pattern=r"^[A-Z0-9_-]{1,20}$")]
+_PROXY_MECHANISMS: Final = ("OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Mechanisms of which the proxy itself can be the server."""
+_MECHANISM_CHOICE: Final = "'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'"
+
+
+class SaslTermination(StrEnum):
+    """Side that authenticates clients."""
+
+    PROXY = "proxy"
+    """The proxy, by users and keys of its own."""
+    BROKER = "broker"
+    """The broker: logins are relayed."""
 
 
 class Routing(StrEnum):
@@ -279,9 +292,33 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     """`gateway` only, and required there: the broker with id N is at the first port + N. All of
     these ports are reserved for the proxy from its start; each takes a file descriptor of the
     parent's."""
+    sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
+    """Who authenticates clients. `proxy`: the proxy, by its own users and keys; brokers see the
+    proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers see who
+    the client is, and the proxy needs no users, keys or login."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
-    """Mechanisms that clients may authenticate with, in the order in which they are announced:
-    OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512. Required where there is SASL."""
+    """Mechanisms that clients may authenticate with, in the order in which they are announced.
+    `sasl.termination: proxy`: OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512; required. `broker`: any;
+    empty: those that the broker offers."""
+    sasl_broker_max_logins: Count = setting(1_000, source=OWN)
+    """`sasl.termination: broker` only: largest number of connections to one broker of clients that
+    are not authenticated yet, of all workers together; one address has at most half of them, and
+    others wait for their turn."""
+    sasl_broker_max_side_connections: Count = setting(100, source=OWN)
+    """`sasl.termination: broker` only: largest number of connections to one broker for
+    re-authentications that the broker would refuse on the client's own one, of all workers
+    together; one principal has at most half of them, and others wait for their turn."""
+    sasl_broker_opaque_principal_mapping_rules: MappingRules | None = setting(None, source=OWN)
+    """`sasl.termination: broker` only: rules that turn a client whose login does not show its name
+    into a user, in the grammar of `ssl.principal.mapping.rules`. They are given
+    `MECHANISM/ADDRESS`, such as `GSSAPI/192.0.2.1`, or `MECHANISM/tokenauth/ID` of a delegation
+    token. No match, and null: the principal is `Opaque:MECHANISM/ADDRESS`, to which ACLs, quotas
+    and super users apply by that name."""
+
+    @property
+    def relays_logins(self) -> bool:
+        """True if brokers authenticate the clients."""
+        return self.sasl and self.sasl_termination is SaslTermination.BROKER
 
     @model_validator(mode="after")
     def _check_sasl(self) -> Self:
@@ -309,14 +346,36 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
 
     def _check_mechanisms(self) -> None:
         mechanisms = self.sasl_enabled_mechanisms
+        if len(set(mechanisms)) < len(mechanisms):
+            raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
+        if self.relays_logins:
+            self._check_unused_by_relay()
+            return
+        for index, name in enumerate(mechanisms):
+            if name not in _PROXY_MECHANISMS:
+                problem = f"must be {_MECHANISM_CHOICE}, got {shown(name)}"
+                raise KeyProblemError(f"sasl.enabled.mechanisms[{index}]", problem)
+        for name in self.model_fields_set:
+            if name.startswith("sasl_broker_"):
+                raise KeyProblemError(
+                    str(type(self).model_fields[name].alias),
+                    "has no meaning with sasl.termination: proxy",
+                )
         if not mechanisms:
             given = "sasl_enabled_mechanisms" in self.model_fields_set
             problem = "must not be empty" if given else "is required"
             raise KeyProblemError("sasl.enabled.mechanisms", problem)
-        if len(set(mechanisms)) < len(mechanisms):
-            raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
         if "OAUTHBEARER" in mechanisms:
             self._check_tokens()
+
+    def _check_unused_by_relay(self) -> None:
+        """Refuse settings of the proxy's own SASL, which would be without effect."""
+        for name in sorted(self.model_fields_set & OauthbearerSettings.model_fields.keys()):
+            if name != "sasl_oauthbearer_sub_claim_name":
+                raise KeyProblemError(
+                    str(type(self).model_fields[name].alias),
+                    "has no meaning with sasl.termination: broker, which verifies tokens itself",
+                )
 
     def _check_tokens(self) -> None:
         """Refuse what would accept tokens that are not meant for this listener (as Kafka 4.4)."""

@@ -194,6 +194,38 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_logins(self) -> Self:
+        """Refuse listeners whose clients, or whose proxy, could not log in to brokers."""
+        upstream = self.upstream
+        relays = [one.relays_logins for one in self.listeners]
+        if any(relays) and not upstream.sasl:
+            raise KeyProblemError(
+                "upstream.security.protocol",
+                "must be SASL_PLAINTEXT or SASL_SSL with sasl.termination: broker",
+            )
+        if not upstream.sasl or upstream.sasl_mechanism is not None:
+            return self
+        if not all(relays):
+            problem = f"is required with security.protocol: {upstream.security_protocol}"
+            raise KeyProblemError("upstream.sasl.mechanism", problem)
+        needs = "needs a login of the proxy's own: set upstream.sasl.mechanism"
+        if self.store.is_mirror:
+            raise KeyProblemError("store.url", f"broker: {needs}")
+        if self.quotas.client_quota_callback_class is not None:
+            raise KeyProblemError("quotas.client.quota.callback.class", needs)
+        return self
+
+    @model_validator(mode="after")
+    def _check_users_file(self) -> Self:
+        """Refuse users that no listener would authenticate."""
+        sasl = [one.relays_logins for one in self.listeners if one.sasl]
+        if self.store.users_file is not None and sasl and all(sasl):
+            raise KeyProblemError(
+                "store.users.file", "has no meaning with sasl.termination: broker, which has users"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_address_limits(self) -> Self:
         key = "max.connections.per.ip"
         limits = self.max_connections_per_ip_overrides

@@ -22,7 +22,9 @@ _OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode
 class UpstreamSasl(UpstreamTls):
     """The proxy's identity towards brokers.
 
-    It is one for all clients: the proxy must be allowed everything that any of them may do.
+    It is one for all clients: the proxy must be allowed everything that any of them may do. Where
+    every listener has `sasl.termination: broker`, clients log in themselves, and the proxy needs
+    none.
     """
 
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
@@ -68,8 +70,7 @@ class UpstreamSasl(UpstreamTls):
         if not self.sasl:
             self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
         elif mechanism is None:
-            problem = f"is required with security.protocol: {self.security_protocol}"
-            raise KeyProblemError("sasl.mechanism", problem)
+            self._refuse(given, "security.protocol without sasl.mechanism")
         else:
             self._check_needed(mechanism, given)
         return self

@@ -14,8 +14,8 @@ from proxy.connection.frames import SIZE, route_key
 from proxy.connection.interfaces import ConnectionRights, UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
-from proxy.connection.verdicts import Answer, SessionChanged, Verdict, Wait
-from proxy.errors import ClientFault
+from proxy.connection.verdicts import Answer, Relay, SessionChanged, Verdict, Wait
+from proxy.errors import BrokerFault, ClientFault
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ClientSoftware
 from proxy.wire.apis import (
@@ -27,7 +27,9 @@ from proxy.wire.apis import (
     DESCRIBE_CLIENT_QUOTAS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     answered_here,
+    response_body_at,
 )
+from proxy.wire.primitives import Malformed
 from proxy.wire.request import (
     MAX_CHARACTERS_KEPT,
     Request,
@@ -43,6 +45,7 @@ from sasl.messages import (
     SASL_HANDSHAKE_VERSIONS,
     MalformedMessage,
 )
+from sasl.relayed import RelayedSession
 from sasl.session import Outcome, Session
 from sasl.states import Authenticated, Authenticating, AwaitHandshake, Failed
 
@@ -92,6 +95,7 @@ class Authentication:
 
     __slots__ = (
         "_pipe",
+        "_relayed",
         "_rights",
         "_target",
         "client_id",
@@ -102,7 +106,11 @@ class Authentication:
     )
 
     def __init__(
-        self, session: Session, pipe: RequestPipe, target: UpstreamBroker, rights: ConnectionRights
+        self,
+        session: Session | RelayedSession,
+        pipe: RequestPipe,
+        target: UpstreamBroker,
+        rights: ConnectionRights,
     ) -> None:
         self.session = session
         self._pipe = pipe
@@ -114,6 +122,8 @@ class Authentication:
         self.client_software_version: str | None = None
         self.waiting: Request | None = None
         """The request whose answer waits for keys or for the store; None: none, or a raw token."""
+        self._relayed: Relay | None = None
+        """Message of a login that the broker has yet to answer; None: there is none."""
 
     @property
     def principal(self) -> str | None:
@@ -145,7 +155,7 @@ class Authentication:
         state = self.session.state
         try:
             if isinstance(state, Authenticating) and state.raw:
-                return self._follow(self.session.raw_token(content, now), None)
+                return self._follow(self.session.raw_token(content, now), None, content)
             request = parse_request(content)
             if request.client_id is not None:
                 self.client_id = request.client_id
@@ -160,13 +170,15 @@ class Authentication:
     ) -> Verdict:
         key, version, state = request.api_key, request.api_version, self.session.state
         if key == SASL_HANDSHAKE and version in SASL_HANDSHAKE_VERSIONS:
-            return self._follow(self.session.handshake(version, request.body, now), request)
+            outcome = self.session.handshake(version, request.body, now)
+            return self._follow(outcome, request, request.content)
         if isinstance(state, AwaitHandshake):
             if key == API_VERSIONS and not state.api_versions_answered:
                 return self._answer_api_versions(request)
             return Close(reason=CloseReason.ILLEGAL_STATE)
         if key == SASL_AUTHENTICATE and version in SASL_AUTHENTICATE_VERSIONS:
-            return self._follow(self.session.authenticate(version, request.body, now), request)
+            outcome = self.session.authenticate(version, request.body, now)
+            return self._follow(outcome, request, request.content)
         if isinstance(state, Authenticating):
             self.session.illegal_request()
             return SessionChanged(_refusal(request))
@@ -204,8 +216,12 @@ class Authentication:
                 content = answers.response(version, correlation_id)
         return Answer(SIZE.pack(len(content)) + content, route_key(API_VERSIONS, version))
 
-    def _follow(self, outcome: Outcome, request: Request | None) -> Verdict:
+    def _follow(self, outcome: Outcome, request: Request | None, content: bytes) -> Verdict:
         """Return what follows of a step of the session; `request` None: of a raw token."""
+        if outcome.relay_to is not None:
+            frame = SIZE.pack(len(content)) + content
+            self._relayed = Relay(outcome.relay_to, frame, request)
+            return self._relayed
         if outcome.wants_keys:
             self.waiting = request
             return Wait(PauseReason.WAITING, RefreshKeys())
@@ -224,5 +240,30 @@ class Authentication:
 
     def keys_refreshed(self, now: float) -> Verdict:
         """The search for newer keys is over, whatever it found."""
+        assert isinstance(self.session, Session)
         request, self.waiting = self.waiting, None
-        return self._follow(self.session.keys_refreshed(now), request)
+        return self._follow(self.session.keys_refreshed(now), request, b"")
+
+    def relayed(self, content: bytes, now: float) -> SessionChanged:
+        """Go on with the broker's answer to a relayed message, from behind its size.
+
+        Raises BrokerFault if it is none.
+        """
+        assert isinstance(self.session, RelayedSession)
+        assert self._relayed is not None
+        relay, self._relayed = self._relayed, None
+        try:
+            at = 0
+            if relay.correlation_id is not None:
+                at = response_body_at(relay.api_key, relay.api_version, content)
+            if at > len(content):
+                raise Malformed("ends inside its header")
+            outcome = self.session.answered(content[at:], now)
+        except (Malformed, MalformedMessage):
+            raise BrokerFault("an answer to a login that does not parse") from None
+        if outcome.reply is None:
+            return SessionChanged(None, is_relayed=True)
+        reply = content[:at] + outcome.reply
+        return SessionChanged(
+            SIZE.pack(len(reply)) + reply, confirms=outcome.confirms, is_relayed=True
+        )

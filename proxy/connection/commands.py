@@ -67,6 +67,24 @@ class ConnectToBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenSideConnection:
+    """Open a further connection to the same broker for a re-authentication, and try again until
+    `until`, in monotonic seconds; then call `side_connected`, or `side_unreachable`."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSideConnection:
+    """Close the connection of a re-authentication, which is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveToSideConnection:
+    """Close the upstream connection; that of the re-authentication takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
 class PauseClient:
     """Stop reading from the client."""
 
@@ -161,6 +179,9 @@ class CountAuthenticated:
 
 Command = (
     ConnectToBroker
+    | OpenSideConnection
+    | CloseSideConnection
+    | MoveToSideConnection
     | PauseClient
     | ResumeClient
     | WakeAt

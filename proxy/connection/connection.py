@@ -21,10 +21,14 @@ from proxy.connection.commands import (
     AwaitTurn,
     Close,
     CloseReason,
+    CloseSideConnection,
     Command,
+    ConnectToBroker,
     CountAuthenticated,
     DeriveKeys,
     GetIdentity,
+    MoveToSideConnection,
+    OpenSideConnection,
     PauseBroker,
     PauseClient,
     ResumeBroker,
@@ -33,9 +37,15 @@ from proxy.connection.commands import (
     WakeAt,
 )
 from proxy.connection.frames import Bytes
-from proxy.connection.inflight import InFlight, Question
+from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
 from proxy.connection.life import Life, PauseReason, waits_for
+from proxy.connection.login_relay import (
+    CONFIRM_SECONDS,
+    CONFIRMATION,
+    LoginRelay,
+    confirmation_error,
+)
 from proxy.connection.long_requests import changed_in_steps
 from proxy.connection.long_work import IN_MEMORY, LongWork
 from proxy.connection.pipe import RequestPipe
@@ -49,9 +59,11 @@ from proxy.connection.verdicts import (
     Answer,
     Ask,
     ClientNamed,
+    Confirm,
     Expired,
     Forward,
     NeedMemory,
+    Relay,
     SessionChanged,
     Verdict,
     Wait,
@@ -59,10 +71,12 @@ from proxy.connection.verdicts import (
 )
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import LongTask, Steps
-from proxy.wire.apis import METADATA
+from proxy.wire.apis import API_VERSIONS, METADATA
 from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Send, Step
+from sasl.mechanism import FailureReason
+from sasl.relayed import RelayedSession
 from sasl.session import Session
-from sasl.states import Authenticated, Authenticating, Enforcement, Failed
+from sasl.states import Authenticated, Authenticating, Channel, Enforcement, Failed
 
 if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
@@ -99,6 +113,7 @@ class Connection:
         "holds",
         "inflight",
         "life",
+        "login_relay",
         "long_work",
         "observer",
         "peer_host",
@@ -128,7 +143,11 @@ class Connection:
         self.connection_id = connection_id
         self.peer_host = peer_host
         self.rules, self.target = rules, target
-        self.session = Session(rules.mechanisms, rules.terms)
+        self.session: Session | RelayedSession = (
+            Session(rules.mechanisms, rules.terms)
+            if rules.relays is None
+            else RelayedSession(rules.relays, rules.terms, peer_host)
+        )
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
         self.pipe = RequestPipe(self.inflight, rules.request_max_bytes)
@@ -140,6 +159,8 @@ class Connection:
         """Applies quotas; None: the client has none."""
         self.upstream_login = UpstreamLogin(self.inflight) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
+        self.login_relay = None if rules.relays is None else LoginRelay()
+        """The client's login on its way to the broker; None: the proxy ends logins itself."""
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         self.life: int = Life.SERVING
@@ -253,7 +274,7 @@ class Connection:
         elif isinstance(verdict, Close):
             self._close(verdict, now)
         elif isinstance(verdict, SessionChanged):
-            self._session_changed(verdict.frame, now)
+            self._session_changed(verdict, now)
         else:
             self._carry_out_rarely(verdict, now)
 
@@ -270,6 +291,10 @@ class Connection:
             self._expired(verdict.api_key, now)
         elif isinstance(verdict, ClientNamed):
             self._meter()
+        elif isinstance(verdict, Relay):
+            self._relay_login(verdict, now)
+        elif isinstance(verdict, Confirm):
+            self._confirm_login(now)
 
     def _go_on(self, result: Any, now: float) -> None:
         """Have a request judged on that waited for `result`."""
@@ -302,30 +327,35 @@ class Connection:
         if self.inflight.owes_much:
             self.hold(PauseReason.IN_FLIGHT)
 
-    def _ask(self, question: Question, frame: bytes) -> None:
-        """Ask the broker something on behalf of the proxy, behind what was forwarded."""
+    def _ask(self, question: Question, frame: bytes, correlation_id: int = ASKED_ID) -> None:
+        """Ask the broker something whose answer the proxy takes, behind what was forwarded."""
         self.pipe.write(frame)
-        self.inflight.ask(question)
+        self.inflight.ask(question, correlation_id)
 
     # The session
 
     def admit(self, principal: str, now: float) -> None:
         """Know a client without SASL: by what its listener is, or by its certificate."""
+        assert isinstance(self.session, Session)
         session = self.session.admit(principal, now)
         self.requests.relaying = self.requests.nameless = True
         self._authenticated(session, now)
 
-    def _session_changed(self, frame: bytes | None, now: float) -> None:
+    def _session_changed(self, change: SessionChanged, now: float) -> None:
         """Answer a request of SASL, and take notice of where the session stands now."""
         state = self.session.state
         if isinstance(state, Failed):
             self.observer.authentication_failed(self, state, now)
             reason = CloseReason.AUTHENTICATION_FAILED
-            delay = self.rules.failed_authentication_delay
-            self._close(Close(reason=reason, delay=delay, farewell=frame), now)
+            delay = 0.0 if change.is_relayed else self.rules.failed_authentication_delay
+            self._close(Close(reason=reason, delay=delay, farewell=change.frame), now)
             return
-        if frame is not None:
-            self._send(frame)
+        if change.frame is not None:
+            self._send(change.frame)
+        if isinstance(self.session, RelayedSession):
+            self.requests.is_unconfirmed = self.session.is_unconfirmed
+            if change.confirms:
+                self._confirm_login(now)
         was_relaying = self.requests.relaying
         self.requests.relaying = isinstance(state, Authenticated)
         if isinstance(state, Authenticated) and not was_relaying:
@@ -337,8 +367,12 @@ class Connection:
         if not session.reauthentications:
             self._judge_by(session.principal)
             self.commands.append(CountAuthenticated())
+        elif self.login_relay is not None:
+            self._judge_by(session.principal)  # another one, if it is opaque
         self._meter()
         self.observer.authenticated(self, session, now)
+        if self.login_relay is not None and self.login_relay.to_side is not None:
+            self._end_side(self.login_relay, now)
 
     def _expired(self, api_key: int, now: float) -> None:
         """An expired session is used."""
@@ -347,6 +381,135 @@ class Connection:
         self.observer.expired(self, session, api_key, now)
         if session.enforcement is Enforcement.ENFORCE:
             self.end(CloseReason.EXPIRED, now)
+
+    # A login that is relayed
+
+    def _relay_login(self, relay: Relay, now: float) -> None:
+        """Send a message of a login to the broker, whose answer `_relay_answered` takes."""
+        login = self.login_relay
+        assert login is not None
+        self.hold(PauseReason.LOGIN)
+        if relay.channel is Channel.SIDE:
+            if login.to_side is not None:
+                login.ask_aside(relay.frame, relay.correlation_id)
+                return
+            login.unsent = relay
+            login.ends_at = now + self.rules.authentication_timeout
+            self.commands.append(WakeAt(login.ends_at))
+            self.commands.append(OpenSideConnection(min(login.ends_at, self.stages.expires_at)))
+        elif self.pipe.to_broker is None:
+            login.unsent = relay
+            self.commands.append(ConnectToBroker())
+        else:
+            self._relay_here(relay)
+
+    def _relay_here(self, relay: Relay) -> None:
+        raw = relay.correlation_id is None
+        question = Question(relay.api_key, relay.api_version, self._relay_answered, is_raw=raw)
+        self._ask(question, relay.frame, relay.correlation_id or 0)
+
+    def _relay_answered(self, content: bytes, now: float) -> None:
+        """The broker answered a message of a login. Raises BrokerFault."""
+        self._carry_out(self.authentication.relayed(content, now), now)
+        self._relay_goes_on(now)
+
+    def _relay_goes_on(self, now: float) -> None:
+        login = self.login_relay
+        assert login is not None
+        if not (login.is_moving or login.is_confirming):
+            self.release(PauseReason.LOGIN, now)
+
+    def _confirm_login(self, now: float) -> None:
+        """Ask the broker whether a login is complete."""
+        login = self.login_relay
+        assert login is not None
+        self.hold(PauseReason.LOGIN)
+        login.is_confirming = True
+        login.ends_at = min(login.ends_at, now + CONFIRM_SECONDS)
+        self.commands.append(WakeAt(login.ends_at))
+        if login.to_side is not None:
+            login.ask_aside(CONFIRMATION, 0)
+        else:
+            self._ask(Question(API_VERSIONS, 0, self._confirmed), CONFIRMATION)
+
+    def _confirmed(self, content: bytes, now: float) -> None:
+        login = self.login_relay
+        assert login is not None
+        assert isinstance(self.session, RelayedSession)
+        login.is_confirming = False
+        if login.to_side is None:
+            login.ends_at = inf
+        self.session.confirmed(confirmation_error(content), now)
+        self._session_changed(SessionChanged(None), now)
+        self._relay_goes_on(now)
+
+    def side_connected(self, to_side: Callable[[Bytes], None], now: float) -> None:
+        """The side connection is there; send it what waited."""
+        login = self.login_relay
+        assert login is not None
+        relay, login.unsent, login.to_side = login.unsent, None, to_side
+        if relay is None:
+            self._relay_failed(FailureReason.TIMEOUT, now)
+            return
+        login.ask_aside(relay.frame, relay.correlation_id)
+
+    def side_bytes(self, data: Bytes, now: float) -> None:
+        """Take what was read from the side connection."""
+        login = self.login_relay
+        assert login is not None
+        if login.to_side is None:
+            return  # it is being closed
+        self.active_at = now
+        try:
+            content = login.side_answer(data)
+            if content is not None and login.is_confirming:
+                self._confirmed(content, now)
+            elif content is not None:
+                self._relay_answered(content, now)
+        except BrokerFault:
+            self._relay_failed(FailureReason.BROKER_FAULT, now)
+
+    def side_closed(self, now: float) -> None:
+        """The broker closed the side connection before the re-authentication was over."""
+        if self.login_relay is not None and self.login_relay.to_side is not None:
+            self._relay_failed(FailureReason.REFUSED_BY_BROKER, now)
+
+    def side_unreachable(self, now: float) -> None:
+        """The side connection could not be opened in time."""
+        self._relay_failed(FailureReason.BROKER_UNAVAILABLE, now)
+
+    def _relay_failed(self, reason: FailureReason, now: float) -> None:
+        """A relayed login came to no end: there is no session, and so no connection."""
+        assert isinstance(self.session, RelayedSession)
+        if self.closed:
+            return
+        self.session.abandon(reason)
+        assert isinstance(self.session.state, Failed)
+        self.observer.authentication_failed(self, self.session.state, now)
+        self.finish(CloseReason.AUTHENTICATION_FAILED, now)
+
+    def _end_side(self, login: LoginRelay, now: float) -> None:
+        """A re-authentication succeeded: end its side connection, or have requests move to it."""
+        assert isinstance(self.session, RelayedSession)
+        if self.session.moves:
+            login.is_moving = True
+            self.hold(PauseReason.LOGIN)
+            self._move_if_settled(login, now)
+        else:
+            login.end_side()
+            self.commands.append(CloseSideConnection())
+
+    def _move_if_settled(self, login: LoginRelay, now: float) -> None:
+        """Move requests to the side connection if those in flight are answered."""
+        if not self.responses.settled or self.holds & PauseReason.BROKER_FULL:
+            return
+        assert isinstance(self.session, RelayedSession)
+        self.pipe.flush()
+        self.pipe.to_broker = login.to_side
+        login.end_side()
+        self.session.moved()
+        self.commands.append(MoveToSideConnection())
+        self.release(PauseReason.LOGIN, now)
 
     def keys_refreshed(self, now: float) -> None:
         """The search for newer keys is over, whatever it found."""
@@ -439,6 +602,10 @@ class Connection:
         if self.upstream_login is not None:
             self.hold(PauseReason.LOGIN)
             self.commands.append(GetIdentity())
+        login = self.login_relay
+        if login is not None and login.unsent is not None:
+            relay, login.unsent = login.unsent, None
+            self._relay_here(relay)
         self.release(PauseReason.NO_BROKER, now)
 
     def broker_bytes(self, data: Bytes, now: float) -> None:
@@ -464,6 +631,8 @@ class Connection:
         self._limit(now)
         if self.holds & PauseReason.IN_FLIGHT and self.inflight.owes_little:
             self.release(PauseReason.IN_FLIGHT, now)
+        if self.login_relay is not None and self.login_relay.is_moving:
+            self._move_if_settled(self.login_relay, now)
         self.end_if_settled(now)
 
     def _response_changed(self, content: bytes | BrokerFault, now: float) -> None:
@@ -591,6 +760,8 @@ class Connection:
             self.hold(PauseReason.BROKER_FULL)
         else:
             self.release(PauseReason.BROKER_FULL, now)
+            if self.login_relay is not None and self.login_relay.is_moving:
+                self._move_if_settled(self.login_relay, now)
 
     def client_full(self, full: bool, now: float) -> None:
         """The client does not take more bytes for now, or takes them again."""
@@ -636,6 +807,8 @@ class Connection:
             deadline = min(deadline, self.throttling.used.held_until)
         if self.upstream_login is not None:
             deadline = min(deadline, self.upstream_login.looks_at)
+        if self.login_relay is not None:
+            deadline = min(deadline, self.login_relay.ends_at)
         return deadline
 
     @property
@@ -645,7 +818,10 @@ class Connection:
         idle = max(self.active_at, waited) + self.rules.max_idle
         if self.authentication.ever_succeeded:
             return idle
-        return min(idle, self.connected_at + self.rules.authentication_timeout)
+        ends_at = self.connected_at + self.rules.authentication_timeout
+        if self.login_relay is not None and self.login_relay.is_confirming:
+            ends_at = max(ends_at, self.login_relay.ends_at)
+        return min(idle, ends_at)
 
     def timer(self, now: float) -> None:
         """Close what is silent for too long or does not authenticate; end a throttling."""
@@ -658,6 +834,8 @@ class Connection:
                 self.upstream_login.check_patience(now, client_is_full=self.client_is_full)
             except LoginError as error:
                 self.login_failed(error, now)
+        if self.login_relay is not None and now >= self.login_relay.ends_at:
+            self._relay_failed(FailureReason.TIMEOUT, now)
         if self.life != Life.CLOSED and now >= self._silence_ends_at:
             self._end_silence(now)
 
@@ -665,6 +843,9 @@ class Connection:
         if self.authentication.ever_succeeded:
             near = self._end
             self.finish(CloseReason.IDLE if near is None else near.reason, now)
+            return
+        if self.requests.is_unconfirmed and not self.holds:
+            self._confirm_login(now)
             return
         if isinstance(self.session.state, Authenticating):
             self.session.abandon()
@@ -697,6 +878,8 @@ class Connection:
         login = self.upstream_login
         if login is not None and login.is_under_way and not self.closed:
             self.login_failed(LoginError("it closed the connection instead of answering"), now)
+        if isinstance(self.session, RelayedSession) and self.session.is_awaited and not self.closed:
+            self._relay_failed(FailureReason.REFUSED_BY_BROKER, now)
         self.finish(CloseReason.BROKER_CLOSED, now)
 
     def broker_unreachable(self, now: float) -> None:
@@ -753,6 +936,8 @@ class Connection:
         self.requests.hold()
         self.requests.rest = self.responses.rest = b""
         self.requests.gathered = None
+        if self.login_relay is not None:
+            self.login_relay.end_side()
         self.stages.drop()
         self.pipe.forget()
         self.inflight.clear()

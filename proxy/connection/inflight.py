@@ -7,8 +7,8 @@ Laws:
 - Responses leave in the order of their requests, whoever answers: what is owed at the head of the
   queue is the next that leaves.
 - An entry is a correlation id and one of four: a `Route`, whose response the broker owes; an
-  `Amendment` in its place, where this one response is changed; a `Question` of the proxy's own; an
-  `Answer` of the proxy's own that waits for those before it. There is no fifth.
+  `Amendment` in its place, where this one response is changed; a `Question`, whose answer the proxy
+  takes; an `Answer` of the proxy's own that waits for those before it. There is no fifth.
 """
 
 from collections.abc import Callable
@@ -37,14 +37,19 @@ def _not_passed_on(_content: bytes) -> bytes:
 
 
 class Question(Route):
-    """Stands for a request of the proxy's own; the client is sent nothing of its answer."""
+    """Stands for a request of the proxy's own, or of a relayed login; the proxy takes the answer,
+    and nothing of it is passed on by itself."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("is_raw", "taken")
 
-    def __init__(self, api_key: int, api_version: int, taken: Taken) -> None:
+    def __init__(
+        self, api_key: int, api_version: int, taken: Taken, *, is_raw: bool = False
+    ) -> None:
         super().__init__(api_key, api_version, transform=_not_passed_on)
         self.taken = taken
         """Function that takes the answer."""
+        self.is_raw = is_raw
+        """True if the answer has no header, not even a correlation id: it answers a raw token."""
 
 
 class Answer(Route):
@@ -81,9 +86,9 @@ class InFlight:
             self._kept_bytes += route.keeps
         self.queue.append((correlation_id, route))
 
-    def ask(self, question: Question) -> None:
-        """A request of the proxy's own was written."""
-        self.queue.append((ASKED_ID, question))
+    def ask(self, question: Question, correlation_id: int = ASKED_ID) -> None:
+        """A request whose answer the proxy takes was written."""
+        self.queue.append((correlation_id, question))
 
     def answer(self, frame: bytes) -> None:
         """The proxy answers a request itself, and others before it are not answered yet."""

@@ -10,6 +10,7 @@ from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.api_versions import ApiVersionsAnswers
 from sasl.mechanism import Mechanism
+from sasl.relayed import RelaySettings
 from sasl.states import Authenticated, Failed, Terms
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class ConnectionRules:
     """Seconds before the answer to a failed authentication, and the close."""
     quotas: ConnectionQuotas | None = None
     """Quotas of clients; None: there are none."""
+    relays: RelaySettings | None = None
+    """How logins are relayed to the broker; None: the proxy ends them itself."""
     logs_in: bool = False
     """True if brokers want a login of the proxy's own."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)

@@ -38,12 +38,22 @@ from proxy.connection.life import PauseReason
 from proxy.connection.long_work import LongWork
 from proxy.connection.pipe import RequestPipe
 from proxy.connection.stages import TO_ANSWER, Gather, Stages
-from proxy.connection.verdicts import Change, ClientNamed, Forward, NeedMemory, Verdict, Wait
+from proxy.connection.verdicts import (
+    Change,
+    ClientNamed,
+    Confirm,
+    Forward,
+    NeedMemory,
+    Verdict,
+    Wait,
+)
 from proxy.scheduling.memory_budget import LONG_BYTES, LONG_BYTES_UNAUTHENTICATED
 from proxy.wire.apis import PRODUCE
 from proxy.wire.request import kept_characters
+from sasl.messages import SASL_AUTHENTICATE
 
 CLIENT_NAMED: Final = ClientNamed()
+CONFIRM: Final = Confirm()
 
 Gathered = tuple[bytearray, int, Gather]
 """The part of a frame that is here, its size, and what is done with the whole."""
@@ -63,6 +73,7 @@ class Requests:
         "_unrecognised_at",
         "gathered",
         "held",
+        "is_unconfirmed",
         "nameless",
         "position",
         "relaying",
@@ -96,6 +107,9 @@ class Requests:
         """Bytes that could not be handled yet; they come before the next read."""
         self.relaying = False
         """True if a session is authenticated and no re-authentication is under way."""
+        self.is_unconfirmed = False
+        """True if a login may be complete, of which the broker is asked before anything but a token
+        is dealt with."""
         self.nameless = False
         """True if the first request with a client id names it: no login has."""
         self.renew_at = inf
@@ -209,9 +223,7 @@ class Requests:
             return None
         (size,) = SIZE.unpack_from(data, pos)
         if not self.relaying:
-            if not 0 <= size <= self._rules.sasl_max_receive_size:
-                return _impossible(size, self._rules.sasl_max_receive_size)
-            return self._take_whole(data, pos, size, TO_ANSWER, now)
+            return self._look_before_session(data, pos, end, size, now)
         if not MIN_REQUEST <= size <= self._pipe.max_bytes:
             return _impossible(size, self._pipe.max_bytes)
         if end - pos < REQUEST_HEAD.size:
@@ -230,6 +242,19 @@ class Requests:
             self.position += pos
             return fault
         return look
+
+    def _look_before_session(
+        self, data: Bytes, pos: int, end: int, size: int, now: float
+    ) -> Verdict | None:
+        """Deal with a frame while there is no session, or one is being renewed."""
+        if self.is_unconfirmed and size >= MIN_REQUEST:
+            if end - pos < REQUEST_HEAD.size:
+                return None
+            if REQUEST_HEAD.unpack_from(data, pos)[1] >> 16 != SASL_AUTHENTICATE:
+                return CONFIRM
+        if not 0 <= size <= self._rules.sasl_max_receive_size:
+            return _impossible(size, self._rules.sasl_max_receive_size)
+        return self._take_whole(data, pos, size, TO_ANSWER, now)
 
     def _skips_client_id(self, data: Bytes, pos: int, size: int) -> bool:
         """Return whether a request has no client id, or one that is not for us to refuse."""

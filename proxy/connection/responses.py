@@ -133,10 +133,12 @@ class Responses:
 
     def _rewrite(self, data: Bytes, pos: int, end: int, now: float) -> int:
         """Take the response at `pos`, which the pipe left; return `pos` for want of bytes."""
+        owed = self.inflight.next
+        if owed is not None and isinstance(owed[1], Question) and owed[1].is_raw:
+            return self._take_raw(owed[1], data, pos, end, now)
         if end - pos < RESPONSE_HEAD.size:
             return pos
         size, correlation_id = RESPONSE_HEAD.unpack_from(data, pos)
-        owed = self.inflight.next
         if owed is None:
             raise BrokerFault("a response that nobody asked for")
         expected, route = owed
@@ -164,6 +166,18 @@ class Responses:
         after = min(begin + size, end)
         self._gathered = bytearray(), size, route
         return self._gather(self._gathered, data, begin, after, now)
+
+    def _take_raw(self, question: Question, data: Bytes, pos: int, end: int, now: float) -> int:
+        """Take the answer to a raw token, which may be empty; return `pos` for want of bytes."""
+        if end - pos < SIZE.size:
+            return pos
+        (size,) = SIZE.unpack_from(data, pos)
+        if not 0 <= size <= MAX_RESPONSE_BYTES:
+            raise BrokerFault("an answer to a login of an impossible size")
+        self.inflight.pop()
+        begin = pos + SIZE.size
+        self._gathered = bytearray(), size, question
+        return self._gather(self._gathered, data, begin, min(begin + size, end), now)
 
     def _metered(self, throttle: Throttle, route: Route, size: int, now: float) -> Route:
         """Count a Fetch, and have its response announce what follows."""

@@ -13,6 +13,8 @@ from proxy.connection.fingerprints import Basis
 from proxy.connection.frames import Route
 from proxy.scheduling.steps import Steps
 from proxy.wire.request import Request
+from sasl.messages import SASL_AUTHENTICATE
+from sasl.states import Channel
 
 
 @final
@@ -68,11 +70,38 @@ class Answer:
 class SessionChanged:
     """The SASL session took a step: it says what follows."""
 
-    __slots__ = ("frame",)
+    __slots__ = ("confirms", "frame", "is_relayed")
 
-    def __init__(self, frame: bytes | None) -> None:
+    def __init__(
+        self, frame: bytes | None, *, confirms: bool = False, is_relayed: bool = False
+    ) -> None:
         self.frame: Final = frame
         """Answer to the client; None: there is none."""
+        self.confirms: Final = confirms
+        """True if the broker is to be asked at once whether the login is complete."""
+        self.is_relayed: Final = is_relayed
+        """True if the broker has decided, and delayed its answer to a failure itself."""
+
+
+@final
+class Relay:
+    """A message of a login is sent to the broker, whose answer decides what follows."""
+
+    __slots__ = ("api_key", "api_version", "channel", "correlation_id", "frame")
+
+    def __init__(self, channel: Channel, frame: bytes, request: Request | None) -> None:
+        """`request` is None for a raw token."""
+        self.channel: Final = channel
+        self.frame: Final = frame
+        self.correlation_id: Final = None if request is None else request.correlation_id
+        """Correlation id that the answer has; None: it has no header, to a raw token."""
+        self.api_key: Final = SASL_AUTHENTICATE if request is None else request.api_key
+        self.api_version: Final = 0 if request is None else request.api_version
+
+
+@final
+class Confirm:
+    """The broker is asked whether a login is complete; then the same request is looked at again."""
 
 
 @final
@@ -145,6 +174,8 @@ Verdict = (
     | Change
     | Answer
     | SessionChanged
+    | Relay
+    | Confirm
     | ClientNamed
     | Expired
     | NeedMemory

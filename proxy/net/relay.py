@@ -23,7 +23,9 @@ from proxy.connection.commands import (
     AwaitMemory,
     Close,
     CloseReason,
+    CloseSideConnection,
     Command,
+    MoveToSideConnection,
     PauseBroker,
     PauseClient,
     ResumeBroker,
@@ -135,7 +137,7 @@ class _Side(asyncio.Protocol):
 class ClientSide(_Side):
     """Client's half of a relayed connection, which owns the broker's half."""
 
-    __slots__ = ("_broker", "_shell", "_timer", "_wakes_at", "connection")
+    __slots__ = ("_broker", "_shell", "_side", "_timer", "_wakes_at", "connection", "dialled")
 
     def __init__(self, shell: RelayHost) -> None:
         super().__init__(shell)
@@ -145,6 +147,10 @@ class ClientSide(_Side):
         """Time at which `_timer` is due, in monotonic seconds."""
         self._broker: BrokerSide | None = None
         """The broker's half; None: there is no upstream connection yet."""
+        self._side: BrokerSide | None = None
+        """The connection of a re-authentication; None: there is none."""
+        self.dialled = ("", 0)
+        """Host and port to which the broker's half was connected."""
         self.connection: Connection | None = None
         """The state of the connection; None: the client was refused."""
 
@@ -207,8 +213,7 @@ class ClientSide(_Side):
         if self.connection is None:
             return
         self.call(Connection.client_closed)
-        if self._broker is not None:
-            self._broker.close()
+        self._close_brokers()
         self._shell.closed(self)
 
     # From the worker
@@ -221,6 +226,28 @@ class ClientSide(_Side):
             return
         self._broker = broker
         self.call(lambda connection, now: connection.broker_connected(broker.write, now))
+
+    @property
+    def broker_address(self) -> tuple[str, int] | None:
+        """Address and port of the broker's half; None: it is not open."""
+        return None if self._broker is None else self._broker.address
+
+    def side_connected(self, side: "BrokerSide") -> None:
+        """Take over the connection of a re-authentication, which is open."""
+        assert self.connection is not None
+        if self.connection.closed:
+            side.close()
+            return
+        self._side = side
+        self.call(lambda connection, now: connection.side_connected(side.write, now))
+
+    def is_served_by(self, broker: "BrokerSide") -> bool:
+        """Return whether requests go to this half."""
+        return self._broker is broker
+
+    def is_renewed_by(self, side: "BrokerSide") -> bool:
+        """Return whether a re-authentication goes to this half."""
+        return self._side is side
 
     def handshake_failed(self) -> None:
         """Close the connection of a client whose TLS handshake failed."""
@@ -272,6 +299,9 @@ class ClientSide(_Side):
                 case PauseBroker() | ResumeBroker():
                     if self._broker is not None:
                         self._broker.read(isinstance(command, ResumeBroker))
+                case CloseSideConnection() | MoveToSideConnection():
+                    self._end_side(moves=isinstance(command, MoveToSideConnection))
+                    self._shell.carry_out(self, command)
                 case AwaitMemory(size):
                     self.connection.await_memory(size, self._call_later)
                 case Close():
@@ -299,11 +329,23 @@ class ClientSide(_Side):
         self.call(Connection.timer)
         self._arm()
 
+    def _end_side(self, *, moves: bool) -> None:
+        """Close the connection of a re-authentication, or have it take the broker's place."""
+        side, self._side = self._side, None
+        if moves:
+            side, self._broker = self._broker, side
+        if side is not None:
+            side.close()
+
+    def _close_brokers(self) -> None:
+        for side in (self._broker, self._side):
+            if side is not None:
+                side.close()
+
     def _close(self, close: Close) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._broker is not None:
-            self._broker.close()
+        self._close_brokers()
         if close.delay:
             self._loop.call_later(close.delay, self._close_with, close.farewell)
         else:
@@ -333,6 +375,13 @@ class BrokerSide(_Side):
         self._client.broker_connected(self)
 
     @property
+    def address(self) -> tuple[str, int] | None:
+        """Address and port of the broker; None: the connection is closed."""
+        assert self._transport is not None
+        peer = self._transport.get_extra_info("peername")
+        return None if peer is None else (str(peer[0]), int(peer[1]))
+
+    @property
     def peer_has_unsent(self) -> bool:
         """True if bytes of the broker wait to be sent to the client."""
         return self._client.has_unsent
@@ -354,16 +403,44 @@ class BrokerSide(_Side):
 
     def pause_writing(self) -> None:
         """Handle a broker that does not read fast enough."""
-        self._client.call(lambda connection, now: connection.broker_full(True, now))
+        if self._client.is_served_by(self):
+            self._client.call(lambda connection, now: connection.broker_full(True, now))
 
     def resume_writing(self) -> None:
         """Handle a broker that reads again."""
-        self._client.call(lambda connection, now: connection.broker_full(False, now))
+        if self._client.is_served_by(self):
+            self._client.call(lambda connection, now: connection.broker_full(False, now))
 
     def eof_received(self) -> bool:
         """Close at the end of what the broker sends."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Handle the end of the upstream connection."""
-        self._client.call(Connection.broker_closed)
+        """Handle the end of the upstream connection, unless another has taken its place."""
+        if self._client.is_served_by(self):
+            self._client.call(Connection.broker_closed)
+
+
+class SideConnection(BrokerSide):
+    """Upstream connection of one re-authentication; it may take the place of the broker's half."""
+
+    __slots__ = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Hand the open connection to the client's half."""
+        _Side.connection_made(self, transport)
+        self._client.side_connected(self)
+
+    def data_received(self, data: Bytes) -> None:
+        """Feed the connection bytes of the broker: of a login, or of requests."""
+        if self._client.is_served_by(self):
+            super().data_received(data)
+        elif self._client.is_renewed_by(self):
+            self._client.call(lambda connection, now: connection.side_bytes(data, now))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the end of the connection."""
+        if self._client.is_renewed_by(self):
+            self._client.call(Connection.side_closed)
+        else:
+            super().connection_lost(exc)

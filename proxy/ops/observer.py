@@ -107,9 +107,10 @@ class SessionObserver:
         grant = Grant(
             principal=session.principal,
             session_lifetime_ms=session.session_lifetime_ms,
-            announced_lifetime_ms=session.session_lifetime_ms if session.lifetime_announced else 0,
+            announced_lifetime_ms=session.announced_lifetime_ms,
             credential_lifetime_ms=session.credential_lifetime_ms,
             latency=session.latency,
+            authenticator=str(session.authenticator),
         )
         for line in history.authenticated(grant, usage(connection), now):
             self._emit(line)

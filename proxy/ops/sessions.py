@@ -104,7 +104,7 @@ class Sessions:
             "enforcement": settings.enforcement_in_effect().value,
             "overrides": len(settings.reauth_overrides),
             "max_reauth_ms": settings.connections_max_reauth_ms,
-            "mechanisms": list(settings.sasl_enabled_mechanisms),
+            "mechanisms": list(settings.sasl_enabled_mechanisms) or _unnamed(settings),
             "connections": len(listener.clients),
             "max_connections": listener.max_connections,
         }
@@ -148,6 +148,11 @@ class Sessions:
         clients = iter([client for listener in listeners for client in listener.clients])
         while some := list(islice(clients, size)):
             yield some
+
+
+def _unnamed(settings: config.Listener) -> list[str]:
+    """Return what stands for the mechanisms of a listener that names none."""
+    return ["the brokers'"] if settings.relays_logins else []
 
 
 def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: float) -> int:

@@ -35,6 +35,9 @@ class Access:
     """The source of the TLS context; None: connections are without TLS."""
     identity: UpstreamIdentity | None = None
     """The identity of the login to brokers; None: there is no login."""
+    clients_log_in: bool = False
+    """True if brokers expect a login that the proxy does not have: its clients log in themselves
+    (`sasl.termination: broker`), and it asks brokers only what they answer before a login."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -54,7 +57,8 @@ def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
     return Access(
         timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
         tls=tls,
-        identity=_identity(settings) if settings.sasl else None,
+        identity=_identity(settings) if settings.sasl_mechanism is not None else None,
+        clients_log_in=settings.sasl and settings.sasl_mechanism is None,
     )
 
 

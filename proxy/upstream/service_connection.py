@@ -44,8 +44,10 @@ Answer = TypeVar("Answer")
 
 
 async def fetch_api_versions(host: str, port: int, access: Access) -> UpstreamVersions:
-    """Query a broker's API versions, and check that it accepts the proxy. Raises BrokerFault."""
-    question = _offered if access.identity is not None else _offered_without_login
+    """Query a broker's API versions, and check that it accepts the proxy, unless clients log in
+    themselves. Raises BrokerFault."""
+    is_checked = access.identity is not None or access.clients_log_in
+    question = _offered if is_checked else _offered_without_login
     return await ask(host, port, access, question)
 
 

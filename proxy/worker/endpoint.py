@@ -5,25 +5,28 @@ import logging
 import ssl
 from collections.abc import Callable
 from time import monotonic
-from typing import cast
+from typing import Final, cast
 
 from proxy.config.tls import SecurityProtocol
 from proxy.connection.commands import (
     AnswerFromStore,
     AwaitTurn,
     CloseReason,
+    CloseSideConnection,
     Command,
     ConnectToBroker,
     CountAuthenticated,
     DeriveKeys,
     GetIdentity,
+    MoveToSideConnection,
+    OpenSideConnection,
     RefreshKeys,
     RunLongTask,
 )
 from proxy.connection.connection import Connection
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
-from proxy.net.relay import BrokerSide, ClientSide, NotServed
+from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
@@ -32,7 +35,13 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
+from proxy.worker.login_slots import LoginSlots
 from sasl.login import LoginError
+
+FIRST_RETRY: Final = 0.1
+"""First pause in seconds after a side connection could not be opened (`retry.backoff.ms`)."""
+MAX_RETRY: Final = 1.0
+"""Longest pause in seconds (`retry.backoff.max.ms`)."""
 
 log = logging.getLogger(__name__)
 
@@ -146,19 +155,23 @@ class Endpoint:
         """Forget a client whose connection has ended."""
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
+        if self._listener.relays_logins and client.connection is not None:
+            logins, renewals = self._slots(client.connection)
+            logins.release(client)
+            renewals.release(client)
         self._listener.ended()
 
     def carry_out(self, client: ClientSide, command: Command) -> None:
         """Carry out a command that needs the listener, or services of the worker."""
         match command:
             case CountAuthenticated():
-                self._listener.open_connections.authenticated(client)
+                self._authenticated(client)
             case AwaitTurn():
                 assert client.connection is not None
                 wait = self._services.work_queues.time_slices.wait
                 client.connection.await_turn(wait, client.call)
             case ConnectToBroker():
-                self._services.spawn(self._connect(client))
+                self._connect_in_turn(client)
             case RefreshKeys():
                 self._services.spawn(self._refresh_keys(client))
             case GetIdentity() | DeriveKeys():
@@ -167,38 +180,109 @@ class Endpoint:
                 self._services.spawn(self._consult(client, command))
             case RunLongTask(long_task):
                 self._services.spawn(self._run_long_task(client, long_task))
+            case OpenSideConnection() | CloseSideConnection() | MoveToSideConnection():
+                self._carry_out_aside(client, command)
             case _:
                 raise AssertionError(f"{command} is for the relay")
+
+    def _authenticated(self, client: ClientSide) -> None:
+        self._listener.open_connections.authenticated(client)
+        if self._listener.relays_logins:
+            assert client.connection is not None
+            self._slots(client.connection)[0].release(client)
 
     async def _connect(self, client: ClientSide) -> None:
         assert client.connection is not None
         broker = cast(BrokerView, client.connection.target).broker
+        client.dialled = broker.host, broker.port
         try:
-            async with asyncio.timeout(self._services.access.timeout_s):
-                await self._dial(client, broker.host, broker.port)
+            await self._dial(BrokerSide(client, self), broker.host, *client.dialled)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
             client.call(Connection.broker_unreachable)
 
-    async def _dial(self, client: ClientSide, host: str, port: int) -> None:
-        context = self._services.access.context
-        if context is None:
-            await self.loop.create_connection(lambda: BrokerSide(client, self), host, port)
-            return
+    async def _dial(self, side: BrokerSide, name: str, host: str, port: int) -> None:
+        """Connect to `host`, whose certificate must be for `name`, within the time for that."""
+        async with asyncio.timeout(self._services.access.timeout_s):
+            context = self._services.access.context
+            if context is None:
+                await self.loop.create_connection(lambda: side, host, port)
+            else:
+                await self._dial_by_tls(side, name, host, port, context)
+
+    async def _dial_by_tls(
+        self, side: BrokerSide, name: str, host: str, port: int, context: ssl.SSLContext
+    ) -> None:
         connected = self.loop.create_future()
         turns = self._services.work_queues.time_slices
         transport, _ = await self.loop.create_connection(
-            lambda: ClientTls(
-                BrokerSide(client, self), self.buffer, turns.wait, context, host, connected
-            ),
-            host,
-            port,
+            lambda: ClientTls(side, self.buffer, turns.wait, context, name, connected), host, port
         )
         try:
             await connected
         except BaseException:
             transport.abort()
             raise
+
+    # Logins that are relayed
+
+    def _slots(
+        self, connection: Connection
+    ) -> tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]:
+        return self._listener.login_slots(cast(BrokerView, connection.target).broker)
+
+    def _connect_in_turn(self, client: ClientSide) -> None:
+        """Open the upstream connection; that of an unauthenticated client when a slot is free."""
+        if not self._listener.relays_logins:
+            self._services.spawn(self._connect(client))
+            return
+        assert client.connection is not None
+        logins, _ = self._slots(client.connection)
+        logins.acquire(
+            client, client.peer_host, lambda: self._services.spawn(self._connect(client))
+        )
+
+    def _carry_out_aside(
+        self,
+        client: ClientSide,
+        command: OpenSideConnection | CloseSideConnection | MoveToSideConnection,
+    ) -> None:
+        """Open a connection for a re-authentication when a slot is free, or free the slot."""
+        assert client.connection is not None
+        _, renewals = self._slots(client.connection)
+        if not isinstance(command, OpenSideConnection):
+            renewals.release(client)
+            return
+        until, owner = command.until, client.connection.principal or ""
+        renewals.acquire(
+            client, owner, lambda: self._services.spawn(self._open_side(client, until))
+        )
+
+    async def _open_side(self, client: ClientSide, until: float) -> None:
+        """Open a connection to the address that the client's own upstream connection has."""
+        connection = client.connection
+        assert connection is not None
+        broker = cast(BrokerView, connection.target).broker
+        pause = FIRST_RETRY
+        while not connection.closed:
+            address = client.broker_address
+            if address is None:  # it ends
+                return
+            if client.dialled != (broker.host, broker.port):  # another node is there now
+                client.call(Connection.side_unreachable)
+                return
+            host, port = address
+            try:
+                await self._dial(SideConnection(client, self), broker.host, host, port)
+            except OSError as error:
+                self._listener.observer.unreachable(broker, handshake_error(error))
+            else:
+                return
+            if monotonic() + pause >= until:
+                client.call(Connection.side_unreachable)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_RETRY)
 
     async def _refresh_keys(self, client: ClientSide) -> None:
         if self._listener.keys is not None:

@@ -17,6 +17,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
 from proxy.principals.mapping import PrincipalMapping
+from proxy.principals.opaque import OpaqueNames
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import DiscoveredBroker
@@ -26,6 +27,7 @@ from proxy.upstream.access import Access
 from proxy.wire.apis import APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
+from proxy.worker.login_slots import LoginSlots
 from proxy.worker.quota_service import QuotaService
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
@@ -33,6 +35,7 @@ from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
+from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
 from sasl.states import Enforcement, Terms
 
@@ -42,6 +45,9 @@ SHARE_OF_WAITING: Final = 10
 """Divisor of `max.connections` for delayed refusals: one connection in so many may be kept unserved
 because its address connects too often; further ones are closed at once, or one address could use up
 the limit."""
+
+
+_LoginSlots = tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]
 
 
 class WorkerServices(Protocol):
@@ -101,6 +107,9 @@ class Listener:
         """The security protocol as of the start: no reload changes it."""
         self.sasl = settings.sasl
         """True if clients authenticate by SASL."""
+        self.relays_logins = settings.relays_logins
+        """True if brokers authenticate the clients, and their logins are relayed."""
+        self._login_slots: dict[DiscoveredBroker, _LoginSlots] = {}
         self._mechanism_names = settings.sasl_enabled_mechanisms
         """The mechanisms as of the start: a reload cannot load keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
@@ -160,7 +169,9 @@ class Listener:
         self.settings = settings
         self._policy = settings.enforcement_policy()
         self._mechanisms.update(
-            (name, self._mechanism(name, settings)) for name in self._mechanism_names
+            (name, self._mechanism(name, settings))
+            for name in self._mechanism_names
+            if not self.relays_logins
         )
         self.rules = ConnectionRules(
             listener=settings.name,
@@ -173,7 +184,8 @@ class Listener:
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
-            logs_in=self.services.access.identity is not None,
+            relays=_relay_settings(settings) if self.relays_logins else None,
+            logs_in=self.services.access.identity is not None and not self.relays_logins,
             memory=self.services.memory_budget,
             unauthenticated_memory=self._unauthenticated_memory,
         )
@@ -196,6 +208,17 @@ class Listener:
             resolve = None if self.gateway is None else self.gateway.resolve
             view = self.views[key] = BrokerView(broker, resolve, metered=self.quotas is not None)
         return view
+
+    def login_slots(self, broker: DiscoveredBroker) -> "_LoginSlots":
+        """Return the slots of first logins to a broker, and those of re-authentications aside."""
+        slots = self._login_slots.get(broker)
+        if slots is None:
+            settings, workers = self.settings, self.open_connections.workers
+            slots = self._login_slots[broker] = (
+                LoginSlots(max(1, settings.sasl_broker_max_logins // workers)),
+                LoginSlots(max(1, settings.sasl_broker_max_side_connections // workers)),
+            )
+        return slots
 
     def admit(self, connection: Evictable, address: str) -> CloseReason | None:
         """Count a connection, and evict another for it if need be; or return why it is refused."""
@@ -255,6 +278,14 @@ class Listener:
                 snapshot.count(registry.REQUESTS, route.requests, *labels)
                 snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
                 snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
+
+
+def _relay_settings(settings: config.Listener) -> RelaySettings:
+    return RelaySettings(
+        mechanisms=settings.sasl_enabled_mechanisms,
+        sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
+        opaque_principal=OpaqueNames(settings.sasl_broker_opaque_principal_mapping_rules).principal,
+    )
 
 
 def _token_settings(settings: config.Listener) -> OAuthBearerSettings:

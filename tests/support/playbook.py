@@ -16,11 +16,14 @@ from proxy.connection.commands import (
     AwaitTurn,
     Close,
     CloseReason,
+    CloseSideConnection,
     Command,
     ConnectToBroker,
     CountAuthenticated,
     DeriveKeys,
     GetIdentity,
+    MoveToSideConnection,
+    OpenSideConnection,
     PauseBroker,
     PauseClient,
     RefreshKeys,
@@ -50,6 +53,7 @@ from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
+from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
 from sasl.scram_client import ScramClientExchange
 from sasl.states import Authenticated, Enforcement, Failed
@@ -165,12 +169,13 @@ class Playbook:
         quotas: ConnectionQuotas | None = None,
         memory: MemoryBudget | None = None,
         logs_in: bool = False,
+        relays: RelaySettings | None = None,
     ) -> None:
         self.now = NOW
         self.log: list[str] = []
         self.recorder = Recorder(self.log)
         self.connects = connects
-        self.to_client, self.to_broker = bytearray(), bytearray()
+        self.to_client, self.to_broker, self.to_side = bytearray(), bytearray(), bytearray()
         """All bytes that ever left, for comparisons."""
         self.asked: dict[int, tuple[int, int]] = {}
         """API key and version by correlation id, so that answers can be read."""
@@ -191,7 +196,7 @@ class Playbook:
         self._sent = bytearray()
         self._unread = {"client": b"", "broker": b""}
         self._paused = {"client": False, "broker": False}
-        self._seen_by_client = self._seen_by_broker = 0
+        self._seen_by_client = self._seen_by_broker = self._seen_by_side = 0
         policy = EnforcementPolicy(
             enforcement=enforcement,
             max_reauth_ms=max_reauth_ms,
@@ -210,6 +215,7 @@ class Playbook:
             failed_authentication_delay=0.1,
             quotas=quotas,
             logs_in=logs_in,
+            relays=relays,
             memory=memory or MemoryBudget(),
         )
         self.connection = Connection(
@@ -258,6 +264,14 @@ class Playbook:
 
     def broker_connects(self) -> None:
         self.call(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
+
+    def side_connects(self) -> None:
+        self.call(lambda connection, now: connection.side_connected(self._write_to_side, now))
+
+    def side(self, *pieces: bytes) -> None:
+        """The broker sends bytes on the side connection, in one piece."""
+        data = b"".join(pieces)
+        self.call(lambda connection, now: connection.side_bytes(data, now))
 
     def run_long_tasks(self) -> None:
         """Do the long work that waits first."""
@@ -345,21 +359,35 @@ class Playbook:
                     self.broker_connects()
             case RefreshKeys():
                 self.log.append("seek keys")
-            case AnswerFromStore():
-                self.log.append(f"consult {name_of(command.request.api_key)}")
             case WakeAt(when):
                 self.wakes_at = when
             case CountAuthenticated():
                 pass
+            case OpenSideConnection() | CloseSideConnection() | MoveToSideConnection():
+                self._carry_out_aside(command)
             case Close():
                 self._close(command)
             case _:
                 self._work_long(command)
 
-    def _work_long(
-        self, command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys
+    def _carry_out_aside(
+        self, command: OpenSideConnection | CloseSideConnection | MoveToSideConnection
     ) -> None:
         match command:
+            case OpenSideConnection(until):
+                self.log.append(f"open side until {until - NOW:g}")
+            case CloseSideConnection():
+                self.log.append("close side")
+            case MoveToSideConnection():
+                self.log.append("move to side")
+
+    def _work_long(
+        self,
+        command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys | AnswerFromStore,
+    ) -> None:
+        match command:
+            case AnswerFromStore():
+                self.log.append(f"consult {name_of(command.request.api_key)}")
             case AwaitTurn():
                 self.connection.await_turn(self._wait, self.call)
             case GetIdentity() | DeriveKeys():
@@ -401,15 +429,27 @@ class Playbook:
 
     def _write_to_broker(self, data: bytes | memoryview) -> None:
         state = self.connection.session.state
-        assert isinstance(state, Authenticated), "nothing reaches the broker before that"
+        relays = self.rules.relays is not None
+        assert relays or isinstance(state, Authenticated), "nothing reaches the broker before that"
         self.to_broker += data
         while (frame := whole_frame(self.to_broker, self._seen_by_broker)) is not None:
             self._seen_by_broker += 4 + len(frame)
-            key, version, correlation_id = struct.unpack_from(">hhi", frame)
-            self.log.append(f"to broker: {name_of(key)} v{version} #{correlation_id}")
+            self.log.append(f"to broker: {self._read_by_broker(frame)}")
         if not self.broker_takes and not self._paused_by_broker():
             self.connection.broker_full(True, self.now)
             self.carry_out()
+
+    def _write_to_side(self, data: bytes | memoryview) -> None:
+        self.to_side += data
+        while (frame := whole_frame(self.to_side, self._seen_by_side)) is not None:
+            self._seen_by_side += 4 + len(frame)
+            self.log.append(f"to side: {self._read_by_broker(frame)}")
+
+    def _read_by_broker(self, frame: bytes) -> str:
+        if self.raw:
+            return f"raw {len(frame)} bytes"
+        key, version, correlation_id = struct.unpack_from(">hhi", frame)
+        return f"{name_of(key)} v{version} #{correlation_id}"
 
     def _paused_by_broker(self) -> bool:
         return bool(self.connection.holds & 4)

@@ -383,6 +383,19 @@ def _listener(name: str, port: int, max_reauth_ms: int, jwks: Path) -> dict[str,
     }
 
 
+def relaying_logins(config: dict[str, Any]) -> dict[str, Any]:
+    """The same configuration, but the brokers authenticate clients: no users, no keys, no login."""
+    own = ("sasl.enabled.mechanisms", *(key for key in _SESSIONS if "oauthbearer" in key))
+    left_out = {*own, "sasl.oauthbearer.jwks.endpoint.url"}
+    listeners = [
+        {key: value for key, value in one.items() if key not in left_out}
+        | {"sasl.termination": "broker"}
+        for one in config["listeners"]
+    ]
+    upstream = config["upstream"] | {"security.protocol": "SASL_PLAINTEXT"}
+    return {**config, "upstream": upstream, "listeners": listeners}
+
+
 def enforcing_acls(config: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The same configuration, judging every request; `more` are further top-level keys."""
     authorizer = {

@@ -1,0 +1,98 @@
+"""Upstream part of a relayed login: what waits for a connection, and answers on a side connection.
+
+No sockets, no clock. Laws:
+
+- One message of a login is under way at a time: its client is held (`PauseReason.LOGIN`) until the
+  broker has answered.
+- On the connection of the requests, answers come in the order of the requests, as all do
+  (`proxy.connection.inflight`). A side connection carries one login and nothing else, so its
+  answers are cut here.
+- A side connection is bounded in time (`ends_at`) and in bytes (`MAX_RESPONSE_BYTES`), and what
+  comes on it unasked is a fault of the broker.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+from proxy.connection.frames import RESPONSE_HEAD, SIZE, Bytes
+from proxy.connection.inflight import ASKED_ID
+from proxy.connection.verdicts import Relay
+from proxy.errors import BrokerFault
+from proxy.wire.apis import API_VERSIONS
+from proxy.wire.primitives import INT16
+from proxy.wire.request import CLIENT_ID, request_frame
+from sasl.messages import MAX_RESPONSE_BYTES
+
+CONFIRMATION: Final = request_frame(API_VERSIONS, 0, ASKED_ID, CLIENT_ID, b"")
+"""Request that a broker answers without an error before a login, or after it, but not within."""
+CONFIRM_SECONDS: Final = 10.0
+"""Seconds for the answer to it."""
+
+
+class LoginRelay:
+    """Login of one client, on its way to the broker. See the laws at the head of this module."""
+
+    __slots__ = ("_data", "_expected", "ends_at", "is_confirming", "is_moving", "to_side", "unsent")
+
+    def __init__(self) -> None:
+        self.unsent: Relay | None = None
+        """Message that waits for its connection; None: none does."""
+        self.to_side: Callable[[Bytes], None] | None = None
+        """Writes to the side connection; None: there is none."""
+        self.ends_at = inf
+        """Time at which a re-authentication aside is over, in monotonic seconds; infinity: there is
+        none."""
+        self.is_moving = False
+        """True if requests move to the side connection, and those in flight are waited for."""
+        self.is_confirming = False
+        """True while the broker is asked whether a login is complete."""
+        self._expected: int | None = None
+        """Correlation id of the answer on the side connection; negative: it has none, to a raw
+        token; None: no answer is expected."""
+        self._data = bytearray()
+
+    def ask_aside(self, frame: bytes, correlation_id: int | None) -> None:
+        """Send a message on the side connection."""
+        assert self.to_side is not None
+        self._expected = -1 if correlation_id is None else correlation_id & 0xFFFFFFFF
+        self.to_side(frame)
+
+    def side_answer(self, data: Bytes) -> bytes | None:
+        """Take bytes of the side connection; return an answer from behind its size, or None if it
+        is not all there. Raises BrokerFault."""
+        if self._expected is None:
+            raise BrokerFault("a response that nobody asked for")
+        self._data += data
+        if len(self._data) < SIZE.size:
+            return None
+        (size,) = SIZE.unpack_from(self._data)
+        if not 0 <= size <= MAX_RESPONSE_BYTES or len(self._data) > SIZE.size + size:
+            raise BrokerFault("an answer to a login of an impossible size, or more than one")
+        if len(self._data) < SIZE.size + size:
+            return None
+        if self._expected >= 0:
+            if size < SIZE.size:
+                raise BrokerFault("an answer to a login of an impossible size")
+            _, correlation_id = RESPONSE_HEAD.unpack_from(self._data)
+            if correlation_id & 0xFFFFFFFF != self._expected:
+                raise BrokerFault("an answer to another request")
+        content = bytes(self._data[SIZE.size :])
+        self._data.clear()
+        self._expected = None
+        return content
+
+    def end_side(self) -> None:
+        """The side connection is closed, or has become that of the requests."""
+        self.to_side = self._expected = None
+        self.ends_at = inf
+        self.is_moving = False
+        self._data.clear()
+
+
+def confirmation_error(content: bytes) -> int:
+    """Return the error code of the answer to `CONFIRMATION`. Raises BrokerFault."""
+    if len(content) < SIZE.size + INT16.size:
+        raise BrokerFault("an answer that is too short")
+    error_code: int = INT16.unpack_from(content, SIZE.size)[0]
+    return error_code

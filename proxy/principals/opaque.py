@@ -1,0 +1,29 @@
+"""Names of opaque principals: clients whose login does not show who they are."""
+
+from typing import Final
+
+from proxy.principals.mapping import PrincipalMapping
+from proxy.principals.subject import NamelessError
+
+TYPE: Final = "Opaque"
+"""Type of an opaque principal, which no Kafka broker gives."""
+
+
+class OpaqueNames:
+    """Names of a listener's opaque principals."""
+
+    def __init__(self, rules: str | None) -> None:
+        """Map by `rules`, in the grammar of `ssl.principal.mapping.rules`; None: map nobody."""
+        self._mapping = None if rules is None else PrincipalMapping(rules)
+
+    def principal(self, description: str) -> str:
+        """Return the principal for a description, e.g. `GSSAPI/192.0.2.1`.
+
+        It is a user if a rule matches, and `Opaque:GSSAPI/192.0.2.1` if none does.
+        """
+        if self._mapping is not None:
+            try:
+                return f"User:{self._mapping.name_of(description)}"
+            except NamelessError:
+                pass
+        return f"{TYPE}:{description}"

@@ -1,0 +1,210 @@
+"""Principal and progress of a relayed exchange, as its messages show them, by mechanism.
+
+The broker authenticates the client (`sasl.termination: broker`); these readers only listen. Laws:
+
+- What a reader learned is believed when the broker has accepted the exchange, and never before.
+- A message that a reader does not understand to the last byte teaches it nothing: the principal is
+  then opaque, and never another one than the broker's.
+- The size of what is read is bounded, and nothing of a message is kept but names.
+- No message makes a reader raise. An answer of the broker that the mechanism does not have is a
+  `MalformedMessage`.
+"""
+
+import base64
+import binascii
+from enum import Enum, auto
+from typing import Final, Protocol, final
+
+from sasl.messages import MalformedMessage
+from sasl.oauthbearer_messages import read_client_initial_response
+from sasl.scram_messages import read_client_first
+from sasl.strict_json import read_object
+
+MAX_MESSAGE_BYTES: Final = 65_536
+"""Maximum size of a client's message that is read, in bytes; a longer one teaches nothing. Bearer
+tokens with many claims have some thousand."""
+_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - the name of an extension
+"""SCRAM extension of delegation tokens (KIP-48): the user name is the id of a token."""
+
+
+class Progress(Enum):
+    """Position of an exchange after a message that the broker did not refuse."""
+
+    CONTINUES = auto()
+    """The client has to send another message."""
+    COMPLETE = auto()
+    """The broker has accepted the client."""
+    REFUSED = auto()
+    """The broker has refused the client, by a message of the mechanism."""
+    FINAL = auto()
+    """It looks complete: the broker is asked whether it is."""
+    UNKNOWN = auto()
+    """It may be complete: the next request of the client shows whether the client thinks so."""
+
+
+class Reader(Protocol):
+    """Reader of one exchange by one mechanism."""
+
+    @property
+    def name(self) -> str | None:
+        """Name of the principal, without its type; None: opaque."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """Description of an opaque principal, behind its mechanism; empty: there is none."""
+        ...
+
+    def heard(self, message: bytes) -> None:
+        """Read the client's next message."""
+        ...
+
+    def answered(self, data: bytes) -> Progress:
+        """Read the broker's answer to it, which is no error. Raises MalformedMessage."""
+        ...
+
+
+@final
+class ScramReader:
+    """SCRAM (RFC 5802): the name is in the first message, the verdict in the second answer."""
+
+    __slots__ = ("_messages", "description", "name")
+
+    def __init__(self) -> None:
+        self._messages = 0
+        self.name: str | None = None
+        self.description = ""
+
+    def heard(self, message: bytes) -> None:
+        """Read the client's next message; only the first one has a name."""
+        self._messages += 1
+        first = read_client_first(message) if self._messages == 1 else None
+        if first is None:
+            return
+        tokens = [value for name, value in first.extensions if name == _TOKEN_EXTENSION]
+        if len(tokens) > 1 or first.authorization_id not in (None, first.username):
+            return
+        if tokens and tokens[0].lower() == "true":
+            self.description = f"{_TOKEN_EXTENSION}/{first.username}"  # the owner is not in it
+        else:
+            self.name = first.username
+
+    def answered(self, data: bytes) -> Progress:
+        """Read the broker's challenge, then its proof. Raises MalformedMessage."""
+        if data.startswith(b"e="):
+            return Progress.REFUSED
+        if self._messages == 1 and data.startswith(b"r="):
+            return Progress.CONTINUES
+        if self._messages == 2 and data.startswith(b"v="):
+            return Progress.COMPLETE
+        raise MalformedMessage
+
+
+@final
+class PlainReader:
+    """PLAIN (RFC 4616): one message, of an authorization id, a name and a password."""
+
+    __slots__ = ("description", "name")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.description = ""
+
+    def heard(self, message: bytes) -> None:
+        """Read the client's message."""
+        self.name = None
+        if len(message) > MAX_MESSAGE_BYTES or message.count(b"\0") != 2:
+            return
+        authorization_id, name, _ = message.split(b"\0")
+        if name and authorization_id in (b"", name):
+            self.name = _text(name)
+
+    def answered(self, data: bytes) -> Progress:
+        """Read the broker's answer, which has no data. Raises MalformedMessage."""
+        if data:
+            raise MalformedMessage
+        return Progress.COMPLETE
+
+
+@final
+class OAuthBearerReader:
+    """OAUTHBEARER (RFC 7628): a token, again after it was rejected.
+
+    The token is not verified, for the broker does that, with claims of the same name.
+    """
+
+    __slots__ = ("_sub_claim_name", "description", "name")
+
+    def __init__(self, sub_claim_name: str) -> None:
+        self._sub_claim_name = sub_claim_name
+        self.name: str | None = None
+        self.description = ""
+
+    def heard(self, message: bytes) -> None:
+        """Read the client's next message."""
+        self.name = None
+        response = None
+        if len(message) <= MAX_MESSAGE_BYTES:
+            response = read_client_initial_response(message)
+        claims = None if response is None else _claims(response.token)
+        if response is None or claims is None:
+            return
+        subject = claims.get(self._sub_claim_name)
+        name = subject.strip() if isinstance(subject, str) else ""
+        if name and response.authorization_id in (None, name):
+            self.name = name
+
+    def answered(self, data: bytes) -> Progress:
+        """Read the broker's answer: with data, it rejects the token."""
+        return Progress.CONTINUES if data else Progress.COMPLETE
+
+
+@final
+class OpaqueReader:
+    """Any other mechanism: its messages teach nothing."""
+
+    __slots__ = ("_ends_empty",)
+
+    name: Final = None
+    description: Final = ""
+
+    def __init__(self, mechanism: str) -> None:
+        self._ends_empty = mechanism == "GSSAPI"
+
+    def heard(self, message: bytes) -> None:
+        """Read nothing."""
+
+    def answered(self, data: bytes) -> Progress:
+        """GSSAPI's last answer alone is empty (RFC 4752); of others the end is not known."""
+        return Progress.FINAL if self._ends_empty and not data else Progress.UNKNOWN
+
+
+def reader_of(mechanism: str, sub_claim_name: str) -> Reader:
+    """Return a reader of an exchange by this mechanism."""
+    if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        return ScramReader()
+    if mechanism == "PLAIN":
+        return PlainReader()
+    if mechanism == "OAUTHBEARER":
+        return OAuthBearerReader(sub_claim_name)
+    return OpaqueReader(mechanism)
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _claims(token: str) -> dict[str, object] | None:
+    """Return the claims of a signed JWT, unverified (RFC 7519); None: it is none."""
+    parts = token.split(".")
+    if len(parts) != 3:  # header, claims, signature (RFC 7515 section 7.1)
+        return None
+    padded = parts[1] + "=" * (-len(parts[1]) % 4)
+    try:
+        decoded = base64.b64decode(padded, altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return read_object(decoded)

@@ -1,0 +1,475 @@
+"""SASL session of a connection whose broker authenticates the client (`sasl.termination: broker`).
+
+The counterpart of `sasl.session.Session`: the same states, but each message is relayed and the
+broker's answer decides. Laws:
+
+- Nothing is relayed but SaslHandshake, SaslAuthenticate and the tokens after SaslHandshake v0, one
+  at a time: the next one when the broker has answered.
+- The broker's answers are passed on byte for byte, but for `session_lifetime_ms`; what breaks the
+  protocol is a `MalformedMessage`, and ends the connection.
+- A client is authenticated when the broker says so. Where an exchange does not show that it is
+  complete (`Progress`), the broker is asked a request that it answers to nobody else (`confirmed`).
+- `observe` changes nothing: a lifetime that the broker announces reaches the client, and the broker
+  keeps it.
+- A re-authentication goes where it can succeed. A broker that announces lifetimes itself takes it
+  on the connection of the requests; any other would refuse it there (ILLEGAL_SASL_STATE), and
+  gets it on a side connection. A session whose principal is opaque then moves to that connection,
+  so that the broker believes what was proved last.
+
+Time is monotonic seconds and always an argument.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from sasl import messages
+from sasl.learned import Progress, Reader, reader_of
+from sasl.mechanism import FailureReason
+from sasl.messages import MalformedMessage
+from sasl.session import (
+    MAX_SESSION_LIFETIME_MS,
+    MIN_REAUTHENTICATION_INTERVAL,
+    NO_REPLY,
+    Outcome,
+    principal_changed,
+)
+from sasl.states import (
+    Authenticated,
+    Authenticating,
+    Authenticator,
+    AwaitHandshake,
+    Channel,
+    Enforcement,
+    State,
+    Terms,
+    failed,
+)
+
+MAX_MESSAGES: Final = 16
+"""Maximum number of tokens of one login: a bound on what a client can make a broker do. SCRAM has
+two, GSSAPI three or four."""
+_REFUSALS: Final = {
+    messages.UNSUPPORTED_SASL_MECHANISM: FailureReason.UNSUPPORTED_MECHANISM,
+    messages.ILLEGAL_SASL_STATE: FailureReason.ILLEGAL_STATE,
+}
+"""Reasons of failed handshakes, by the broker's error code."""
+_MECHANISM: Final = re.compile(r"[A-Z0-9_-]{1,20}")
+"""Pattern of a mechanism's name (RFC 4422 section 3.1): it becomes a label of metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySettings:
+    """Settings of relayed logins."""
+
+    mechanisms: tuple[str, ...] = ()
+    """Mechanisms that clients may use; empty: those that the broker offers."""
+    sub_claim_name: str = "sub"
+    """Claim of a token that holds the principal's name."""
+    opaque_principal: Callable[[str], str]
+    """Function from a description of an opaque principal, e.g. `GSSAPI/192.0.2.1`, to its name with
+    its type."""
+
+
+@final
+class _Asked:
+    """Message that the broker has yet to answer."""
+
+    __slots__ = ("at", "handshake", "version")
+
+    def __init__(self, version: int | None, handshake: str | None, at: float) -> None:
+        self.version: Final = version
+        """Version of SaslHandshake or SaslAuthenticate; None: a raw token."""
+        self.handshake: Final = handshake
+        """Mechanism of a SaslHandshake; None: it is a token."""
+        self.at: Final = at
+
+
+@final
+class _Grant:
+    """Session that the broker's last answer grants, or may grant."""
+
+    __slots__ = (
+        "announced_ms",
+        "at",
+        "broker_ms",
+        "lifetime_ms",
+        "opaque",
+        "principal",
+        "terms",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        principal: str,
+        opaque: bool,
+        terms: Terms,
+        version: int | None,
+        broker_ms: int,
+        at: float,
+    ) -> None:
+        self.principal: Final = principal
+        self.opaque: Final = opaque
+        self.terms: Final = terms
+        self.version: Final = version
+        self.broker_ms: Final = broker_ms
+        """Lifetime that the broker announced, in milliseconds; 0: none."""
+        self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms)
+        observed = terms.enforcement is Enforcement.OBSERVE
+        self.announced_ms: Final = broker_ms if observed else self.lifetime_ms
+        self.at: Final = at
+        """Time of the broker's answer, from which the lifetime is counted."""
+
+
+@final
+class RelayedSession:
+    """Session of one connection. See the laws at the head of this module."""
+
+    __slots__ = (
+        "_asked",
+        "_broker_lifetime_ms",
+        "_channel",
+        "_messages",
+        "_offered",
+        "_opaque",
+        "_peer",
+        "_reader",
+        "_reauthentication_began",
+        "_settings",
+        "_terms",
+        "_unconfirmed",
+        "moves",
+        "state",
+    )
+
+    def __init__(
+        self, settings: RelaySettings, terms: Callable[[str, str], Terms], peer: str
+    ) -> None:
+        """`terms(principal, mechanism)` returns the rules of a session; `peer` is the client's
+        address."""
+        self._settings = settings
+        self._terms = terms
+        self._peer = peer
+        self._asked: _Asked | None = None
+        self._reader: Reader | None = None
+        """Reader of the exchange under way; None: there is none, or it chose another mechanism."""
+        self._channel = Channel.MAIN
+        """Connection of the login under way."""
+        self._messages = 0
+        self._unconfirmed: _Grant | None = None
+        """What an exchange that may be complete grants; None: none may be."""
+        self._offered: tuple[str, ...] = ()
+        """Mechanisms of the broker, as its last SaslHandshake response named them."""
+        self._broker_lifetime_ms = 0
+        """Lifetime that the broker announced last, in milliseconds; 0: none."""
+        self._opaque = False
+        """True if the principal of the session is opaque."""
+        self._reauthentication_began: float | None = None
+        self.moves = False
+        """True if requests are to go where the last login went, when those in flight are
+        answered."""
+        self.state: State = AwaitHandshake()
+
+    # What the client sends
+
+    def api_versions_answered(self) -> None:
+        """Record that an ApiVersions was answered without an error."""
+        if isinstance(self.state, AwaitHandshake):
+            self.state = AwaitHandshake(api_versions_answered=True)
+
+    def handshake(self, version: int, body: bytes, now: float) -> Outcome:
+        """Process a SaslHandshake request (v0, v1). Raises MalformedMessage for an invalid one in a
+        session."""
+        state = self.state
+        try:
+            name = messages.handshake_mechanism(body)
+        except MalformedMessage:
+            if isinstance(state, Authenticated):
+                raise
+            return self._fail(FailureReason.BAD_MESSAGE)
+        if isinstance(state, Authenticated):
+            if self._renews_aside(state):
+                return self._renew_aside(state, name, version, now)
+        elif self._settings.mechanisms and name not in self._settings.mechanisms:
+            self._fail(FailureReason.UNSUPPORTED_MECHANISM)
+            return Outcome(
+                reply=messages.handshake_response(
+                    messages.UNSUPPORTED_SASL_MECHANISM, self._settings.mechanisms
+                )
+            )
+        if isinstance(state, Authenticating) and self._reader is None:
+            return self._fail(FailureReason.MECHANISM_CHANGED)
+        channel = self._channel if isinstance(state, Authenticating) else Channel.MAIN
+        return self._relay(version, name, now, channel)
+
+    def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
+        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
+        if isinstance(self.state, Authenticated):
+            messages.authenticate_token(version, body)  # only checked: the broker refuses it
+            return self._relay(version, None, now, Channel.MAIN)
+        try:
+            token = messages.authenticate_token(version, body)
+        except MalformedMessage:
+            return self._fail(FailureReason.BAD_MESSAGE)
+        return self._token(version, token, now)
+
+    def raw_token(self, token: bytes, now: float) -> Outcome:
+        """Process a token without a request header, as clients send it after SaslHandshake v0."""
+        return self._token(None, token, now)
+
+    def illegal_request(self) -> None:
+        """Record a request that is not legal in this state; the connection closes."""
+        self._fail(FailureReason.ILLEGAL_STATE)
+
+    def abandon(self, reason: FailureReason = FailureReason.TIMEOUT) -> None:
+        """Record that a login will not come to its end: its time is over, or the broker is gone."""
+        self._fail(reason)
+
+    @property
+    def is_awaited(self) -> bool:
+        """True if a login is under way on the connection of the requests."""
+        under_way = self._asked is not None or isinstance(self.state, Authenticating)
+        return under_way and self._channel is Channel.MAIN
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """True if the exchange may be complete, which `confirmed` would settle."""
+        return self._unconfirmed is not None
+
+    def may_begin_reauthentication(self, now: float) -> bool:
+        """Return whether a SaslHandshake may begin a re-authentication now."""
+        state = self.state
+        if not isinstance(state, Authenticated):
+            return False
+        return not self._renews_aside(state) or self._may_renew_aside(now)
+
+    # What the broker answers
+
+    def answered(self, body: bytes, now: float) -> Outcome:
+        """Process the body of the answer to the message that was relayed.
+
+        The reply has its length. Raises MalformedMessage if it is no answer to it.
+        """
+        asked, self._asked = self._asked, None
+        assert asked is not None
+        if asked.handshake is not None:
+            return self._handshake_answered(asked.handshake, asked, body)
+        if asked.version is None:
+            return self._accepted(None, body, None, body, now)
+        response = messages.read_whole_authenticate_response(asked.version, body)
+        if isinstance(self.state, Authenticated):
+            if response.error_code == messages.NONE:
+                raise MalformedMessage  # there was no SaslHandshake
+            return Outcome(reply=body)
+        if response.error_code != messages.NONE:
+            self._fail(FailureReason.REFUSED_BY_BROKER)
+            return Outcome(reply=body)
+        return self._accepted(asked.version, response.auth_bytes, response, body, now)
+
+    def moved(self) -> None:
+        """Record that requests go where the last login went."""
+        self.moves = False
+
+    def confirmed(self, error_code: int, now: float) -> Outcome:
+        """Process the broker's answer to a request that it answers to nobody unauthenticated."""
+        state, grant = self.state, self._unconfirmed
+        assert isinstance(state, Authenticating)
+        assert grant is not None
+        if error_code != messages.NONE:
+            return self._fail(FailureReason.REFUSED_BY_BROKER)
+        self._succeed(state, grant, now)
+        return NO_REPLY
+
+    # Handshakes
+
+    def _renews_aside(self, state: Authenticated) -> bool:
+        """Return whether a re-authentication needs a side connection."""
+        return (
+            state.deadline is not None
+            and not self._broker_lifetime_ms
+            and state.enforcement is not Enforcement.OBSERVE
+        )
+
+    def _may_renew_aside(self, now: float) -> bool:
+        began = self._reauthentication_began
+        return began is None or now - began >= MIN_REAUTHENTICATION_INTERVAL
+
+    def _renew_aside(self, state: Authenticated, name: str, version: int, now: float) -> Outcome:
+        """Begin a re-authentication on a side connection, where the broker takes it for a login:
+        what it would check of a re-authentication is checked here (KIP-368)."""
+        if not self._may_renew_aside(now):
+            return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
+        self._reauthentication_began = now
+        if name == state.mechanism:
+            return self._relay(version, name, now, Channel.SIDE)
+        if name not in self._offered:
+            return self._fail(FailureReason.UNSUPPORTED_MECHANISM)
+        self._reader = None
+        self.state = _authenticating(name, version, now, state)
+        return Outcome(reply=messages.handshake_response(messages.NONE, self._offered))
+
+    def _handshake_answered(self, name: str, asked: _Asked, body: bytes) -> Outcome:
+        error_code, offered = messages.read_handshake_response(body)
+        state = self.state
+        if error_code != messages.NONE:
+            if isinstance(state, Authenticated) and self._channel is Channel.MAIN:
+                return Outcome(reply=body)  # the session goes on, or the broker closes
+            self._fail(_REFUSALS.get(error_code, FailureReason.REFUSED_BY_BROKER))
+            return Outcome(reply=body)
+        if isinstance(state, Authenticating) or name not in offered:
+            raise MalformedMessage
+        if _MECHANISM.fullmatch(name) is None or asked.version is None:
+            raise MalformedMessage
+        previous = state if isinstance(state, Authenticated) else None
+        self._offered = offered
+        self._messages = 0
+        same = previous is None or previous.mechanism == name
+        self._reader = reader_of(name, self._settings.sub_claim_name) if same else None
+        self.state = _authenticating(name, asked.version, asked.at, previous)
+        return Outcome(reply=body)
+
+    # Tokens
+
+    def _token(self, version: int | None, token: bytes, now: float) -> Outcome:
+        if not isinstance(self.state, Authenticating):
+            return self._fail(FailureReason.ILLEGAL_STATE)
+        if self._reader is None:
+            return self._fail(FailureReason.MECHANISM_CHANGED)
+        self._messages += 1
+        if self._messages > MAX_MESSAGES:
+            return self._fail(FailureReason.ILLEGAL_STATE)
+        self._unconfirmed = None
+        self._reader.heard(token)
+        return self._relay(version, None, now, self._channel)
+
+    def _relay(
+        self, version: int | None, handshake: str | None, now: float, channel: Channel
+    ) -> Outcome:
+        self._channel = channel
+        self._asked = _Asked(version, handshake, now)
+        return Outcome(relay_to=channel)
+
+    def _accepted(
+        self,
+        version: int | None,
+        data: bytes,
+        response: messages.AuthenticateResponse | None,
+        body: bytes,
+        now: float,
+    ) -> Outcome:
+        """Go on after a token that the broker did not refuse; `response` None: to a raw token."""
+        state, reader = self.state, self._reader
+        assert isinstance(state, Authenticating)
+        assert reader is not None
+        broker_ms = 0 if response is None else response.session_lifetime_ms
+        progress = reader.answered(data)
+        if progress is Progress.REFUSED:
+            self._fail(FailureReason.REFUSED_BY_BROKER)
+            return Outcome(reply=body)
+        if progress is Progress.CONTINUES:
+            if broker_ms:
+                raise MalformedMessage  # a lifetime of nobody
+            return Outcome(reply=body)
+        grant = self._grant(state, reader, version, broker_ms, now)
+        if self._changes_principal(state, grant):
+            return self._refuse_change(state, grant)
+        if progress is Progress.COMPLETE or broker_ms:
+            self._succeed(state, grant, now)
+        else:
+            self._unconfirmed = grant
+        if response is None or not version or grant.announced_ms == broker_ms:
+            return Outcome(reply=body)
+        changed = messages.with_lifetime(body, response.lifetime_at, grant.announced_ms)
+        return Outcome(reply=changed, confirms=progress is Progress.FINAL)
+
+    def _grant(
+        self, state: Authenticating, reader: Reader, version: int | None, broker_ms: int, now: float
+    ) -> _Grant:
+        principal = f"User:{reader.name}"
+        if reader.name is None:
+            description = reader.description or self._peer
+            principal = self._settings.opaque_principal(f"{state.mechanism}/{description}")
+        return _Grant(
+            principal=principal,
+            opaque=reader.name is None,
+            terms=self._terms(principal, state.mechanism),
+            version=version,
+            broker_ms=broker_ms,
+            at=now,
+        )
+
+    def _changes_principal(self, state: Authenticating, grant: _Grant) -> bool:
+        """Return whether a re-authentication presented another principal (KIP-368).
+
+        Of opaque ones that is not known: the connection on which they were proved last counts.
+        """
+        if state.previous is None or self._opaque:
+            return False
+        return grant.opaque or grant.principal != state.previous.principal
+
+    def _refuse_change(self, state: Authenticating, grant: _Grant) -> Outcome:
+        assert state.previous is not None
+        self._fail(FailureReason.PRINCIPAL_CHANGED)
+        if grant.version is None:  # there is no response to raw tokens that means an error
+            return NO_REPLY
+        return Outcome(
+            reply=messages.authenticate_response(
+                grant.version,
+                error_code=messages.SASL_AUTHENTICATION_FAILED,
+                error_message=principal_changed(state.previous.principal, grant.principal),
+            )
+        )
+
+    def _succeed(self, state: Authenticating, grant: _Grant, now: float) -> None:
+        previous = state.previous
+        self.moves = self._channel is Channel.SIDE and self._opaque
+        self._opaque = grant.opaque
+        stays = self._channel is Channel.SIDE and not self.moves
+        self._broker_lifetime_ms = 0 if stays else grant.broker_ms
+        self._reader = self._unconfirmed = None
+        self.state = Authenticated(
+            principal=grant.principal,
+            mechanism=state.mechanism,
+            handshake_version=state.handshake_version,
+            authenticate_version=grant.version,
+            enforcement=grant.terms.enforcement,
+            authenticated_at=now,
+            latency=now - state.started_at,
+            session_lifetime_ms=grant.lifetime_ms,
+            announced_lifetime_ms=grant.announced_ms,
+            credential_lifetime_ms=None,
+            deadline=grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None,
+            reauthentications=0 if previous is None else previous.reauthentications + 1,
+            authenticator=Authenticator.BROKER,
+        )
+
+    def _fail(self, reason: FailureReason) -> Outcome:
+        self._asked = self._reader = self._unconfirmed = None
+        self.state = failed(self.state, reason)
+        return NO_REPLY
+
+
+def relayed_lifetime_ms(terms: Terms, broker_ms: int) -> int:
+    """Return the lifetime to hold a session to, in milliseconds; 0 for none.
+
+    It is the smaller of `connections.max.reauth.ms` and the lifetime that the broker announced.
+    """
+    if terms.enforcement is Enforcement.OBSERVE:
+        return 0
+    bounds = [ms for ms in (terms.max_reauth_ms, broker_ms) if ms > 0]
+    return min(*bounds, MAX_SESSION_LIFETIME_MS) if bounds else 0
+
+
+def _authenticating(
+    mechanism: str, version: int, started_at: float, previous: Authenticated | None
+) -> Authenticating:
+    return Authenticating(
+        mechanism=mechanism,
+        handshake_version=version,
+        exchange=None,
+        started_at=started_at,
+        previous=previous,
+    )

@@ -1,0 +1,124 @@
+"""Settings of listeners whose brokers authenticate the clients (`sasl.termination: broker`)."""
+
+from typing import Any
+
+import pytest
+
+from proxy.config import Config, from_mapping
+from proxy.config.exposure import exposures
+from proxy.errors import ConfigError
+
+UPSTREAM = {"bootstrap.servers": "broker.example:9092", "security.protocol": "SASL_PLAINTEXT"}
+LISTENER = {
+    "name": "clients",
+    "address": "127.0.0.1:9094",
+    "routing": "sidecar",
+    "sasl.termination": "broker",
+}
+OWN_SASL = {"sasl.termination": "proxy", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
+LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "proxy", "sasl.password": "env:PASSWORD"}
+
+
+def loaded(tmp_path: Any, listener: Any = None, upstream: Any = None, **more: Any) -> Config:
+    given = {
+        "upstream": UPSTREAM | (upstream or {}),
+        "listeners": [LISTENER | (listener or {})],
+        **more,
+    }
+    return from_mapping(given, base_dir=tmp_path)
+
+
+def test_neither_users_nor_keys_nor_a_login_are_needed(tmp_path: Any) -> None:
+    config = loaded(tmp_path)
+    assert config.listeners[0].relays_logins
+    assert config.listeners[0].sasl_enabled_mechanisms == ()
+    assert exposures(config) == ()
+
+
+def test_any_mechanism_may_be_named(tmp_path: Any) -> None:
+    names = ["GSSAPI", "PLAIN", "AWS_MSK_IAM"]
+    assert loaded(tmp_path, {"sasl.enabled.mechanisms": names}).listeners[
+        0
+    ].sasl_enabled_mechanisms == tuple(names)
+
+
+def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
+    """Which lends its rights to nobody."""
+    config = loaded(tmp_path, upstream={"security.protocol": "SASL_SSL"} | LOGIN)
+    assert exposures(config) == ()
+
+
+@pytest.mark.parametrize(
+    ("listener", "upstream", "more", "problem"),
+    [
+        (
+            {},
+            {"security.protocol": "PLAINTEXT"},
+            {},
+            "upstream.security.protocol: must be SASL_PLAINTEXT or SASL_SSL with sasl.termination:"
+            " broker",
+        ),
+        (
+            OWN_SASL,
+            {},
+            {},
+            "upstream.sasl.mechanism: is required with security.protocol: SASL_PLAINTEXT",
+        ),
+        (
+            {"sasl.oauthbearer.expected.audience": "kafka"},
+            {},
+            {},
+            "listeners[0].sasl.oauthbearer.expected.audience: has no meaning with"
+            " sasl.termination: broker, which verifies tokens itself",
+        ),
+        (
+            OWN_SASL | {"sasl.broker.max.logins": 5},
+            LOGIN,
+            {},
+            "listeners[0].sasl.broker.max.logins: has no meaning with sasl.termination: proxy",
+        ),
+        (
+            {"security.protocol": "PLAINTEXT"},
+            {},
+            {},
+            "listeners[0].sasl.termination: has no meaning with security.protocol: PLAINTEXT",
+        ),
+        (
+            {},
+            {},
+            {"store": {"url": "broker:state.db"}},
+            "store.url: broker: needs a login of the proxy's own: set upstream.sasl.mechanism",
+        ),
+        (
+            {},
+            {},
+            {"store": {"users.file": "users.json"}},
+            "store.users.file: has no meaning with sasl.termination: broker, which has users",
+        ),
+        (
+            {"sasl.enabled.mechanisms": ["PLAIN", "PLAIN"]},
+            {},
+            {},
+            "listeners[0].sasl.enabled.mechanisms: names a mechanism twice",
+        ),
+        (
+            {"sasl.broker.opaque.principal.mapping.rules": "RULE:x"},
+            {},
+            {},
+            "listeners[0].sasl.broker.opaque.principal.mapping.rules: ",
+        ),
+        (
+            {},
+            {"sasl.username": "proxy"},
+            {},
+            "upstream.sasl.username: has no meaning with security.protocol without sasl.mechanism",
+        ),
+    ],
+)
+def test_what_cannot_apply_is_refused(
+    tmp_path: Any, listener: Any, upstream: Any, more: Any, problem: str
+) -> None:
+    (tmp_path / "users.json").write_text("{}")
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, listener, upstream, **more)
+    assert str(caught.value).startswith(problem)

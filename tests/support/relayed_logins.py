@@ -1,0 +1,130 @@
+"""A broker that authenticates, as a fake in a transcript: SCRAM's and others' answers, by hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxy.principals.opaque import OpaqueNames
+from proxy.wire.apis import is_flexible
+from sasl.credentials import ScramMechanism
+from sasl.messages import SASL_AUTHENTICATE, authenticate_response, handshake_response
+from sasl.relayed import RelaySettings
+from sasl.scram_client import ScramClientExchange
+from sasl.states import Authenticated, Enforcement
+from tests.support.frames import authenticate, handshake, response, sized
+from tests.support.playbook import HOUR_MS, SCRAM, Playbook
+
+OFFERED = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "GSSAPI", "X-OWN")
+CHALLENGE = b"r=%s,s=c2FsdA==,i=4096"
+PROOF = b"v=c2lnbmF0dXJl"
+"""What no client of these tests checks."""
+
+
+def settings(*mechanisms: str, rules: str | None = None) -> RelaySettings:
+    return RelaySettings(mechanisms=mechanisms, opaque_principal=OpaqueNames(rules).principal)
+
+
+def relaying(
+    *,
+    enforcement: Enforcement = Enforcement.ENFORCE,
+    max_reauth_ms: int = HOUR_MS,
+    connects: bool = True,
+    relays: RelaySettings | None = None,
+) -> Playbook:
+    """A connection whose broker authenticates the client."""
+    return Playbook(
+        enforcement=enforcement,
+        max_reauth_ms=max_reauth_ms,
+        connects=connects,
+        relays=relays or settings(),
+    )
+
+
+def shaken(correlation_id: int, error_code: int = 0, offered: tuple[str, ...] = OFFERED) -> bytes:
+    """The broker's answer to a SaslHandshake."""
+    return response(correlation_id, handshake_response(error_code, offered))
+
+
+def answered(
+    correlation_id: int,
+    data: bytes = b"",
+    *,
+    version: int = 1,
+    error_code: int = 0,
+    lifetime_ms: int = 0,
+) -> bytes:
+    """The broker's answer to a SaslAuthenticate."""
+    body = authenticate_response(
+        version,
+        error_code=error_code,
+        error_message="no" if error_code else "",
+        auth_bytes=data,
+        session_lifetime_ms=lifetime_ms,
+    )
+    tags = b"\0" if is_flexible(SASL_AUTHENTICATE, version) else b""
+    return response(correlation_id, tags + body)
+
+
+Send = Callable[[bytes], None]
+
+
+@dataclass
+class Login:
+    """One SCRAM login of a client, message by message; the broker's part is said by `broker`."""
+
+    play: Playbook
+    broker: Send
+    user: str = "alice"
+    first_id: int = 1
+    version: int = 1
+
+    def begin(self) -> None:
+        self.play.client(handshake(self.first_id, SCRAM))
+
+    def first(self) -> None:
+        client = ScramClientExchange(
+            mechanism=ScramMechanism.SCRAM_SHA_256, username=self.user, password="secret"
+        )
+        self.message = client.first()
+        self.play.client(authenticate(self.first_id + 1, self.message, self.version))
+
+    def challenged(self) -> None:
+        nonce = self.message.partition(b",r=")[2] + b"server"
+        self.nonce = nonce
+        challenge = CHALLENGE % nonce
+        self.broker(answered(self.first_id + 1, challenge, version=self.version))
+
+    def final(self) -> None:
+        message = b"c=biws,r=" + self.nonce + b",p=cHJvb2Y="
+        self.play.client(authenticate(self.first_id + 2, message, self.version))
+
+    def proven(self, lifetime_ms: int = 0) -> None:
+        self.broker(
+            answered(self.first_id + 2, PROOF, version=self.version, lifetime_ms=lifetime_ms)
+        )
+
+    def run(self, lifetime_ms: int = 0) -> None:
+        """The whole of it, which the broker accepts."""
+        self.begin()
+        if self.broker == self.play.side:
+            self.play.side_connects()
+        self.broker(shaken(self.first_id))
+        self.first()
+        self.challenged()
+        self.final()
+        self.proven(lifetime_ms)
+
+
+def logged_in(
+    play: Playbook | None = None, *, lifetime_ms: int = 0, version: int = 1, user: str = "alice"
+) -> Playbook:
+    """A connection past its login by SCRAM, whose transcript begins after it."""
+    play = play or relaying()
+    Login(play, play.broker, user=user, version=version).run(lifetime_ms)
+    assert isinstance(play.connection.session.state, Authenticated), play.log
+    play.take()
+    return play
+
+
+def raw(data: bytes) -> bytes:
+    """A token or its answer, without a header."""
+    return sized(data)
