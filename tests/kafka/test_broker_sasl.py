@@ -1,17 +1,23 @@
 """Kafka authenticates the clients, and the proxy adds sessions (`sasl.termination: broker`)."""
 
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.kafka import properties
+from tests.support.kafka.clients import User, password_of
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     World,
     differences,
     run_all,
 )
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.processes import free_ports
 from tests.support.proxy_process import ProxyProcess, relaying_logins, sidecar_config
 from tests.support.sasl import Issuer
 
@@ -63,3 +69,61 @@ def test_every_difference_is_documented() -> None:
 
 def _report(found: Mapping[str, str]) -> str:
     return "\n".join(f"\n{name}\n{text}" for name, text in found.items())
+
+
+SECONDS = 15.0
+LIFETIME_MS = 1_500
+
+
+@pytest.fixture(scope="module")
+def cluster(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+    """One node that lets nobody in without SASL, announces no lifetime, and knows its users.
+
+    Alice alone may use the topics whose names begin with hers.
+    """
+    listeners = {BEHIND: 0, "TEN": 4_000}
+    protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
+    protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT")
+    with KafkaCluster(
+        jwks=jwks,
+        sasl_listeners={"TEN": 4_000},
+        sidecar_port=free_ports(1)[0],
+        properties={
+            **properties.sasl(listeners, jwks, {"alice": password_of("alice"), "bob": "other"}),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "allow.everyone.if.no.acl.found": "true",
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+        },
+    ) as started:
+        for name in ("alice", "carol"):
+            started.add_scram_user(name, password_of(name))
+        yield started
+
+
+@pytest.fixture(scope="module")
+def sidecar_relay(
+    cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    upstream = str(cluster.address(listener=BEHIND))
+    listeners = {"LONG": LIFETIME_MS}
+    config = sidecar_config(upstream, jwks, listeners=listeners, port=cluster.sidecar_port)
+    with ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("sidecar")) as process:
+        yield process
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"])
+def test_nothing_is_lost_over_ten_sessions(
+    cluster: KafkaCluster, sidecar_relay: ProxyProcess, issuer: Issuer, mechanism: str
+) -> None:
+    topic = f"sessions-{uuid.uuid4()}"
+    cluster.create_topic(topic, partitions=PARTITIONS)
+    who = User(name="alice", mechanism=mechanism, issuer=issuer)
+    before = sidecar_relay.metric("successful_reauthentication_total", mechanism=mechanism)
+    bootstrap = str(sidecar_relay.addresses()["LONG"])
+    written = confluent_traffic(who, bootstrap, topic, SECONDS, pause_seconds=0.01)
+    assert min(written) > 0
+    renewed = sidecar_relay.metric("successful_reauthentication_total", mechanism=mechanism)
+    assert renewed - before >= 10
+    assert sidecar_relay.metric("expired_connections_killed_total") == 0
+    assert "Traceback" not in sidecar_relay.log()
