@@ -85,7 +85,7 @@ class ScramReader:
         if len(tokens) > 1 or first.authorization_id not in (None, first.username):
             return
         if tokens and tokens[0].lower() == "true":
-            self.description = f"{_TOKEN_EXTENSION}/{first.username}"  # the owner is not in it
+            self.description = f"{_TOKEN_EXTENSION}={first.username}"  # the owner is not in it
         else:
             self.name = first.username
 

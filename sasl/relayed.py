@@ -68,7 +68,7 @@ class RelaySettings:
     sub_claim_name: str = "sub"
     """Claim of a token that holds the principal's name."""
     opaque_principal: Callable[[str], str]
-    """Function from a description of an opaque principal, e.g. `GSSAPI/192.0.2.1`, to its name with
+    """Function from a description of an opaque principal, e.g. `GSSAPI@192.0.2.1`, to its name with
     its type."""
 
 
@@ -391,7 +391,7 @@ class RelayedSession:
         principal = f"User:{reader.name}"
         if reader.name is None:
             description = reader.description or self._peer
-            principal = self._settings.opaque_principal(f"{state.mechanism}/{description}")
+            principal = self._settings.opaque_principal(f"{state.mechanism}@{description}")
         return _Grant(
             principal=principal,
             opaque=reader.name is None,

@@ -311,8 +311,8 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     sasl_broker_opaque_principal_mapping_rules: MappingRules | None = setting(None, source=OWN)
     """`sasl.termination: broker` only: rules that turn a client whose login does not show its name
     into a user, in the grammar of `ssl.principal.mapping.rules`. They are given
-    `MECHANISM/ADDRESS`, such as `GSSAPI/192.0.2.1`, or `MECHANISM/tokenauth/ID` of a delegation
-    token. No match, and null: the principal is `Opaque:MECHANISM/ADDRESS`, to which ACLs, quotas
+    `MECHANISM@ADDRESS`, such as `GSSAPI@192.0.2.1`, or `MECHANISM@tokenauth=ID` of a delegation
+    token. No match, and null: the principal is `Opaque:MECHANISM@ADDRESS`, to which ACLs, quotas
     and super users apply by that name."""
 
     @property

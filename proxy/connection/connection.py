@@ -440,7 +440,7 @@ class Connection:
         if login.to_side is None:
             login.ends_at = inf
         self.session.confirmed(confirmation_error(content), now)
-        self._session_changed(SessionChanged(None), now)
+        self._session_changed(SessionChanged(None, is_relayed=True), now)
         self._relay_goes_on(now)
 
     def side_connected(self, to_side: Callable[[Bytes], None], now: float) -> None:

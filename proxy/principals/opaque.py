@@ -17,9 +17,9 @@ class OpaqueNames:
         self._mapping = None if rules is None else PrincipalMapping(rules)
 
     def principal(self, description: str) -> str:
-        """Return the principal for a description, e.g. `GSSAPI/192.0.2.1`.
+        """Return the principal for a description, e.g. `GSSAPI@192.0.2.1`.
 
-        It is a user if a rule matches, and `Opaque:GSSAPI/192.0.2.1` if none does.
+        It is a user if a rule matches, and `Opaque:GSSAPI@192.0.2.1` if none does.
         """
         if self._mapping is not None:
             try:

@@ -3,8 +3,24 @@
 import pytest
 
 from sasl.states import Enforcement
-from tests.support.frames import fetch, response
-from tests.support.relayed_logins import Login, logged_in, relaying, shaken
+from tests.support.frames import (
+    authenticate,
+    fetch,
+    handshake,
+    metadata,
+    read_authenticated,
+    response,
+)
+from tests.support.playbook import SCRAM, Playbook
+from tests.support.relayed_logins import (
+    Login,
+    answered,
+    logged_in,
+    raw,
+    relaying,
+    settings,
+    shaken,
+)
 from tests.support.sasl import NOW
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
@@ -91,3 +107,223 @@ class TestSide:
         assert play.session.deadline == NOW + 100 + 3600
         play.client(fetch(13))
         assert play.take() == ["to broker: Fetch v12 #13"]
+
+    def test_a_client_that_was_not_told_is_killed_on_use(self) -> None:
+        """SaslAuthenticate v0 has no lifetime (KAFKA-9241)."""
+        play = logged_in(version=0)
+        play.now = NOW + 3600.5
+        play.client(fetch(4))
+        assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
+
+    def test_another_principal_is_refused_and_the_connection_closed(self) -> None:
+        play = logged_in()
+        play.now += 100
+        Login(play, play.side, first_id=10, user="bob").run()
+        assert play.take()[-4:] == [
+            "failed principal_changed",
+            "closed authentication_failed",
+            "close",
+            "to client: #12 token error 58 lifetime 0",
+        ]
+        _, message, _, _ = read_authenticated(play.received[-1], 1)
+        assert (
+            message
+            == b"Cannot change principals during re-authentication from User.alice: User.bob"
+        )
+
+    def test_another_mechanism_is_closed_at_the_token(self) -> None:
+        """As by Kafka, and without a byte to the broker."""
+        play = logged_in()
+        play.now += 100
+        play.client(handshake(10, "PLAIN"))
+        assert play.take() == ["to client: #10 handshake error 0"]
+        play.client(authenticate(11, b"\0alice\0secret"))
+        assert play.take() == [
+            "failed mechanism_changed",
+            "closed authentication_failed",
+            "close after 0.1 s",
+        ]
+
+    def test_a_mechanism_that_the_broker_does_not_offer_is_closed(self) -> None:
+        play = logged_in()
+        play.now += 100
+        play.client(handshake(10, "NONSENSE"))
+        assert play.take()[0] == "failed unsupported_mechanism"
+
+    def test_a_second_one_within_a_second_is_refused(self) -> None:
+        play = logged_in()
+        Login(play, play.side, first_id=10).run()
+        play.take()
+        play.now += 0.5
+        play.client(handshake(20, SCRAM))
+        assert play.take() == ["to client: #20 handshake error 34"]
+
+    def test_a_session_without_an_end_is_the_brokers_to_refuse(self) -> None:
+        play = logged_in(relaying(max_reauth_ms=0))
+        play.client(handshake(10, SCRAM))
+        assert play.take() == ["to broker: SaslHandshake v1 #10"]
+        play.broker(shaken(10, 34))
+        play.client(fetch(11))
+        assert play.take() == ["to client: #10 handshake error 34", "to broker: Fetch v12 #11"]
+
+
+class TestSameConnection:
+    """Brokers that announce lifetimes themselves."""
+
+    @pytest.mark.parametrize("enforcement", [ENFORCE, PROBE, OBSERVE])
+    def test_a_reauthentication_goes_behind_what_is_in_flight(
+        self, enforcement: Enforcement
+    ) -> None:
+        play = logged_in(relaying(enforcement=enforcement), lifetime_ms=10_000)
+        play.now += 9
+        play.client(fetch(9))
+        login = Login(play, play.broker, first_id=10)
+        login.begin()
+        play.client(fetch(13))  # waits
+        assert play.take() == ["to broker: Fetch v12 #9", "to broker: SaslHandshake v1 #10"]
+        play.broker(response(9, b"records"), shaken(10))
+        assert play.take()[:2] == ["to client: #9 records", "to client: #10 handshake error 0"]
+
+    def test_it_renews_the_session(self) -> None:
+        play = logged_in(lifetime_ms=10_000)
+        play.now += 9
+        Login(play, play.broker, first_id=10).run(lifetime_ms=10_000)
+        assert play.take()[-2:] == [
+            "to client: #12 token error 0 lifetime 10000",
+            "authenticated User:alice again (1)",
+        ]
+        assert play.session.deadline == NOW + 19
+
+    def test_observe_changes_no_byte_of_it(self) -> None:
+        play = logged_in(relaying(enforcement=OBSERVE), lifetime_ms=10_000)
+        assert play.session.deadline is None
+        play.now += 60  # past what the broker announced, which the broker keeps
+        play.client(fetch(9))
+        assert play.take() == ["to broker: Fetch v12 #9"]
+
+
+class TestOpaque:
+    """Mechanisms that do not show who the client is."""
+
+    def opaque(self, mechanism: str = "GSSAPI", rules: str | None = None) -> Playbook:
+        play = relaying(relays=settings(rules=rules))
+        play.client(handshake(1, mechanism))
+        play.broker(shaken(1))
+        play.client(authenticate(2, b"\x60token"))
+        play.broker(answered(2, b"" if mechanism == "GSSAPI" else b"done"))
+        return play
+
+    def test_gssapi_is_confirmed_when_the_broker_has_nothing_more_to_say(self) -> None:
+        play = self.opaque()
+        assert play.take()[-2:] == [
+            "to client: #2 token error 0 lifetime 3600000",
+            "to broker: ApiVersions v0 #0",
+        ]
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take() == ["authenticated Opaque:GSSAPI@192.0.2.1"]
+
+    def test_a_broker_that_is_in_the_middle_of_a_login_ends_it(self) -> None:
+        play = self.opaque()
+        play.take()
+        play.broker(response(0, b"\0\x22" + bytes(4)))
+        assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
+
+    def test_another_mechanism_is_confirmed_before_the_first_request(self) -> None:
+        play = self.opaque("X-OWN")
+        assert play.take()[-1] == "to client: #2 token error 0 lifetime 3600000"
+        play.client(metadata(3)[:9])
+        assert play.take() == []
+        play.client(metadata(3)[9:], fetch(4))
+        assert play.take() == ["to broker: ApiVersions v0 #0"]
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take() == [
+            "authenticated Opaque:X-OWN@192.0.2.1",
+            "to broker: Metadata v12 #3",
+            "to broker: Fetch v12 #4",
+        ]
+
+    def test_a_client_that_goes_on_needs_no_confirmation(self) -> None:
+        play = self.opaque("X-OWN")
+        play.take()
+        play.client(authenticate(3, b"more"))
+        assert play.take() == ["to broker: SaslAuthenticate v1 #3"]
+
+    def test_one_that_is_silent_is_confirmed_when_its_time_is_over(self) -> None:
+        play = self.opaque("X-OWN")
+        play.take()
+        play.wait_for(NOW + 10)
+        assert play.take() == ["to broker: ApiVersions v0 #0"]
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take() == ["authenticated Opaque:X-OWN@192.0.2.1"]
+
+    def test_a_lifetime_of_the_broker_needs_no_confirmation(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "X-OWN"))
+        play.broker(shaken(1))
+        play.client(authenticate(2, b"token"))
+        play.broker(answered(2, b"done", lifetime_ms=5_000))
+        assert play.take()[-1] == "authenticated Opaque:X-OWN@192.0.2.1"
+
+    def test_a_rule_makes_it_a_user(self) -> None:
+        play = self.opaque(rules=r"RULE:GSSAPI@192\.0\.2\..*/etl/")
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take()[-1] == "authenticated User:etl"
+
+    def test_requests_move_to_the_side_connection_when_those_in_flight_are_answered(self) -> None:
+        play = self.opaque()
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        play.client(fetch(9))
+        play.now += 100
+        play.client(handshake(10, "GSSAPI"))
+        play.side_connects()
+        play.side(shaken(10))
+        play.client(authenticate(11, b"\x60token"))
+        play.side(answered(11))
+        assert play.take()[-1] == "to side: ApiVersions v0 #0"
+        play.side(response(0, b"\0\0" + bytes(4)))
+        play.client(fetch(12))
+        assert play.take() == ["authenticated Opaque:GSSAPI@192.0.2.1 again (1)"]
+        play.broker(response(9, b"records"))
+        assert play.take() == [
+            "to client: #9 records",
+            "to client: #10 handshake error 0",
+            "to client: #11 token error 0 lifetime 3600000",
+            "move to side",
+            "to side: Fetch v12 #12",
+        ]
+
+    def test_the_owner_of_a_delegation_token_is_not_its_id(self) -> None:
+        play = relaying()
+        play.client(handshake(1, SCRAM))
+        play.broker(shaken(1))
+        play.client(authenticate(2, b"n,,n=token-id,r=nonce,tokenauth=true"))
+        play.broker(answered(2, b"r=nonceserver,s=c2FsdA==,i=4096"))
+        play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
+        play.broker(answered(3, b"v=c2lnbmF0dXJl"))
+        assert play.take()[-1] == "authenticated Opaque:SCRAM-SHA-256@tokenauth=token-id"
+
+
+class TestRawTokens:
+    def test_plain_succeeds_with_an_empty_answer(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "PLAIN", version=0))
+        play.broker(shaken(1))
+        play.take()
+        play.raw = True
+        play.client(raw(b"\0alice\0secret"))
+        assert play.take() == ["to broker: raw 13 bytes"]
+        play.broker(raw(b""))
+        assert play.take() == ["to client: raw nothing", "authenticated User:alice"]
+        play.raw = False
+        play.client(fetch(2))
+        assert play.take() == ["to broker: Fetch v12 #2"]
+
+    def test_a_broker_refuses_by_closing(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "PLAIN", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        play.client(raw(b"\0alice\0wrong"))
+        play.take()
+        play.call(lambda connection, now: connection.broker_closed(now))
+        assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]

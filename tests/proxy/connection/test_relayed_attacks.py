@@ -1,0 +1,398 @@
+"""What strangers, and brokers, do to logins that are relayed: nothing else gets through."""
+
+import struct
+
+import pytest
+
+from proxy.connection.commands import OpenSideConnection
+from proxy.connection.connection import Connection
+from proxy.connection.inflight import Answer
+from proxy.wire.apis import API_VERSIONS, APIS
+from sasl.messages import MAX_RESPONSE_BYTES, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from sasl.relayed import MAX_MESSAGES
+from tests.support.frames import (
+    api_versions,
+    authenticate,
+    fetch,
+    handshake,
+    metadata,
+    produce,
+    request,
+    response,
+    sized,
+)
+from tests.support.playbook import NOTHING, SCRAM, Playbook
+from tests.support.relayed_logins import (
+    CHALLENGE,
+    PROOF,
+    Login,
+    answered,
+    logged_in,
+    raw,
+    relaying,
+    settings,
+    shaken,
+)
+from tests.support.sasl import NOW
+
+BEFORE = {SASL_HANDSHAKE, SASL_AUTHENTICATE, API_VERSIONS}
+
+
+def shaken_hands() -> Playbook:
+    play = relaying()
+    play.client(handshake(1, SCRAM))
+    play.broker(shaken(1))
+    play.take()
+    return play
+
+
+def challenged() -> Playbook:
+    play = shaken_hands()
+    play.client(authenticate(2, b"n,,n=alice,r=nonce"))
+    play.broker(answered(2, CHALLENGE % b"nonceserver"))
+    play.take()
+    return play
+
+
+def renewing() -> Playbook:
+    """A re-authentication that waits for its side connection."""
+    play = logged_in()
+    play.now += 100
+    play.client(handshake(10, SCRAM))
+    play.take()
+    return play
+
+
+def aside() -> Playbook:
+    """A re-authentication whose handshake the broker has yet to answer."""
+    play = renewing()
+    play.side_connects()
+    play.take()
+    return play
+
+
+def one_by_one(play: Playbook, data: bytes) -> None:
+    for byte in data:
+        play.broker(bytes([byte]))
+
+
+class TestStrangers:
+    @pytest.mark.parametrize("key", sorted({*APIS, 999, -1} - BEFORE))
+    @pytest.mark.parametrize("begin", [relaying, shaken_hands, challenged])
+    def test_no_other_request_reaches_a_broker(self, begin: object, key: int) -> None:
+        assert callable(begin)
+        play = begin()
+        before = bytes(play.to_broker)
+        play.client(request(key, 0, 9, b"\0" * 40), fetch(10))
+        assert play.connection.closed
+        assert play.to_broker == before
+
+    def test_api_versions_is_answered_here_and_costs_the_broker_nothing(self) -> None:
+        play = relaying()
+        play.client(api_versions(1))
+        assert play.take() == ["to client: #1 versions error 0"]
+        assert not play.to_broker
+
+    def test_one_who_sends_nothing_costs_the_broker_nothing(self) -> None:
+        play = relaying()
+        play.wait_for(NOW + 10)
+        assert play.take() == ["closed authentication_timeout", "close"]
+
+    def test_a_login_is_bounded_in_time(self) -> None:
+        play = shaken_hands()
+        play.wait_for(NOW + 10)
+        assert play.take() == ["failed timeout", "closed authentication_timeout", "close"]
+
+    def test_a_hanging_broker_is_waited_for_as_long(self) -> None:
+        play = relaying()
+        play.client(handshake(1, SCRAM))
+        play.wait_for(NOW + 10)
+        assert play.take()[-1] == "close"
+        assert play.connection.closed
+
+    def test_a_login_is_bounded_in_messages(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "X-OWN"))
+        play.broker(shaken(1))
+        for number in range(2, MAX_MESSAGES + 2):
+            play.client(authenticate(number, b"token"))
+            play.broker(answered(number, b"more"))
+        sent = bytes(play.to_broker)
+        play.client(authenticate(99, b"token"))
+        assert play.connection.closed
+        assert play.to_broker == sent
+
+    def test_a_frame_is_bounded_and_not_begun_to_be_relayed(self) -> None:
+        play = shaken_hands()
+        sent = bytes(play.to_broker)
+        play.client(struct.pack(">i", 524_289) + b"\0" * 10)
+        assert play.take() == ["closed oversize_frame", "close"]
+        assert play.to_broker == sent
+
+    def test_half_a_frame_is_not_relayed(self) -> None:
+        play = relaying()
+        play.client(handshake(1, SCRAM)[:-1])
+        assert play.take() == []
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            handshake(1, SCRAM)[:4] + handshake(1, SCRAM)[4:-3],
+            request(SASL_HANDSHAKE, 1, 1, b"\x7f\xff"),
+            request(SASL_HANDSHAKE, 2, 1, b"\0\1a"),
+            request(SASL_AUTHENTICATE, 1, 1, b"\0\0\0\1a"),
+        ],
+    )
+    def test_what_does_not_parse_is_not_relayed(self, frame: bytes) -> None:
+        play = relaying()
+        play.client(sized(frame[4:]))
+        assert play.connection.closed
+        assert not play.to_broker
+
+    def test_the_next_message_waits_for_the_answer_to_the_one_before(self) -> None:
+        play = relaying()
+        play.client(handshake(1, SCRAM), authenticate(2, b"n,,n=alice,r=nonce"), produce(3))
+        assert play.take() == ["connect", "to broker: SaslHandshake v1 #1"]
+        play.broker(shaken(1))
+        assert play.take()[-1] == "to broker: SaslAuthenticate v1 #2"
+        play.broker(answered(2, CHALLENGE % b"nonceserver"))
+        assert play.connection.closed  # for the Produce
+        assert "Produce" not in "".join(play.take())
+
+    def test_two_handshakes_are_the_brokers_to_refuse(self) -> None:
+        play = shaken_hands()
+        play.client(handshake(2, SCRAM))
+        assert play.take() == ["to broker: SaslHandshake v1 #2"]
+        play.broker(shaken(2, 34, ()))
+        assert play.take() == [
+            "failed illegal_state",
+            "closed authentication_failed",
+            "close",
+            "to client: #2 handshake error 34",
+        ]
+
+    def test_a_mechanism_that_is_left_out_is_refused_without_the_broker(self) -> None:
+        play = relaying(relays=settings("SCRAM-SHA-512"))
+        play.client(handshake(1, "PLAIN"))
+        assert play.take() == [
+            "failed unsupported_mechanism",
+            "closed authentication_failed",
+            "close after 0.1 s",
+            "to client: #1 handshake error 33",
+        ]
+        assert not play.to_broker
+
+    def test_a_broker_that_was_never_reached_is_not_asked(self) -> None:
+        play = Playbook(relays=settings(), offer=NOTHING)
+        play.client(api_versions(1))
+        assert play.take() == ["closed broker_unreachable", "close"]
+
+    def test_an_unreachable_broker_closes(self) -> None:
+        play = relaying(connects=False)
+        play.client(handshake(1, SCRAM))
+        play.call(Connection.broker_unreachable)
+        assert play.take() == ["connect", "closed broker_unreachable", "close"]
+
+    def test_a_principal_that_was_refused_is_nobodys(self) -> None:
+        play = challenged()
+        play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
+        play.broker(answered(3, error_code=58))
+        assert play.take()[-4:] == [
+            "failed refused_by_broker",
+            "closed authentication_failed",
+            "close",
+            "to client: #3 token error 58 lifetime 0",
+        ]
+        assert play.connection.principal is None
+
+    def test_a_name_that_is_told_before_the_verdict_is_not_believed(self) -> None:
+        play = challenged()
+        assert play.connection.principal is None
+        assert not play.connection.authentication.ever_succeeded
+
+
+class TestBrokers:
+    """Answers that break the protocol end the connection, and grant nothing."""
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            shaken(7),  # another correlation id
+            shaken(1)[:-1] + b"\xff",
+            sized(shaken(1)[4:10]),
+            sized(b"\0\0\0\1"),
+            struct.pack(">i", -1) + b"\0\0\0\1",
+            struct.pack(">ii", MAX_RESPONSE_BYTES + 1, 1) + b"\0" * 40,
+            shaken(1, offered=("PLAIN",)),  # it accepts what it does not offer
+            shaken(1) + response(2, b"more"),
+        ],
+    )
+    def test_to_a_handshake(self, answer: bytes) -> None:
+        play = relaying()
+        play.client(handshake(1, SCRAM))
+        play.take()
+        play.broker(answer)
+        assert play.take()[-2:] == ["closed broker_fault", "close"]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            answered(7, PROOF),
+            answered(3, PROOF, lifetime_ms=-1),
+            answered(3, b""),  # code 0 without a proof
+            answered(3, b"x=unknown"),
+            sized(answered(3, PROOF)[4:] + b"\0"),  # more bytes
+            sized(answered(3, PROOF)[4:-1]),
+            answered(3, PROOF, version=0),
+        ],
+    )
+    def test_to_a_proof(self, answer: bytes) -> None:
+        play = challenged()
+        play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
+        play.take()
+        play.broker(answer)
+        assert play.take() == ["closed broker_fault", "close"]
+        assert play.connection.principal is None
+
+    def test_a_lifetime_in_the_middle_of_an_exchange(self) -> None:
+        play = shaken_hands()
+        play.client(authenticate(2, b"n,,n=alice,r=nonce"))
+        play.broker(answered(2, CHALLENGE % b"nonceserver", lifetime_ms=5_000))
+        assert play.take()[-2:] == ["closed broker_fault", "close"]
+
+    def test_a_lifetime_beside_an_error_grants_nothing(self) -> None:
+        play = challenged()
+        play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
+        play.broker(answered(3, error_code=58, lifetime_ms=5_000))
+        assert play.connection.closed
+        assert play.connection.principal is None
+
+    def test_a_lifetime_of_a_thousand_years_is_bounded(self) -> None:
+        play = logged_in(relaying(max_reauth_ms=0), lifetime_ms=2**62)
+        assert play.session.deadline == NOW + 10 * 365 * 24 * 3600
+
+    def test_a_success_without_a_handshake(self) -> None:
+        play = logged_in()
+        play.client(authenticate(9, b"token"))
+        play.broker(answered(9))
+        assert play.take()[-2:] == ["closed broker_fault", "close"]
+
+    def test_an_error_without_a_handshake_is_passed_on(self) -> None:
+        play = logged_in()
+        play.client(authenticate(9, b"token"), fetch(10))
+        play.broker(answered(9, error_code=34))
+        assert play.take()[-2:] == [
+            "to client: #9 token error 34 lifetime 0",
+            "to broker: Fetch v12 #10",
+        ]
+
+    def test_an_answer_to_a_raw_token_is_bounded(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "PLAIN", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        play.client(raw(b"\0alice\0secret"))
+        play.take()
+        play.broker(struct.pack(">i", MAX_RESPONSE_BYTES + 1))
+        assert play.take() == ["closed broker_fault", "close"]
+
+    def test_each_byte_of_an_answer_may_come_alone(self) -> None:
+        play = relaying()
+        login = Login(play, lambda data: one_by_one(play, data))
+        login.run()
+        assert play.take()[-1] == "authenticated User:alice"
+
+
+class TestSideConnections:
+    def test_one_that_hangs_is_bounded(self) -> None:
+        play = aside()
+        play.wait_for(NOW + 110)
+        assert play.take() == ["failed timeout", "closed authentication_failed", "close"]
+
+    def test_one_that_cannot_be_opened_ends_the_session(self) -> None:
+        play = renewing()
+        play.call(Connection.side_unreachable)
+        assert play.take() == ["failed broker_unavailable", "closed authentication_failed", "close"]
+
+    def test_one_that_waits_for_its_turn_has_the_time_of_the_session(self) -> None:
+        """Never a free extension."""
+        play = logged_in()
+        play.now = NOW + 3_595
+        play.client(handshake(10, SCRAM))
+        assert OpenSideConnection(until=NOW + 3_600) in play.commands
+
+    def test_one_that_the_broker_closes_is_a_refusal(self) -> None:
+        play = aside()
+        play.call(Connection.side_closed)
+        assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            shaken(7),
+            sized(b"\0"),
+            struct.pack(">i", MAX_RESPONSE_BYTES + 1),
+            shaken(10) + shaken(10),
+            shaken(10)[:-2] + b"\xff\xff",
+        ],
+    )
+    def test_a_broken_answer_ends_the_session(self, answer: bytes) -> None:
+        play = aside()
+        play.side(answer)
+        assert play.take() == ["failed broker_fault", "closed authentication_failed", "close"]
+
+    def test_bytes_that_nobody_asked_for_end_the_session(self) -> None:
+        play = aside()
+        play.side(shaken(10))
+        play.take()
+        play.side(b"\0")
+        assert play.take() == ["failed broker_fault", "closed authentication_failed", "close"]
+
+    def test_a_refusal_reaches_the_client_and_closes(self) -> None:
+        play = aside()
+        play.side(shaken(10))
+        play.client(authenticate(11, b"n,,n=alice,r=nonce"))
+        play.take()
+        play.side(answered(11, error_code=58))
+        assert play.take() == [
+            "failed refused_by_broker",
+            "closed authentication_failed",
+            "close",
+            "to client: #11 token error 58 lifetime 0",
+        ]
+
+    def test_requests_wait_and_reach_the_broker_on_their_own_connection_alone(self) -> None:
+        play = aside()
+        play.client(fetch(20))
+        assert play.take() == []
+        play.side(shaken(10))
+        assert play.connection.closed  # a Fetch in the middle of a re-authentication
+        assert b"\0\1\0\x0c" not in play.to_side
+
+    def test_a_client_that_leaves_its_half_of_a_login_open_is_closed_in_time(self) -> None:
+        play = aside()
+        play.side(shaken(10))
+        play.take()
+        play.wait_for(NOW + 110)
+        assert play.take() == ["failed timeout", "closed authentication_failed", "close"]
+
+    def test_its_end_after_a_success_does_not_matter(self) -> None:
+        play = logged_in()
+        play.now += 100
+        Login(play, play.side, first_id=10).run()
+        play.take()
+        play.call(Connection.side_closed)
+        play.side(b"late")
+        play.client(metadata(20))
+        assert play.take() == ["to broker: Metadata v12 #20"]
+
+    def test_the_brokers_own_connection_may_end_meanwhile(self) -> None:
+        play = aside()
+        play.call(Connection.broker_closed)
+        assert play.take() == ["closed broker_closed", "close"]
+
+    def test_a_closed_connection_hears_nothing_more(self) -> None:
+        play = renewing()
+        play.call(Connection.client_closed)
+        assert play.connection.closed
+        assert not [one for _, one in play.connection.inflight.queue if isinstance(one, Answer)]
