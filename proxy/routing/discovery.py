@@ -13,11 +13,11 @@ Rules:
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from proxy.config.values import PortRange
 from proxy.errors import BrokerFault, LoginRefused
@@ -26,7 +26,7 @@ from proxy.routing.brokers import BrokerTable, Gateway
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
 from proxy.wire.api_versions import UpstreamVersions
-from proxy.wire.metadata import ClusterView
+from proxy.wire.metadata import BrokerAddress, ClusterView
 
 log = logging.getLogger(__name__)
 
@@ -225,8 +225,20 @@ class SidecarDiscovery(Discovery):
         return self.broker.refusal
 
 
+class BrokerMemory(Protocol):
+    """Memory of the brokers that clients' responses named, shared by all workers."""
+
+    async def exchange(self, learned: Mapping[int, BrokerAddress]) -> dict[int, BrokerAddress]:
+        """Keep what was learned, and return all brokers. Raises BrokerFault."""
+        ...
+
+
 class ClusterDiscovery(Discovery):
-    """Discovery of all brokers of a cluster, from a few addresses."""
+    """Discovery of all brokers of a cluster, from a few addresses.
+
+    Without a login, brokers cannot be asked for the others: they are learned from the responses
+    that pass to clients, and kept in a `BrokerMemory`.
+    """
 
     def __init__(
         self,
@@ -239,8 +251,12 @@ class ClusterDiscovery(Discovery):
         on_versions: Callable[[DiscoveredBroker], None],
         on_round: Callable[[], None] = lambda: None,
         table: BrokerTable | None = None,
+        memory: BrokerMemory | None = None,
     ) -> None:
-        """Query the cluster every `metadata_max_age` seconds; `on_round` is called before that."""
+        """Query the cluster every `metadata_max_age` seconds; `on_round` is called before that.
+
+        `memory` keeps what is learned from responses; None: brokers are asked.
+        """
         super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._on_broker_joined = on_broker_joined
@@ -255,13 +271,25 @@ class ClusterDiscovery(Discovery):
         self._unreachable: str | None = None
         self.brokers: dict[int, DiscoveredBroker] = {}
         """The brokers by id."""
+        self._memory = memory
+        self._learned: dict[int, BrokerAddress] = {}
+        """Addresses that responses named, and that the memory does not have yet."""
+        self._bootstrap = [
+            DiscoveredBroker(None, host, port) for host, port in self._bootstrap_servers if memory
+        ]
+        """What is behind each bootstrap address, where brokers cannot be asked who they are."""
 
     def _known(self) -> Collection[DiscoveredBroker]:
-        return self.brokers.values()
+        return [*self._bootstrap, *self.brokers.values()]
 
     def knows(self, broker: DiscoveredBroker) -> bool:
         """Return whether `broker` is one of the cluster's, or was."""
-        return broker.broker_id is not None
+        return broker.broker_id is not None or broker in self._bootstrap
+
+    @property
+    def is_reached(self) -> bool:
+        """True if a broker of the cluster was ever reached."""
+        return any(broker.ready for broker in self._known())
 
     @property
     def refusal(self) -> str | None:
@@ -271,7 +299,7 @@ class ClusterDiscovery(Discovery):
     @property
     def unreachable(self) -> str | None:
         """Reason why the last query of the cluster failed; None: it succeeded."""
-        return self._unreachable
+        return self._unreachable if self._memory is None else super().unreachable
 
     def gateway(self, advertised_host: str, ports: PortRange) -> Gateway:
         """Make the gateway of one listener."""
@@ -281,19 +309,38 @@ class ClusterDiscovery(Discovery):
 
     def bootstrap_broker(self) -> DiscoveredBroker | None:
         """Return a broker for a bootstrap connection, in rotation; None: none is ready."""
-        ready = [broker for broker in self.brokers.values() if broker.ready]
+        known = self._bootstrap or self.brokers.values()
+        ready = [broker for broker in known if broker.ready]
+        ready = [broker for broker in ready if broker.fault is None] or ready
         return ready[next(self._rotation) % len(ready)] if ready else None
 
     async def round(self, now: float) -> bool:
         """Query the cluster, and the versions of its brokers where that is due."""
         self._on_round()
-        view = await self._view(now)
+        memory = self._memory
+        view = await (self._view(now) if memory is None else self._remembered(memory, now))
         if view is not None:
             self._apply(self._shown(view, now), now)
         missing = self._table.missing  # mostly down: a timeout would delay the round
         present = [one for id_, one in self.brokers.items() if id_ not in missing]
-        answered = await self._refresh(present, now)
+        answered = await self._refresh([*self._bootstrap, *present], now)
         return answered and view is not None
+
+    async def _remembered(self, memory: BrokerMemory, now: float) -> ClusterView | None:
+        """Return the brokers that were learned, by this worker or another, now or earlier."""
+        learned = dict(self._learned)
+        try:
+            brokers = await memory.exchange(learned)
+        except BrokerFault as fault:
+            line = self._repeats.line("memory", f"brokers are not kept: {fault.reason}", now)
+            if line is not None:
+                log.warning("%s", line)
+            return None
+        self._learned = {
+            id_: address for id_, address in self._learned.items() if learned.get(id_) != address
+        }
+        brokers |= self._learned
+        return ClusterView(brokers=brokers, controller_id=-1, cluster_id=None)
 
     async def _view(self, now: float) -> ClusterView | None:
         """Query one broker after the other until one answers; each round begins with the next."""
@@ -369,6 +416,17 @@ class ClusterDiscovery(Discovery):
 
     def _learn(self, broker_id: int, host: str, port: int) -> None:
         """Handle a broker's address in a response to a client that differs from the known one."""
+        if self._memory is not None:
+            self._learned[broker_id] = BrokerAddress(host=host, port=port)
         if self._table.learn(broker_id, host, port):
             self._join(broker_id)
+            self._lend_versions(self.brokers[broker_id])
         self.wake()
+
+    def _lend_versions(self, broker: DiscoveredBroker) -> None:
+        """Take another broker's versions for those of a new one, for the moment until it is asked:
+        clients come to it as soon as they have its address."""
+        lender = next((one for one in self._bootstrap if one.ready), None)
+        if lender is not None:
+            broker.versions = lender.versions
+            self._on_versions(broker)

@@ -158,6 +158,18 @@ class SecretStore(Protocol):
         ...
 
 
+class BrokerStore(Protocol):
+    """Store of brokers' addresses, for a gateway that cannot ask for them."""
+
+    def brokers(self, cluster: str) -> Mapping[int, tuple[str, int]]:
+        """Return host and port of each broker that was kept for a cluster, by id."""
+        ...
+
+    def keep_brokers(self, cluster: str, brokers: Mapping[int, tuple[str, int]]) -> None:
+        """Add brokers of a cluster, or replace their addresses, all in one transaction."""
+        ...
+
+
 class UserStore(CredentialStore, SecretStore, Protocol):
     """Store of SCRAM users."""
 
@@ -183,7 +195,7 @@ class StoreStart:
     """Time of the start in monotonic seconds."""
 
 
-class Store(UserStore, AclStore, QuotaStore, Protocol):
+class Store(UserStore, AclStore, QuotaStore, BrokerStore, Protocol):
     """Store of users, ACLs, quotas and secrets."""
 
     def begin(self) -> StoreStart:

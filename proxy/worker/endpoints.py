@@ -21,10 +21,12 @@ from proxy.routing.transparent import (
     TransparentDiscovery,
     check_destination,
 )
+from proxy.store.interface import BrokerStore
 from proxy.upstream.access import Access
 from proxy.worker.accepted_connections import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
+from proxy.worker.stored_brokers import StoredBrokers
 from proxy.worker.supervision import supervised
 
 log = logging.getLogger(__name__)
@@ -41,11 +43,13 @@ class Endpoints:
         access: Access,
         broker_ports: Mapping[str, BrokerPorts],
         accepted: AcceptedConnections | None = None,
+        store: BrokerStore | None = None,
     ) -> None:
         """Discover brokers by `access`, and connect clients of `listeners` to them.
 
         `broker_ports` has the ports of each gateway, by listener name. `accepted` receives the
-        connections from the acceptor; None: this process accepts them itself.
+        connections from the acceptor; None: this process accepts them itself. `store` keeps the
+        brokers that a gateway without a login has learned.
         """
         self._accepted = accepted
         self._spawn = spawn
@@ -75,6 +79,9 @@ class Endpoints:
                 on_broker_joined=self._broker_joined,
                 on_broker_left=self._broker_left,
                 on_round=self._open_remaining,
+                memory=StoredBrokers(store, servers)
+                if access.clients_log_in and store is not None
+                else None,
             )
         if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
             self._transparent = TransparentDiscovery(
@@ -245,9 +252,7 @@ class Endpoints:
         if self._sidecar is not None and not self._sidecar.broker.ready:
             broker = self._sidecar.broker
             reasons.append(f"broker {broker.host}:{broker.port} was never reached")
-        if self._cluster is not None and not any(
-            broker.ready for broker in self._cluster.brokers.values()
-        ):
+        if self._cluster is not None and not self._cluster.is_reached:
             reasons.append("no broker of the cluster was ever reached")
         return reasons + [
             f"listener {one.name}: no broker is shown: {why}"

@@ -120,7 +120,13 @@ class Worker:
         if inputs.link is not None:
             accepted = AcceptedConnections(inputs.link, self._listeners, inputs.acceptor)
         self._endpoints = Endpoints(
-            self.spawn, settings, self._listeners, self.access, inputs.broker_ports, accepted
+            self.spawn,
+            settings,
+            self._listeners,
+            self.access,
+            inputs.broker_ports,
+            accepted,
+            self._store,
         )
 
     # Parts

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from tests.support.kafka import properties
-from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.clients import User, confluent_admin, password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.sasl_differential.comparison import (
@@ -16,9 +17,16 @@ from tests.support.kafka.sasl_differential.comparison import (
     differences,
     run_all,
 )
+from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.processes import free_ports
-from tests.support.proxy_process import ProxyProcess, relaying_logins, sidecar_config
+from tests.support.proxy_process import (
+    ProxyProcess,
+    gateway_config,
+    relaying_logins,
+    sidecar_config,
+)
 from tests.support.sasl import Issuer
 
 _AS_WITH_PROXY = (
@@ -73,6 +81,8 @@ def _report(found: Mapping[str, str]) -> str:
 
 SECONDS = 15.0
 LIFETIME_MS = 1_500
+ENDING = "ENDING"
+"""A listener whose sessions end by themselves."""
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +91,12 @@ def cluster(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa:
 
     Alice alone may use the topics whose names begin with hers.
     """
-    listeners = {BEHIND: 0, "TEN": 4_000}
+    listeners = {BEHIND: 0, ENDING: LIFETIME_MS}
     protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
     protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT")
     with KafkaCluster(
         jwks=jwks,
-        sasl_listeners={"TEN": 4_000},
+        sasl_listeners={ENDING: LIFETIME_MS},
         sidecar_port=free_ports(1)[0],
         properties={
             **properties.sasl(listeners, jwks, {"alice": password_of("alice"), "bob": "other"}),
@@ -116,8 +126,7 @@ def sidecar_relay(
 def test_nothing_is_lost_over_ten_sessions(
     cluster: KafkaCluster, sidecar_relay: ProxyProcess, issuer: Issuer, mechanism: str
 ) -> None:
-    topic = f"sessions-{uuid.uuid4()}"
-    cluster.create_topic(topic, partitions=PARTITIONS)
+    topic = new_topic(cluster)
     who = User(name="alice", mechanism=mechanism, issuer=issuer)
     before = sidecar_relay.metric("successful_reauthentication_total", mechanism=mechanism)
     bootstrap = str(sidecar_relay.addresses()["LONG"])
@@ -127,3 +136,77 @@ def test_nothing_is_lost_over_ten_sessions(
     assert renewed - before >= 10
     assert sidecar_relay.metric("expired_connections_killed_total") == 0
     assert "Traceback" not in sidecar_relay.log()
+
+
+def new_topic(cluster: KafkaCluster, prefix: str = "sessions") -> str:
+    name = f"{prefix}-{uuid.uuid4()}"
+    cluster.create_topic(name, partitions=PARTITIONS)
+    return name
+
+
+@pytest.fixture(scope="module")
+def gateway_relay(
+    cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> ProxyProcess:
+    """In front of brokers that announce lifetimes themselves; it has no login, and two workers."""
+    upstream = str(cluster.address(listener=ENDING))
+    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}) | {"workers": 2}
+    return ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("gateway"))
+
+
+def test_a_gateway_learns_brokers_from_what_passes_and_knows_them_after_a_restart(
+    cluster: KafkaCluster, gateway_relay: ProxyProcess, issuer: Issuer
+) -> None:
+    with gateway_relay as proxy:
+        who = User(name="alice", mechanism="SCRAM-SHA-256", issuer=issuer)
+        bootstrap = proxy.addresses()["LONG"]
+        topic = new_topic(cluster)
+        written = confluent_traffic(who, str(bootstrap), topic, SECONDS, pause_seconds=0.01)
+        assert min(written) > 0
+        assert proxy.metric("successful_reauthentication_total") >= 10
+        assert "Traceback" not in proxy.log()
+    with gateway_relay as proxy:
+        [broker_id] = cluster.node_ids
+        with WireClient(Address(bootstrap.host, bootstrap.port + 1 + broker_id)) as client:
+            actor = Actor(client, issuer)
+            actor.scram("alice", password=password_of("alice"))
+            actor.metadata()
+            assert actor.lines[-1].startswith("< Metadata")
+
+
+def test_brokers_see_who_the_client_is(
+    cluster: KafkaCluster, sidecar_relay: ProxyProcess, issuer: Issuer
+) -> None:
+    """An ACL of the brokers for alice lets alice in, and nobody else."""
+    topic = new_topic(cluster, "hers")
+    admin = confluent_admin.AdminClient({"bootstrap.servers": str(cluster.address())})
+    binding = confluent_admin.AclBinding(
+        confluent_admin.ResourceType.TOPIC,
+        topic,
+        confluent_admin.ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        confluent_admin.AclOperation.ALL,
+        confluent_admin.AclPermissionType.ALLOW,
+    )
+    admin.create_acls([binding])[binding].result(60)
+    bootstrap = str(sidecar_relay.addresses()["LONG"])
+    alice, carol = (
+        User(name=name, mechanism="SCRAM-SHA-256", issuer=issuer) for name in ("alice", "carol")
+    )
+    assert produced(alice, bootstrap, topic) is None
+    assert produced(carol, bootstrap, topic) == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def produced(who: User, bootstrap: str, topic: str) -> str | None:
+    """The error with which a record was refused; None: it was written."""
+    errors: list[str | None] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        errors.append(None if error is None else error.name())
+
+    producer = Producer(who.confluent(bootstrap, message_timeout_ms=60_000))
+    producer.produce(topic, b"value", on_delivery=delivered)
+    producer.flush(60)
+    [error] = errors
+    return error

@@ -6,6 +6,7 @@ from typing import Final
 
 from proxy.store.interface import Mirror, StoreError, StoreStart
 from proxy.store.sqlite.acls import SqliteAcls
+from proxy.store.sqlite.brokers import SqliteBrokers
 from proxy.store.sqlite.credentials import SqliteCredentials
 from proxy.store.sqlite.quotas import SqliteQuotas
 
@@ -17,7 +18,7 @@ _NEVER_KNOWN: Final = (
 )
 
 
-class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
+class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas, SqliteBrokers):
     """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
 
     def begin(self) -> StoreStart:

@@ -98,12 +98,20 @@ def _identity(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO store VALUES (0, ?, 0)", (secrets.token_hex(_IDENTITY_BYTES),))
 
 
+def _brokers(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE brokers (cluster TEXT NOT NULL, id INTEGER NOT NULL, host TEXT NOT NULL,"
+        " port INTEGER NOT NULL, PRIMARY KEY (cluster, id)) STRICT, WITHOUT ROWID"
+    )
+
+
 STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _credentials_and_secrets,
     _acls,
     _quotas,
     _mirror,
     _identity,
+    _brokers,
 )
 """Migrations; the step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
 
