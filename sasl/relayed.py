@@ -383,7 +383,7 @@ class RelayedSession:
         if response is None or not version or grant.announced_ms == broker_ms:
             return Outcome(reply=body)
         changed = messages.with_lifetime(body, response.lifetime_at, grant.announced_ms)
-        return Outcome(reply=changed, confirms=progress is Progress.FINAL)
+        return Outcome(reply=changed, confirms=progress is Progress.FINAL and not broker_ms)
 
     def _grant(
         self, state: Authenticating, reader: Reader, version: int | None, broker_ms: int, now: float

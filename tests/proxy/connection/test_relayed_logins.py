@@ -11,7 +11,7 @@ from tests.support.frames import (
     read_authenticated,
     response,
 )
-from tests.support.playbook import SCRAM, Playbook
+from tests.support.playbook import HOUR_MS, SCRAM, Playbook
 from tests.support.relayed_logins import (
     Login,
     answered,
@@ -205,12 +205,15 @@ class TestSameConnection:
 class TestOpaque:
     """Mechanisms that do not show who the client is."""
 
-    def opaque(self, mechanism: str = "GSSAPI", rules: str | None = None) -> Playbook:
+    def opaque(
+        self, mechanism: str = "GSSAPI", rules: str | None = None, broker_ms: int = 0
+    ) -> Playbook:
         play = relaying(relays=settings(rules=rules))
         play.client(handshake(1, mechanism))
         play.broker(shaken(1))
         play.client(authenticate(2, b"\x60token"))
-        play.broker(answered(2, b"" if mechanism == "GSSAPI" else b"done"))
+        data = b"" if mechanism == "GSSAPI" else b"done"
+        play.broker(answered(2, data, lifetime_ms=broker_ms))
         return play
 
     def test_gssapi_is_confirmed_when_the_broker_has_nothing_more_to_say(self) -> None:
@@ -221,6 +224,15 @@ class TestOpaque:
         ]
         play.broker(response(0, b"\0\0" + bytes(4)))
         assert play.take() == ["authenticated Opaque:GSSAPI@192.0.2.1"]
+
+    @pytest.mark.parametrize("mechanism", ["GSSAPI", "X-OWN"])
+    @pytest.mark.parametrize("broker_ms", [10_000, 2 * HOUR_MS])
+    def test_a_lifetime_of_the_broker_confirms_it(self, mechanism: str, broker_ms: int) -> None:
+        play = self.opaque(mechanism, broker_ms=broker_ms)
+        assert play.take()[-2:] == [
+            f"to client: #2 token error 0 lifetime {min(broker_ms, HOUR_MS)}",
+            f"authenticated Opaque:{mechanism}@192.0.2.1",
+        ]
 
     def test_a_broker_that_is_in_the_middle_of_a_login_ends_it(self) -> None:
         play = self.opaque()
