@@ -74,17 +74,9 @@ class Line:
         self._cells.append(_key(name))
         self._cells.append(f"[{written}]")
 
-    def cells(self) -> str:
-        """Return the fields so far, for other lines that begin alike (`add_cells`)."""
-        return "".join(self._cells)
-
-    def add_cells(self, cells: str) -> None:
-        """Add the fields of another line."""
-        self._cells.append(cells)
-
     def finish(self) -> str:
         """Return the line, without its newline."""
-        return "{" + self.cells()[1:] + "}"
+        return "{" + "".join(self._cells)[1:] + "}"
 
 
 def _key(name: str) -> str:

@@ -75,7 +75,6 @@ class SessionHistory:
     __slots__ = (
         "_authenticated_at",
         "_authentications",
-        "_begins",
         "_cadence",
         "_ended_by",
         "_expiry_reported",
@@ -104,7 +103,6 @@ class SessionHistory:
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence
-        self._begins: str | None = None
         self._sequence = 0
         self._reported = NO_USAGE
         self._last_event_at = origin.connected_at
@@ -302,10 +300,17 @@ class SessionHistory:
     ) -> Line:
         """Begin a line with the fields that all lines have; usage is counted since `before`."""
         client, grant, timeline = self.client, self._grant, self._timeline
+        origin = self._origin
         sequence, self._sequence = self._sequence, self._sequence + 1
         used_at = self._last_use(usage)
         line = Line()
-        line.add_cells(self._constant_cells())
+        line.number("schema_version", SCHEMA_VERSION)
+        line.text("proxy_id", origin.proxy_id)
+        line.number("worker", origin.worker)
+        line.unique_text("connection_id", origin.connection_id)
+        line.number("connected_ms", timeline.epoch_ms(origin.connected_at))
+        line.text("listener", origin.listener)
+        line.text("client_host", origin.client_host)
         line.text("kind", kind)
         line.number("timestamp_ms", timeline.epoch_ms(now))
         line.number("sequence", sequence)
@@ -332,20 +337,6 @@ class SessionHistory:
         if used_at is not None:
             line.number("last_request_ms", timeline.epoch_ms(used_at))
         return line
-
-    def _constant_cells(self) -> str:
-        """Return the fields that are the same in all lines of the connection."""
-        if self._begins is None:
-            origin, line = self._origin, Line()
-            line.number("schema_version", SCHEMA_VERSION)
-            line.text("proxy_id", origin.proxy_id)
-            line.number("worker", origin.worker)
-            line.unique_text("connection_id", origin.connection_id)
-            line.number("connected_ms", self._timeline.epoch_ms(origin.connected_at))
-            line.text("listener", origin.listener)
-            line.text("client_host", origin.client_host)
-            self._begins = line.cells()
-        return self._begins
 
 
 def _rounded(number: float) -> int:

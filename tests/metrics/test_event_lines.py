@@ -38,14 +38,6 @@ def test_a_line_is_what_json_would_write(text: str, number: int, flag: bool) -> 
     assert line.finish() == json.dumps(said, separators=(",", ":"))
 
 
-def test_a_line_goes_on_from_where_another_one_was() -> None:
-    first, second = Line(), Line()
-    first.number("one", 1)
-    second.add_cells(first.cells())
-    second.number("two", 2)
-    assert (first.finish(), second.finish()) == ('{"one":1}', '{"one":1,"two":2}')
-
-
 def test_what_is_null_is_left_out() -> None:
     line = Line()
     line.optional_text("text", None)
