@@ -37,6 +37,8 @@ def _of_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
             pass
         case ["serve", option] if option.startswith("--config="):
             file = option.removeprefix("--config=")
+        case ["serve", file] if not file.startswith("-"):
+            pass
         case _:
             return None
     return Path(file), "--follow" in arguments

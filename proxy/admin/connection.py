@@ -202,12 +202,10 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
         reason = f"no answer within {timeout_s:g} s"
     except asyncio.IncompleteReadError:
         reason = _CLOSED
-    except ssl.SSLError as error:
+    except OSError as error:
         from proxy.net.handshake_errors import handshake_error
 
         reason = handshake_error(error)
-    except OSError as error:
-        reason = error.strerror or str(error)
     except UnicodeError:
         reason = "the host name cannot be looked up"
     else:

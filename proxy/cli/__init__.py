@@ -4,6 +4,7 @@ Exit status: 0 done, 1 refused or not found, 2 usage or configuration. Errors ar
 stderr.
 """
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -12,8 +13,16 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from proxy import __version__
-from proxy.cli.common import ConfigFile, require_linux
+from proxy.cli.common import (
+    ConfigArgument,
+    SameConfigOption,
+    config_file,
+    output_failed,
+    require_linux,
+    say,
+)
 
+NAME: Final = "reauth-proxy"
 GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report", "webhook")
 """Commands with a module of their own, `proxy.cli.NAME`."""
 
@@ -41,10 +50,10 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    name="reauth-proxy",
+    name=NAME,
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -52,7 +61,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"reauth-proxy {__version__}")
+        say(f"reauth-proxy {__version__}")
         raise typer.Exit
 
 
@@ -70,23 +79,32 @@ def options(
 
 @app.command()
 def serve(
-    config: ConfigFile,
+    file: ConfigArgument = None,
+    config: SameConfigOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Reload when the file is replaced, too.")
     ] = False,
 ) -> None:
-    """Run the proxy in the foreground until SIGTERM; SIGHUP reloads."""
+    """Run the proxy in the foreground until SIGTERM; SIGHUP reloads.
+
+    FILE is the configuration; by default the one that REAUTH_PROXY_CONFIG names.
+    """
     require_linux()
     from proxy.process.start import serve as run
 
-    raise typer.Exit(run(config, follow=follow))
+    raise typer.Exit(run(config_file(file, config), follow=follow))
 
 
 @app.command()
 def demo(
-    seconds: Annotated[float, typer.Option(help="How long the clients work, at least 20.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="How long the clients work, at least 20.")
+    ] = 60.0,
 ) -> None:
-    """Show re-authentication on real traffic, with nothing else to install; takes a minute."""
+    """Show re-authentication on real traffic, in a minute.
+
+    Nothing else is needed: brokers, clients and the report on them are part of it.
+    """
     require_linux()
     from proxy.demo import main as run
 
@@ -95,4 +113,9 @@ def demo(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app(prog_name=NAME)
+    except OSError as error:  # of help, which is not printed with `say`
+        if error.filename is not None:
+            raise
+        sys.exit(output_failed(error).exit_code)

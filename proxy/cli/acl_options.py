@@ -24,7 +24,7 @@ from proxy.acl.model import (
     ResourceType,
     exactly,
 )
-from proxy.cli.common import Misuse
+from proxy.cli.common import Misuse, principal_name
 
 MAX_TEXT: Final = 8_000
 """Maximum length of a name in characters: in UTF-8 it fits into a STRING, of 32,767 bytes."""
@@ -52,28 +52,30 @@ class PatternKind(StrEnum):
 class Resources:
     """Options that name resources."""
 
-    topic: Annotated[list[str], typer.Option(help="A topic; * is every topic.")] = field(
-        default_factory=list
+    topic: Annotated[list[str], typer.Option(metavar="NAME", help="A topic; * is every topic.")] = (
+        field(default_factory=list)
     )
-    group: Annotated[list[str], typer.Option(help="A consumer group; * is every group.")] = field(
-        default_factory=list
-    )
+    group: Annotated[
+        list[str], typer.Option(metavar="NAME", help="A consumer group; * is every group.")
+    ] = field(default_factory=list)
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
-    transactional_id: Annotated[list[str], typer.Option(help="A transactional id; * is every.")] = (
-        field(default_factory=list)
-    )
-    delegation_token: Annotated[list[str], typer.Option(help="A delegation token; * is every.")] = (
-        field(default_factory=list)
-    )
+    transactional_id: Annotated[
+        list[str], typer.Option(metavar="ID", help="A transactional id; * is every.")
+    ] = field(default_factory=list)
+    delegation_token: Annotated[
+        list[str], typer.Option(metavar="ID", help="A delegation token; * is every.")
+    ] = field(default_factory=list)
     user_principal: Annotated[
-        list[str], typer.Option(help="A user as a resource: for its tokens.")
+        list[str],
+        typer.Option(metavar="PRINCIPAL", help="A user as a resource: for its tokens."),
     ] = field(default_factory=list)
     resource_pattern_type: Annotated[
         PatternKind,
         typer.Option(
             case_sensitive=False,
-            help="How names match. any and match are for list and remove: match finds all ACLs that"
-            " apply to a resource of this name.",
+            metavar="TYPE",
+            help="literal, prefixed, any or match: how names match. any and match are for list and"
+            " remove: match finds all ACLs that apply to a resource of this name.",
         ),
     ] = PatternKind.LITERAL
 
@@ -116,9 +118,12 @@ CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME
 class Listed(Resources):
     """Options that say which ACLs to show: those of these resources and principals, or all."""
 
-    principal: Annotated[list[str], typer.Option(help="Only the ACLs of these principals.")] = (
-        field(default_factory=list)
-    )
+    principal: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PRINCIPAL", help="Only the ACLs of this one, as User:alice or alice."
+        ),
+    ] = field(default_factory=list)
 
     def filters(self) -> tuple[AclFilter, ...]:
         """Return the filters that find these ACLs. Raises Misuse."""
@@ -132,22 +137,27 @@ class AclRules:
     """Options that say who may, or may not, do what."""
 
     allow_principal: Annotated[
-        list[str], typer.Option(help="Who may, as User:alice; User:* is everybody.")
+        list[str],
+        typer.Option(
+            metavar="PRINCIPAL", help="Who may, as User:alice or alice; User:* is everybody."
+        ),
     ] = field(default_factory=list)
-    deny_principal: Annotated[list[str], typer.Option(help="Who may not, whatever is allowed.")] = (
-        field(default_factory=list)
-    )
+    deny_principal: Annotated[
+        list[str], typer.Option(metavar="PRINCIPAL", help="Who may not, whatever is allowed.")
+    ] = field(default_factory=list)
     allow_host: Annotated[
         list[str],
         typer.Option(
-            help="Where from: an address, a block such as 10.0.0.0/8, or * (the default)."
+            metavar="ADDRESS",
+            help="Where from: an address, a block such as 10.0.0.0/8, or * (the default).",
         ),
     ] = field(default_factory=list)
-    deny_host: Annotated[list[str], typer.Option(help="Where from they may not.")] = field(
-        default_factory=list
-    )
+    deny_host: Annotated[
+        list[str], typer.Option(metavar="ADDRESS", help="Where from they may not.")
+    ] = field(default_factory=list)
     operation: Annotated[
-        list[str], typer.Option(help="Read, Write, Describe, ... By default All.")
+        list[str],
+        typer.Option(metavar="OPERATION", help="Read, Write, Describe, ... By default All."),
     ] = field(default_factory=list)
     producer: Annotated[
         bool, typer.Option("--producer", help="What a producer needs: Write, Describe, Create.")
@@ -295,10 +305,8 @@ def operation_name(operation: Operation) -> str:
 
 
 def principal(given: str) -> str:
-    """Return a principal. Raises Misuse."""
-    if ":" not in given:
-        raise Misuse(f"{given}: a principal must be TYPE:NAME, such as User:alice")
-    return text(given)
+    """Return a principal; a bare name is a user's. Raises Misuse."""
+    return principal_name(text(given))
 
 
 def text(given: str) -> str:

@@ -1,8 +1,7 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
-import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -19,16 +18,16 @@ from proxy.cli.common import (
     Exit,
     FilterFile,
     Misuse,
-    Output,
-    OutputOption,
     fail,
     misuse_explained,
-    print_table,
     printable,
 )
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
 from proxy.cli.options import filters_of_file, takes_groups
 
-app = typer.Typer(help="Manage who may do what (ACLs).", no_args_is_help=True)
+app = typer.Typer(
+    help="Manage who may do what (ACLs).", no_args_is_help=True, rich_markup_mode=None
+)
 
 _LINE = "one resource and one principal at most"
 
@@ -90,9 +89,9 @@ def remove(
         if not force:
             _confirm(_matching(acls, filters))
         removed = acls.delete_acls(filters)
-    _print([(acl, "removed") for acl in sorted(removed)], output)
     if not removed:
         raise fail("there is no such ACL", Exit.REFUSED)
+    _print([(acl, "removed") for acl in sorted(removed)], output)
 
 
 def _filter_of_resource(acl: Acl) -> AclFilter:
@@ -126,13 +125,29 @@ def _row(acl: Acl, status: str | None) -> dict[str, str]:
     return row if status is None else row | {"status": status}
 
 
-_SHORT = ("Resource", "Pattern", "Operation", "Permission")
-
-
 def _print(acls: Sequence[tuple[Acl, str | None]], output: Output) -> None:
-    rows = [_row(acl, status) for acl, status in acls]
-    if output is Output.JSON:
-        typer.echo(json.dumps(rows, indent=2))
-    elif rows:
-        head = [name.removesuffix("_type").capitalize() for name in rows[0]]
-        print_table(head, [[*row.values()] for row in rows], unbroken=_SHORT)
+    with_status = any(status is not None for _, status in acls)
+    listing: Listing[tuple[Acl, str | None]] = Listing(
+        items="ACLs",
+        headings=(*_HEADINGS, *(["Status"] if with_status else [])),
+        lines=lambda one: [[*_row(*one).values()]],
+        document=lambda one: _row(*one),
+        name=lambda one: _name(one[0]),
+    )
+    print_list(listing, acls, output)
+
+
+_HEADINGS: Final = (
+    "Resource",
+    "Pattern",
+    "Name",
+    "Principal",
+    "Host",
+    "Operation",
+    "Permission",
+)
+
+
+def _name(acl: Acl) -> str:
+    """Return all of an ACL in one text, as `explain` names it."""
+    return str(" ".join(_row(acl, None).values()))

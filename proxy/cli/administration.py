@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from proxy.acl.model import Acl, AclFilter
-from proxy.cli.common import Exit, explained, fail, printable
+from proxy.cli.common import (
+    CONFIG_HELP,
+    CONFIG_VARIABLE,
+    Exit,
+    config_by_default,
+    explained,
+    fail,
+    note,
+)
 from proxy.errors import ConfigError
 from proxy.quota.model import Default, EntityType, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.store import Changes
@@ -44,7 +52,7 @@ class Where:
     ] = None
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The configuration file, which names the store."),
+        typer.Option(metavar="FILE", help=CONFIG_HELP),
     ] = None
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's file itself.")] = (
         None
@@ -88,8 +96,12 @@ def administration(where: Where) -> Iterator[Administration]:
     if where.command_config is not None and (config or store):
         raise typer.BadParameter("--command-config needs --bootstrap-server")
     through_proxy = bootstrap is not None or where.command_config is not None
+    if config is None and store is None and not through_proxy:
+        config = config_by_default()
     if (config is not None) + (store is not None) + through_proxy != 1:
-        raise typer.BadParameter("give one of --bootstrap-server, --config and --store")
+        raise typer.BadParameter(
+            f"give one of --bootstrap-server, --config and --store, or set {CONFIG_VARIABLE}"
+        )
     if through_proxy:
         with explained(), _connected(bootstrap, where.command_config) as found:
             yield found
@@ -263,7 +275,7 @@ class _ThroughKafka:
             known, unknown = known_quotas(found)
             quotas |= known
             for one in unknown:
-                typer.echo(f"reauth-proxy: unknown, not listed: {printable(one)}", err=True)
+                note(f"unknown, not listed: {one}")
         return quotas
 
     def alter_quotas(self, changes: Changes) -> None:

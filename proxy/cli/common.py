@@ -1,19 +1,35 @@
-"""Common options and error messages of the commands."""
+"""Common options, output and error messages of the commands."""
 
+import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from proxy.errors import ConfigError, ProxyError
 from proxy.errors import printable as printable
 
+CONFIG_VARIABLE: Final = "REAUTH_PROXY_CONFIG"
+"""Environment variable that names the configuration file if no option says what to use."""
+CONFIG_HELP: Final = f"The configuration file; by default the one that {CONFIG_VARIABLE} names."
+
 ConfigFile = Annotated[
-    Path, typer.Option("--config", metavar="FILE", help="The configuration file.")
+    Path,
+    typer.Option(
+        "--config", metavar="FILE", envvar=CONFIG_VARIABLE, help="The configuration file."
+    ),
+]
+ConfigArgument = Annotated[
+    Path | None,
+    # of arguments, help would name Python's types: the commands' texts describe them
+    typer.Argument(metavar="FILE", hidden=True),
+]
+SameConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The same as FILE.")
 ]
 FilterFile = Annotated[
     Path | None,
@@ -35,20 +51,56 @@ class Exit(IntEnum):
     """The command or the configuration is wrong."""
 
 
-class Output(StrEnum):
-    """Format of printed results."""
+def config_by_default() -> Path | None:
+    """Return the configuration file that the environment names; None if it names none."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    return Path(named) if named else None
 
-    TABLE = "table"
-    JSON = "json"
+
+def config_file(file: Path | None, option: Path | None) -> Path:
+    """Return the configuration file of a command with an argument and an option for it."""
+    if file is not None and option is not None:
+        raise typer.BadParameter("give either FILE or --config FILE")
+    found = file or option or config_by_default()
+    if found is None:
+        raise typer.BadParameter(f"give FILE, or set {CONFIG_VARIABLE}")
+    return found
 
 
-OutputOption = Annotated[Output, typer.Option(help="A table for people, or JSON for programs.")]
+def say(text: str) -> None:
+    """Print a result. If it cannot be written, end with one line that says why."""
+    try:
+        typer.echo(text)
+    except OSError as error:
+        raise output_failed(error) from None
+
+
+def output_failed(error: OSError) -> typer.Exit:
+    """Print why the output cannot be written, and return what to raise."""
+    # what is still buffered would be written, and fail, once more at the end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return fail(f"the output cannot be written: {error.strerror}", Exit.REFUSED)
+
+
+def note(text: str) -> None:
+    """Print one line for the person beside the results, on stderr."""
+    typer.echo(f"reauth-proxy: {printable(text)}", err=True)
 
 
 def fail(problem: str, status: Exit) -> typer.Exit:
     """Print one line and return what to raise."""
-    typer.echo(f"reauth-proxy: {printable(problem)}", err=True)
+    note(problem)
     return typer.Exit(status)
+
+
+def user_name(given: str) -> str:
+    """Return the name of a user that was given with or without `User:`."""
+    return given.removeprefix("User:")
+
+
+def principal_name(given: str) -> str:
+    """Return a principal; a bare name is a user's."""
+    return given if ":" in given else f"User:{given}"
 
 
 @contextmanager
@@ -82,21 +134,3 @@ def misuse_explained() -> Iterator[None]:
         yield
     except Misuse as error:
         raise typer.BadParameter(printable(str(error))) from None
-
-
-def print_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, unbroken: Collection[str] = ()
-) -> None:
-    """Print a table. `unbroken` are the headings of columns whose values are never wrapped."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))  # many terminals have 80 columns
-    for title in head:
-        table.add_column(title, overflow="fold", no_wrap=title in unbroken)
-    for row in rows:
-        # Text, not str: a name may look like rich's markup
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)

@@ -1,42 +1,225 @@
-"""Commands `reauth-proxy config`: check of a configuration file, and its JSON Schema."""
+"""Commands `reauth-proxy config`: check, show and begin a configuration file; its JSON Schema."""
 
+import asyncio
 import json
+import logging
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxy.cli.common import explained
+from proxy.cli.common import (
+    ConfigArgument,
+    Exit,
+    SameConfigOption,
+    config_file,
+    explained,
+    fail,
+    note,
+    printable,
+    say,
+)
+from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.errors import ConfigError
 
-app = typer.Typer(help="Check the configuration.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from proxy.config import Config, Routing
+    from proxy.config.document import Lines
+    from proxy.config.in_force import SettingInForce
+
+app = typer.Typer(
+    help="Check, show and begin the configuration.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()
 def check(
+    file: ConfigArgument = None,
+    config: SameConfigOption = None,
+    connect: Annotated[
+        bool,
+        typer.Option("--connect", help="Try ports, brokers, login, signing keys and store, too."),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check whether a configuration file, and the files that it names, can be used.
+
+    FILE is by default the one that REAUTH_PROXY_CONFIG names. Every mistake is a line with its
+    place; exit status 2 if there is one, 1 if --connect fails.
+    """
+    path = config_file(file, config)
+    found = _Findings(path)
+    with explained(path):
+        from proxy.config import judged_entirely, read
+        from proxy.config.exposure import exposures
+        from proxy.process.preflight import certificate_warnings, problems_of_named
+
+        text = read(path)
+        checked, problems = judged_entirely(text, path)
+        if checked is not None and not problems:
+            problems = list(problems_of_named(checked, time.time()))
+    lines = _lines(text)
+    found.problems = sorted(
+        (_problem(one, lines) for one in problems), key=lambda one: one["line"] or 0
+    )
+    status: int = Exit.USAGE if problems else 0
+    if checked is not None and not problems:
+        found.warnings = [*exposures(checked), *certificate_warnings(checked)]
+        if connect:
+            failures = _connect(checked, found)
+            found.problems = [_problem(one, lines) for one in failures]
+            status = Exit.REFUSED if failures else 0
+    found.print(output)
+    if status:
+        raise typer.Exit(status)
+
+
+class _Findings:
+    """What a check has found."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problems: list[dict[str, Any]] = []
+        self.warnings: list[str] = []
+        self.works: list[str] = []
+
+    def print(self, output: Output) -> None:
+        """Print it: the good on stdout, the bad on stderr; as a document, all on stdout."""
+        document = {
+            "file": str(self._path),
+            "ok": not self.problems,
+            "problems": self.problems,
+            "warnings": self.warnings,
+            "works": self.works,
+        }
+        if print_document(document, output):
+            return
+        for line in self.works:
+            say(printable(f"{self._path}: {line}"))
+        for one in self.problems:
+            place = f"{self._path}:{one['line']}" if one["line"] else str(self._path)
+            note(": ".join(filter(None, (place, one["key"], one["problem"]))))
+        for line in self.warnings:
+            typer.echo(printable(f"{self._path}: warning: {line}"), err=True)
+        if not self.problems:
+            say(f"{self._path}: ok")
+
+
+def _lines(text: bytes) -> "Lines | None":
+    """Return the lines of the settings; None: it is not YAML, whose mistake has its own line."""
+    from proxy.config.document import Lines, parse
+
+    try:
+        parse(text)
+    except ConfigError:
+        return None
+    return Lines(text)
+
+
+def _problem(error: ConfigError, lines: "Lines | None") -> dict[str, Any]:
+    from proxy.config.document import NotADocument
+
+    if isinstance(error, NotADocument):
+        return {"key": None, "line": error.line, "problem": error.problem}
+    line = lines.near(error.path) if lines is not None else None
+    return {"key": error.path or None, "line": line, "problem": error.problem}
+
+
+def _connect(config: "Config", found: _Findings) -> list[ConfigError]:
+    from proxy.process.connectivity import outcomes
+
+    logging.getLogger("proxy").setLevel(logging.CRITICAL)  # it is all in the outcomes
+
+    async def collect() -> list[str | ConfigError]:
+        return [one async for one in outcomes(config)]
+
+    every = asyncio.run(collect())
+    found.works = [one for one in every if isinstance(one, str)]
+    return [one for one in every if isinstance(one, ConfigError)]
+
+
+@app.command()
+def show(
+    file: ConfigArgument = None,
+    config: SameConfigOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show every setting in force, defaults included, and where each value is from.
+
+    FILE is by default the one that REAUTH_PROXY_CONFIG names.
+    """
+    path = config_file(file, config)
+    with explained(path):
+        from proxy.config import judged, read
+        from proxy.config.document import Lines
+        from proxy.config.in_force import settings_in_force
+
+        text = read(path)
+        found = list(settings_in_force(judged(text, path), Lines(text)))
+    listing: Listing[SettingInForce] = Listing(
+        items="settings",
+        headings=("Setting", "Value", "From"),
+        lines=lambda one: [(one.key, _value(one.value), _origin(one))],
+        document=lambda one: {"key": one.key, "value": one.value, "from": _origin(one)},
+        name=lambda one: one.key,
+    )
+    print_list(listing, found, output)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        return ", ".join(map(_value, value))
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _origin(one: "SettingInForce") -> str:
+    return "default" if one.line is None else f"line {one.line}"
+
+
+@app.command()
+def init(
+    routing: Annotated[
+        str,
+        typer.Argument(metavar="ROUTING", hidden=True),
+    ],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The configuration file.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The same.")
+        Path | None,
+        typer.Argument(metavar="FILE", hidden=True),
     ] = None,
 ) -> None:
-    """Check whether a configuration file, and the files that it names, can be used."""
-    if (file is None) == (config is None):
-        raise typer.BadParameter("give either FILE or --config FILE")
-    path = file or config
-    assert path is not None
-    with explained(path):
-        from proxy.config import load
-        from proxy.config.exposure import exposures
-        from proxy.process.preflight import certificate_warnings, check_named
+    """Write a first configuration file, with comments.
 
-        checked = load(path)
-        check_named(checked, time.time())
-        warnings = (*exposures(checked), *certificate_warnings(checked))
-    for line in warnings:
-        typer.echo(f"{path}: warning: {line}", err=True)
-    typer.echo(f"{path}: ok")
+    ROUTING is gateway: in front of a cluster, sidecar: beside one broker, or transparent:
+    connections are redirected to it. Without FILE it is printed.
+    """
+    from proxy.config.first_file import first_file
+
+    text = first_file(_routing(routing))
+    if file is None:
+        say(text.rstrip("\n"))
+        return
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError:
+        raise fail(f"{file} is there already", Exit.REFUSED) from None
+    except OSError as error:
+        raise fail(f"{file}: cannot be written: {error.strerror}", Exit.REFUSED) from None
+    say(f"{printable(str(file))} is written; next: reauth-proxy config check {file}")
+
+
+def _routing(name: str) -> "Routing":
+    from proxy.config import Routing
+
+    try:
+        return Routing(name)
+    except ValueError:
+        known: Iterable[str] = Routing
+        raise typer.BadParameter(f"must be one of {', '.join(known)}") from None
 
 
 @app.command()
@@ -44,4 +227,4 @@ def schema() -> None:
     """Print the JSON Schema of the configuration file."""
     from proxy.config import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    say(json.dumps(json_schema(), indent=2))

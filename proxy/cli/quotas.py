@@ -1,6 +1,5 @@
 """Commands `reauth-proxy quotas`: quotas of users, client ids and addresses."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -14,13 +13,13 @@ from proxy.cli.common import (
     Exit,
     FilterFile,
     Misuse,
-    Output,
-    OutputOption,
     fail,
     misuse_explained,
-    print_table,
     printable,
+    say,
+    user_name,
 )
+from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
 from proxy.cli.options import filters_of_file, takes_groups
 from proxy.quota.model import (
     DEFAULT,
@@ -29,14 +28,15 @@ from proxy.quota.model import (
     Name,
     QuotaEntity,
     QuotaKey,
-    Quotas,
     key_of,
     value_problem,
 )
 from proxy.quota.precedence import Explanation, StaticDefaults, explain
 from proxy.quota.zookeeper_json import format_limit
 
-app = typer.Typer(help="Manage how much clients may use (quotas).", no_args_is_help=True)
+app = typer.Typer(
+    help="Manage how much clients may use (quotas).", no_args_is_help=True, rich_markup_mode=None
+)
 
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
@@ -49,14 +49,9 @@ IpDefaults = Annotated[
 ]
 Limits = Annotated[
     list[str],
-    typer.Argument(
-        metavar="KEY=VALUE...",
-        help=f"What to limit: {', '.join(QuotaKey)}. Rates are per second.",
-    ),
+    typer.Argument(metavar="KEY=VALUE", hidden=True),
 ]
-Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="What not to limit; without, all.")
-]
+Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", hidden=True)]
 
 
 MAX_NAME: Final = 32_767
@@ -68,9 +63,9 @@ _LINE: Final = "one user, one client id, both, or one address"
 class Listed:
     """Options that say whose quotas to show."""
 
-    user: Annotated[
-        list[str], typer.Option(metavar="NAME", help="A user, without User:. May be repeated.")
-    ] = field(default_factory=list)
+    user: Annotated[list[str], typer.Option(metavar="NAME", help="A user. May be repeated.")] = (
+        field(default_factory=list)
+    )
     user_defaults: UserDefaults = False
     client_id: Annotated[
         list[str],
@@ -91,7 +86,7 @@ class Listed:
         Misuse.
         """
         names = (
-            _names(self.user, self.user_defaults),
+            _names([*map(user_name, self.user)], self.user_defaults),
             _names(self.client_id, self.client_id_defaults),
             _names(self.ip, self.ip_defaults),
         )
@@ -125,7 +120,7 @@ def _check(name: str) -> None:
 class Changed:
     """Options that say whose quotas to change."""
 
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="A user, without User:.")] = None
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="A user.")] = None
     user_defaults: UserDefaults = False
     client_id: Annotated[str | None, typer.Option(metavar="ID", help="A client id.")] = None
     client_id_defaults: ClientIdDefaults = False
@@ -136,7 +131,7 @@ class Changed:
         """Return the entity. Raises BadParameter."""
         try:
             return QuotaEntity(
-                user=_name("user", self.user, self.user_defaults),
+                user=_name("user", self.user and user_name(self.user), self.user_defaults),
                 client_id=_name("client-id", self.client_id, self.client_id_defaults),
                 ip=_name("ip", self.ip, self.ip_defaults),
             )
@@ -168,13 +163,17 @@ def list_quotas(
             filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as administrator:
         quotas = administrator.quotas(filters or None)
-    _print_quotas(dict(sorted(quotas.items(), key=lambda item: item[0].path)), output)
+    print_list(_QUOTAS, sorted(quotas.items(), key=lambda item: item[0].path), output)
 
 
 @app.command(name="set")
 @takes_groups
 def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
-    """Set quotas of a user, a client id, both together, or an address."""
+    """Set quotas of a user, a client id, both together, or an address.
+
+    KEY is producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate or
+    connection_creation_rate. Rates are per second.
+    """
     entity = changed.entity()
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
@@ -182,13 +181,16 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
     with administration(where) as administrator:
         administrator.alter_quotas({entity: changes})
     limited = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
-    typer.echo(f"{printable(str(entity))}: {limited}")
+    say(f"{printable(str(entity))}: {limited}")
 
 
 @app.command()
 @takes_groups
 def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
-    """Remove quotas of exactly what is named: of a user, not of the user with a client id."""
+    """Remove quotas of exactly what is named: of a user, not of the user with a client id.
+
+    Without KEY, all of them.
+    """
     entity = changed.entity()
     wanted = [_key(entity, name) for name in keys or ()]
     with administration(where) as administrator:
@@ -197,14 +199,14 @@ def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
         if not removed:
             raise fail(f"there is no such quota of {entity}", Exit.REFUSED)
         administrator.alter_quotas({entity: dict.fromkeys(removed)})
-    typer.echo(f"{printable(str(entity))}: removed {', '.join(removed)}")
+    say(f"{printable(str(entity))}: removed {', '.join(removed)}")
 
 
 @app.command(name="explain")
 @takes_groups
 def explain_quotas(
     *,
-    user: Annotated[str, typer.Option(metavar="NAME", help="The user, without User:.")],
+    user: Annotated[str, typer.Option(metavar="NAME", help="The user.")],
     client_id: Annotated[
         str, typer.Option(metavar="ID", help="The client id; without it, a client that has none.")
     ] = "",
@@ -216,10 +218,10 @@ def explain_quotas(
         quotas = administrator.quotas()
     static = _static_defaults(where.config)
     keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
-    explanations = [explain(quotas, static, key, user, client_id) for key in keys]
-    if output is Output.JSON:
-        typer.echo(json.dumps([_explanation_row(one) for one in explanations], indent=2))
-    else:
+    name = user_name(user)
+    explanations = [explain(quotas, static, key, name, client_id) for key in keys]
+    rows = [_explanation_row(one) for one in explanations]
+    if not print_document(rows, output):
         _print_explanations(explanations)
 
 
@@ -271,22 +273,16 @@ def _explanation_row(explanation: Explanation) -> dict[str, object]:
     }
 
 
-def _print_quotas(quotas: Quotas, output: Output) -> None:
-    if output is Output.JSON:
-        rows = [
-            {"entity": _entity_row(entity), "quotas": {key.value: v for key, v in limits.items()}}
-            for entity, limits in quotas.items()
-        ]
-        typer.echo(json.dumps(rows, indent=2))
-        return
-    print_table(
-        ("Quota of", "Key", "Limit"),
-        [
-            (str(entity), key.value, format_limit(value))
-            for entity, limits in quotas.items()
-            for key, value in _in_order(limits)
-        ],
-    )
+_QUOTAS: Final[Listing[tuple[QuotaEntity, Mapping[QuotaKey, float]]]] = Listing(
+    items="quotas",
+    headings=("Quota of", "Key", "Limit"),
+    lines=lambda one: [(str(one[0]), key.value, format_limit(v)) for key, v in _in_order(one[1])],
+    document=lambda one: {
+        "entity": _entity_row(one[0]),
+        "quotas": {key.value: value for key, value in _in_order(one[1])},
+    },
+    name=lambda one: str(one[0]),
+)
 
 
 def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
@@ -297,10 +293,10 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
     for explanation in explanations:
         applied = explanation.applied
         if applied is None or applied.limit is None:
-            typer.echo(f"{explanation.key}: no limit, none of the rows has one")
+            say(f"{explanation.key}: no limit, none of the rows has one")
             continue
         limit, candidate = format_limit(applied.limit), applied.candidate
-        typer.echo(f"{explanation.key}: {limit}, shared by {printable(candidate.shared_by)}")
+        say(f"{explanation.key}: {limit}, shared by {printable(candidate.shared_by)}")
         for one in explanation.considered[: explanation.considered.index(applied) + 1]:
             what = "applies" if one is applied else "not set"
-            typer.echo(f"  {one.candidate.row}. {printable(one.candidate.source)}: {what}")
+            say(f"  {one.candidate.row}. {printable(one.candidate.source)}: {what}")

@@ -10,9 +10,9 @@ from metrics.readiness.errors import explained
 from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
 from metrics.report.write import PAGE_NAME
-from proxy.cli.common import Exit, fail
+from proxy.cli.common import Exit, fail, say
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
@@ -54,9 +54,14 @@ def report(
     ] = None,
     engine: Annotated[
         EngineName,
-        typer.Option(help="auto: DuckDB for a folder of this machine, Spark for all else."),
+        typer.Option(
+            metavar="ENGINE",
+            help="duckdb, spark, or auto: DuckDB for a folder of this machine, Spark for the rest.",
+        ),
     ] = EngineName.AUTO,
-    master: Annotated[str | None, typer.Option(help="Spark master, for Spark: local[*].")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="Spark master, for Spark: local[*].")
+    ] = None,
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Read only what is new since the last run.")
     ] = None,
@@ -64,7 +69,9 @@ def report(
         str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
     ] = None,
 ) -> None:
-    """Write a page, JSON and Parquet tables: who breaks under which lifetime, and what to do.
+    """Write who breaks under which lifetime, and what to do.
+
+    The report is a page, JSON and Parquet tables.
 
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
@@ -88,7 +95,7 @@ def report(
         raise fail("interrupted", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
         raise fail(explained(error), Exit.USAGE) from None
-    typer.echo(str(out / PAGE_NAME))
+    say(str(out / PAGE_NAME))
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
 

@@ -5,9 +5,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-import typer
-
-from proxy.cli.common import printable
+from proxy.cli.common import note
 from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
 from proxy.store.in_use import StoreInUse
@@ -37,6 +35,5 @@ def _in_use(socket: Path) -> StoreInUse | None:
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except (OSError, ValueError):
-        warning = f"{socket}: the proxy does not answer which store it reads"
-        typer.echo(f"reauth-proxy: {printable(warning)}", err=True)
+        note(f"{socket}: the proxy does not answer which store it reads")
         return None

@@ -3,7 +3,6 @@
 A password is never an argument: every process of the machine could read it.
 """
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from proxy.cli.common import (
+    CONFIG_HELP,
+    CONFIG_VARIABLE,
     ConfigFile,
     Exit,
-    Output,
-    OutputOption,
+    config_by_default,
     explained,
     fail,
-    print_table,
     printable,
+    say,
+    user_name,
 )
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
 from proxy.cli.options import takes_groups
 from proxy.errors import ConfigError
 from sasl.credentials import (
@@ -42,9 +44,9 @@ MAX_PASSWORD_BYTES = 4_096
 _MAX_NAMED = 10
 """Maximum number of users that an error message names."""
 
-app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True)
+app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The user, without User:.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True, callback=user_name)]
 PasswordFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,7 +56,12 @@ PasswordFile = Annotated[
 ]
 Iterations = Annotated[
     int,
-    typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Iterations that a guess costs."),
+    typer.Option(
+        metavar="COUNT",
+        min=MIN_ITERATIONS,
+        max=MAX_ITERATIONS,
+        help="Iterations that a guess costs.",
+    ),
 ]
 
 
@@ -62,9 +69,9 @@ Iterations = Annotated[
 class UsersPlace:
     """Options that say where users are: in a proxy's store, or in a file for several proxies."""
 
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The configuration file.")
-    ] = None
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)] = (
+        None
+    )
     users_file: Annotated[
         Path | None,
         typer.Option(
@@ -76,18 +83,21 @@ class UsersPlace:
     @contextmanager
     def opened(self, *, to_change: bool = False) -> "Iterator[CredentialStore]":
         """Yield the users. Raises BadParameter and Exit."""
-        if self.users_file is not None and self.config is None:
+        config = self.config if self.users_file is not None else self.config or config_by_default()
+        if self.users_file is not None and config is None:
             from proxy.cli.users_file import EditedUsers
 
             with explained(self.users_file):
                 yield EditedUsers(self.users_file)
-        elif self.config is not None and self.users_file is None:
-            with explained(self.config), _configured(self.config) as (users, file):
+        elif config is not None and self.users_file is None:
+            with explained(config), _configured(config) as (users, file):
                 if to_change and file is not None:
                     raise ConfigError("store.users.file", f"{file} is changed with --users-file")
                 yield users
         else:
-            raise typer.BadParameter("give either --config or --users-file")
+            raise typer.BadParameter(
+                f"give either --config or --users-file, or set {CONFIG_VARIABLE}"
+            )
 
 
 @app.command()
@@ -95,7 +105,9 @@ class UsersPlace:
 def add(
     *,
     name: Name,
-    mechanism: Annotated[ScramMechanism, typer.Option(help="What the password is for.")],
+    mechanism: Annotated[
+        ScramMechanism, typer.Option(metavar="MECHANISM", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
+    ],
     place: UsersPlace,
     password_file: PasswordFile = None,
     iterations: Iterations = DEFAULT_ITERATIONS,
@@ -106,7 +118,7 @@ def add(
         password = _password(password_file)
         verifier = ScramCredential.from_password(mechanism, password, new_salt(), iterations)
         users.alter_credentials(upsert={(name, mechanism): verifier})
-    typer.echo(f"{printable(name)} may log in with {mechanism.value}")
+    say(f"{printable(name)} may log in with {mechanism.value}")
 
 
 def _check_name(name: str) -> None:
@@ -124,14 +136,14 @@ def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> Non
     """List who may log in, and how."""
     with place.opened() as users:
         infos = users.credential_infos()
-    if output is Output.JSON:
-        typer.echo(json.dumps([_row(info) for info in infos], indent=2))
-    else:
-        print_table(
-            ("User", "Mechanism", "Iterations"),
-            [(one.user, one.mechanism.value, str(one.iterations)) for one in infos],
-            unbroken=("Mechanism", "Iterations"),
-        )
+    listing: Listing[CredentialInfo] = Listing(
+        items="users",
+        headings=("User", "Mechanism", "Iterations"),
+        lines=lambda one: [(one.user, one.mechanism.value, str(one.iterations))],
+        document=_row,
+        name=lambda one: one.user,
+    )
+    print_list(listing, infos, output)
 
 
 @app.command()
@@ -141,7 +153,8 @@ def remove(
     name: Name,
     place: UsersPlace,
     mechanism: Annotated[
-        ScramMechanism | None, typer.Option(help="This one only; without it, all.")
+        ScramMechanism | None,
+        typer.Option(metavar="MECHANISM", help="This one only; without it, all."),
     ] = None,
 ) -> None:
     """Remove a user. Sessions that are open stay until they re-authenticate."""
@@ -152,7 +165,7 @@ def remove(
     if missing == keys:
         how = f" with {mechanism.value}" if mechanism else ""
         raise fail(f"there is no user {name}{how}", Exit.REFUSED)
-    typer.echo(f"{printable(name)} is removed")
+    say(f"{printable(name)} is removed")
 
 
 @app.command()
@@ -180,7 +193,7 @@ def export(
             names = ", ".join(differing[:_MAX_NAMED])
             raise fail(f"{users_file}: has other verifiers of {names}", Exit.REFUSED)
         file.alter_credentials(upsert=added)
-    typer.echo(f"{len(added)} verifiers are in {printable(str(users_file))}")
+    say(f"{len(added)} verifiers are in {printable(str(users_file))}")
 
 
 @contextmanager

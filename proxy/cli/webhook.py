@@ -11,17 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import Exit, Output, OutputOption, fail, print_table
+from proxy.cli.common import Exit, fail
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
 from proxy.errors import ProxyError
 
 app = typer.Typer(
-    help="Add the sidecar to pods that ask for it (Kubernetes admission webhook).",
+    help="Add the sidecar to pods (Kubernetes).",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
-ImageOption = Annotated[str | None, typer.Option(help="Image of the sidecar.")]
+ImageOption = Annotated[str | None, typer.Option(metavar="IMAGE", help="Image of the sidecar.")]
 RedirectImageOption = Annotated[
-    str | None, typer.Option(help="Image of the init container of `transparent`.")
+    str | None, typer.Option(metavar="IMAGE", help="Image of the init container of `transparent`.")
 ]
 
 
@@ -29,21 +31,32 @@ RedirectImageOption = Annotated[
 def serve(
     image: ImageOption = None,
     redirect_image: RedirectImageOption = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; `::` for IPv6.")] = "0.0.0.0",  # noqa: S104 - a pod's
-    port: Annotated[int, typer.Option(help="Port for the API server, TLS.")] = 8443,
-    probe_port: Annotated[int, typer.Option(help="Port for the kubelet's probes.")] = 8080,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on; `::` for IPv6.")
+    ] = "0.0.0.0",  # noqa: S104 - a pod's
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port for the API server, TLS.")] = 8443,
+    probe_port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port for the kubelet's probes.")
+    ] = 8080,
     certificate: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM) that somebody else renews.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificate (PEM) that somebody else renews."),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key (PEM).")] = None,
     service: Annotated[
-        str, typer.Option(help="Service that the API server asks, for a certificate of its own.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Service that the API server asks, for a certificate of its own."
+        ),
     ] = "reauth-proxy-webhook",
     secret: Annotated[
-        str, typer.Option(help="Secret in which replicas share that certificate.")
+        str, typer.Option(metavar="NAME", help="Secret in which replicas share that certificate.")
     ] = "reauth-proxy-webhook-tls",  # noqa: S107 - a name
     configuration: Annotated[
-        str, typer.Option(help="MutatingWebhookConfiguration that is given its authority.")
+        str,
+        typer.Option(
+            metavar="NAME", help="MutatingWebhookConfiguration that is given its authority."
+        ),
     ] = "reauth-proxy",
 ) -> None:
     """Answer the API server until SIGTERM.
@@ -85,7 +98,7 @@ def drift(
 
     Reads `kubectl get pods --all-namespaces --output json` from stdin; give the webhook's images.
     """
-    from proxy.kubernetes.drift import drifted
+    from proxy.kubernetes.drift import Drifted, drifted
     from proxy.kubernetes.template import Images, load
 
     try:
@@ -96,8 +109,12 @@ def drift(
             "stdin is not what `kubectl get pods --all-namespaces --output json` prints",
             Exit.USAGE,
         ) from None
-    if output is Output.JSON:
-        typer.echo(json.dumps([one._asdict() for one in found], indent=2))
-    else:
-        print_table(("NAMESPACE", "POD", "SIDECAR"), found)
+    listing: Listing[Drifted] = Listing(
+        items="pods with another sidecar",
+        headings=("Namespace", "Pod", "Sidecar"),
+        lines=lambda one: [one],
+        document=lambda one: one._asdict(),
+        name=lambda one: f"{one.namespace}/{one.name}",
+    )
+    print_list(listing, found, output)
     raise typer.Exit(Exit.REFUSED if found else 0)

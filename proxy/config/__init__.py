@@ -6,7 +6,7 @@ mistake is one line with the key's path. Attributes are the keys with underscore
 
 from proxy.config.changes import Changes, compare
 from proxy.config.listener import Listener, MechanismName, Routing
-from proxy.config.load import from_mapping, json_schema, judged, load, read
+from proxy.config.load import from_mapping, json_schema, judged, judged_entirely, load, read
 from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
 from proxy.config.quotas import Quotas, QuotasMode
 from proxy.config.values import Address, PortRange
@@ -30,6 +30,7 @@ __all__ = (
     "from_mapping",
     "json_schema",
     "judged",
+    "judged_entirely",
     "load",
     "read",
 )

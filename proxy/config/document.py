@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from proxy.config.values import shown
 from proxy.errors import ConfigError
@@ -68,27 +68,72 @@ def _whole_number(_loader: _Loader, node: ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
-def _refused(problem: str, mark: Any) -> ConfigError:
-    return ConfigError(f"line {mark.line + 1}" if mark else "", problem)
+class NotADocument(ConfigError):
+    """The file's text is not YAML as it is accepted here."""
+
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(f"line {line}" if line else "", problem)
+        self.line = line
+        """Line of the problem, from 1; None if it has none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a child process return it to its parent."""
+        return type(self), (self.problem, self.line)
+
+
+def _refused(problem: str, mark: Any) -> NotADocument:
+    return NotADocument(problem, mark.line + 1 if mark else None)
 
 
 def parse(text: bytes) -> dict[str, Any]:
     """Return the mapping in the text of a file. Raises ConfigError, with the line."""
     if len(text) > MAX_BYTES:
-        raise ConfigError("", f"is larger than {MAX_BYTES} bytes")
+        raise NotADocument(f"is larger than {MAX_BYTES} bytes")
     try:
         document = yaml.load(text.decode(), _Loader)  # noqa: S506 - a SafeLoader, made stricter
     except UnicodeDecodeError:
-        raise ConfigError("", "is not UTF-8 text") from None
+        raise NotADocument("is not UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
         problem = error.problem or error.context or "cannot be parsed"
         raise _refused(f"is not YAML: {problem}", error.problem_mark) from None
     except yaml.YAMLError:
-        raise ConfigError(
-            "", "is not YAML: it contains a character that YAML does not allow"
+        raise NotADocument(
+            "is not YAML: it contains a character that YAML does not allow"
         ) from None
     if document is None:
-        raise ConfigError("", "is empty")
+        raise NotADocument("is empty")
     if not isinstance(document, dict):
-        raise ConfigError("", f"must be a mapping of settings, got {shown(document)}")
+        raise NotADocument(f"must be a mapping of settings, got {shown(document)}")
     return document
+
+
+class Lines:
+    """Lines of the settings in a text that `parse` accepts."""
+
+    def __init__(self, text: bytes) -> None:
+        self._by_path: dict[str, int] = {}
+        node = yaml.compose(text.decode(), _Loader)
+        assert node is not None
+        self._add("", node)
+
+    def _add(self, path: str, node: Node) -> None:
+        if isinstance(node, MappingNode):
+            for key, value in node.value:
+                below = f"{path}.{key.value}" if path else key.value
+                self._by_path[below] = key.start_mark.line + 1
+                self._add(below, value)
+        elif isinstance(node, SequenceNode):
+            for index, value in enumerate(node.value):
+                below = f"{path}[{index}]"
+                self._by_path[below] = value.start_mark.line + 1
+                self._add(below, value)
+
+    def of(self, path: str) -> int | None:
+        """Return the line of a setting, such as `listeners[0].address`; None if it has none."""
+        return self._by_path.get(path)
+
+    def near(self, path: str) -> int | None:
+        """Return the same; of one that is missing, the line of the section that it belongs to."""
+        while path and path not in self._by_path:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self._by_path.get(path)

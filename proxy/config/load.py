@@ -1,7 +1,7 @@
 """Loader of the configuration file: every problem is one sentence with the key's path."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
 _MAX_KEY = 120
@@ -41,11 +42,30 @@ def judged(text: bytes, path: Path) -> Config:
 
     Raises ConfigError.
     """
+    config, problems = judged_entirely(text, path)
+    if config is None or problems:
+        raise problems[0]
+    return config
+
+
+def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[ConfigError]]:
+    """Return the same, None if there is none; and all problems that are found, in order.
+
+    Problems between settings, and those of files, are found once each setting is right by itself.
+    """
+    from pydantic import ValidationError
+
     from proxy.config import document
 
-    config = from_mapping(document.parse(text), base_dir=path.absolute().parent)
-    _check_files(config)
-    return config
+    try:
+        mapping = document.parse(text)
+    except ConfigError as error:
+        return None, [error]
+    try:
+        config = Config.model_validate(mapping, context={"base_dir": path.absolute().parent})
+    except ValidationError as error:
+        return None, _config_errors(error)
+    return config, list(_file_problems(config))
 
 
 def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
@@ -58,10 +78,7 @@ def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
     try:
         return Config.model_validate(mapping, context={"base_dir": base_dir})
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        # A misspelt key comes first: that the right one is missing is its effect
-        misspelt = (one for one in problems if one["type"] == "extra_forbidden")
-        raise _config_error(next(misspelt, problems[0])) from None
+        raise _config_errors(error)[0] from None
 
 
 def json_schema() -> dict[str, Any]:
@@ -72,26 +89,49 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def _check_files(config: Config) -> None:
+def _file_problems(config: Config) -> Iterator[ConfigError]:
     for index, listener in enumerate(config.listeners):
         jwks = listener.jwks_file()
         if jwks and "OAUTHBEARER" in listener.sasl_enabled_mechanisms:
             key = f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url"
-            _check_readable(key, jwks)
+            yield from _unreadable(key, jwks)
     if config.store.users_file is not None:
-        _check_readable("store.users.file", config.store.users_file)
+        yield from _unreadable("store.users.file", config.store.users_file)
     if not config.store.path().parent.is_dir():
-        raise ConfigError("store.url", f"{config.store.path().parent} is not a directory")
+        yield ConfigError("store.url", f"{config.store.path().parent} is not a directory")
 
 
-def _check_readable(key: str, path: Path) -> None:
+def _unreadable(key: str, path: Path) -> Iterator[ConfigError]:
     try:
         if path.is_file() and os.access(path, os.R_OK):
             return
         path.stat()
     except OSError as error:
-        raise ConfigError(key, f"{path} cannot be read: {error.strerror}") from None
-    raise ConfigError(key, f"{path} cannot be read: no permission, or not a file")
+        yield ConfigError(key, f"{path} cannot be read: {error.strerror}")
+    else:
+        yield ConfigError(key, f"{path} cannot be read: no permission, or not a file")
+
+
+def _config_errors(error: "ValidationError") -> list[ConfigError]:
+    """Return all problems; misspelt keys first, without what is missing because of them."""
+    every = error.errors(include_url=False)
+    misspelt = [one for one in every if one["type"] == "extra_forbidden"]
+    others = [one for one in every if one["type"] != "extra_forbidden"]
+    meant = {(*one["loc"][:-1], _nearest_key(one["loc"])) for one in misspelt}
+    causes = [
+        one
+        for one in others
+        if not (one["type"] == "missing" and one["loc"] in meant) and not _is_emptied(one, every)
+    ]
+    return [_config_error(one) for one in misspelt + causes]
+
+
+def _is_emptied(error: "ErrorDetails", every: "Sequence[ErrorDetails]") -> bool:
+    """Return whether a list is called empty because of problems of its items."""
+    location = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(one["loc"]) > len(location) and one["loc"][: len(location)] == location for one in every
+    )
 
 
 def _config_error(error: "ErrorDetails") -> ConfigError:
@@ -123,6 +163,7 @@ _SENTENCES = {
     "enum": "must be {expected}, got {given}",
     "model_type": "must be a mapping, got {given}",
     "tuple_type": "must be a list, got {given}",
+    "dict_type": "must be a mapping, got {given}",
     "too_short": "must not be empty",
     "string_type": "must be text, got {given}",
     "string_pattern_mismatch": "must match {pattern}, got {given}",
@@ -142,6 +183,11 @@ def _problem(error: "ErrorDetails", cause: object) -> str:
 
 
 def _unknown_key(location: Sequence[int | str]) -> str:
+    nearest = _nearest_key(location)
+    return "unknown key" + (f", did you mean {nearest}?" if nearest else "")
+
+
+def _nearest_key(location: Sequence[int | str]) -> str | None:
     import difflib
 
     section: type[Section] | None = Config
@@ -152,4 +198,4 @@ def _unknown_key(location: Sequence[int | str]) -> str:
     known = [key for key, _, _ in keys(section)] if section else []
     wanted = str(location[-1]).replace("_", ".")
     nearest = difflib.get_close_matches(wanted, known, n=1)
-    return "unknown key" + (f", did you mean {nearest[0]}?" if nearest else "")
+    return nearest[0] if nearest else None

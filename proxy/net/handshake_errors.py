@@ -1,5 +1,8 @@
 """Reasons of failed TLS handshakes, and other protocols by their first bytes; pure."""
 
+import os
+import re
+import socket
 import ssl
 from enum import Enum
 from typing import Final, Self
@@ -79,5 +82,14 @@ def handshake_error(error: Exception) -> str:
         case TimeoutError():
             return "timeout"
         case OSError():
-            return error.strerror or str(error)
+            return _system_error(error)
     return str(error)
+
+
+def _system_error(error: OSError) -> str:
+    """Return the system's words; asyncio's are `Connect call failed`, with a Python tuple."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    first = re.search(r"\[Errno ([0-9]+)\]", str(error))  # of several addresses of a name
+    number = error.errno or (int(first[1]) if first else None)
+    return str(error) if number is None else os.strerror(number)

@@ -1,12 +1,13 @@
 """Check of what a configuration names: files, secrets, directories, a callback class.
 
-It is part of `reauth-proxy config check`. It changes nothing, and contacts no other server: no
-identity provider, no broker.
+It is part of `reauth-proxy config check`. It changes nothing, and contacts no other server
+(`proxy.process.connectivity` does).
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from proxy.errors import ConfigError
 from proxy.net.ports import refuse_overlaps
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
-from proxy.tls.contexts import open_tls
+from proxy.tls.contexts import open_listener_tls, open_upstream_tls
 from proxy.tls.material import certificates
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
@@ -28,21 +29,35 @@ if TYPE_CHECKING:
 _MAGIC: Final = b"SQLite format 3\0"
 
 
-def check_named(config: Config, wall_now: float) -> None:
-    """Raise ConfigError for the first problem that a start, or the first login, would fail with.
+def problems_of_named(config: Config, wall_now: float) -> Iterator[ConfigError]:
+    """Yield each problem that a start, or the first login, would fail with.
 
     `wall_now` is Unix time, for certificates.
     """
-    refuse_overlaps(config)
-    open_tls(config, wall_now)
+    for check in _checks(config, wall_now):
+        try:
+            check()
+        except ConfigError as error:
+            yield error
+
+
+def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
+    yield partial(refuse_overlaps, config)
     for number, listener in enumerate(config.listeners):
-        _check_keys(listener, f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url")
-    _check_login(config.upstream)
-    _check_store(config.store)
-    _check_events(config.events)
-    if config.quotas.mode is not QuotasMode.OFF:
-        try_callback(
-            config.quotas.client_quota_callback_class, config.quotas.client_quota_callback_configs
+        if listener.tls:
+            yield partial(open_listener_tls, number, listener, wall_now)
+        key = f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url"
+        yield partial(_check_keys, listener, key)
+    yield partial(open_upstream_tls, config.upstream, wall_now)
+    for key, secret in _secrets(config.upstream):
+        yield partial(_check_secret, key, secret)
+    yield partial(_check_token_file, config.upstream)
+    yield partial(_check_store, config.store)
+    yield partial(_check_events, config.events)
+    quotas = config.quotas
+    if quotas.mode is not QuotasMode.OFF:
+        yield partial(
+            try_callback, quotas.client_quota_callback_class, quotas.client_quota_callback_configs
         )
 
 
@@ -50,7 +65,7 @@ def certificate_warnings(config: Config) -> Iterator[str]:
     """Yield warnings about certificates that clients will not accept.
 
     These are not errors, as clients may be configured not to verify host names. `config` has
-    passed `check_named`.
+    no `problems_of_named`.
     """
     for listener in config.listeners:
         host, keystore = listener.advertised_host, listener.ssl_keystore_location
@@ -96,18 +111,20 @@ def _check_keys(listener: Listener, key: str) -> None:
         raise ConfigError(key, f"{path}: {keys.last_error}")
 
 
-def _check_login(upstream: Upstream) -> None:
-    for key, secret in _secrets(upstream):
-        try:
-            text = secret.read()
-        except OSError as error:
-            raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
-        except UnicodeError:  # its text would show a byte of the secret
-            raise ConfigError(key, f"{secret} is not text") from None
-        except ValueError as error:
-            raise ConfigError(key, str(error)) from None
-        if not text:
-            raise ConfigError(key, f"{secret} is empty")
+def _check_secret(key: str, secret: Secret) -> None:
+    try:
+        text = secret.read()
+    except OSError as error:
+        raise ConfigError(key, f"{secret}: cannot be read: {error.strerror}") from None
+    except UnicodeError:  # its text would show a byte of the secret
+        raise ConfigError(key, f"{secret} is not text") from None
+    except ValueError as error:
+        raise ConfigError(key, str(error)) from None
+    if not text:
+        raise ConfigError(key, f"{secret} is empty")
+
+
+def _check_token_file(upstream: Upstream) -> None:
     if (path := upstream.token_file()) is not None:
         key = "upstream.sasl.oauthbearer.token.endpoint.url"
         if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:

@@ -189,11 +189,16 @@ class ProxyTls:
 def open_tls(config: Config, wall: float) -> ProxyTls:
     """Make all contexts from their files; `wall` is Unix time. Raises ConfigError."""
     listeners = {
-        one.name: _open(one, f"listener {one.name}", f"listeners[{index}]", wall)
+        one.name: open_listener_tls(index, one, wall)
         for index, one in enumerate(config.listeners)
         if one.tls
     }
     return ProxyTls(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
+
+
+def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
+    """Make the context of a listener with TLS. Raises ConfigError."""
+    return _open(listener, f"listener {listener.name}", f"listeners[{index}]", wall)
 
 
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:

@@ -227,7 +227,7 @@ def test_a_check_reports_what_needs_no_authentication(config: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [("config", "check"), ("serve",), ("users", "list")])
+@pytest.mark.parametrize("command", [("config", "show"), ("serve",), ("users", "list")])
 def test_a_wrong_configuration_is_one_line_and_status_2(
     config: Path, command: tuple[str, ...]
 ) -> None:

@@ -182,4 +182,4 @@ def test_config_check_reads_it(found: str | None, why: str, file: Path, tmp_path
     config = _config(tmp_path / "proxy.yaml", "sqlite:state.db", **{"users.file": "users.json"})
     done = run("config", "check", config)
     assert done.exit_code == 2
-    assert done.stderr == f"reauth-proxy: {config}: store.users.file: {tmp_path}/{why}\n"
+    assert done.stderr == f"reauth-proxy: {config}:2: store.users.file: {tmp_path}/{why}\n"

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.config import from_mapping, load
 from proxy.errors import ConfigError
-from proxy.process.preflight import certificate_warnings, check_named
+from proxy.process.preflight import certificate_warnings, problems_of_named
 from proxy.store import open_store
 from tests.support.certificates import Authority
 from tests.support.proxy_process import BASE
@@ -46,7 +46,8 @@ def tried(directory: Path, text: str = BASE) -> str:
     file = directory / "proxy.yaml"
     file.write_text(text)
     try:
-        check_named(load(file), time.time())
+        for problem in problems_of_named(load(file), time.time()):
+            raise problem
     except ConfigError as error:
         return str(error).replace(str(directory), "DIR")
     return ""
@@ -157,7 +158,7 @@ def test_a_gateways_certificate_is_for_the_host_that_clients_are_told(
     }
     upstream = {"bootstrap.servers": "127.0.0.1:9"}
     config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
-    check_named(config, time.time())
+    assert list(problems_of_named(config, time.time())) == []
     assert [text.partition(":")[0] for text in certificate_warnings(config)] == [
         "listener gate"
     ] * (not is_for_it)

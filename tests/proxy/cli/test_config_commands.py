@@ -1,0 +1,174 @@
+"""`reauth-proxy config`: all mistakes at once, what is in force, a first file, a trial of it."""
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from proxy.config import Config, Routing, load
+from proxy.config.document import parse
+from proxy.config.first_file import first_file
+from proxy.config.section import keys, nested_section
+from tests.support.proxy_process import run
+from tests.support.sasl import all_keys, document
+
+MISTAKES = """\
+upstream:
+  bootstrap.servers: 127.0.0.1:9092
+listeners:
+  - name: clients
+    adress: 127.0.0.1:9094
+    routing: sidecar
+    sasl.enabled.mechanisms: [PLAIN]
+    connections.max.reauth.ms: x
+workers: 0
+quotas:
+  mode: on
+"""
+
+
+def test_all_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
+    """What is missing because of a misspelt key, or empty because of a wrong item, is no other."""
+    file = tmp_path / "proxy.yaml"
+    file.write_text(MISTAKES)
+    done = run("config", "check", file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    known = "must be 'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512', got 'PLAIN'"
+    expected = [
+        (5, "listeners[0].adress", "unknown key, did you mean address?"),
+        (7, "listeners[0].sasl.enabled.mechanisms[0]", known),
+        (
+            8,
+            "listeners[0].connections.max.reauth.ms",
+            "must be a whole number of milliseconds, got 'x'",
+        ),
+        (9, "workers", "must be at least 1, got 0"),
+        (11, "quotas.mode", "must be 'off', 'audit' or 'enforce', got 'on'"),
+    ]
+    assert done.stderr.splitlines() == [
+        f"reauth-proxy: {file}:{line}: {key}: {problem}" for line, key, problem in expected
+    ]
+    told = json.loads(run("config", "check", file, "-o", "json").stdout)
+    assert told["ok"] is False
+    assert [(one["line"], one["key"], one["problem"]) for one in told["problems"]] == expected
+
+
+def test_what_it_names_is_told_all_at_once_too(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    settings = parse(first_file(Routing.SIDECAR).encode())
+    settings["store"] = {"url": "sqlite:no-such-directory/state.db", "users.file": "none.json"}
+    file.write_text(yaml.safe_dump(settings))
+    told = json.loads(run("config", "check", file, "-o", "json").stdout)
+    assert {one["key"] for one in told["problems"]} == {"store.url", "store.users.file"}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a: b\na: c\n", ":2: the key 'a' is given twice"),
+        ("", ": is empty"),
+        ("- a\n", ": must be"),
+    ],
+)
+def test_what_is_no_document_has_its_line(tmp_path: Path, text: str, place: str) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text(text)
+    done = run("config", "check", file)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"reauth-proxy: {file}{place}")
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_a_first_file_is_good_as_it_is(tmp_path: Path, routing: Routing) -> None:
+    file = tmp_path / "proxy.yaml"
+    assert run("config", "init", routing.value, file).exit_code == 0
+    assert run("config", "check", file).exit_code == 0
+    assert load(file).listeners[0].routing is routing
+    again = run("config", "init", routing.value, file)
+    assert (again.exit_code, again.stderr) == (1, f"reauth-proxy: {file} is there already\n")
+    assert run("config", "init", routing.value).stdout == file.read_text()
+
+
+def test_routings_are_named_if_it_is_none(tmp_path: Path) -> None:
+    done = run("config", "init", "tunnel", tmp_path / "x")
+    assert done.exit_code == 2
+    assert "must be one of sidecar, gateway, transparent" in done.stderr
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_what_a_first_file_suggests_exists(routing: Routing) -> None:
+    def known(section: type) -> set[str]:
+        found = set()
+        for key, _, field in keys(section):
+            found.add(key)
+            if (below := nested_section(field.annotation)) is not None:
+                found |= known(below)
+        return found
+
+    suggested = re.findall(r"^ *# +(?:- )?([a-z]+\.[a-z.]+): ", first_file(routing), re.MULTILINE)
+    assert len(suggested) > 8
+    assert set(suggested) <= known(Config)
+
+
+def test_what_is_in_force_is_shown_with_its_origin(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    file.write_text(first_file(Routing.GATEWAY))
+    shown = json.loads(run("config", "show", file, "-o", "json").stdout)
+    by_key = {one["key"]: one for one in shown}
+    assert by_key["workers"] == {"key": "workers", "value": 1, "from": "default"}
+    enforcement = by_key["listeners[0].reauth.enforcement"]
+    line = 1 + file.read_text().splitlines().index("    reauth.enforcement: observe")
+    assert (enforcement["value"], enforcement["from"]) == ("observe", f"line {line}")
+    assert by_key["store.url"]["value"] == f"sqlite:{tmp_path / 'state.db'}"
+    table = run("config", "show", file).stdout
+    assert re.search(rf"^listeners\[0\].reauth.enforcement +observe +line {line}$", table, re.M)
+
+
+def test_secrets_are_shown_by_their_source(tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    (tmp_path / "password").write_text("hunter2")
+    text = first_file(Routing.GATEWAY).replace("  security.protocol: PLAINTEXT\n", "", 1)
+    file.write_text(
+        text.replace(
+            "upstream:\n",
+            "upstream:\n  security.protocol: SASL_PLAINTEXT\n  sasl.mechanism: PLAIN\n"
+            "  sasl.username: proxy\n  sasl.password: file:password\n",
+        )
+    )
+    shown = run("config", "show", file).stdout
+    assert "hunter2" not in shown
+    assert f"file:{tmp_path / 'password'}" in shown
+
+
+def test_a_trial_connects(tmp_path: Path) -> None:
+    """A port that is taken, a broker that is not there, keys: each is told."""
+    (tmp_path / "jwks.json").write_bytes(document(*(key.jwk() for key in all_keys())))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        settings = parse(first_file(Routing.SIDECAR).encode())
+        settings["upstream"]["bootstrap.servers"] = "127.0.0.1:1"
+        settings["listeners"][0] |= {
+            "address": f"127.0.0.1:{port}",
+            "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+            "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+            "sasl.oauthbearer.expected.audience": "kafka",
+            "sasl.oauthbearer.expected.issuer": "issuer",
+        }
+        settings["http"]["address"] = "127.0.0.1:0"
+        file = tmp_path / "proxy.yaml"
+        file.write_text(yaml.safe_dump(settings))
+        assert run("config", "check", file).exit_code == 0, "nothing is tried without --connect"
+        done = run("config", "check", file, "--connect", "-o", "json")
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    problems = {one["key"]: one["problem"] for one in told["problems"]}
+    assert problems.keys() == {"listeners[0].address", "upstream.bootstrap.servers[0]"}
+    assert "Address already in use" in problems["listeners[0].address"]
+    assert problems["upstream.bootstrap.servers[0]"].endswith("127.0.0.1:1: Connection refused")
+    assert any("jwks.endpoint.url has" in one for one in told["works"])
+    assert not (tmp_path / "state.db").exists()

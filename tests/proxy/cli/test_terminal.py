@@ -1,0 +1,334 @@
+"""The command line through a pipe, on a terminal of 80 columns, and on a full disk."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.cli import app
+from proxy.cli.listing import Listing, Output, print_list
+from proxy.cli.sessions import Sort
+from proxy.ops.status.session_facts import SessionFacts
+from proxy.store import open_store
+from tests.support.proxy_process import SIDECAR, rows, run, run_acls
+
+LONG = "a-very-long-name-of-a-topic-that-no-terminal-of-eighty-columns-can-hold-beside-all-the-rest"
+
+
+HEADINGS = ["RESOURCE", "PATTERN", "NAME", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text("upstream: {bootstrap.servers: 'b:1'}\nlisteners:\n" + SIDECAR)
+    return file
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    file = tmp_path / "acls.db"
+    store = open_store(f"sqlite:{file}")
+    names = ("orders", LONG)
+    topic, literal = ResourceType.TOPIC, PatternType.LITERAL
+    store.create_acls(
+        [
+            Acl(topic, literal, name, "User:alice", "*", Operation.READ, Permission.ALLOW)
+            for name in names
+        ]
+    )
+    store.close()
+    return file
+
+
+def on_terminal(*arguments: object, columns: int = 80) -> list[str]:
+    """What a command writes to a terminal that wide, line by line."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {key: v for key, v in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "proxy", *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment,
+    ) as process:
+        os.close(theirs)
+        text = b""
+        try:
+            while piece := os.read(ours, 65_536):
+                text += piece
+        except OSError:  # Linux's way to say that nobody has the terminal open any more
+            pass
+        os.close(ours)
+        assert process.wait(120) == 0, text
+    return text.decode().replace("\r\n", "\n").splitlines()
+
+
+def piped(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_no_cell_is_wrapped_or_cut_in_a_pipe(store: Path) -> None:
+    done = piped("acls", "list", "--store", store)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == HEADINGS
+    assert [line.split()[2] for line in lines] == [LONG, "orders"]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_table_stays_whole_on_a_terminal(store: Path) -> None:
+    lines = on_terminal("acls", "list", "--store", store)
+    assert max(map(len, lines)) <= 80
+    assert all(part in "".join(lines) for part in (LONG[:10], LONG[-5:])), "it is folded, not cut"
+    (orders,) = (line for line in lines if "orders" in line)
+    assert orders.split() == ["TOPIC", "LITERAL", "orders", "User:alice", "*", "READ", "ALLOW"]
+    wide = on_terminal("acls", "list", "--store", store, "-o", "wide")
+    assert any(LONG in line for line in wide), "lines may be longer than the terminal"
+
+
+def facts(principal: str, **more: object) -> SessionFacts:
+    known = dict.fromkeys(SessionFacts._fields) | {
+        "connection_id": f"00c0ffee00c0ffee-{principal[-1]}",
+        "worker": 0,
+        "listener": "clients",
+        "client_host": "192.168.100.100",
+        "state": "authenticated",
+        "connected_s": 4_000.0,
+        "principal": principal,
+        "client_id": "a-client-id-of-some-length",
+        "client_software_name": "apache-kafka-java",
+        "client_software_version": "4.4.0",
+        "reauthentications": 3,
+        "requests": 1_234_567,
+        "request_bytes": 1,
+        "response_bytes": 2,
+        "lifetime_left_s": 59.0,
+    }
+    return SessionFacts(**known | more)  # type: ignore[arg-type]
+
+
+SESSIONS = """
+import sys
+from proxy.cli import sessions
+from proxy.cli.listing import Output
+from tests.proxy.cli.test_terminal import facts
+sessions._print([facts("User:alice"), facts("User:bob")], Output(sys.argv[1]))
+"""
+
+
+def test_a_narrow_terminal_does_without_the_columns_that_matter_least() -> None:
+    program = [sys.executable, "-c", SESSIONS]
+    columns = ["PRINCIPAL", "SOFTWARE", "AGE", "LEFT", "REQUESTS", "RE-AUTH"]
+    for width, found in ((80, columns), (130, [*columns, "CLIENT", "ID", "CONNECTION"])):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+        environment = {key: v for key, v in os.environ.items() if key not in ("COLUMNS", "LINES")}
+        subprocess.run([*program, "table"], stdout=theirs, env=environment, check=True)
+        os.close(theirs)
+        text = os.read(ours, 65_536).decode()
+        os.close(ours)
+        head, alice, _ = text.splitlines()
+        assert head.split() == found
+        assert "apache-kafka-java 4.4.0  1h6m  59s   1,234,567  3" in alice
+        assert len(head) <= width
+    every = subprocess.run([*program, "wide"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "192.168.100.100" in every
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("principal", "a"), ("age", "b"), ("left", "a"), ("requests", "c"), ("bytes", "b")],
+)
+def test_orders_of_sessions(order: str, first: str) -> None:
+    found = [
+        facts("c", requests=2_000_000),
+        facts("b", connected_s=5_000.0, response_bytes=9, lifetime_left_s=None),
+        facts("a", lifetime_left_s=-1.0),
+    ]
+    assert sorted(found, key=Sort(order).key)[0].principal == first
+
+
+def test_every_format(config: Path) -> None:
+    for name in ("bob", "alice"):
+        run(
+            *("users", "add", name, "--config", config, "--mechanism", "SCRAM-SHA-256"),
+            *("--password-file", "-"),
+            stdin="secret",
+        )
+    list_users = ("users", "list", "--config", config, "-o")
+    assert run(*list_users, "name").stdout == "alice\nbob\n"
+    assert run(*list_users, "table").stdout == run(*list_users, "wide").stdout
+    documents = rows(run(*list_users, "json"))
+    assert yaml.safe_load(run(*list_users, "yaml").stdout) == documents
+    assert [one["user"] for one in documents] == ["alice", "bob"]
+
+
+def test_nothing_found_is_said_in_one_way(config: Path) -> None:
+    for command, items in (("users", "users"), ("acls", "ACLs"), ("quotas", "quotas")):
+        result = run(command, "list", "--config", config)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == f"reauth-proxy: no {items} found\n"
+        empty = run(command, "list", "--config", config, "-o", "json")
+        assert (empty.stdout, empty.stderr) == ("[]\n", "")
+
+
+def test_markup_and_escapes_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listing: Listing[str] = Listing(
+        items="names",
+        headings=("Name",),
+        lines=lambda one: [[one]],
+        document=str,
+        name=str,
+    )
+    print_list(listing, ["[red]a\x1b[2J"], Output.TABLE)
+    assert capsys.readouterr().out == "NAME\n[red]a\\x1b[2J\n"
+
+
+def test_the_environment_names_the_configuration(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in (
+        ("config", "check"),
+        ("config", "show"),
+        ("users", "list"),
+        ("acls", "list"),
+        ("quotas", "list"),
+    ):
+        assert run(*command).exit_code == 2, command
+    monkeypatch.setenv("REAUTH_PROXY_CONFIG", str(config))
+    for command in (
+        ("config", "check"),
+        ("config", "show"),
+        ("users", "list"),
+        ("acls", "list"),
+        ("quotas", "list"),
+    ):
+        assert run(*command).exit_code == 0, command
+    elsewhere = config.with_name("elsewhere.db")
+    open_store(f"sqlite:{elsewhere}").close()
+    assert run("acls", "list", "--store", elsewhere).exit_code == 0, "an option goes first"
+
+
+def test_names_of_users_and_principals_are_understood_in_both_ways(config: Path) -> None:
+    given = ("--mechanism", "SCRAM-SHA-256", "--password-file", "-", "--config", config)
+    assert run("users", "add", "User:carol", *given, stdin="secret").exit_code == 0
+    assert run("users", "list", "--config", config, "-o", "name").stdout == "carol\n"
+    for principal in ("carol", "User:carol"):
+        added = run_acls(
+            *("add", "--topic", "t", "--operation", "Read"),
+            *("--allow-principal", principal, "--config", config),
+        )
+        assert added.exit_code == 0
+        found = rows(run_acls("list", "--principal", principal, "--config", config, "-o", "json"))
+        assert [one["principal"] for one in found] == ["User:carol"]
+        limit = ("quotas", "set", "--user", principal, "producer_byte_rate=1", "--config", config)
+        assert run(*limit).exit_code == 0
+    quotas = rows(run("quotas", "list", "--user", "User:carol", "--config", config, "-o", "json"))
+    assert [one["entity"] for one in quotas] == [{"user": "carol"}]
+    assert run("users", "remove", "User:carol", "--config", config).exit_code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [("--help",), ("config", "schema"), ("--version",)])
+def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "proxy", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "reauth-proxy: the output cannot be written: No space left on device\n",
+    )
+
+
+def test_a_closed_pipe_is_one_line() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "config", "schema"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "reauth-proxy: the output cannot be written: Broken pipe\n",
+    )
+
+
+def test_help_has_no_words_of_python() -> None:
+    def texts(words: list[str], command: object) -> list[tuple[list[str], str]]:
+        found = [(words, CliRunner().invoke(app, [*words, "--help"]).stdout)]
+        for name, below in getattr(command, "commands", {}).items():
+            found += texts([*words, name], below)
+        return found
+
+    root = get_command(app)
+    root.list_commands(None)  # type: ignore[attr-defined]
+    every = texts([], root)
+    assert len(every) > 20
+    for words, text in every:
+        for word in ("<str>", "<path>", "<int>", "<bool>", "list[", "None", "[["):
+            assert word not in text, (words, text)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("reauth-proxy se", {"serve", "sessions"}),
+        ("reauth-proxy acls li", {"list"}),
+        ("reauth-proxy sessions list --so", {"--sort", "--socket"}),
+    ],
+)
+def test_shells_complete_commands_and_options(words: str, found: set[str]) -> None:
+    environment = os.environ | {
+        "_REAUTH_PROXY_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+        timeout=240,
+    )
+    assert set(done.stdout.split()) == found
+
+
+def test_a_broker_that_is_not_there_is_named_in_plain_words() -> None:
+    done = run("acls", "list", "--bootstrap-server", "127.0.0.1:1", "-o", "json")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("Connection refused\n")
+    assert "Connect call" not in done.stderr
+    assert json.dumps([]) not in done.stdout
