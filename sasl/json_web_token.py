@@ -40,7 +40,9 @@ class AcceptedToken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SignedToken:
+class SignedToken:
+    """Parts of a token, nothing of which is verified."""
+
     algorithm: str
     kid: str | None
     signed: bytes
@@ -55,7 +57,7 @@ def judge_token(
 
     `wall_now` is seconds since 1970, `now` monotonic seconds.
     """
-    parsed = _parse(token)
+    parsed = parse_token(token)
     if isinstance(parsed, FailureReason):
         return parsed
     key = keys.find(parsed.algorithm, parsed.kid, now)
@@ -72,7 +74,8 @@ def judge_token(
     return AcceptedToken(claims=accepted, algorithm=parsed.algorithm, kid=parsed.kid, key=key)
 
 
-def _parse(token: str) -> _SignedToken | FailureReason:
+def parse_token(token: str) -> SignedToken | FailureReason:
+    """Return the parts of a token, or the reason for its rejection."""
     match = _COMPACT.fullmatch(token)
     if match is None or match.end(1) > MAX_HEADER_CHARACTERS:
         return FailureReason.BAD_MESSAGE
@@ -88,7 +91,7 @@ def _parse(token: str) -> _SignedToken | FailureReason:
     # `crit` names extensions that must be understood (RFC 7515 section 4.1.11): none is
     if "crit" in header or not (kid is None or isinstance(kid, str)):
         return FailureReason.BAD_MESSAGE
-    return _SignedToken(
+    return SignedToken(
         algorithm=algorithm,
         kid=kid,
         signed=token[: match.end(2)].encode(),

@@ -59,15 +59,15 @@ def judge_claims(
     untimely = judge_times(not_before, expires_at, settings, wall_now)
     if untimely is not None:
         return untimely
-    if not _issuer_is_expected(claims, settings):
+    if not issuer_is_expected(claims, settings):
         return FailureReason.WRONG_ISSUER
-    if not _audience_is_expected(claims.get("aud"), settings):
+    if not audience_is_expected(claims.get("aud"), settings):
         return FailureReason.WRONG_AUDIENCE
-    subject = _text(claims.get(settings.sub_claim_name))
+    subject = text_of(claims.get(settings.sub_claim_name))
     if (
         subject is None
         or expires_at < max(issued_at, not_before)
-        or not _scope_is_well_formed(claims.get(settings.scope_claim_name))
+        or not scope_is_well_formed(claims.get(settings.scope_claim_name))
     ):
         return FailureReason.BAD_CLAIMS
     return AcceptedClaims(subject=subject, not_before=not_before, expires_at=expires_at)
@@ -106,11 +106,13 @@ def numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
     return float(math.floor(seconds)) if math.isfinite(seconds) and seconds >= 0 else None
 
 
-def _issuer_is_expected(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> bool:
+def issuer_is_expected(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> bool:
+    """Return whether `iss` is the expected one, or none is expected."""
     return settings.expected_issuer is None or claims.get("iss") == settings.expected_issuer
 
 
-def _audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bool:
+def audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bool:
+    """Return whether `aud` has an expected one, or none is expected."""
     if settings.expected_audience is None:
         return True
     values = audience if isinstance(audience, list) else [audience]
@@ -119,16 +121,16 @@ def _audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bo
     return not settings.expected_audience.isdisjoint(values)
 
 
-def _scope_is_well_formed(scope: object) -> bool:
+def scope_is_well_formed(scope: object) -> bool:
     """Return whether no scope is blank or occurs twice (Kafka's
     `ClaimValidationUtils.validateScopes`)."""
     if not isinstance(scope, str | list):
         return True
-    scopes = [_text(value) for value in ([scope] if isinstance(scope, str) else scope)]
+    scopes = [text_of(value) for value in ([scope] if isinstance(scope, str) else scope)]
     return None not in scopes and len(set(scopes)) == len(scopes)
 
 
-def _text(value: object) -> str | None:
+def text_of(value: object) -> str | None:
     """Return a claim's text without surrounding blanks; None if it is not a string, is blank, or
     has a lone surrogate."""
     if not isinstance(value, str):

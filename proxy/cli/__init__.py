@@ -23,7 +23,7 @@ from proxy.cli.common import (
 )
 
 NAME: Final = "reauth-proxy"
-GROUPS: Final = ("config", "users", "acls", "quotas", "sessions", "report", "webhook")
+GROUPS: Final = ("config", "users", "acls", "quotas", "token", "sessions", "report", "webhook")
 """Commands with a module of their own, `proxy.cli.NAME`."""
 
 

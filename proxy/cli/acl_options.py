@@ -281,7 +281,7 @@ def _by_role(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[Pat
 
 
 def _by_option(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[Pattern, Operation]]:
-    operations = [_operation(name) for name in rules.operation] or [Operation.ALL]
+    operations = [operation_of(name) for name in rules.operation] or [Operation.ALL]
     for pattern in patterns:
         for operation in operations:
             possible = SUPPORTED_OPERATIONS[pattern.resource_type]
@@ -291,7 +291,8 @@ def _by_option(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[P
             yield pattern, operation
 
 
-def _operation(name: str) -> Operation:
+def operation_of(name: str) -> Operation:
+    """Return an operation by its name as Kafka's tool or its API spells it. Raises Misuse."""
     found = _OPERATION_NAMES.get(name.strip().replace("_", "").lower())
     if found is None:
         known = ", ".join(operation_name(one) for one in _OPERATION_NAMES.values())

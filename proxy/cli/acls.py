@@ -1,11 +1,13 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 
-from proxy.acl.model import Acl, AclFilter
+from proxy.acl.model import Acl, AclFilter, AuthorizerMode, exactly
+from proxy.cli import declared
+from proxy.cli.acl_explanation import AuthorizerRules, question_of
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
@@ -20,15 +22,19 @@ from proxy.cli.common import (
     Misuse,
     fail,
     misuse_explained,
+    note,
     printable,
+    say,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.declared import DeclaredFile, DryRun, Prune
+from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
 from proxy.cli.options import filters_of_file, takes_groups
 
 app = typer.Typer(
     help="Manage who may do what (ACLs).", no_args_is_help=True, rich_markup_mode=None
 )
 
+_NOWHERE: Final = "0.0.0.0"  # noqa: S104 - an address that no ACL names
 _LINE = "one resource and one principal at most"
 
 
@@ -62,6 +68,7 @@ def add(
     """Add ACLs: every combination of the resources, principals, hosts and operations named."""
     with misuse_explained():
         wanted = acls_to_add(resources, rules)
+    _tell_mode(where)
     with administration(where) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
         missing = [acl for acl in wanted if acl not in existing]
@@ -92,6 +99,100 @@ def remove(
     if not removed:
         raise fail("there is no such ACL", Exit.REFUSED)
     _print([(acl, "removed") for acl in sorted(removed)], output)
+
+
+@app.command(name="explain")
+@takes_groups
+def explain_acls(
+    *,
+    principal: Annotated[
+        str, typer.Option(metavar="PRINCIPAL", help="Who, as User:alice or alice.")
+    ],
+    operation: Annotated[str, typer.Option(metavar="OPERATION", help="What, as Read.")],
+    resources: Resources,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where from; by default from nowhere special.")
+    ] = _NOWHERE,
+    where: Where,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
+    with misuse_explained():
+        question = question_of(principal, operation, resources, host)
+    mode = _tell_mode(where)
+    settings = where.settings()
+    rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)
+    if settings is None:
+        note("super users are not known without --config")
+    with administration(where) as acls:
+        decision = question.decide(_matching(acls, question.filters()), rules)
+    if not print_document(question.document(decision, mode), output):
+        say(printable(question.sentence(decision)))
+    if not decision.allowed:
+        raise typer.Exit(Exit.REFUSED)
+
+
+@app.command()
+@takes_groups
+def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
+    """Print all ACLs as `apply` takes them, in YAML or JSON."""
+    with administration(where) as acls:
+        found = _matching(acls, [AclFilter()])
+    print_document([_row(acl, None) for acl in found], _document_format(output))
+
+
+@app.command()
+@takes_groups
+def apply(
+    *,
+    file: DeclaredFile,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+    where: Where,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone."""
+    with misuse_explained():
+        wanted = declared.acls(declared.items(file))
+    _tell_mode(where)
+    with administration(where) as acls:
+        existing = set(_matching(acls, [AclFilter()]))
+        missing = [acl for acl in wanted if acl not in existing]
+        others = sorted(existing.difference(wanted)) if prune else []
+        errors: Mapping[Acl, str | None] = {}
+        if not dry_run:
+            errors = acls.create_acls(missing) if missing else {}
+            if others and not any(errors.values()):
+                acls.delete_acls([*map(exactly, others)])
+    would = "would be " if dry_run else ""
+    changes = [(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
+    removed = "not removed" if any(errors.values()) else f"{would}removed"
+    _print([*changes, *((acl, removed) for acl in others)], output, items="changes")
+    if refused := sum(error is not None for error in errors.values()):
+        raise fail(f"{refused} of {len(missing)} ACLs were refused", Exit.REFUSED)
+
+
+def _tell_mode(where: Where) -> str | None:
+    """Return the mode of the authorizer; say so if it does not deny what ACLs deny."""
+    settings = where.settings()
+    if settings is None:
+        return None
+    mode = settings.authorizer.mode
+    if mode is not AuthorizerMode.ENFORCE:
+        note(f"authorizer.mode is {mode}: {_EFFECT[mode]}")
+    return str(mode)
+
+
+_EFFECT: Final = {
+    AuthorizerMode.OFF: "ACLs are kept, but they have no effect",
+    AuthorizerMode.AUDIT: "what ACLs deny is recorded, and done all the same",
+}
+
+
+def _document_format(output: Output) -> Output:
+    if output not in (Output.YAML, Output.JSON):
+        raise typer.BadParameter("--output must be yaml or json here")
+    return output
 
 
 def _filter_of_resource(acl: Acl) -> AclFilter:
@@ -125,10 +226,10 @@ def _row(acl: Acl, status: str | None) -> dict[str, str]:
     return row if status is None else row | {"status": status}
 
 
-def _print(acls: Sequence[tuple[Acl, str | None]], output: Output) -> None:
+def _print(acls: Sequence[tuple[Acl, str | None]], output: Output, *, items: str = "ACLs") -> None:
     with_status = any(status is not None for _, status in acls)
     listing: Listing[tuple[Acl, str | None]] = Listing(
-        items="ACLs",
+        items=items,
         headings=(*_HEADINGS, *(["Status"] if with_status else [])),
         lines=lambda one: [[*_row(*one).values()]],
         document=lambda one: _row(*one),

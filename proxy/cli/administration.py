@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from proxy.admin import AdminClient, ClientSettings
-    from proxy.config.model import Upstream
+    from proxy.config.model import Config, Upstream
     from proxy.store import Store
 
 
@@ -57,6 +57,27 @@ class Where:
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's file itself.")] = (
         None
     )
+
+    @property
+    def through_proxy(self) -> bool:
+        """True if a running proxy, or Kafka, is to be asked."""
+        return self.bootstrap_server is not None or self.command_config is not None
+
+    def configuration(self) -> Path | None:
+        """Return the configuration file; None if another option is in its place."""
+        if self.config is not None or self.store is not None or self.through_proxy:
+            return self.config
+        return config_by_default()
+
+    def settings(self) -> "Config | None":
+        """Return the configuration; None if it is not known. Raises Exit."""
+        file = self.configuration()
+        if file is None:
+            return None
+        from proxy.config import load
+
+        with explained(file):
+            return load(file)
 
 
 class Administration(Protocol):
@@ -92,17 +113,14 @@ class Administration(Protocol):
 def administration(where: Where) -> Iterator[Administration]:
     """Yield the administration of what the options name; errors become one line and an exit
     status."""
-    config, store, bootstrap = where.config, where.store, where.bootstrap_server
+    config, store, bootstrap = where.configuration(), where.store, where.bootstrap_server
     if where.command_config is not None and (config or store):
         raise typer.BadParameter("--command-config needs --bootstrap-server")
-    through_proxy = bootstrap is not None or where.command_config is not None
-    if config is None and store is None and not through_proxy:
-        config = config_by_default()
-    if (config is not None) + (store is not None) + through_proxy != 1:
+    if (config is not None) + (store is not None) + where.through_proxy != 1:
         raise typer.BadParameter(
             f"give one of --bootstrap-server, --config and --store, or set {CONFIG_VARIABLE}"
         )
-    if through_proxy:
+    if where.through_proxy:
         with explained(), _connected(bootstrap, where.command_config) as found:
             yield found
     elif store is not None:

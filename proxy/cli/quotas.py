@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from proxy.cli import declared
 from proxy.cli.administration import Where, administration
 from proxy.cli.common import (
     Exit,
@@ -15,10 +15,12 @@ from proxy.cli.common import (
     Misuse,
     fail,
     misuse_explained,
+    note,
     printable,
     say,
     user_name,
 )
+from proxy.cli.declared import DeclaredFile, DryRun, Prune
 from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
 from proxy.cli.options import filters_of_file, takes_groups
 from proxy.quota.model import (
@@ -28,10 +30,11 @@ from proxy.quota.model import (
     Name,
     QuotaEntity,
     QuotaKey,
+    Quotas,
     key_of,
     value_problem,
 )
-from proxy.quota.precedence import Explanation, StaticDefaults, explain
+from proxy.quota.precedence import Explanation, explain
 from proxy.quota.zookeeper_json import format_limit
 
 app = typer.Typer(
@@ -54,6 +57,8 @@ Limits = Annotated[
 Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", hidden=True)]
 
 
+Change = dict[QuotaKey, float | None]
+"""Limits to set by key; None removes a quota."""
 MAX_NAME: Final = 32_767
 """Maximum length of a name in bytes: that of a STRING of Kafka's protocol."""
 _LINE: Final = "one user, one client id, both, or one address"
@@ -163,7 +168,7 @@ def list_quotas(
             filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as administrator:
         quotas = administrator.quotas(filters or None)
-    print_list(_QUOTAS, sorted(quotas.items(), key=lambda item: item[0].path), output)
+    print_list(_QUOTAS, _in_order_of_path(quotas), output)
 
 
 @app.command(name="set")
@@ -178,6 +183,7 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
         raise typer.BadParameter("a key is given twice")
+    _tell_mode(where)
     with administration(where) as administrator:
         administrator.alter_quotas({entity: changes})
     limited = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
@@ -214,21 +220,109 @@ def explain_quotas(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
+    mode = _tell_mode(where)
+    settings = where.settings()
+    static = {} if settings is None else settings.quotas.static_defaults()
     with administration(where) as administrator:
         quotas = administrator.quotas()
-    static = _static_defaults(where.config)
     keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
     name = user_name(user)
     explanations = [explain(quotas, static, key, name, client_id) for key in keys]
-    rows = [_explanation_row(one) for one in explanations]
+    rows = [{**_explanation_row(one), "mode": mode} for one in explanations]
     if not print_document(rows, output):
         _print_explanations(explanations)
 
 
-def _static_defaults(config: Path | None) -> StaticDefaults:
-    from proxy.config import load
+@app.command()
+@takes_groups
+def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
+    """Print all quotas as `apply` takes them, in YAML or JSON."""
+    if output not in (Output.YAML, Output.JSON):
+        raise typer.BadParameter("--output must be yaml or json here")
+    with administration(where) as administrator:
+        found = _in_order_of_path(administrator.quotas())
+    print_document([_QUOTAS.document(one) for one in found], output)
 
-    return {} if config is None else load(config).quotas.static_defaults()
+
+@app.command()
+@takes_groups
+def apply(
+    *,
+    file: DeclaredFile,
+    prune: Prune = False,
+    dry_run: DryRun = False,
+    where: Where,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set the quotas of a file; with --prune, remove all others. Equal ones are left alone."""
+    with misuse_explained():
+        wanted = declared.quotas(declared.items(file))
+    _tell_mode(where)
+    with administration(where) as administrator:
+        existing = administrator.quotas()
+        changes = _changes(existing, wanted, prune=prune)
+        if changes and not dry_run:
+            administrator.alter_quotas(changes)
+    _print_changes(changes, output, would="would be " if dry_run else "")
+
+
+def _changes(existing: Quotas, wanted: Quotas, *, prune: bool) -> dict[QuotaEntity, Change]:
+    """Return what makes the existing quotas the wanted ones."""
+    changes: dict[QuotaEntity, Change] = {}
+    for entity in [*wanted, *(one for one in existing if one not in wanted)]:
+        before, after = existing.get(entity, {}), wanted.get(entity, {})
+        change: Change = {key: v for key, v in after.items() if before.get(key) != v}
+        if prune:
+            change |= dict.fromkeys(key for key in before if key not in after)
+        if change:
+            changes[entity] = change
+    return changes
+
+
+def _print_changes(changes: Mapping[QuotaEntity, Change], output: Output, *, would: str) -> None:
+    rows = [
+        (entity, key, change[key])
+        for entity, change in sorted(changes.items(), key=lambda item: item[0].path)
+        for key in QuotaKey
+        if key in change
+    ]
+
+    def status(limit: float | None) -> str:
+        return f"{would}{'removed' if limit is None else 'set'}"
+
+    def shown(limit: float | None) -> str:
+        return "-" if limit is None else format_limit(limit)
+
+    listing: Listing[tuple[QuotaEntity, QuotaKey, float | None]] = Listing(
+        items="changes",
+        headings=("Quota of", "Key", "Limit", "Status"),
+        lines=lambda one: [(str(one[0]), one[1].value, shown(one[2]), status(one[2]))],
+        document=lambda one: {
+            "entity": _entity_row(one[0]),
+            "key": one[1].value,
+            "limit": one[2],
+            "status": status(one[2]),
+        },
+        name=lambda one: f"{one[0]} {one[1].value}",
+    )
+    print_list(listing, rows, output)
+
+
+def _tell_mode(where: Where) -> str | None:
+    """Return the mode of quotas; say so if it does not throttle."""
+    settings = where.settings()
+    if settings is None:
+        return None
+    mode = settings.quotas.mode
+    if mode.value in _EFFECT:
+        note(f"quotas.mode is {mode}: {_EFFECT[mode.value]}")
+    return str(mode)
+
+
+_EFFECT: Final = {
+    "off": "quotas are kept, but they have no effect",
+    "audit": "what quotas would throttle is recorded, and not throttled",
+}
 
 
 def _key(entity: QuotaEntity, name: str) -> QuotaKey:
@@ -271,6 +365,10 @@ def _explanation_row(explanation: Explanation) -> dict[str, object]:
             for one in explanation.considered
         ],
     }
+
+
+def _in_order_of_path(quotas: Quotas) -> list[tuple[QuotaEntity, Mapping[QuotaKey, float]]]:
+    return sorted(quotas.items(), key=lambda item: item[0].path)
 
 
 _QUOTAS: Final[Listing[tuple[QuotaEntity, Mapping[QuotaKey, float]]]] = Listing(

@@ -128,7 +128,7 @@ class Listener:
         self.max_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
         """The number of connections that may be kept unserved because their addresses connect too
         often."""
-        self.keys = _key_service(settings)
+        self.keys = key_service(settings)
         self.views: dict[int | tuple[str, int], BrokerView] = {}
         """The view of each broker, by broker id, or by address where there is none."""
         self.waiting: set[object] = set()
@@ -193,7 +193,7 @@ class Listener:
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
         if name == "OAUTHBEARER":
             assert self.keys is not None
-            return OAuthBearerServer(settings=_token_settings(settings), keys=self.keys.cache)
+            return OAuthBearerServer(settings=token_settings(settings), keys=self.keys.cache)
         return ScramServer(
             mechanism=ScramMechanism(name),
             credentials=self._credentials,
@@ -288,7 +288,8 @@ def _relay_settings(settings: config.Listener) -> RelaySettings:
     )
 
 
-def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
+def token_settings(settings: config.Listener) -> OAuthBearerSettings:
+    """Return the conditions that a listener's tokens must meet."""
     return OAuthBearerSettings(
         expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience) or None,
         expected_issuer=settings.sasl_oauthbearer_expected_issuer,
@@ -298,7 +299,8 @@ def _token_settings(settings: config.Listener) -> OAuthBearerSettings:
     )
 
 
-def _key_service(settings: config.Listener) -> KeyService | None:
+def key_service(settings: config.Listener) -> KeyService | None:
+    """Return what reads a listener's keys; None: it takes no tokens."""
     url = settings.sasl_oauthbearer_jwks_endpoint_url
     if url is None or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
         return None

@@ -1,0 +1,126 @@
+"""Explanation of a token, claim by claim, for an operator; `judge_token` decides.
+
+What a token claims is shown even if its signature is wrong: it is what its sender wrote.
+"""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from sasl.json_web_token import parse_token
+from sasl.jwks import KeyCache, KeyMissing
+from sasl.jwt_claims import (
+    OAuthBearerSettings,
+    audience_is_expected,
+    issuer_is_expected,
+    numeric_date,
+    scope_is_well_formed,
+    text_of,
+)
+from sasl.mechanism import FailureReason
+from sasl.signatures import ALGORITHMS
+from sasl.strict_json import read_object
+
+MAX_SHOWN: Final = 200
+"""Longest value of a claim that is shown, in characters."""
+_MISSING: Final = "missing"
+_KEY_PROBLEMS: Final = {
+    KeyMissing.NO_KEYS: "there are no keys",
+    KeyMissing.UNKNOWN_KID: "the JWKS has no key of this kid",
+    KeyMissing.NO_FIT: "no key fits, or several do and the token has no kid",
+}
+
+
+class Finding(NamedTuple):
+    """One part of a token."""
+
+    part: str
+    """The part: `form`, `alg`, `kid`, `signature`, or the name of a claim."""
+    found: str
+    """What the token has there."""
+    problem: str | None
+    """Why it is refused; None: it is accepted."""
+
+
+def explain_token(
+    token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
+) -> list[Finding]:
+    """Return what is found of each part. `wall_now` is seconds since 1970, `now` monotonic."""
+    parsed = parse_token(token)
+    if parsed is FailureReason.FORBIDDEN_ALGORITHM:
+        return [Finding("alg", "?", f"is not one of {', '.join(ALGORITHMS)}")]
+    if isinstance(parsed, FailureReason):
+        return [Finding("form", f"{len(token)} characters", "is not a signed JWT (RFC 7515)")]
+    findings = [
+        Finding("form", f"{len(token)} characters", None),
+        Finding("alg", parsed.algorithm, None),
+    ]
+    key = keys.find(parsed.algorithm, parsed.kid, now)
+    kid = _MISSING if parsed.kid is None else _shown(parsed.kid)
+    if isinstance(key, KeyMissing):
+        findings.append(Finding("kid", kid, _KEY_PROBLEMS[key]))
+    else:
+        right = ALGORITHMS[parsed.algorithm].verify(key, parsed.signed, parsed.signature)
+        problem = None if right else "does not fit the key and the content"
+        findings += [Finding("kid", kid, None), Finding("signature", "", problem)]
+    claims = read_object(parsed.payload)
+    if claims is None:
+        return [*findings, Finding("claims", "?", "are no JSON object without duplicate names")]
+    return findings + list(_claims(claims, settings, wall_now))
+
+
+def _claims(
+    claims: Mapping[str, Any], settings: OAuthBearerSettings, wall_now: float
+) -> Iterator[Finding]:
+    yield from _times(claims, settings, wall_now)
+    expected = settings.expected_issuer
+    problem = None if issuer_is_expected(claims, settings) else f"expected is {expected}"
+    yield Finding("iss", _value(claims, "iss"), problem)
+    audiences = " or ".join(sorted(settings.expected_audience or ()))
+    fits = audience_is_expected(claims.get("aud"), settings)
+    yield Finding("aud", _value(claims, "aud"), None if fits else f"expected is {audiences}")
+    name = settings.sub_claim_name
+    problem = None if text_of(claims.get(name)) is not None else "must be text: the principal"
+    yield Finding(name, _value(claims, name), problem)
+    scope = settings.scope_claim_name
+    fits = scope_is_well_formed(claims.get(scope))
+    yield Finding(
+        scope, _value(claims, scope), None if fits else "must not be blank, or name a scope twice"
+    )
+
+
+def _times(
+    claims: Mapping[str, Any], settings: OAuthBearerSettings, wall_now: float
+) -> Iterator[Finding]:
+    times = {name: numeric_date(claims, name) for name in ("iat", "nbf", "exp")}
+    skew = settings.clock_skew_seconds
+    for name, at in times.items():
+        problem = None
+        if at is None:
+            is_missing = name == "nbf" and name not in claims
+            problem = None if is_missing else "must be a number of seconds since 1970"
+        elif name == "exp" and at <= wall_now:
+            problem = f"has passed {wall_now - at:.0f} s ago"
+        elif name == "exp" and at < max(times["iat"] or 0.0, times["nbf"] or 0.0):
+            problem = "is before iat or nbf"
+        elif name == "nbf" and at > wall_now + skew:
+            problem = f"is {at - wall_now:.0f} s ahead, the clock skew is {skew} s"
+        yield Finding(name, _moment(at) if at is not None else _value(claims, name), problem)
+
+
+def _moment(at: float) -> str:
+    try:
+        return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{at:.0f}"
+
+
+def _value(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name)
+    if value is None:
+        return _MISSING
+    return _shown(", ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

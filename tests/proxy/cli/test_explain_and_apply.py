@@ -1,0 +1,216 @@
+"""What applies, and why; and ACLs and quotas as files declare them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import Result
+
+from proxy.config import Routing
+from proxy.config.document import parse
+from proxy.config.first_file import first_file
+from tests.support.proxy_process import rows, run
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return configured(tmp_path, "enforce")
+
+
+def configured(directory: Path, mode: str) -> Path:
+    file = directory / f"{mode}.yaml"
+    settings = parse(first_file(Routing.SIDECAR).encode())
+    settings["authorizer"] = {"mode": mode, "super.users": ["User:admin"]}
+    settings["quotas"] = {"mode": mode}
+    file.write_text(yaml.safe_dump(settings))
+    return file
+
+
+def add(config: Path, *options: str) -> Result:
+    return run("acls", "add", "--topic", "orders", *options, "--config", config)
+
+
+def explain(config: Path, who: str, *options: str) -> Result:
+    asked = ("--principal", who, "--operation", "read", "--topic", "orders")
+    return run("acls", "explain", *asked, *options, "--config", config)
+
+
+def test_the_acl_that_decides_is_named(config: Path) -> None:
+    add(config, "--allow-principal", "alice", "--operation", "Read")
+    add(config, "--deny-principal", "alice", "--operation", "Read", "--deny-host", "10.0.0.0/8")
+    allowed = explain(config, "alice")
+    assert (allowed.exit_code, allowed.stderr) == (0, "")
+    assert allowed.stdout == (
+        "User:alice may Read TOPIC orders: the ACL TOPIC LITERAL orders User:alice * READ ALLOW\n"
+    )
+    denied = explain(config, "alice", "--host", "10.1.2.3", "-o", "json")
+    assert denied.exit_code == 1
+    told = json.loads(denied.stdout)
+    assert (told["allowed"], told["mode"]) == (False, "enforce")
+    assert told["acl"] == "TOPIC LITERAL orders User:alice 10.0.0.0/8 READ DENY"
+    assert "no ACL allows it" in explain(config, "bob").stdout
+    assert "a super user" in explain(config, "admin").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--host", "example"), "must be an IP address"),
+        (("--group", "g"), "give one resource"),
+        (("--resource-pattern-type", "prefixed"), "give one resource"),
+    ],
+)
+def test_a_question_must_be_one(config: Path, options: tuple[str, ...], problem: str) -> None:
+    done = explain(config, "alice", *options)
+    assert done.exit_code == 2
+    assert problem in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["off", "audit", "enforce"])
+def test_changes_without_effect_say_so(tmp_path: Path, mode: str) -> None:
+    config = configured(tmp_path, mode)
+    file = tmp_path / "declared.yaml"
+    assert add(config, "--allow-principal", "alice", "-o", "json").exit_code == 0
+    file.write_text(run("acls", "export", "--config", config).stdout)
+    said = [
+        add(config, "--allow-principal", "alice"),
+        explain(config, "alice"),
+        run("acls", "apply", "-f", file, "--config", config),
+    ]
+    for one in said:
+        assert ("authorizer.mode is" in one.stderr) is (mode != "enforce"), one.stderr
+    said = [
+        run("quotas", "set", "--user", "alice", "producer_byte_rate=5", "--config", config),
+        run("quotas", "explain", "--user", "alice", "--config", config),
+    ]
+    for one in said:
+        assert (f"quotas.mode is {mode}" in one.stderr) is (mode != "enforce"), one.stderr
+
+
+def test_acls_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
+    add(config, "--allow-principal", "alice", "--operation", "Read")
+    add(config, "--allow-principal", "on", "--operation", "Write")
+    file = tmp_path / "acls.yaml"
+    file.write_text(run("acls", "export", "--config", config).stdout)
+    apply = ("acls", "apply", "-f", file, "--config", config)
+    same = run(*apply, "--prune")
+    assert (same.exit_code, same.stderr) == (0, "reauth-proxy: no changes found\n")
+
+    declared = yaml.safe_load(file.read_text())
+    assert [one["principal"] for one in declared] == ["User:alice", "User:on"]
+    declared[0]["operation"] = "DESCRIBE"
+    file.write_text(json.dumps(declared))
+    planned = rows(run(*apply, "--prune", "--dry-run", "-o", "json"))
+    assert [(one["operation"], one["status"]) for one in planned] == [
+        ("DESCRIBE", "would be added"),
+        ("READ", "would be removed"),
+    ]
+    operations = ("acls", "list", "--config", config, "-o", "json")
+    assert [one["operation"] for one in rows(run(*operations))] == ["READ", "WRITE"]
+    assert run(*apply).exit_code == 0
+    assert [one["operation"] for one in rows(run(*operations))] == ["READ", "DESCRIBE", "WRITE"]
+    done = rows(run(*apply, "--prune", "-o", "json"))
+    assert [(one["operation"], one["status"]) for one in done] == [("READ", "removed")]
+
+
+def test_nothing_is_removed_if_something_is_refused(config: Path, tmp_path: Path) -> None:
+    add(config, "--allow-principal", "alice", "--operation", "Read")
+    (known,) = yaml.safe_load(run("acls", "export", "--config", config).stdout)
+    file = tmp_path / "acls.yaml"
+    file.write_text(yaml.safe_dump([{**known, "name": ""}]))
+    done = run("acls", "apply", "-f", file, "--prune", "--config", config, "-o", "json")
+    assert done.exit_code == 1
+    assert [one["status"] == "not removed" for one in json.loads(done.stdout)] == [False, True]
+    assert len(yaml.safe_load(run("acls", "export", "--config", config).stdout)) == 1
+
+
+ACL = """\
+- resource_type: TOPIC
+  pattern_type: LITERAL
+  name: t
+  principal: User:alice
+  host: '*'
+  operation: READ
+  permission: ALLOW
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "is an empty list"),
+        ("{}", "must be a list"),
+        ("- 7", "must be a list"),
+        ("a: [", "neither YAML nor JSON"),
+        ("\x00", "neither YAML nor JSON"),
+        (ACL.replace("name: t", "name: 7"), "item 1: must have resource_type"),
+        (ACL + ACL.replace("READ", "FLY"), "item 2: FLY is not one of ALL, READ"),
+        (ACL.replace("LITERAL", "MATCH"), "MATCH is not one of LITERAL, PREFIXED"),
+        (ACL.replace("  host: '*'\n", ""), "item 1: must have"),
+    ],
+)
+def test_a_file_of_acls_that_says_something_else(
+    config: Path, tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "acls.yaml"
+    file.write_text(text)
+    done = run("acls", "apply", "-f", file, "--prune", "--config", config)
+    assert done.exit_code == 2
+    assert problem in done.stderr
+
+
+def test_quotas_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
+    for options in (
+        ("--user", "alice", "producer_byte_rate=5", "consumer_byte_rate=6"),
+        ("--user-defaults", "producer_byte_rate=7"),
+    ):
+        run("quotas", "set", *options, "--config", config)
+    file = tmp_path / "quotas.yaml"
+    file.write_text(run("quotas", "export", "--config", config).stdout)
+    apply = ("quotas", "apply", "-f", file, "--config", config)
+    assert run(*apply, "--prune").stderr == "reauth-proxy: no changes found\n"
+
+    file.write_text(
+        "- entity: {user: null}\n  quotas: {producer_byte_rate: 8}\n"
+        "- entity: {user: bob, client-id: c}\n  quotas: {request_percentage: 50.5}\n"
+    )
+    planned = rows(run(*apply, "--prune", "--dry-run", "-o", "json"))
+    assert [(one["entity"], one["key"], one["limit"], one["status"]) for one in planned] == [
+        ({"user": None}, "producer_byte_rate", 8.0, "would be set"),
+        ({"user": "alice"}, "producer_byte_rate", None, "would be removed"),
+        ({"user": "alice"}, "consumer_byte_rate", None, "would be removed"),
+        ({"user": "bob", "client-id": "c"}, "request_percentage", 50.5, "would be set"),
+    ]
+    assert run(*apply, "--prune").exit_code == 0
+    assert yaml.safe_load(run("quotas", "export", "--config", config).stdout) == [
+        {"entity": {"user": None}, "quotas": {"producer_byte_rate": 8.0}},
+        {"entity": {"user": "bob", "client-id": "c"}, "quotas": {"request_percentage": 50.5}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        ("{entity: {user: a}}", "item 1: must have entity and quotas"),
+        ("{entity: {}, quotas: {producer_byte_rate: 1}}", "Invalid empty client quota entity"),
+        ("{entity: {group: a}, quotas: {}}", "an entity has user, client-id, ip"),
+        ("{entity: {user: 7}, quotas: {}}", "a name must be text, or null"),
+        ("{entity: {user: a}, quotas: {bytes: 1}}", "bytes is no quota of user a"),
+        ("{entity: {user: a}, quotas: {producer_byte_rate: x}}", "must be a number"),
+        ("{entity: {user: a}, quotas: {producer_byte_rate: true}}", "must be a number"),
+        ("{entity: {user: a}, quotas: {producer_byte_rate: 0}}", "must be greater than 0"),
+        ("{entity: {user: a}, quotas: {}}\n- {entity: {user: a}, quotas: {}}", "given twice"),
+    ],
+)
+def test_a_file_of_quotas_that_says_something_else(
+    config: Path, tmp_path: Path, item: str, problem: str
+) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(f"- {item}\n")
+    done = run("quotas", "apply", "-f", file, "--config", config)
+    assert done.exit_code == 2
+    assert problem in done.stderr

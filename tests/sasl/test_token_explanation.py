@@ -1,0 +1,60 @@
+import json
+from typing import Any
+
+import pytest
+
+from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.token_explanation import MAX_SHOWN, Finding, explain_token
+from tests.support.sasl import NOW, SETTINGS, WALL, cache_of, claims, ec_key, rsa_key, sign, token
+
+
+def explained(text: str) -> dict[str, Finding]:
+    return {one.part: one for one in explain_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)}
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (token(), set()),
+        ("not.a.token", {"form"}),
+        ("x", {"form"}),
+        (sign(b'{"alg":"none"}', b"{}", rsa_key(), "RS256"), {"alg"}),
+        (token(key=ec_key()), {"kid"}),
+        (token()[:-8] + "AAAAAAAA", {"signature"}),
+        (token(b"[]"), {"claims"}),
+        (token(claims(exp=WALL - 90)), {"exp"}),
+        (token(claims(exp=None)), {"exp"}),
+        (token(claims(iat="now")), {"iat"}),
+        (token(claims(iat=WALL + 400)), {"exp"}),
+        (token(claims(nbf=WALL + 90)), {"nbf"}),
+        (token(claims(nbf=None)), set()),
+        (token(claims(iss="else")), {"iss"}),
+        (token(claims(aud=["a", "b"])), {"aud"}),
+        (token(claims(aud=None, sub=" ")), {"aud", "sub"}),
+        (token(claims(scope="  ")), {"scope"}),
+        (token(claims(scope=["a", "a"], exp=10**18)), {"scope"}),
+    ],
+)
+def test_what_is_wrong_is_named_if_and_only_if_it_is_refused(text: str, parts: set[str]) -> None:
+    found = explained(text)
+    assert {name for name, one in found.items() if one.problem is not None} == parts
+    accepted = judge_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)
+    assert isinstance(accepted, AcceptedToken) is (not parts)
+
+
+def test_each_claim_is_shown_with_what_is_expected() -> None:
+    found = explained(token(claims(aud="else", iss="x" * 1_000, exp=WALL - 90)))
+    assert found["aud"] == Finding("aud", "else", "expected is kafka or kafka-dev")
+    assert found["iss"].found == "x" * MAX_SHOWN + "…"
+    assert found["exp"] == Finding("exp", "2023-11-14 22:11:50 UTC", "has passed 90 s ago")
+    assert found["sub"] == Finding("sub", "alice", None)
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], ["a", 7], {}, 10**400, True, "\ud800"])
+@pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp", "iat", "nbf", "scope"])
+def test_any_claim_is_explained(name: str, value: Any) -> None:
+    """Whoever wrote the token chose it: nothing in it raises, and the two agree."""
+    text = token(json.dumps(claims() | {name: value}).encode())
+    wrong = [one for one in explained(text).values() if one.problem is not None]
+    accepted = judge_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)
+    assert isinstance(accepted, AcceptedToken) is (not wrong)
