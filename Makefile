@@ -18,10 +18,10 @@ THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
 MODULES := proxy.docs.configuration proxy.docs.reference
-SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py
+SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs docs-check cov fuzz bench kafka-drift lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs pictures docs-check cov fuzz bench kafka-drift lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ imports: $(VENV)/test ## who may import whom
 docs: $(VENV)/test ## write the generated pages and tables anew
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
+
+pictures: $(VENV)/test ## take the README's screenshots anew; needs Chromium
+	$(BIN)/python docs/draw.py --pages
 
 docs-check: $(VENV)/test ## whether they are as they would be written
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module --check; done

@@ -1,6 +1,6 @@
 """Benchmark of the proxy's CPU time per request, latency and memory, beside HAProxy and Kafka.
 
-Reproduce the tables of the README with
+Reproduce the tables of README.md here with
 
     make bench
 

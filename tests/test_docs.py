@@ -15,6 +15,7 @@ import yaml
 
 from metrics.spark import PYSPARK
 from proxy.config import load
+from proxy.config.document import parse
 from proxy.demo.processes import Program
 from proxy.demo.setup import free_ports
 from proxy.docs import reference
@@ -139,17 +140,19 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     programs = [brokers]
     try:
         upstream = brokers.wait_for_line(START_SECONDS)
-        settings = yaml.safe_load(blocks("yaml")[0])
+        config = tmp_path / "proxy.yaml"
+        init, add, serve = (line.split()[1:] for line in blocks("sh")[0].splitlines())
+        for words in (init, add, serve):
+            words[words.index("proxy.yaml")] = str(config)
+        run(["-m", "proxy", *init], stdin="")
+        settings = parse(config.read_bytes())
         settings["upstream"]["bootstrap.servers"] = upstream.split(",")
         settings["listeners"][0] |= {
             "address": f"127.0.0.1:{first + 4}",
             "broker.ports": f"{first}-{first + 3}",
         }
         settings["http"]["address"] = f"127.0.0.1:{first + 5}"
-        config = tmp_path / "proxy.yaml"
         config.write_text(yaml.safe_dump(settings))
-        add, serve = (line.split()[1:] for line in blocks("sh")[0].splitlines())
-        add[add.index("proxy.yaml")] = serve[serve.index("proxy.yaml")] = str(config)
         run(["-m", "proxy", *add, "--password-file", "-"], stdin="secret\n")
         programs.append(Program("proxy", "proxy", serve, tmp_path / "proxy.log"))
         programs[-1].wait_for_line(START_SECONDS)

@@ -14,20 +14,20 @@ from proxy.demo import observed
 from proxy.demo.observed import Metrics, ObservedEvents, ObservedSessions
 from proxy.demo.report import Report
 
-PLAIN_SECONDS: Final = 5.0
-"""Seconds between two reports without a terminal."""
+TOTALS_SECONDS: Final = 15.0
+"""Seconds between two lines of totals without a terminal."""
 _COLUMNS: Final = (
-    ("Client", ""),
-    ("Principal", "principal"),
-    ("Mechanism", "mechanism"),
-    ("Open", "sessions open"),
-    ("Left", "lifetime left"),
-    ("Re-auth", "re-authenticated"),
-    ("Killed", "killed"),
-    ("Refused", "refused"),
-    ("Read", "messages read"),
+    "Client",
+    "Principal",
+    "Mechanism",
+    "Open",
+    "Left",
+    "Re-auth",
+    "Killed",
+    "Refused",
+    "Read",
 )
-"""Short heading of each column, which keeps the table within 80 characters, and its full name."""
+"""Headings, short enough for a table of 80 characters."""
 _TEXT_COLUMNS: Final = 3
 """Number of columns that are aligned to the left."""
 
@@ -53,24 +53,44 @@ def screen(console: Console) -> Iterator[Show]:
 
 
 class _Plain:
-    """Display of plain lines every few seconds."""
+    """Display of plain lines: what each client met first, and totals now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._last = 0.0
+        self._seconds: float | None = None
+        """Seconds that the clients work; None: nothing was shown yet."""
+        self._totals_at = 0.0
+        self._shown: set[tuple[str, str]] = set()
 
     def __call__(
-        self, left: float, log: ObservedEvents, metrics: Metrics, reports: Mapping[str, Report]
+        self, left: float, log: ObservedEvents, metrics: Metrics, _reports: Mapping[str, Report]
     ) -> None:
-        now = time.monotonic()
-        if now - self._last < PLAIN_SECONDS:
-            return
-        self._last = now
-        self._console.print(f"{left:.0f} s to go. {_metrics_line(metrics)}", soft_wrap=True)
+        if self._seconds is None:
+            self._seconds = left
+        elapsed = self._seconds - left
         for client in log.clients.values():
-            row = zip(_COLUMNS[1:], _cells(client, reports)[1:], strict=True)
-            facts = ", ".join(f"{name} {value}" for (_, name), value in row if value != "-")
-            self._console.print(f"  {client.client_id}: {facts}", soft_wrap=True, markup=False)
+            for what in _milestones(client):
+                if (client.client_id, what) not in self._shown:
+                    self._shown.add((client.client_id, what))
+                    self._line(elapsed, client.client_id, what)
+        if elapsed >= self._totals_at:
+            self._totals_at = elapsed + TOTALS_SECONDS
+            self._line(elapsed, "(all)", _metrics_line(metrics))
+
+    def _line(self, elapsed: float, who: str, what: str) -> None:
+        self._console.print(Text(f"{elapsed:4.0f} s  {who:<8}  {what}"), soft_wrap=True)
+
+
+def _milestones(client: ObservedSessions) -> Iterator[str]:
+    """Yield what a client has met at least once."""
+    if client.authentications:
+        yield f"logged in as {client.principal} with {client.mechanism}"
+    if client.reauthentications:
+        yield "re-authenticated on its open connection, for the first time"
+    if client.kills:
+        yield "was cut off: it used a connection past the end of its session"
+    if client.refusals:
+        yield "was refused: it cannot prove who it is"
 
 
 def _picture(
@@ -78,7 +98,7 @@ def _picture(
 ) -> Group:
     table = Table(box=None, padding=(0, 1, 0, 0), title_justify="left")
     table.title = f"Sessions, {left:.0f} s to go"
-    for index, (heading, _) in enumerate(_COLUMNS):
+    for index, heading in enumerate(_COLUMNS):
         table.add_column(heading, justify="left" if index < _TEXT_COLUMNS else "right")
     for client in log.clients.values():
         table.add_row(*map(Text, _cells(client, reports)))
@@ -105,7 +125,7 @@ def _metrics_line(metrics: Metrics) -> str:
     count = metrics.value(observed.LATENCY_COUNT)
     latency = f", {metrics.value(observed.LATENCY_SUM) / count * 1000:.1f} ms each" if count else ""
     return (
-        f"/metrics: {metrics.value(observed.REAUTHENTICATIONS):.0f} re-authentications{latency};"
+        f"{metrics.value(observed.REAUTHENTICATIONS):.0f} re-authentications{latency};"
         f" {metrics.value(observed.KILLS):.0f} expired connections killed;"
         f" {metrics.value(observed.REFUSALS):.0f} authentications failed."
     )

@@ -98,12 +98,20 @@ class _Demo:
     def run(self, seconds: float, interruption: _Interruption) -> None:
         """Start everything, watch it, end the clients."""
         self._console.print(
-            Text(f"Three brokers, reauth-proxy and four clients, for {seconds:.0f} seconds.")
+            Text(
+                "Kafka clients must log in again before their session ends (KIP-368): those that do"
+                " go on working, one that cannot is cut off, one that never may is kept out."
+            ),
+            soft_wrap=not self._console.is_terminal,
+        )
+        self._console.print(
+            Text(f"Three brokers, reauth-proxy and four clients work for {seconds:.0f} seconds.")
         )
         self._brokers = self._start("broker", "proxy.demo.broker", [])
         self._setup.set_up(self._brokers.wait_for_line(START_SECONDS))
         self._proxy = self._start("proxy", "proxy", ["serve", "--config", str(self._setup.config)])
         self._proxy.wait_for_line(START_SECONDS)
+        self._console.print(Text(f"Status page: http://{self._setup.http}/"), soft_wrap=True)
         for name, (module, options) in self._client_programs().items():
             common = ["--bootstrap-server", self._setup.bootstrap, "--client-id", name]
             self._clients[name] = self._start(name, module, [*common, *options])
@@ -191,7 +199,7 @@ class _Demo:
         for what, where in (
             ("Events", self._setup.events),
             ("Metrics", metrics),
-            ("Logs and configuration", directory),
+            ("All that was made (remove it with rm -r)", directory),
         ):
             self._console.print(Text(f"{what}: {where}"), soft_wrap=True)
         log = directory / "report.log"
@@ -200,4 +208,5 @@ class _Demo:
 
     def _print(self, finding: Finding) -> None:
         mark = ("✓", "green") if finding.good else ("✗", "red")
-        self._console.print(Text.assemble(mark, " ", finding.text), soft_wrap=True)
+        text = Text.assemble(mark, " ", finding.text)
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
