@@ -160,16 +160,24 @@ class RunLongTask:
 class Close:
     """Close both sides once what was written has left; nothing is called afterwards."""
 
-    __slots__ = ("delay", "farewell", "reason")
+    __slots__ = ("after_broker", "delay", "farewell", "reason")
 
     def __init__(
-        self, *, reason: CloseReason, delay: float = 0.0, farewell: bytes | None = None
+        self,
+        *,
+        reason: CloseReason,
+        delay: float = 0.0,
+        farewell: bytes | None = None,
+        after_broker: bool = False,
     ) -> None:
         self.reason: Final = reason
         self.delay: Final = delay
         """Seconds to wait first (`connection.failed.authentication.delay.ms`)."""
         self.farewell: Final = farewell
         """Frame for the client, sent when the delay is over."""
+        self.after_broker: Final = after_broker
+        """True if the client's connection is closed only when the broker has read all that was
+        forwarded, and closed its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,7 +323,9 @@ class Stages:
             sent = throttling.bounded(sent, now) or sent
         if owed is not None and throttle_time_ms:
             owed = announcing(owed, throttle_time_ms)
-        close = Close(reason=CloseReason.DENIED) if change is not None and change.close else None
+        close = None
+        if change is not None and change.close:
+            close = Close(reason=CloseReason.DENIED, after_broker=True)
         return Forward(sent, route, owed, basis=basis, close=close)
 
     def _basis(self, pending: Pending, frame: bytes) -> Basis | None:

@@ -43,7 +43,7 @@ monotonic: Final = time.monotonic
 """Clock in seconds; a constant, because compiled code looks up an imported name at each use."""
 
 LINGER: Final = 5.0
-"""Seconds in which a peer must read the last bytes written to it."""
+"""Seconds in which a peer must read the last bytes written to it, or close after the last."""
 
 
 class NotServed:
@@ -345,6 +345,9 @@ class ClientSide(_Side):
     def _close(self, close: Close) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._broker is not None and close.after_broker:
+            self._broker.finish(lambda: self._close_with(close.farewell))
+            return
         self._close_brokers()
         if close.delay:
             self._loop.call_later(close.delay, self._close_with, close.farewell)
@@ -361,13 +364,16 @@ class ClientSide(_Side):
 class BrokerSide(_Side):
     """Broker's half of a relayed connection."""
 
-    __slots__ = ("_client", "_connection")
+    __slots__ = ("_client", "_connection", "_finished", "_lingering")
 
     def __init__(self, client: ClientSide, shell: RelayHost) -> None:
         assert client.connection is not None
         super().__init__(shell)
         self._client = client
         self._connection = client.connection
+        self._finished: Callable[[], None] | None = None
+        """Callback for the end of a connection on which nothing more is sent."""
+        self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Hand the open upstream connection to the client's half."""
@@ -411,12 +417,26 @@ class BrokerSide(_Side):
         if self._client.is_served_by(self):
             self._client.call(lambda connection, now: connection.broker_full(False, now))
 
+    def finish(self, finished: Callable[[], None]) -> None:
+        """Send no more; call `finished` when the broker has closed its side, within `LINGER`."""
+        assert self._transport is not None
+        self._finished = finished
+        if self._transport.is_closing():
+            return
+        self._transport.write_eof()
+        self.read(True)
+        self._lingering = self._loop.call_later(LINGER, self._transport.abort)
+
     def eof_received(self) -> bool:
         """Close at the end of what the broker sends."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Handle the end of the upstream connection, unless another has taken its place."""
+        if self._lingering is not None:
+            self._lingering.cancel()
+        if self._finished is not None:
+            self._finished()
         if self._client.is_served_by(self):
             self._client.call(Connection.broker_closed)
 

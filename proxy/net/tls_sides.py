@@ -104,6 +104,10 @@ class ClientTls(TlsTransport):
             self._socket.resume_reading()
         self._lingering = self._connected.get_loop().call_later(LINGER, self._socket.abort)
 
+    def write_eof(self) -> None:
+        """Send no more: TLS has no half of a connection that stays open for long."""
+        self.close()
+
     def _handshake_failed(self, error: Exception) -> None:
         if not self._connected.done():
             self._connected.set_exception(error)

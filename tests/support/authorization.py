@@ -305,3 +305,9 @@ class Describer(Guarded):
 def produce(correlation_id: int, *topics: str, version: int = 9, acks: int = -1) -> bytes:
     body = produce_body(version, [(name, [0]) for name in topics], acks=acks)
     return request(PRODUCE, version, correlation_id, body)
+
+
+def produced_topics(frame: bytes) -> list[str]:
+    """The topics of a Produce v9."""
+    body = decode(request_type(PRODUCE, 9), frame[4 + 8 + 2 + 3 + 1 :])
+    return [one.name for one in body.topic_data]

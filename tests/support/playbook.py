@@ -408,7 +408,8 @@ class Playbook:
 
     def _close(self, close: Close) -> None:
         delay = f" after {close.delay} s" if close.delay else ""
-        self.log.append(f"close{delay}")
+        behind = " after the broker has" if close.after_broker else ""
+        self.log.append(f"close{delay}{behind}")
         if close.farewell is not None:
             self._write_to_client(close.farewell)
 

@@ -13,16 +13,11 @@ from kio.static.primitive import i16, i32
 from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.model import Operation, ResourceType
 from proxy.wire.codec import decode, encode, request_type
-from tests.support.authorization import Guarded, Rights, produce, topic
+from tests.support.authorization import Guarded, Rights, produce, produced_topics, topic
 from tests.support.frames import request, response
 
 READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)
-
-
-def produced_topics(frame: bytes) -> list[str]:
-    body = decode(request_type(0, 9), frame[4 + 8 + 2 + 3 + 1 :])
-    return [one.name for one in body.topic_data]
 
 
 class TestProduce:
@@ -72,7 +67,7 @@ class TestProduce:
         guarded = Guarded(topic(Operation.WRITE, "a"))
         guarded.play.client(produce(1, "a", "b", acks=0))
         assert produced_topics(bytes(guarded.play.to_broker)) == ["a"]
-        assert guarded.play.take()[-2:] == ["closed denied", "close"]
+        assert guarded.play.take()[-2:] == ["closed denied", "close after the broker has"]
 
     def test_without_acks_what_is_denied_closes(self) -> None:
         guarded = Guarded()

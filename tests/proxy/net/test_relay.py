@@ -17,7 +17,18 @@ from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.wire.codec import decode
 from tests.support import relay as harness
-from tests.support.authorization import LITTLE, MUCH, PADDING, Judge, describe, described, group
+from tests.support.authorization import (
+    LITTLE,
+    MUCH,
+    PADDING,
+    Judge,
+    describe,
+    described,
+    group,
+    produced_topics,
+    topic,
+)
+from tests.support.authorization import produce as denied_produce
 from tests.support.frames import fetch, metadata, produce, response, sized
 from tests.support.playbook import Offer, everything
 from tests.support.processes import PATIENCE_SECONDS, until
@@ -317,6 +328,52 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
         assert client._transport.get_write_buffer_size() <= most
 
     relayed(broker, test, offer=PLAIN)
+
+
+PARTLY_DENIED = denied_produce(3, "mine", "other", acks=0)
+
+
+@pytest.mark.parametrize("secured", [Secured(), FRONT])
+def test_a_denial_closes_when_the_broker_has_read_the_rest(secured: Secured) -> None:
+    """What is allowed was written when the client hears of the end: with acks=0 nothing else
+    tells it. (With TLS to brokers asyncio, which is the broker here, closes by itself.)"""
+    steps: list[str] = []
+
+    async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        steps.append(f"reads {produced_topics(sized(await read_frame(reader)))}")
+        assert await reader.read() == b""
+        await asyncio.sleep(0.05)  # or its client would be quicker
+        steps.append("closes")
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(PARTLY_DENIED)
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        steps.append("the client is closed")
+
+    judge = Judge(topic(Operation.WRITE, "mine"))
+    play = relayed(broker, test, offer=PLAIN, rights=judge, secured=secured)
+    assert steps == ["reads ['mine']", "closes", "the client is closed"]
+    assert play.take()[-1] == "closed denied"
+
+
+@pytest.mark.usefixtures("with_and_without_tls")
+def test_a_denial_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may hang."""
+    monkeypatch.setattr(module, "LINGER", 0.05)
+    over = asyncio.Event()
+
+    async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        await over.wait()
+
+    async def test(relay: Relay) -> None:
+        relay.writer.write(PARTLY_DENIED)
+        assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
+        await until(lambda: not relay.shell.clients)
+        over.set()
+
+    judge = Judge(topic(Operation.WRITE, "mine"))
+    assert relayed(broker, test, offer=PLAIN, rights=judge).take()[-1] == "closed denied"
 
 
 def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
