@@ -16,7 +16,7 @@ from kafka.admin import NewTopic as PythonNewTopic
 
 from tests.support.kafka.clients import MECHANISMS, User, confluent_admin, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
-from tests.support.kafka.java import KAFKA_VERSION
+from tests.support.kafka.java import is_since
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
@@ -192,7 +192,7 @@ def test_confluent_commits_and_aborts_transactions(carol: User, bootstrap: str, 
         "classic",
         pytest.param(
             "consumer",
-            marks=pytest.mark.skipif(KAFKA_VERSION < "4", reason="switched off before Kafka 4"),
+            marks=pytest.mark.skipif(not is_since("4"), reason="switched off before Kafka 4"),
         ),
     ],
 )

@@ -31,6 +31,10 @@ _DENIALS: Final = {
     _GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed),
 }
 
+_DENIED_BY_BROKER: Final = frozenset({_BROKER, _BROKER_LOGGER})
+"""Types whose alteration Kafka's broker denies, without a message; its controller has one for the
+others. Before 4.4 the broker denied loggers alone."""
+
 
 def describe_configs(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeConfigs: DescribeConfigs on each topic or group, or on the cluster.
@@ -81,8 +85,7 @@ def _judge_alteration(inquiry: Inquiry, api_key: int, types: frozenset[int]) -> 
         denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
         if denial is None:
             return None
-        # Kafka's broker denies loggers without a message, its controller the others with one
-        message = None if resource.resource_type == _BROKER_LOGGER else MESSAGES[denial]
+        message = None if resource.resource_type in _DENIED_BY_BROKER else MESSAGES[denial]
         return _alter_result(resource, denial, message)
 
     return judge_items(

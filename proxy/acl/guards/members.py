@@ -289,7 +289,7 @@ def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
         heartbeat_interval=0,
         acceptable_recovery_lag=-1 if since_v1 else 0,
         task_offset_interval=0,
-        status=[] if since_v1 else None,
+        status=[],
         active_tasks=None,
         standby_tasks=None,
         warmup_tasks=None,

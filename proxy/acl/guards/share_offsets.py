@@ -97,7 +97,10 @@ def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
 
 
 def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
-    """Judge a DeleteShareGroupOffsets: Delete on the group, Read on each topic."""
+    """Judge a DeleteShareGroupOffsets: Delete on the group, Read on each topic.
+
+    The broker is asked even if every topic is denied: an error of the group comes first.
+    """
     request = read_request(inquiry, DELETE_SHARE_GROUP_OFFSETS)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
         return _group_denied(inquiry, DELETE_SHARE_GROUP_OFFSETS)
@@ -109,13 +112,6 @@ def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
         for topic in request.topics
         if topic.topic_name in denied
     ]
-    if len(refusals) == len(request.topics):
-        return answer(
-            inquiry,
-            DELETE_SHARE_GROUP_OFFSETS,
-            error_code=ErrorCode.none,
-            responses=refusals,
-        )
     return _merged(inquiry, DELETE_SHARE_GROUP_OFFSETS, request, denied, refusals)
 
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Another one shows what is the same with it: not what transcripts of this one say word for word.
-KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.1.0"
+KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
+
+#: Releases whose command-line tools are not on Maven Central, and whose are taken for them.
+_TOOLS_OF = {"4.4.0": "4.3.1"}
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
@@ -54,6 +57,15 @@ class Finished:
     exit_status: int
     stdout: str
     stderr: str
+
+
+def is_since(release: str) -> bool:
+    """Whether the tests run with this release of Kafka or a later one."""
+    return _numbers(KAFKA_VERSION) >= _numbers(release)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(number) for number in release.split(".")]
 
 
 def cache_directory() -> Path:
@@ -115,6 +127,7 @@ def _copy_dependencies(jars: Path) -> None:
     command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
     options.append(f"-Dkafka.version={KAFKA_VERSION}")
+    options.append(f"-Dkafka.tools.version={_TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)}")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)

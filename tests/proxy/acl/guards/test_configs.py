@@ -103,7 +103,7 @@ def test_each_type_asks_for_its_right(
     response = received(judgement, request)
     assert outcome(api_key, response) == [(*resource, error)]
     (result,) = getattr(response, results_field(api_key))
-    silent = (api_key, resource[0]) == (INCREMENTAL, LOGGER)  # seen on Kafka 4.1
+    silent = api_key != DESCRIBE and resource[0] in (BROKER, LOGGER)  # seen on Kafka 4.4
     assert result.error_message is None if silent else "failed." in result.error_message
 
 

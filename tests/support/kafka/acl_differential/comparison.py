@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.kafka.acl_differential.profiles import PROFILES, THOROUGH, Names
 from tests.support.kafka.acl_differential.questions import QUESTIONS, Context, Question
 from tests.support.kafka.acl_differential.side import Client, Side
+from tests.support.kafka.java import is_since
 from tests.support.kafka.wire_client import Address, Outcome, ask
 
 # Where the proxy means to authorize or administer otherwise than Kafka, and what shows it.
@@ -29,6 +30,18 @@ _MAY_DESCRIBE_ONE = (
     "everybody",
 )
 _MAY_NOT_DESCRIBE_ONE = ("deny-all", "deny-describe", "prefixed-deny", "deny-everybody")
+
+#: What Kafka 4.4 does as the proxy does, and older judges do not, of the same versions of APIs.
+_SINCE_4_4: Mapping[str, Sequence[str]] = {
+    "AlterConfigs and IncrementalAlterConfigs of a broker, denied": tuple(
+        f"{api} of {what}, validated only"
+        for api in ("33 AlterConfigs", "44 IncrementalAlterConfigs")
+        for what in ("the broker", "both")
+    ),
+    "AlterShareGroupOffsets of a denied topic": ("91 AlterShareGroupOffsets of ",),
+    "DeleteShareGroupOffsets of denied topics alone": ("92 DeleteShareGroupOffsets of ",),
+    "StreamsGroupHeartbeat v0, denied": ("88 StreamsGroupHeartbeat of ",),
+}
 
 #: By difference: parts of the names of the cases that show it.
 DELIBERATE: Mapping[str, Sequence[str]] = {
@@ -50,7 +63,6 @@ DELIBERATE: Mapping[str, Sequence[str]] = {
         ),
     ),
     "ShareFetch of an unknown topic id": ("78 ShareFetch of an unknown id",),
-    "AlterShareGroupOffsets of a denied topic": ("91 AlterShareGroupOffsets of ",),
     "StreamsGroupHeartbeat with internal topics": (
         "prefixed-read: 88 StreamsGroupHeartbeat of one.st with topic one",
         "prefixed-read: 89 StreamsGroupDescribe",  # of the group that was not made
@@ -59,6 +71,7 @@ DELIBERATE: Mapping[str, Sequence[str]] = {
         "24 AddPartitionsToTxn of one: one two missing",
         "24 AddPartitionsToTxn of two: one two missing",
     ),
+    **({} if is_since("4.4") else _SINCE_4_4),
 }
 
 

@@ -45,6 +45,8 @@ AUTHORIZER_PROPERTIES = {
     "group.consumer.session.timeout.ms": "3600000",
     "group.share.max.session.timeout.ms": "3600000",
     "group.share.session.timeout.ms": "3600000",
+    "group.streams.max.session.timeout.ms": "3600000",
+    "group.streams.session.timeout.ms": "3600000",
     "group.coordinator.append.linger.ms": "0",
     "unstable.api.versions.enable": "true",
     "unstable.feature.versions.enable": "true",
