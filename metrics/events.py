@@ -57,6 +57,9 @@ class EventKind(StrEnum):
     principal, operation and resource, with the number of times."""
     WOULD_BE_DENIED = "would-be-denied"
     """`authorizer.mode: audit`: ACLs would have denied something, which was let through."""
+    MISROUTED = "misrouted"
+    """The client meant another broker or cluster than it reached, and was answered
+    REBOOTSTRAP_REQUIRED (KIP-1242)."""
     CLOSED = "closed"
     """The connection has ended, whichever side ended it."""
     CHECKPOINT = "checkpoint"
@@ -207,6 +210,18 @@ class SessionEvent:
     denials: int | None = _optional(
         """How often, since the last event about the same principal, operation and resource.""",
         *_DENIALS,
+    )
+    meant_cluster_id: str | None = _optional(
+        "The cluster that the client meant.", EventKind.MISROUTED
+    )
+    meant_node_id: int | None = _optional(
+        "The broker that the client meant; -1: it did not say.", EventKind.MISROUTED
+    )
+    cluster_id: str | None = _optional(
+        "The cluster that it reached. Null: unknown.", EventKind.MISROUTED
+    )
+    node_id: int | None = _optional(
+        "The broker that it reached. Null: unknown.", EventKind.MISROUTED
     )
     close_reason: str | None = _optional(
         "Why the connection ended, e.g. client_closed, expired.",

@@ -26,6 +26,7 @@ _EXPIRED_KILLED: Final = str(EventKind.EXPIRED_KILLED)
 _WOULD_BE_KILLED: Final = str(EventKind.WOULD_BE_KILLED)
 _DENIED: Final = str(EventKind.DENIED)
 _WOULD_BE_DENIED: Final = str(EventKind.WOULD_BE_DENIED)
+_MISROUTED: Final = str(EventKind.MISROUTED)
 _CLOSED: Final = str(EventKind.CLOSED)
 _CHECKPOINT: Final = str(EventKind.CHECKPOINT)
 _SUMMARY: Final = str(EventKind.SUMMARY)
@@ -201,6 +202,24 @@ class SessionHistory:
         line.text("resource_type", resource_type)
         line.text("resource_name", resource_name)
         line.number("denials", denials)
+        return line.finish()
+
+    def misrouted(
+        self,
+        *,
+        meant_cluster_id: str,
+        meant_node_id: int,
+        cluster_id: str | None,
+        node_id: int | None,
+        usage: Usage,
+        now: float,
+    ) -> str:
+        """Record that the client meant another broker than it reached (KIP-1242)."""
+        line = self._event(_MISROUTED, usage, now)
+        line.unique_text("meant_cluster_id", meant_cluster_id)  # of its client's choice
+        line.number("meant_node_id", meant_node_id)
+        line.optional_text("cluster_id", cluster_id)
+        line.optional_number("node_id", node_id)
         return line.finish()
 
     def closed(self, reason: str, usage: Usage, now: float) -> list[str]:

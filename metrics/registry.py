@@ -128,6 +128,13 @@ CONNECTIONS_CLOSED = counter(
     "Client connections that ended, by reason, whichever side ended them.",
     ("listener", "reason"),
 )
+MISROUTED = counter(
+    "misrouted_total",
+    "Clients that meant another broker or cluster than they reached, and were answered"
+    " REBOOTSTRAP_REQUIRED (KIP-1242); of clients before ApiVersions v5 it is not known whom they"
+    " mean.",
+    LISTENER,
+)
 REQUESTS = counter(
     "requests_total",
     "Requests of authenticated clients, by API; those of SASL are not counted.",

@@ -14,10 +14,10 @@ from proxy.connection.frames import SIZE, route_key
 from proxy.connection.interfaces import ConnectionRights, UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
-from proxy.connection.verdicts import Answer, Relay, SessionChanged, Verdict, Wait
+from proxy.connection.verdicts import Answer, Misrouted, Relay, SessionChanged, Verdict, Wait
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire import api_versions
-from proxy.wire.api_versions import ClientSoftware
+from proxy.wire.api_versions import ApiVersionsAnswers, ApiVersionsRequest
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
     ALTER_USER_SCRAM_CREDENTIALS,
@@ -80,14 +80,19 @@ def _refusal(request: Request) -> bytes | None:
     return SIZE.pack(len(content)) + content
 
 
-def _software(version: int, body: bytes) -> ClientSoftware:
-    """Return the client software of an ApiVersions request. Raises ClientFault."""
+def _parsed(version: int, body: bytes) -> ApiVersionsRequest:
+    """Return the content of an ApiVersions request. Raises ClientFault."""
     known = len(body) <= MAX_BYTES_KNOWN
-    return (_known_software if known else api_versions.parse_request)(version, body)
+    return (_parsed_before if known else api_versions.parse_request)(version, body)
 
 
-_known_software: Final = lru_cache(maxsize=256)(api_versions.parse_request)
-"""There are few libraries, and each says the same on all of its connections."""
+_parsed_before: Final = lru_cache(maxsize=256)(api_versions.parse_request)
+"""There are few libraries, and each says the same on all of its connections to a broker."""
+
+
+def _answer_of(version: int, content: bytes) -> Answer:
+    """Return an ApiVersions answer from its content, which begins with the correlation id."""
+    return Answer(SIZE.pack(len(content)) + content, route_key(API_VERSIONS, version))
 
 
 class Authentication:
@@ -198,23 +203,32 @@ class Authentication:
         version, correlation_id = request.api_version, request.correlation_id
         answers = self._target.api_versions
         if not 0 <= version <= api_versions.HIGHEST_VERSION:
-            content = api_versions.unsupported_version(correlation_id)
-            version = 0  # of the answer
-        elif answers is None:
+            return _answer_of(0, api_versions.unsupported_version(correlation_id))
+        if answers is None:
             return Close(reason=CloseReason.BROKER_UNREACHABLE)
-        else:
-            software = _software(version, request.body)
-            if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
-                content = api_versions.refusal(
-                    version, correlation_id, api_versions.INVALID_REQUEST
-                )
-            else:
-                if software.name:
-                    self.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
-                    self.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
-                self.session.api_versions_answered()
-                content = answers.response(version, correlation_id)
-        return Answer(SIZE.pack(len(content)) + content, route_key(API_VERSIONS, version))
+        return self._introduced(_parsed(version, request.body), version, correlation_id, answers)
+
+    def _introduced(
+        self,
+        request: ApiVersionsRequest,
+        version: int,
+        correlation_id: int,
+        answers: ApiVersionsAnswers,
+    ) -> Verdict:
+        """Answer a client that says which software it is, and which broker it means."""
+        software = request.software
+        if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
+            error_code = api_versions.INVALID_REQUEST
+            return _answer_of(version, api_versions.refusal(version, correlation_id, error_code))
+        if software.name:
+            self.client_software_name = software.name[:MAX_CHARACTERS_KEPT]
+            self.client_software_version = software.version[:MAX_CHARACTERS_KEPT]
+        if not self._target.identity.is_meant_by(request):
+            error_code = api_versions.REBOOTSTRAP_REQUIRED
+            refusal = api_versions.refusal(version, correlation_id, error_code)
+            return Misrouted(_answer_of(version, refusal), request)
+        self.session.api_versions_answered()
+        return _answer_of(version, answers.response(version, correlation_id))
 
     def _follow(self, outcome: Outcome, request: Request | None, content: bytes) -> Verdict:
         """Return what follows of a step of the session; `request` None: of a raw token."""

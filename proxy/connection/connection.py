@@ -62,6 +62,7 @@ from proxy.connection.verdicts import (
     Confirm,
     Expired,
     Forward,
+    Misrouted,
     NeedMemory,
     Relay,
     SessionChanged,
@@ -295,6 +296,9 @@ class Connection:
             self._relay_login(verdict, now)
         elif isinstance(verdict, Confirm):
             self._confirm_login(now)
+        elif isinstance(verdict, Misrouted):
+            self.observer.misrouted(self, verdict.request, now)
+            self._answer(verdict.answer, now)
 
     def _go_on(self, result: Any, now: float) -> None:
         """Have a request judged on that waited for `result`."""

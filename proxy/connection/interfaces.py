@@ -8,7 +8,7 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
 from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
-from proxy.wire.api_versions import ApiVersionsAnswers
+from proxy.wire.api_versions import ApiVersionsAnswers, ApiVersionsRequest, BrokerIdentity
 from sasl.mechanism import Mechanism
 from sasl.relayed import RelaySettings
 from sasl.states import Authenticated, Failed, Terms
@@ -139,6 +139,11 @@ class UpstreamBroker(Protocol):
         ...
 
     @property
+    def identity(self) -> BrokerIdentity:
+        """Which broker it is, as far as that is known."""
+        ...
+
+    @property
     def sasl_version(self) -> int:
         """Its highest version of SaslAuthenticate; negative: it has none."""
         ...
@@ -159,6 +164,10 @@ class Observer(Protocol[AnyConnection]):
         self, connection: AnyConnection, session: Authenticated, api_key: int, now: float
     ) -> None:
         """An expired session was used: killed if its terms enforce, else it would have been."""
+        ...
+
+    def misrouted(self, connection: AnyConnection, request: ApiVersionsRequest, now: float) -> None:
+        """A client means another broker than it reached, and was told so (KIP-1242)."""
         ...
 
     def logged_in(self, *, again: bool) -> None:

@@ -12,6 +12,7 @@ from proxy.connection.commands import Close, Command
 from proxy.connection.fingerprints import Basis
 from proxy.connection.frames import Route
 from proxy.scheduling.steps import Steps
+from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.request import Request
 from sasl.messages import SASL_AUTHENTICATE
 from sasl.states import Channel
@@ -110,6 +111,18 @@ class ClientNamed:
 
 
 @final
+class Misrouted:
+    """A client means another broker than it reached (KIP-1242)."""
+
+    __slots__ = ("answer", "request")
+
+    def __init__(self, answer: Answer, request: ApiVersionsRequest) -> None:
+        self.answer: Final = answer
+        """The answer that tells it."""
+        self.request: Final = request
+
+
+@final
 class Expired:
     """A request meets an expired session, which it does not renew (KIP-368)."""
 
@@ -177,6 +190,7 @@ Verdict = (
     | Relay
     | Confirm
     | ClientNamed
+    | Misrouted
     | Expired
     | NeedMemory
     | Wait

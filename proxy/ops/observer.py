@@ -21,6 +21,7 @@ from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
+from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
@@ -45,12 +46,13 @@ class SessionObserver:
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
         upstream_failed: Callable[[DiscoveredBroker, str, str], None],
+        misrouted: Callable[[DiscoveredBroker, float], None],
     ) -> None:
         """Count in `tally`, and record events by `emit`, which gets the lines of the event log.
 
         `enforcement` returns the listener's mode for clients whose principal is not known yet.
-        `note` gets incidents for the status page, and `upstream_failed(broker, problem, detail)`
-        failed connections to brokers.
+        `note` gets incidents for the status page, `upstream_failed(broker, problem, detail)` failed
+        connections to brokers, and `misrouted(broker, now)` brokers whose clients meant another.
         """
         self._proxy_id = proxy_id
         self._worker = worker
@@ -63,6 +65,7 @@ class SessionObserver:
         self._emit = emit
         self._note = note
         self._upstream_failed = upstream_failed
+        self._misrouted = misrouted
 
     def opened(self, connection: Connection, now: float) -> None:
         """Record that a client connected."""
@@ -150,6 +153,24 @@ class SessionObserver:
         if line is not None:
             self._emit(line)
             self._note(self._incident(history, kind, _api_name(api_key), now))
+
+    def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
+        """Record that a client meant another broker than it reached, and was told so."""
+        self._tally.count(registry.MISROUTED, self._listener)
+        history, target = self._history_of(connection), cast(BrokerView, connection.target)
+        identity, meant = target.identity, bounded_text(request.cluster_id or "")
+        line = history.misrouted(
+            meant_cluster_id=meant,
+            meant_node_id=request.node_id,
+            cluster_id=identity.cluster_id,
+            node_id=next(iter(identity.node_ids), None),
+            usage=usage(connection),
+            now=now,
+        )
+        self._emit_limited(history, [line], now)
+        what = f"node {request.node_id} of {meant}"
+        self._note(self._incident(history, EventKind.MISROUTED, what, now))
+        self._misrouted(target.broker, now)
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
         """Record that ACLs denied a connection's request, or would have."""

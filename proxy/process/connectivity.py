@@ -18,7 +18,7 @@ from proxy.errors import BrokerFault, ConfigError
 from proxy.net.sockets import Claim, connect_privately
 from proxy.tls.contexts import open_upstream_tls
 from proxy.upstream.access import Access, open_access
-from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
+from proxy.upstream.service_connection import fetch_broker, fetch_metadata
 from proxy.worker.key_service import KeyService
 from sasl.jwks import KeyCache
 
@@ -86,7 +86,7 @@ async def _brokers(
     if any(one.routing is Routing.GATEWAY for one in config.listeners):
         for broker in cluster.brokers.values():
             try:
-                await fetch_api_versions(broker.host, broker.port, access)
+                await fetch_broker(broker.host, broker.port, access)
             except BrokerFault as fault:
                 yield ConfigError(key, f"its cluster: {fault.reason}")
 

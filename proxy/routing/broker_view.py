@@ -1,6 +1,7 @@
 """View of a broker for one listener's connections: the versions it offers, and its routes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from proxy.connection.frames import (
     Check,
@@ -12,7 +13,7 @@ from proxy.connection.frames import (
 )
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.addresses import Resolve, rewrite
-from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
+from proxy.wire.api_versions import ApiVersionsAnswers, BrokerIdentity, UpstreamVersions
 from proxy.wire.apis import (
     APIS,
     FETCHES,
@@ -23,6 +24,7 @@ from proxy.wire.apis import (
     Kind,
     carries_addresses,
     is_flexible,
+    offers,
     understands,
 )
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
@@ -60,16 +62,23 @@ class BrokerView:
         versions = self.broker.versions
         return -1 if versions is None else versions.apis.get(SASL_AUTHENTICATE, (0, -1))[1]
 
+    @property
+    def identity(self) -> BrokerIdentity:
+        """Which broker it is: as it says itself, and by the port that clients are given for it."""
+        broker = self.broker
+        if broker.broker_id is None or broker.broker_id in broker.identity.node_ids:
+            return broker.identity
+        return replace(broker.identity, node_ids={broker.broker_id, *broker.identity.node_ids})
+
     def offer(self, versions: UpstreamVersions) -> None:
         """Apply the versions that the broker offers."""
-        answers = ApiVersionsAnswers(versions)
         self.routes = {
             route_key(api_key, version): self._route(api_key, version)
-            for api_key, (low, high) in answers.offers.items()
+            for api_key, (low, high) in offers(versions.apis).items()
             for version in range(low, high + 1)
             if APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version)
         }
-        self.api_versions = answers
+        self.api_versions = ApiVersionsAnswers(self.broker.announced or versions)
 
     def _route(self, api_key: int, version: int) -> Route:
         key = route_key(api_key, version)

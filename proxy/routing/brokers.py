@@ -4,7 +4,8 @@ Rules:
 
 - A broker id keeps its port for ever: id N has the first port + N, in all workers.
 - A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
-  that restart, and their clients return to the same port.
+  that restart, and their clients return to the same port. It is not kept if another broker is at
+  its address: nobody is sent to that one in its place.
 - The cluster's own view decides where a broker is. The address in a response to a client counts
   only for a broker that is not known yet, and only if it is valid.
 - A broker that no listener has a port for is ignored, however many there are: no client could be
@@ -33,7 +34,7 @@ class BrokerChanges:
     moved: tuple[int, ...] = ()
     """The ids of brokers whose host or port changed."""
     left: tuple[int, ...] = ()
-    """The ids of brokers that have been missing for the grace time."""
+    """The ids of brokers that have been missing for the grace time, or were replaced."""
 
 
 class BrokerTable:
@@ -68,8 +69,11 @@ class BrokerTable:
             self._missing_since.setdefault(id_, now)
         for id_ in view.brokers:
             self._missing_since.pop(id_, None)
+        taken = {_place(broker) for broker in view.brokers.values()}
         left = tuple(
-            id_ for id_, since in self._missing_since.items() if now - since >= self._grace
+            id_
+            for id_, since in self._missing_since.items()
+            if now - since >= self._grace or _place(self._brokers[id_]) in taken
         )
         self._brokers.update(view.brokers)
         for id_ in left:

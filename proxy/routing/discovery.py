@@ -7,6 +7,8 @@ Rules:
 - A `DiscoveredBroker` exists as long as its broker; host, port and versions change in place, so a
   connection reads them when it is opened.
 - `on_versions` is called when a broker's versions are first known, and whenever they have changed.
+- In a cluster, what all of its brokers offer is announced by each of them: while it is upgraded, a
+  client meets the same versions wherever it is sent.
 - A broker that does not answer changes only `unreachable`: its known state stays.
 """
 
@@ -24,8 +26,13 @@ from proxy.errors import BrokerFault, LoginRefused
 from proxy.log_rate_limit import LogRateLimit
 from proxy.routing.brokers import BrokerTable, Gateway
 from proxy.upstream.access import Access
-from proxy.upstream.service_connection import fetch_api_versions, fetch_metadata
-from proxy.wire.api_versions import UpstreamVersions
+from proxy.upstream.service_connection import fetch_broker, fetch_metadata
+from proxy.wire.api_versions import (
+    UNKNOWN_BROKER,
+    BrokerIdentity,
+    UpstreamVersions,
+    common_versions,
+)
 from proxy.wire.metadata import BrokerAddress, ClusterView
 
 log = logging.getLogger(__name__)
@@ -40,6 +47,8 @@ MAX_AFTER_REFUSAL: Final = 10.0
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker's versions are requested again: it may have been upgraded while no
 client's connection failed."""
+MISROUTED_BACKOFF: Final = 1.0
+"""Shortest time in seconds between two queries of a broker that clients cause who mean another."""
 MAX_NAMED: Final = 10
 """Largest number of broker ids in a log line."""
 
@@ -54,6 +63,10 @@ class DiscoveredBroker:
     port: int
     versions: UpstreamVersions | None = field(default=None, repr=False)
     """The versions that it offers; None: not known yet."""
+    common: Mapping[int, tuple[int, int]] | None = field(default=None, repr=False)
+    """The versions by API key that all brokers of its cluster offer; None: its own alone count."""
+    identity: BrokerIdentity = field(default=UNKNOWN_BROKER, repr=False)
+    """The broker that answered the last query."""
     _asked_at: float | None = field(default=None, repr=False)
     """The time of the last query in monotonic seconds; None: it is queried in the next round."""
     fault: BrokerFault | None = field(default=None, repr=False)
@@ -74,6 +87,13 @@ class DiscoveredBroker:
         """Reason why the last query failed; None: it was answered, or there was none."""
         return None if self.fault is None or self.refusal is not None else self.fault.reason
 
+    @property
+    def announced(self) -> UpstreamVersions | None:
+        """Versions that its clients are told of; they may use all that it offers."""
+        if self.versions is None or self.common is None:
+            return self.versions
+        return replace(self.versions, apis=self.common)
+
     def query_soon(self) -> None:
         """Query it in the next round: it may have been upgraded."""
         self._asked_at = None
@@ -82,13 +102,25 @@ class DiscoveredBroker:
         """Return whether it is time to query its versions."""
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
+    def was_queried_lately(self, now: float) -> bool:
+        """Return whether it need not be queried because a client means another broker."""
+        return self._asked_at is None or now - self._asked_at < MISROUTED_BACKOFF
+
+    @property
+    def _probable_id(self) -> int | None:
+        if self.broker_id is not None:
+            return self.broker_id
+        return next(iter(self.identity.node_ids), None)
+
     async def refresh(
         self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
         """Query its versions; None: it did not answer, which is logged within `repeats`."""
         self._asked_at = now  # before the query, so that `query_soon` during it has an effect
         try:
-            upstream = await fetch_api_versions(self.host, self.port, access)
+            upstream, self.identity = await fetch_broker(
+                self.host, self.port, access, self._probable_id
+            )
         except BrokerFault as fault:
             self._asked_at = None
             cause = f"versions of {self.host}:{self.port}"
@@ -194,11 +226,18 @@ class Discovery(ABC):
                 queries.append(group.create_task(question))
                 await asyncio.sleep(0)  # each begins in its own iteration of the loop
         answers = [one.result() for one in queries]
+        changed = []
         for broker, versions in zip(due, answers, strict=True):
             if versions is not None and versions != broker.versions:
                 broker.versions = versions
-                self._on_versions(broker)
+                changed.append(broker)
+        for broker in self._to_announce(changed):
+            self._on_versions(broker)
         return None not in answers
+
+    def _to_announce(self, changed: Collection[DiscoveredBroker]) -> Collection[DiscoveredBroker]:
+        """Return the brokers whose clients are told of other versions, after some have changed."""
+        return changed
 
 
 class SidecarDiscovery(Discovery):
@@ -266,6 +305,8 @@ class ClusterDiscovery(Discovery):
         self._gateways: list[Gateway] = []
         self._not_shown: list[int] = []
         """The ids of brokers without a port that were last logged."""
+        self._common: Mapping[int, tuple[int, int]] = {}
+        """The versions that all brokers offer; empty before one is known."""
         self._rotation = count()
         self._refusal: str | None = None
         self._unreachable: str | None = None
@@ -341,6 +382,20 @@ class ClusterDiscovery(Discovery):
         }
         brokers |= self._learned
         return ClusterView(brokers=brokers, controller_id=-1, cluster_id=None)
+
+    def _to_announce(self, changed: Collection[DiscoveredBroker]) -> Collection[DiscoveredBroker]:
+        """Announce what all brokers offer, those included that are missing: they may come back."""
+        ready = [broker for broker in self.brokers.values() if broker.ready]
+        if not ready:
+            return changed
+        common = common_versions(one.versions for one in ready if one.versions is not None)
+        announced = changed
+        if common != self._common:
+            self._common = common
+            announced = [*ready, *(one for one in self._bootstrap if one.ready)]
+        for broker in announced:
+            broker.common = common
+        return announced
 
     async def _view(self, now: float) -> ClusterView | None:
         """Query one broker after the other until one answers; each round begins with the next."""
@@ -428,5 +483,5 @@ class ClusterDiscovery(Discovery):
         clients come to it as soon as they have its address."""
         lender = next((one for one in self._bootstrap if one.ready), None)
         if lender is not None:
-            broker.versions = lender.versions
+            broker.versions, broker.common = lender.versions, lender.common
             self._on_versions(broker)

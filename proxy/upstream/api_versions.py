@@ -1,29 +1,39 @@
-"""ApiVersions request of the proxy to a broker, with the fallback to older versions (KIP-511)."""
+"""ApiVersions requests of the proxy to a broker: what it offers, and which broker it is.
 
-from collections.abc import Awaitable, Callable
+The first falls back to older versions (KIP-511); the others say which broker is meant (KIP-1242).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 
 from proxy import __version__
 from proxy.errors import BrokerFault
 from proxy.wire.api_versions import (
+    FIRST_WITH_IDS,
     HIGHEST_VERSION,
+    NO_NODE,
+    REBOOTSTRAP_REQUIRED,
     UNSUPPORTED_VERSION,
+    ApiVersionsRequest,
+    ClientSoftware,
     UpstreamVersions,
     parse_response,
     write_request,
 )
 from proxy.wire.apis import API_VERSIONS
 
+Ask = Callable[[int, int, bytes], Awaitable[bytes]]
+"""`request(api_key, api_version, body)`: sends a request, and returns the body of the response."""
 
-async def ask_api_versions(
-    software_name: str, request: Callable[[int, int, bytes], Awaitable[bytes]]
-) -> UpstreamVersions:
+
+async def ask_api_versions(software_name: str, request: Ask) -> UpstreamVersions:
     """Query a broker's API versions: in the proxy's highest version, then the broker's, then v0.
 
-    `request(api_key, api_version, body)` returns the body of the response. Raises BrokerFault.
+    Raises BrokerFault.
     """
     api_version = HIGHEST_VERSION
     while True:
-        body = write_request(api_version, software_name, __version__)
+        body = write_request(api_version, ApiVersionsRequest(_software(software_name)))
         answer = await request(API_VERSIONS, api_version, body)
         error_code, offered = parse_response(api_version, answer)
         if error_code == 0:
@@ -32,3 +42,28 @@ async def ask_api_versions(
             raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
         _, highest = offered.apis.get(API_VERSIONS, (0, 0))
         api_version = max(0, min(highest, api_version - 1))
+
+
+async def ask_node_id(
+    software_name: str, cluster_id: str, node_ids: Iterable[int], request: Ask
+) -> int | None:
+    """Find out which of these nodes a broker with ApiVersions v5 is; None: none, or it won't say.
+
+    It refuses every node but its own. One that does not refuse what no node is refuses nothing.
+    Raises BrokerFault.
+    """
+    software = _software(software_name)
+    for node_id in (NO_NODE, *node_ids):
+        meant = ApiVersionsRequest(software, cluster_id, node_id)
+        answer = await request(API_VERSIONS, FIRST_WITH_IDS, write_request(FIRST_WITH_IDS, meant))
+        error_code, _ = parse_response(FIRST_WITH_IDS, answer)
+        if error_code == 0:
+            return None if node_id == NO_NODE else node_id
+        if error_code != REBOOTSTRAP_REQUIRED:
+            return None
+    return None
+
+
+@cache
+def _software(name: str) -> ClientSoftware:
+    return ClientSoftware(name=name, version=__version__)

@@ -14,12 +14,17 @@ from typing import Final, TypeVar
 from proxy.errors import BrokerFault, LoginRefused
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.upstream.access import Access
-from proxy.upstream.api_versions import ask_api_versions
+from proxy.upstream.api_versions import ask_api_versions, ask_node_id
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.identity import UpstreamIdentity
 from proxy.upstream.login import log_in
 from proxy.wire import api_versions, metadata
-from proxy.wire.api_versions import UpstreamVersions
+from proxy.wire.api_versions import (
+    FIRST_WITH_IDS,
+    UNKNOWN_BROKER,
+    BrokerIdentity,
+    UpstreamVersions,
+)
 from proxy.wire.apis import (
     API_VERSIONS,
     METADATA,
@@ -43,11 +48,23 @@ _LOGIN_EXPECTED: Final = (
 Answer = TypeVar("Answer")
 
 
-async def fetch_api_versions(host: str, port: int, access: Access) -> UpstreamVersions:
-    """Query a broker's API versions, and check that it accepts the proxy, unless clients log in
-    themselves. Raises BrokerFault."""
-    is_checked = access.identity is not None or access.clients_log_in
-    question = _offered if is_checked else _offered_without_login
+async def fetch_broker(
+    host: str, port: int, access: Access, node_id: int | None = None
+) -> tuple[UpstreamVersions, BrokerIdentity]:
+    """Query a broker's API versions, check that it accepts the proxy, and find out which it is.
+
+    `node_id` is that which it had before, or is said to have; None: unknown. Where clients log in
+    themselves, neither is checked. Raises BrokerFault.
+    """
+    asks_more = access.identity is not None or not access.clients_log_in
+
+    async def question(connection: ServiceConnection) -> tuple[UpstreamVersions, BrokerIdentity]:
+        identity = UNKNOWN_BROKER
+        with suppress(BrokerFault):  # its versions are known all the same
+            if asks_more:
+                identity = await _identity(connection, (host, port), node_id)
+        return connection.offered, identity
+
     return await ask(host, port, access, question)
 
 
@@ -170,15 +187,28 @@ class ServiceConnection:
         return answer[INT32.size :]
 
 
-async def _offered(connection: ServiceConnection) -> UpstreamVersions:
-    return connection.offered
+async def _identity(
+    connection: ServiceConnection, address: tuple[str, int], node_id: int | None
+) -> BrokerIdentity:
+    """Find out which broker this is, after a Metadata request, which a listener with SASL would
+    refuse to who did not log in.
 
-
-async def _offered_without_login(connection: ServiceConnection) -> UpstreamVersions:
-    """Return the versions after a Metadata request, which a listener with SASL would refuse."""
-    if (api_version := _metadata_version(connection.offered)) is not None:
-        await connection.request(METADATA, api_version, metadata.write_request(api_version))
-    return connection.offered
+    One with ApiVersions v5 says whether it is a node. Of an older one it is known where it
+    advertises the address by which it was reached.
+    """
+    if _metadata_version(connection.offered) is None:
+        return UNKNOWN_BROKER
+    view = await _metadata(connection)
+    if view.cluster_id is None:
+        return UNKNOWN_BROKER
+    here = [id_ for id_, one in view.brokers.items() if (one.host, one.port) == address]
+    _, highest = connection.offered.apis.get(API_VERSIONS, (0, 0))
+    if highest >= FIRST_WITH_IDS:
+        guesses = here if node_id is None else [node_id, *here]
+        ids = dict.fromkeys((*guesses, *view.brokers))
+        found = await ask_node_id(CLIENT_ID, view.cluster_id, ids, connection.request)
+        here = [] if found is None else [found]
+    return BrokerIdentity(cluster_id=view.cluster_id, node_ids=frozenset(here[:1]))
 
 
 def _metadata_version(offered: UpstreamVersions) -> int | None:

@@ -5,6 +5,8 @@ Laws:
 - Responses are encoded once per broker view and version; a request takes one copy.
 - A version that is too new is answered in v0 with UNSUPPORTED_VERSION and ApiVersions' own range,
   so that the client knows which version to try next (KIP-511).
+- A client that means another broker than it reached is answered REBOOTSTRAP_REQUIRED, as far as it
+  is known which broker that is (KIP-1242).
 - The broker's features are passed on: clients base the transaction protocol on them (KIP-890).
 
 Written by hand, and not with kio, because every worker needs it at its start, where kio would take
@@ -12,7 +14,7 @@ Written by hand, and not with kio, because every worker needs it at its start, w
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -29,10 +31,12 @@ from proxy.wire.primitives import (
     int16,
     int32,
     int64,
+    nullable_string,
     skip_tags,
     string,
     uvarint,
     write_array_length,
+    write_null_string,
     write_string,
     write_uvarint,
 )
@@ -41,10 +45,16 @@ FIRST_FLEXIBLE: Final = APIS[API_VERSIONS].first_flexible
 FIRST_WITH_ALL_FEATURES: Final = 4
 """First version with all features: older ones omit features whose minimum version is 0 (KIP-1022),
 because clients treated it as an error."""
+FIRST_WITH_IDS: Final = 5
+"""First version whose request has the cluster and node that the client means (KIP-1242)."""
 HIGHEST_VERSION: Final = APIS[API_VERSIONS].max_version
 
 UNSUPPORTED_VERSION: Final = 35
 INVALID_REQUEST: Final = 42
+REBOOTSTRAP_REQUIRED: Final = 129
+
+NO_NODE: Final = -1
+"""Node id of a client that does not know which node it means."""
 
 _SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES, _ZK_MIGRATION_READY = range(4)
 """Numbers of the tagged fields (KIP-584, KIP-866)."""
@@ -69,6 +79,51 @@ class ClientSoftware:
 NO_SOFTWARE: Final = ClientSoftware(name="", version="")
 
 
+@final
+class ApiVersionsRequest:
+    """Content of a client's request."""
+
+    __slots__ = ("cluster_id", "node_id", "software")
+
+    def __init__(
+        self, software: ClientSoftware, cluster_id: str | None = None, node_id: int = NO_NODE
+    ) -> None:
+        self.software: Final = software
+        self.cluster_id: Final = cluster_id
+        """Id of the cluster that the client means; None: it does not know."""
+        self.node_id: Final = node_id
+        """Id of the node that the client means; `NO_NODE`: it does not know."""
+
+
+_PLAIN_REQUEST: Final = ApiVersionsRequest(NO_SOFTWARE)
+"""Content of every request before v3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """Broker that a connection leads to, as far as it is known."""
+
+    cluster_id: str | None = None
+    """Id of its cluster; None: unknown."""
+    node_ids: Set[int] = frozenset()
+    """Its node id, by each source that knows it. Empty: unknown; two that differ: it is not where
+    clients are sent for it."""
+
+    def is_meant_by(self, request: ApiVersionsRequest) -> bool:
+        """Return whether a client is where it means to be; True if that cannot be known.
+
+        Without a cluster id nothing is checked; with one, the node id must be right too (KIP-1242).
+        """
+        if request.cluster_id is None:
+            return True
+        if self.cluster_id is not None and self.cluster_id != request.cluster_id:
+            return False
+        return self.node_ids <= {request.node_id}
+
+
+UNKNOWN_BROKER: Final = BrokerIdentity()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamVersions:
     """Content of a broker's ApiVersions response."""
@@ -82,6 +137,24 @@ class UpstreamVersions:
     finalized_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Lowest and highest finalized version level by feature."""
     zk_migration_ready: bool = False
+
+
+def common_versions(brokers: Iterable[UpstreamVersions]) -> dict[int, tuple[int, int]]:
+    """Return the versions by API key that all of these brokers offer; there is at least one."""
+    distinct: list[Mapping[int, tuple[int, int]]] = []
+    for broker in brokers:
+        if broker.apis not in distinct:  # mostly there are two
+            distinct.append(broker.apis)
+    common = dict(distinct[0])
+    for apis in distinct[1:]:
+        for key, (low, high) in tuple(common.items()):
+            its_low, its_high = apis.get(key, (0, -1))
+            lowest, highest = max(low, its_low), min(high, its_high)
+            if lowest <= highest:
+                common[key] = lowest, highest
+            else:
+                del common[key]
+    return common
 
 
 class ApiVersionsAnswers:
@@ -124,29 +197,45 @@ def refusal(api_version: int, correlation_id: int, error_code: int) -> bytes:
     return body + b"\x00" if flexible else body
 
 
-def parse_request(api_version: int, body: View) -> ClientSoftware:
-    """Parse a request of v0 to v4, from after its header. Raises ClientFault.
+def parse_request(api_version: int, body: View) -> ApiVersionsRequest:
+    """Parse a request of v0 to v5, from after its header. Raises ClientFault.
 
     An invalid name or version is not a parse error: see `ClientSoftware.valid`. Versions before v3
     have neither. Bytes after the body are ignored, as by Kafka.
     """
     if api_version < FIRST_FLEXIBLE:
-        return NO_SOFTWARE
+        return _PLAIN_REQUEST
+    cluster_id, node_id = None, NO_NODE
     try:
         name, position = string(body, 0, flexible=True)
         version, position = string(body, position, flexible=True)
+        if api_version >= FIRST_WITH_IDS:
+            cluster_id, position = nullable_string(body, position, flexible=True)
+            node_id, position = int32(body, position)
         if skip_tags(body, position) > len(body):
             raise Malformed("ends inside a tagged field")
     except Malformed as malformed:
         raise ClientFault(f"ApiVersions v{api_version}: {malformed}") from None
-    return ClientSoftware(name=name, version=version)
+    return ApiVersionsRequest(ClientSoftware(name=name, version=version), cluster_id, node_id)
 
 
-def write_request(api_version: int, name: str, version: str) -> bytes:
+def write_request(api_version: int, request: ApiVersionsRequest) -> bytes:
     """Return the body of a request, for the proxy's own connections."""
     if api_version < FIRST_FLEXIBLE:
         return b""
-    return write_string(name, flexible=True) + write_string(version, flexible=True) + b"\x00"
+    written = [
+        write_string(request.software.name, flexible=True),
+        write_string(request.software.version, flexible=True),
+    ]
+    if api_version >= FIRST_WITH_IDS:
+        cluster_id = request.cluster_id
+        written += (
+            write_null_string(flexible=True)
+            if cluster_id is None
+            else write_string(cluster_id, flexible=True),
+            INT32.pack(request.node_id),
+        )
+    return b"".join((*written, b"\x00"))
 
 
 def parse_response(api_version: int, body: View) -> tuple[int, UpstreamVersions]:

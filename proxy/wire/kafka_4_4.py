@@ -1,7 +1,8 @@
 """Messages that Kafka 4.4 added, in kio's style, until kio has them.
 
 TxnOffsetCommit v6 names topics by their ids (KIP-1319); DeleteGroups v3 has a message per group;
-the streams group APIs carry descriptions of topologies (KIP-1331); UnregisterController is new.
+the streams group APIs carry descriptions of topologies (KIP-1331); UnregisterController is new;
+an ApiVersions request says which broker the client means (KIP-1242).
 Structures of kio's newest version are reused where nothing in them changed.
 
 Schemas: Kafka's message definitions; `make kafka-drift KAFKA=4.4.0` compares the two.
@@ -11,6 +12,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from kio.schema.api_versions.v4 import request as api_versions_request
+from kio.schema.api_versions.v4 import response as api_versions_response
 from kio.schema.delete_groups.v2 import request as delete_groups_request
 from kio.schema.delete_groups.v2 import response as delete_groups_response
 from kio.schema.errors import ErrorCode
@@ -20,7 +23,7 @@ from kio.schema.streams_group_heartbeat.v0 import request as streams_heartbeat_r
 from kio.schema.streams_group_heartbeat.v0 import response as streams_heartbeat_response
 from kio.schema.txn_offset_commit.v5 import request as txn_commit_request
 from kio.schema.txn_offset_commit.v5 import response as txn_commit_response
-from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
+from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
@@ -55,6 +58,25 @@ class _OfUnregisterController:
     __slots__ = ()
     __version__: ClassVar[i16] = i16(0)
     __api_key__: ClassVar[i16] = i16(UNREGISTER_CONTROLLER)
+
+
+# ---------------------------------------------------------------------- ApiVersions v5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsRequest(api_versions_request.ApiVersionsRequest):
+    """ApiVersions request, with the cluster and node that the client means."""
+
+    __version__: ClassVar[i16] = i16(5)
+    cluster_id: str | None = field(metadata={"kafka_type": "string"}, default=None)
+    node_id: BrokerId = field(metadata={"kafka_type": "int32"}, default=BrokerId(-1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponse(api_versions_response.ApiVersionsResponse):
+    """ApiVersions response: that of v4."""
+
+    __version__: ClassVar[i16] = i16(5)
 
 
 # ---------------------------------------------------------------------- TxnOffsetCommit v6
@@ -280,6 +302,7 @@ class UnregisterControllerResponse(_OfUnregisterController, InResponse):
 
 
 REQUESTS: Final = (
+    ApiVersionsRequest,
     TxnOffsetCommitRequest,
     DeleteGroupsRequest,
     StreamsGroupHeartbeatRequest,
@@ -288,6 +311,7 @@ REQUESTS: Final = (
     UnregisterControllerRequest,
 )
 RESPONSES: Final = (
+    ApiVersionsResponse,
     TxnOffsetCommitResponse,
     DeleteGroupsResponse,
     StreamsGroupHeartbeatResponse,

@@ -255,6 +255,11 @@ class Listener:
         if broker.refusal is None:  # otherwise it is queried already
             self.services.query_soon(broker)
 
+    def misrouted(self, broker: DiscoveredBroker, now: float) -> None:
+        """Query a broker soon whose client meant another one: it may be that by now."""
+        if not broker.was_queried_lately(now):
+            self.services.query_soon(broker)
+
     def not_ready(self) -> list[str]:
         """Return why this listener cannot serve clients now; empty: it can."""
         why = None if self.keys is None else self.keys.not_ready(self.services.loop.time())

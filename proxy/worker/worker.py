@@ -171,6 +171,7 @@ class Worker:
             emit=self._emit,
             note=self._sessions.incidents.note,
             upstream_failed=listener.upstream_failed,
+            misrouted=listener.misrouted,
         )
         return listener
 

@@ -2,11 +2,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.events import MAX_INTERVALS, AuthInterval, EventKind, SessionEvent
+from metrics.events import MAX_INTERVALS, MAX_TEXT_CHARS, AuthInterval, EventKind, SessionEvent
 from metrics.history import Cadence, Timeline
 from metrics.period import LATENCY_GAMMA, latency_bucket
 from tests.support.metrics import EPOCH_MS, grant, history, to_json_line, used
@@ -68,6 +69,18 @@ def test_who_never_began_sasl_is_not_told() -> None:
     session = history()
     session.client.handshake_version = None
     assert session.closed("client_closed", used(0, None), 1.0) == []
+
+
+def test_who_means_another_broker_is_told_of_with_whom_it_meant() -> None:
+    """Before a login, too; what is not known is left out."""
+    session = history()
+    meant: dict[str, Any] = {"meant_cluster_id": "k" * 40_000, "meant_node_id": -2}
+    event = session.misrouted(**meant, cluster_id=None, node_id=None, usage=used(0, None), now=1.0)
+    assert (event.kind, event.principal, event.meant_node_id) == ("misrouted", None, -2)
+    assert len(event.meant_cluster_id or "") == MAX_TEXT_CHARS
+    assert (event.cluster_id, event.node_id) == (None, None)
+    event = session.misrouted(**meant, cluster_id="c", node_id=3, usage=used(0, None), now=2.0)
+    assert (event.sequence, event.cluster_id, event.node_id) == (1, "c", 3)
 
 
 def test_an_expired_session_is_reported_once_until_it_is_renewed() -> None:

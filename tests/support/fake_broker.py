@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from proxy.admin import AdminClient, Login, Scram
 from proxy.handlers import quotas as quota_api
 from proxy.handlers.acls import answer as answer_about_acls
+from proxy.wire.api_versions import FIRST_WITH_IDS
 from proxy.wire.apis import API_VERSIONS, DESCRIBE_CLIENT_QUOTAS, METADATA
 from proxy.wire.codec import request_type
 from proxy.wire.primitives import write_uvarint
@@ -50,6 +51,9 @@ class FakeBroker:
     versions: dict[int, tuple[int, int]] = field(
         default_factory=lambda: {3: (0, 13), 18: (0, 4), 1: (4, 17)}
     )
+    cluster_id: str = "c1"
+    node_id: int | None = None
+    """Its id, which it checks in ApiVersions v5 (KIP-1242); None: it checks nothing."""
     answer: bytes | None = None
     """Bytes to send instead of an answer, after which the connection is closed."""
     silent: bool = False
@@ -122,8 +126,21 @@ class FakeBroker:
     def _is_silent(self, _api_key: int) -> bool:
         return self.silent
 
-    def respond(self, api_key: int, version: int, _body: bytes) -> bytes | None:
-        return self._metadata(version) if api_key == METADATA else self.offer(version)
+    def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
+        if api_key == METADATA:
+            return self._metadata(version)
+        return self.offer(version) if self._is_meant(version, body) else self._misrouted(version)
+
+    def _is_meant(self, version: int, body: bytes) -> bool:
+        if self.node_id is None or not FIRST_WITH_IDS <= version <= self.versions[API_VERSIONS][1]:
+            return True
+        meant = messages.read_request(API_VERSIONS, version, body)
+        here = self.cluster_id, self.node_id
+        return meant.cluster_id is None or (meant.cluster_id, meant.node_id) == here
+
+    def _misrouted(self, version: int) -> bytes:
+        error = ErrorCode.rebootstrap_required
+        return written(messages.response(API_VERSIONS, version, error_code=error))
 
     def offer(self, version: int) -> bytes:
         """The body of the answer to ApiVersions."""
@@ -143,7 +160,9 @@ class FakeBroker:
             for id_, (host, port) in self.brokers.items()
         ]
         return written(
-            messages.response(METADATA, version, brokers=brokers, cluster_id="c1", controller_id=1)
+            messages.response(
+                METADATA, version, brokers=brokers, cluster_id=self.cluster_id, controller_id=1
+            )
         )
 
 

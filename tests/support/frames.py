@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from proxy.wire.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, is_flexible
-from proxy.wire.primitives import write_uvarint
+from proxy.wire.primitives import write_string, write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from sasl.oauthbearer_messages import client_initial_response
 from tests.support.sasl import claims, ed_key, rsa_key, token
@@ -45,6 +45,13 @@ def response(correlation_id: int, body: bytes = b"") -> bytes:
 def api_versions(correlation_id: int, version: int = 0) -> bytes:
     body = b"\x05java\x064.1.0\0" if version >= 3 else b""
     return request(API_VERSIONS, version, correlation_id, body)
+
+
+def meaning(correlation_id: int, cluster_id: str | None, node_id: int = -1) -> bytes:
+    """An ApiVersions that says which broker is meant (KIP-1242)."""
+    meant = b"\0" if cluster_id is None else write_string(cluster_id, flexible=True)
+    body = b"\x05java\x064.4.0" + meant + struct.pack(">i", node_id) + b"\0"
+    return request(API_VERSIONS, 5, correlation_id, body)
 
 
 def handshake(correlation_id: int, mechanism: str, version: int = 1) -> bytes:

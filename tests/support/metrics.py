@@ -84,6 +84,9 @@ class ParsedHistory:
     def denied(self, **denial: Any) -> SessionEvent:
         return read(self.history.denied(**denial))
 
+    def misrouted(self, **meant: Any) -> SessionEvent:
+        return read(self.history.misrouted(**meant))
+
     def closed(self, reason: str, usage: Usage, now: float) -> list[SessionEvent]:
         return [read(line) for line in self.history.closed(reason, usage, now)]
 

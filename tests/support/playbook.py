@@ -47,7 +47,13 @@ from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
-from proxy.wire.api_versions import ApiVersionsAnswers, UpstreamVersions
+from proxy.wire.api_versions import (
+    UNKNOWN_BROKER,
+    ApiVersionsAnswers,
+    ApiVersionsRequest,
+    BrokerIdentity,
+    UpstreamVersions,
+)
 from proxy.wire.apis import APIS, METADATA
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache
@@ -94,6 +100,10 @@ class Recorder:
         del now
         self.log.append(f"expired {session.enforcement} by {name_of(api_key)}")
 
+    def misrouted(self, _: Connection, request: ApiVersionsRequest, now: float) -> None:
+        del now
+        self.log.append(f"misrouted: means node {request.node_id} of {request.cluster_id}")
+
     def logged_in(self, *, again: bool) -> None:
         self.log.append("logged in again" if again else "logged in")
 
@@ -120,6 +130,7 @@ class Offer:
     routes: Mapping[int, Route]
     api_versions: ApiVersionsAnswers | None
     sasl_version: int = 2
+    identity: BrokerIdentity = UNKNOWN_BROKER
 
 
 def marked(content: bytes) -> bytes:

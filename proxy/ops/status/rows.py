@@ -47,6 +47,7 @@ _KINDS: Final = {
     EventKind.WOULD_BE_KILLED: "would be killed",
     EventKind.DENIED: "denied",
     EventKind.WOULD_BE_DENIED: "would be denied",
+    EventKind.MISROUTED: "misrouted",
     EventKind.CLOSED: "closed",
 }
 _MODES: Final = {

@@ -1,16 +1,19 @@
 """The life of a connection, as transcripts: log in, relay, and when it goes wrong."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
 from proxy.connection.connection import Connection
+from proxy.wire.api_versions import BrokerIdentity
 from tests.support.frames import (
     api_versions,
     authenticate,
     bearer,
     fetch,
     handshake,
+    meaning,
     metadata,
     request,
     response,
@@ -21,10 +24,16 @@ from tests.support.playbook import (
     OAUTHBEARER,
     SCRAM,
     Playbook,
+    everything,
     log_in,
     log_in_by_scram,
     logged_in,
 )
+
+IDENTIFIED = replace(everything(), identity=BrokerIdentity(cluster_id="c", node_ids=frozenset({1})))
+HERE = [("c", 1), (None, 1), (None, 2), (None, -1)]
+"""Without a cluster id nothing is checked."""
+ELSEWHERE = [("c", 2), ("c", -1), ("c", -2), ("other", 1), ("", 1), ("k" * 32_767, 1)]
 
 
 def test_a_whole_life() -> None:
@@ -164,6 +173,47 @@ class TestApiVersions:
             "close after 0.1 s",
             "to client: #2 versions error 34",
         ]
+
+    @pytest.mark.parametrize(("cluster_id", "node_id"), HERE)
+    def test_for_who_is_where_he_means_to_be(self, cluster_id: str | None, node_id: int) -> None:
+        play = Playbook(offer=IDENTIFIED)
+        play.client(meaning(1, cluster_id, node_id), handshake(2, OAUTHBEARER))
+        assert play.take() == ["to client: #1 versions error 0", "to client: #2 handshake error 0"]
+
+    @pytest.mark.parametrize(("cluster_id", "node_id"), ELSEWHERE)
+    def test_tells_who_means_another_broker(self, cluster_id: str, node_id: int) -> None:
+        """Who asks again may be right then; a second right answer is one too many, as ever."""
+        play = Playbook(offer=IDENTIFIED)
+        shown = f"misrouted: means node {node_id} of {cluster_id}"
+        play.client(meaning(1, cluster_id, node_id), meaning(2, cluster_id, node_id))
+        told = ["to client: #1 versions error 129", "to client: #2 versions error 129"]
+        assert play.take() == [shown, told[0], shown, told[1]]
+        play.client(meaning(3, "c", 1), meaning(4, "c", 1))
+        assert play.take() == ["to client: #3 versions error 0", "closed illegal_state", "close"]
+
+    @pytest.mark.parametrize(("cluster_id", "node_id"), ELSEWHERE)
+    def test_tells_it_to_who_has_logged_in(self, cluster_id: str, node_id: int) -> None:
+        """The connection stays open: to close it is the client's affair, as with Kafka."""
+        play = logged_in(Playbook(offer=IDENTIFIED))
+        play.take()
+        play.client(meaning(7, "c", 1), meaning(8, cluster_id, node_id), meaning(9, "c", 1))
+        assert play.take() == [
+            "to client: #7 versions error 0",
+            f"misrouted: means node {node_id} of {cluster_id}",
+            "to client: #8 versions error 129",
+            "to client: #9 versions error 0",
+        ]
+
+    def test_passes_on_what_cannot_be_known(self) -> None:
+        play = Playbook()
+        play.client(meaning(1, "any", 7))
+        assert play.take() == ["to client: #1 versions error 0"]
+
+    def test_with_a_name_that_is_none_says_so_first(self) -> None:
+        """As Kafka, which looks at the software before the ids."""
+        play = Playbook(offer=IDENTIFIED)
+        play.client(request(18, 5, 1, b"\x02?\x02?\x02x\0\0\0\x05\0"))
+        assert play.take() == ["to client: #1 versions error 42"]
 
     def test_tells_who_the_client_is(self) -> None:
         play = Playbook()

@@ -76,6 +76,7 @@ class Observed:
             emit=self.lines.append,
             note=self.noted.append,
             upstream_failed=lambda _broker, _problem, _words: None,
+            misrouted=lambda _broker, _now: None,
         )
         self.observer.opened(self.connection, NOW)
 

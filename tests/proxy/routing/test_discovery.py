@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from proxy.config.values import PortRange, Secret
+from proxy.connection.frames import route_key
+from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import BrokerTable
 from proxy.routing.discovery import (
     MAX_AFTER_REFUSAL,
@@ -19,6 +21,7 @@ from proxy.routing.discovery import (
 )
 from proxy.upstream.access import Access
 from proxy.upstream.identity import PasswordIdentity
+from proxy.wire.api_versions import BrokerIdentity
 from proxy.wire.metadata import MAX_BROKERS
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import PATIENCE_SECONDS, until
@@ -140,6 +143,99 @@ def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_chang
         assert cluster.reported[2:] == [broker]
         assert broker.versions is not None
         assert broker.versions.apis[1] == (4, 18)
+
+    play(transcript)
+
+
+def test_what_all_brokers_offer_is_announced_by_each() -> None:
+    """Also when one comes back newer; requests of its own versions pass all the same."""
+    old, new = (
+        {18: (0, 4), 3: (0, 12), 1: (4, 17)},
+        {18: (0, 4), 3: (0, 13), 1: (4, 18), 93: (0, 0)},
+    )
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        cluster.one.versions = cluster.two.versions = old
+        await discovery.round(now=0)
+        cluster.reported.clear()
+
+        async def upgraded(which: int, fake: FakeBroker, now: float) -> None:
+            fake.versions = new
+            discovery.brokers[which].query_soon()
+            await discovery.round(now)
+
+        await upgraded(1, cluster.one, now=1)
+        assert cluster.reported == [discovery.brokers[1]]
+        assert [announced(one) for one in discovery.brokers.values()] == [old, old]
+        view = BrokerView(discovery.brokers[1], resolve=None)
+        assert view.api_versions is not None
+        assert view.api_versions.offers[1] == (4, 17)
+        assert route_key(1, 18) in view.routes, "who knows of it may use it"
+        await upgraded(2, cluster.two, now=2)
+        assert {one.broker_id for one in cluster.reported[1:]} == {1, 2}, "both views are made anew"
+        assert [announced(one) for one in discovery.brokers.values()] == [new, new]
+
+    play(transcript)
+
+
+def announced(broker: DiscoveredBroker) -> object:
+    assert broker.announced is not None
+    return broker.announced.apis
+
+
+def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
+    """It may come back as it was."""
+    old, new = {18: (0, 4), 3: (0, 12)}, {18: (0, 4), 3: (0, 13)}
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        cluster.one.versions, cluster.two.versions = new, old
+        await discovery.round(now=0)
+        cluster.show({1: (HOST, cluster.one.port)})
+        await discovery.round(now=10)
+        assert announced(discovery.brokers[1]) == old
+        await discovery.round(now=110)
+        await discovery.round(now=111)
+        assert announced(discovery.brokers[1]) == new
+
+    play(transcript)
+
+
+def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
+    with_ids = {18: (0, 5), 3: (0, 13)}
+
+    async def transcript(cluster: Cluster) -> None:
+        for id_, fake in ((1, cluster.one), (2, cluster.two)):
+            fake.versions, fake.node_id = with_ids, id_
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        one, two = (BrokerView(broker, resolve=None) for broker in discovery.brokers.values())
+        assert one.identity == BrokerIdentity(cluster_id="c1", node_ids={1})
+        assert two.identity == BrokerIdentity(cluster_id="c1", node_ids={2})
+        cluster.two.node_id = 1  # a mistake between proxy and brokers
+        cluster.one.cluster_id = cluster.two.cluster_id = "c2"
+        for broker in discovery.brokers.values():
+            assert broker.was_queried_lately(0.9)
+            assert not broker.was_queried_lately(1.0)
+            discovery.wake(broker)
+        await discovery.round(now=1)
+        assert one.identity == BrokerIdentity(cluster_id="c2", node_ids={1})
+        assert two.identity == BrokerIdentity(cluster_id="c2", node_ids={1, 2}), "meant by nobody"
+
+    play(transcript)
+
+
+def test_a_broker_whose_address_another_has_leaves_at_once() -> None:
+    """Its clients would be sent to the other one."""
+
+    async def transcript(cluster: Cluster) -> None:
+        discovery = cluster.discovery
+        await discovery.round(now=0)
+        cluster.show({1: (HOST, cluster.one.port), 4: (HOST, cluster.two.port)})
+        await discovery.round(now=1)
+        assert cluster.left == [2]
+        assert list(discovery.brokers) == [1, 4]
 
     play(transcript)
 

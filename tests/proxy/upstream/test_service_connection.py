@@ -14,10 +14,10 @@ from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.service_connection import (
     MAX_ANSWER_BYTES,
     ServiceConnection,
-    fetch_api_versions,
+    fetch_broker,
     fetch_metadata,
 )
-from proxy.wire.api_versions import UpstreamVersions
+from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVersions
 from proxy.wire.metadata import BrokerAddress
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import handshake_response
@@ -35,13 +35,72 @@ def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -
     return asyncio.run(conversation())
 
 
-@pytest.mark.parametrize("highest", range(5))
+@pytest.mark.parametrize("highest", range(6))
 def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
-    """A broker that does not know v4 names its own highest version (KIP-511)."""
+    """A broker that does not know v5 names its own highest version (KIP-511)."""
     broker = FakeBroker(versions={18: (0, highest), 1: (4, 17)})
-    upstream = ask(broker, fetch_api_versions)
+    upstream, identity = ask(broker, fetch_broker)
     assert upstream.apis == broker.versions
-    assert broker.requests == ([(18, 4)] if highest == 4 else [(18, 4), (18, highest)])
+    assert identity == UNKNOWN_BROKER
+    assert broker.requests == ([(18, 5)] if highest == 5 else [(18, 5), (18, highest)])
+
+
+def identified(broker: FakeBroker, node_id: int | None = None) -> BrokerIdentity:
+    """What a broker at its own address is known as; `node_id`: what it is said to be."""
+
+    async def conversation() -> BrokerIdentity:
+        async with broker:
+            access = Access(timeout_s=PATIENCE_SECONDS)
+            broker.brokers = {
+                id_: (host, port or broker.port) for id_, (host, port) in broker.brokers.items()
+            }
+            _, identity = await fetch_broker("127.0.0.1", broker.port, access, node_id)
+            return identity
+
+    return asyncio.run(conversation())
+
+
+NODES = {1: ("kafka-1", 9092), 2: ("127.0.0.1", 0), 3: ("kafka-3", 9092)}
+"""The second advertises the address at which it is reached."""
+WITH_IDS = {3: (0, 13), 18: (0, 5)}
+
+
+@pytest.mark.parametrize("said", [None, 1, 2, 3, 9])
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_a_broker_with_v5_says_which_node_it_is(node_id: int, said: int | None) -> None:
+    """Whatever address it advertises, and whatever it was before."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=node_id)
+    identity = identified(broker, said)
+    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({node_id}))
+
+
+def test_a_broker_that_is_none_of_the_clusters_nodes_is_unknown() -> None:
+    """It is not registered yet, say."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=7)
+    assert identified(broker) == BrokerIdentity(cluster_id="c1")
+
+
+def test_a_broker_that_refuses_nobody_is_unknown() -> None:
+    """It has v5, and does not look at the ids: then it may be any."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS)
+    assert identified(broker) == BrokerIdentity(cluster_id="c1")
+
+
+def test_an_older_broker_is_known_by_its_address() -> None:
+    identity = identified(FakeBroker(brokers=dict(NODES)))
+    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({2}))
+    elsewhere = FakeBroker(brokers={1: ("kafka-1", 9092)})
+    assert identified(elsewhere) == BrokerIdentity(cluster_id="c1")
+    nameless = FakeBroker(brokers=dict(NODES), versions={3: (0, 1), 18: (0, 4)})
+    assert identified(nameless) == UNKNOWN_BROKER, "no cluster id before Metadata v2"
+
+
+def test_versions_are_known_whatever_metadata_says() -> None:
+    broker = FakeBroker(brokers={1: ("", 0)})
+    broker.host = "127.0.0.1"
+    upstream, identity = ask(broker, fetch_broker)
+    assert upstream.apis == broker.versions
+    assert identity == UNKNOWN_BROKER
 
 
 class WantsLogin(FakeBroker):
@@ -51,7 +110,7 @@ class WantsLogin(FakeBroker):
         return super().respond(api_key, version, body) if api_key == 18 else None
 
 
-@pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])
+@pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
 def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
     """Clients would be let in by us, and closed at their first request."""
     with pytest.raises(LoginRefused, match=r"set upstream\.security\.protocol: SASL_SSL"):
@@ -90,7 +149,7 @@ def test_metadata_in_every_version(version: int) -> None:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-@pytest.mark.parametrize("fetch", [fetch_api_versions, fetch_metadata])
+@pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
 def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
     with pytest.raises(BrokerFault):
         ask(FakeBroker(answer=answer), fetch)
@@ -98,7 +157,7 @@ def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -
 
 def test_silence_ends_with_the_timeout() -> None:
     with pytest.raises(BrokerFault, match="no answer within"):
-        ask(FakeBroker(silent=True), fetch_api_versions, timeout_s=0.05)
+        ask(FakeBroker(silent=True), fetch_broker, timeout_s=0.05)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70 + ".invalid", "\udcff"])
@@ -107,7 +166,7 @@ def test_a_broker_that_cannot_be_reached(host: str) -> None:
 
     async def conversation() -> None:
         (port,) = free_ports(1)
-        await fetch_api_versions(host, port, Access(timeout_s=PATIENCE_SECONDS))
+        await fetch_broker(host, port, Access(timeout_s=PATIENCE_SECONDS))
 
     with pytest.raises(BrokerFault):
         asyncio.run(conversation())

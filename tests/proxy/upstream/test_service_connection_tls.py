@@ -8,7 +8,7 @@ import uvloop
 
 from proxy.errors import BrokerFault
 from proxy.upstream.access import Access
-from proxy.upstream.service_connection import fetch_api_versions
+from proxy.upstream.service_connection import fetch_broker
 from tests.support.certificates import HOUR, Authority, Issued
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import PATIENCE_SECONDS
@@ -25,7 +25,7 @@ def asked(
     async def ask() -> int:
         async with FakeBroker(tls=broker) as listening:
             access = Access(timeout_s=PATIENCE_SECONDS, tls=None if ours is None else Spoken(ours))
-            found = await fetch_api_versions(host, listening.port, access)
+            found, _ = await fetch_broker(host, listening.port, access)
             await asyncio.sleep(0.01)
             return len(found.apis)
 
@@ -67,7 +67,7 @@ def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
 
     async def ask() -> None:
         async with FakeBroker(answer=bytes.fromhex("15030300020246")) as broker:
-            await fetch_api_versions("127.0.0.1", broker.port, Access(timeout_s=PATIENCE_SECONDS))
+            await fetch_broker("127.0.0.1", broker.port, Access(timeout_s=PATIENCE_SECONDS))
 
     with pytest.raises(BrokerFault, match=r"speaks TLS; set upstream.security.protocol: SSL"):
         uvloop.run(ask())
@@ -95,7 +95,7 @@ def test_a_broker_without_tls_is_called_by_its_name(answer: bytes, problem: str)
         port = server.sockets[0].getsockname()[1]
         async with server:
             access = Access(timeout_s=PATIENCE_SECONDS, tls=Spoken(client_context(AUTHORITY)))
-            await fetch_api_versions("127.0.0.1", port, access)
+            await fetch_broker("127.0.0.1", port, access)
 
     with pytest.raises(BrokerFault, match=problem):
         uvloop.run(ask())

@@ -95,7 +95,7 @@ def test_an_offer_is_what_both_broker_and_proxy_know() -> None:
 def test_what_the_proxy_serves_does_not_depend_on_the_broker() -> None:
     acls = {29: (0, 4), 30: (0, 3), 31: (0, 3)}
     quotas = {48: (0, 2), 49: (0, 1)}
-    others = {17: (0, 1), 18: (0, 4), 36: (0, 2), 50: (0, 0), 51: (0, 0)}
+    others = {17: (0, 1), 18: (0, 5), 36: (0, 2), 50: (0, 0), 51: (0, 0)}
     assert offers({}) == acls | quotas | others
     assert offers({36: (0, 0), 18: (0, 2)}) == offers({})
 

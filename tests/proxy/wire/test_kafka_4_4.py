@@ -32,6 +32,17 @@ _TOPOLOGY_BYTES = "02" + "0230" + "03" + _NODES + "00" + "02" + _NODES + "00" + 
 
 REQUESTS: list[tuple[int, int, dict[str, Any], str]] = [
     (
+        18,
+        5,
+        {
+            "client_software_name": "a",
+            "client_software_version": "1",
+            "cluster_id": "c",
+            "node_id": 7,
+        },
+        "0261023102630000000700",
+    ),
+    (
         28,
         6,
         {
@@ -87,6 +98,15 @@ REQUESTS: list[tuple[int, int, dict[str, Any], str]] = [
 ]
 
 RESPONSES: list[tuple[int, int, dict[str, Any], str]] = [
+    (
+        18,
+        5,
+        {
+            "error_code": 129,
+            "api_keys": [{"api_key": 18, "min_version": 0, "max_version": 5}],
+        },
+        "008102001200000005000000010200",
+    ),
     (
         28,
         6,

@@ -10,7 +10,7 @@ from tests.support.kafka.sasl_differential.transcript import (
     bearer,
     program,
 )
-from tests.support.kafka.wire_client import API_VERSIONS, is_flexible
+from tests.support.kafka.wire_client import API_VERSIONS, api_versions_fields, is_flexible
 from tests.support.messages import request_body
 
 _LIMIT = 524_288  # sasl.server.max.receive.size
@@ -194,7 +194,7 @@ def _(actor: Actor) -> None:
 
 
 def _api_versions() -> None:
-    for version in range(5):
+    for version in range(6):
 
         @program(f"ApiVersions v{version} before handshake")
         def _(actor: Actor, v: int = version) -> None:
@@ -202,7 +202,7 @@ def _api_versions() -> None:
             actor.oauth(actor.issuer.mint())
             actor.api_versions(v)
 
-    for version in (5, 99):
+    for version in (6, 99):
 
         @program(f"ApiVersions too new v{version}")
         def _(actor: Actor, v: int = version) -> None:
@@ -211,6 +211,28 @@ def _api_versions() -> None:
             actor.oauth(actor.issuer.mint())
             actor.api_versions(v)
             actor.metadata()
+
+    meant = {
+        "another cluster": ("other", 1),
+        "another cluster, and no node": ("other", -1),
+        "a cluster of 32,767 letters, and node -2": ("k" * 32_767, -2),
+        "no cluster, and another node": (None, 1_000),
+        "neither": (None, -1),
+    }
+    for label, (cluster_id, node_id) in meant.items():
+        fields = {"cluster_id": cluster_id, "node_id": node_id, **api_versions_fields()}
+
+        @program(f"ApiVersions v5 that means {label}")
+        def _(actor: Actor, body: bytes = request_body(API_VERSIONS, 5, **fields)) -> None:
+            actor.oauth(actor.issuer.mint())
+            actor.api_versions(5, body=body)
+            actor.api_versions(5, body=body)
+            actor.metadata()
+
+        @program(f"ApiVersions v5 that means {label}, before handshake")
+        def _(actor: Actor, body: bytes = request_body(API_VERSIONS, 5, **fields)) -> None:
+            actor.api_versions(5, body=body)
+            actor.oauth(actor.issuer.mint())
 
     bad = {
         "empty name": ("", "1.0"),

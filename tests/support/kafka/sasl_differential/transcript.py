@@ -164,7 +164,7 @@ class Actor:
 
     def api_versions(self, version: int = 3, **how: Any) -> Any:
         """ApiVersions."""
-        body = request_body(API_VERSIONS, min(version, 4), **api_versions_fields())
+        body = request_body(API_VERSIONS, min(version, 5), **api_versions_fields())
         return self.ask(API_VERSIONS, version, how.pop("body", body), **how)
 
     def metadata(self, **how: Any) -> Any:
@@ -334,7 +334,7 @@ def _decoded(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     if api_key == API_VERSIONS:
         # KIP-511: a version that is too new is answered in version 0.
         error_code = struct.unpack_from(">h", frame, 4)[0]
-        return read_response(api_key, 0 if error_code == 35 or version > 4 else version, frame)
+        return read_response(api_key, 0 if error_code == 35 or version > 5 else version, frame)
     return read_response(api_key, version, frame)
 
 
