@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from proxy.acl.hosts import acl_host_key
 from proxy.acl.model import (
     CLUSTER_NAME,
     Acl,
@@ -51,15 +52,23 @@ _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
 def creation_refusal(acl: Acl) -> Refusal | None:
     """Return the refusal of an ACL that may not be created; None if it may.
 
-    An empty host never applies; Kafka refuses it since 4.4, after all other checks.
+    A host that is empty, or has a slash and is no CIDR block, never applies; Kafka refuses it since
+    4.4, after all other checks.
     """
-    return acl_refusal(acl) or (None if acl.host else _NO_HOST)
+    if refusal := acl_refusal(acl):
+        return refusal
+    if not acl.host:
+        return _NO_HOST
+    if "/" in acl.host and acl_host_key(acl.host) is None:
+        quoted = _quoted(acl.host)
+        return invalid(f"Invalid CIDR notation '{quoted}': Could not parse [{quoted}]")
+    return None
 
 
 def acl_refusal(acl: Acl) -> Refusal | None:
     """Return the refusal of an invalid ACL; None if it is valid.
 
-    An ACL that exists may have an empty host: Kafka before 4.4 created such.
+    An ACL that exists may have any host: Kafka before 4.4 created such.
     """
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return _CLUSTER_NAME_ONLY

@@ -76,6 +76,10 @@ NOT_THE_CLUSTER: Result = (
 )
 NO_NAME: Result = ("invalid_request", "Invalid empty resource name")
 NO_HOST: Result = ("invalid_request", "Host pattern cannot be null or empty")
+NO_BLOCK: Result = (
+    "invalid_request",
+    "Invalid CIDR notation '10.0/8': Could not parse [10.0/8]",
+)
 
 
 def unknown(field: str, value: str = "UNKNOWN") -> Result:
@@ -161,6 +165,7 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
 
 CREATIONS_SEEN_SINCE_4_4: list[tuple[dict[str, Any], Result]] = [
     ({"host": ""}, NO_HOST),
+    ({"host": "10.0/8"}, NO_BLOCK),
     ({"host": "", "resource_type": 4}, NOT_THE_CLUSTER),
     ({"host": "", "resource_name": ""}, NO_NAME),
     ({"host": "", "permission_type": 4}, unknown("permissionType")),

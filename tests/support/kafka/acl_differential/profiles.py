@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from proxy.acl.model import Operation
+from tests.support.kafka.java import is_since
 from tests.support.messages import Values
 
 #: Further resources beside `one` and `two`, with the same rights: what a program uses up (`.d`),
@@ -98,6 +99,17 @@ PROFILES: Mapping[str, Sequence[str]] = {
     "elsewhere": tuple(f"{acl}@10.1.2.3" for acl in _ALL),
     "here": tuple(f"{acl}@127.0.0.1" for acl in _on("one", "ALL")),
     "deny-elsewhere": (*_ALL, "-topic:one:ALL@10.1.2.3", "-group:one:ALL@10.1.2.3"),
+    **(
+        {
+            "blocks": (
+                "+topic:one:ALL@127.0.0.1/8",
+                "-topic:one:WRITE@127.0.0.1/32",
+                "+topic:two:ALL@127.1.0.0/16",
+            )
+        }
+        if is_since("4.4")  # before, a block never applied
+        else {}
+    ),
     "everybody": ("+*topic:one:READ", "+*group:one:READ", "+*txn:one:DESCRIBE"),
     "deny-everybody": (*_ALL, "-*topic:one:ALL", "-*group:one:ALL", "-*txn:one:ALL"),
 }
