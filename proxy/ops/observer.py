@@ -46,13 +46,14 @@ class SessionObserver:
         emit: Callable[[str], None],
         note: Callable[[Incident], None],
         upstream_failed: Callable[[DiscoveredBroker, str, str], None],
-        misrouted: Callable[[DiscoveredBroker, float], None],
+        may_have_changed: Callable[[DiscoveredBroker, float], None],
     ) -> None:
         """Count in `tally`, and record events by `emit`, which gets the lines of the event log.
 
         `enforcement` returns the listener's mode for clients whose principal is not known yet.
         `note` gets incidents for the status page, `upstream_failed(broker, problem, detail)` failed
-        connections to brokers, and `misrouted(broker, now)` brokers whose clients meant another.
+        connections to brokers, and `may_have_changed(broker, now)` brokers that may be others by
+        now, or offer other versions.
         """
         self._proxy_id = proxy_id
         self._worker = worker
@@ -65,7 +66,7 @@ class SessionObserver:
         self._emit = emit
         self._note = note
         self._upstream_failed = upstream_failed
-        self._misrouted = misrouted
+        self._may_have_changed = may_have_changed
 
     def opened(self, connection: Connection, now: float) -> None:
         """Record that a client connected."""
@@ -170,7 +171,7 @@ class SessionObserver:
         self._emit_limited(history, [line], now)
         what = f"node {request.node_id} of {meant}"
         self._note(self._incident(history, EventKind.MISROUTED, what, now))
-        self._misrouted(target.broker, now)
+        self._may_have_changed(target.broker, now)
 
     def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
         """Record that ACLs denied a connection's request, or would have."""
@@ -219,6 +220,8 @@ class SessionObserver:
         """Record the end of a connection."""
         why, history = str(reason), self._history_of(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
+        if reason is CloseReason.BROKER_CLOSED:
+            self._may_have_changed(cast(BrokerView, connection.target).broker, now)
         lines = history.closed(why, usage(connection), now)
         if not lines:
             return

@@ -47,8 +47,9 @@ MAX_AFTER_REFUSAL: Final = 10.0
 VERSIONS_MAX_AGE: Final = 60.0
 """Seconds after which a broker's versions are requested again: it may have been upgraded while no
 client's connection failed."""
-MISROUTED_BACKOFF: Final = 1.0
-"""Shortest time in seconds between two queries of a broker that clients cause who mean another."""
+DOUBT_BACKOFF: Final = 1.0
+"""Shortest time in seconds between two queries of a broker that are made because it closed a
+connection, or a client means another one."""
 MAX_NAMED: Final = 10
 """Largest number of broker ids in a log line."""
 
@@ -103,8 +104,8 @@ class DiscoveredBroker:
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
     def was_queried_lately(self, now: float) -> bool:
-        """Return whether it need not be queried because a client means another broker."""
-        return self._asked_at is None or now - self._asked_at < MISROUTED_BACKOFF
+        """Return whether it need not be queried although it may have changed."""
+        return self._asked_at is None or now - self._asked_at < DOUBT_BACKOFF
 
     @property
     def _probable_id(self) -> int | None:

@@ -255,8 +255,8 @@ class Listener:
         if broker.refusal is None:  # otherwise it is queried already
             self.services.query_soon(broker)
 
-    def misrouted(self, broker: DiscoveredBroker, now: float) -> None:
-        """Query a broker soon whose client meant another one: it may be that by now."""
+    def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:
+        """Query a broker soon that closed a connection, or whose client meant another one."""
         if not broker.was_queried_lately(now):
             self.services.query_soon(broker)
 

@@ -171,7 +171,7 @@ class Worker:
             emit=self._emit,
             note=self._sessions.incidents.note,
             upstream_failed=listener.upstream_failed,
-            misrouted=listener.misrouted,
+            may_have_changed=listener.may_have_changed,
         )
         return listener
 

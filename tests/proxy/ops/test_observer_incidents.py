@@ -14,6 +14,9 @@ from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.routing.broker_view import BrokerView
+from proxy.routing.discovery import DiscoveredBroker
+from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
 from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
@@ -63,7 +66,12 @@ class Observed:
     ) -> None:
         self.lines: list[str] = []
         self.noted: list[Incident] = []
+        self.doubted: list[DiscoveredBroker] = []
+        self.broker = DiscoveredBroker(
+            None, "broker", 9092, identity=BrokerIdentity(cluster_id="c", node_ids={1})
+        )
         self.connection = Playbook().connection
+        self.connection.target = BrokerView(self.broker, resolve=None)
         self.observer = SessionObserver(
             proxy_id="proxy",
             worker=0,
@@ -76,7 +84,7 @@ class Observed:
             emit=self.lines.append,
             note=self.noted.append,
             upstream_failed=lambda _broker, _problem, _words: None,
-            misrouted=lambda _broker, _now: None,
+            may_have_changed=lambda broker, _now: self.doubted.append(broker),
         )
         self.observer.opened(self.connection, NOW)
 
@@ -86,6 +94,27 @@ class Observed:
     def only(self) -> Incident:
         (one,) = self.noted
         return one
+
+
+def test_a_misrouted_client() -> None:
+    """It is told of with whom it meant; the broker may be that one by now, so it is queried."""
+    seen = Observed()
+    request = ApiVersionsRequest(NO_SOFTWARE, "other", 7)
+    seen.observer.misrouted(seen.connection, request, NOW + 1)
+    assert (seen.only().kind, seen.only().what) == ("misrouted", "node 7 of other")
+    (event,) = map(read, seen.lines)
+    assert (event.meant_cluster_id, event.meant_node_id) == ("other", 7)
+    assert (event.cluster_id, event.node_id) == ("c", 1)
+    assert seen.doubted == [seen.broker]
+
+
+def test_a_broker_that_closes_a_connection_may_come_back_as_another() -> None:
+    seen = Observed()
+    seen.observer.closed(seen.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
+    assert not seen.doubted
+    seen = Observed()
+    seen.observer.closed(seen.connection, CloseReason.BROKER_CLOSED, NOW + 1)
+    assert seen.doubted == [seen.broker]
 
 
 def test_a_failed_login() -> None:

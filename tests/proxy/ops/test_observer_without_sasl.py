@@ -34,7 +34,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
         emit=reported.append,
         note=noted.append,
         upstream_failed=lambda _broker, _problem, _words: None,
-        misrouted=lambda _broker, _now: None,
+        may_have_changed=lambda _broker, _now: None,
     )
     play = Playbook()
     observer.opened(play.connection, NOW)
