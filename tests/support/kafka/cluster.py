@@ -55,6 +55,7 @@ class _Node:
     directory: Path
     is_controller: bool
     ports: dict[str, int]
+    release: str
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -82,6 +83,8 @@ class KafkaCluster:
     features: Sequence[str] = ()
     """For `kafka-storage format --feature`, such as `share.version=1`."""
     sasl_listeners: Mapping[str, int] = field(default_factory=lambda: SASL_LISTENERS)
+    release: str = java.KAFKA_VERSION
+    """The release that nodes are started with."""
     sidecar_port: int | None = None
     """Adds the listener `properties.BEHIND`, which names a sidecar's port to clients."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
@@ -152,18 +155,25 @@ class KafkaCluster:
         """SIGCONT."""
         self._signal(node_id, signal.SIGCONT)
 
-    def start_node(self, node_id: int, *, move: bool = False) -> None:
-        """Starts a stopped node; `move` gives its client listeners new ports."""
+    def start_node(self, node_id: int, *, move: bool = False, release: str | None = None) -> None:
+        """Starts a stopped node; `move` gives its client listeners new ports, `release` has it run
+        another one."""
         node = self._nodes[node_id]
+        node.release = release or node.release
         if move:
             node.ports |= dict(zip(self._client_listeners(), self._client_ports(), strict=True))
         self._configure(node)
         self._launch(node)
         self.wait_ready()
 
-    def add_node(self) -> int:
-        """Lets one more broker (not a controller) join; returns its id."""
+    def add_node(self, *, instead_of: int | None = None) -> int:
+        """Lets one more broker (not a controller) join; returns its id.
+
+        `instead_of`: at the addresses of this one, which is stopped.
+        """
         node = self._new_node(max(self._nodes) + 1, is_controller=False)
+        if instead_of is not None:
+            node.ports = self._nodes[instead_of].ports
         self._nodes[node.node_id] = node
         self._configure(node)
         _format([node], self._cluster_id, ())
@@ -264,7 +274,13 @@ class KafkaCluster:
         directory.mkdir()
         names = [*self._client_listeners(), CONTROLLER]
         ports = dict(zip(names, free_ports(len(names)), strict=True))
-        return _Node(node_id=node_id, directory=directory, is_controller=is_controller, ports=ports)
+        return _Node(
+            node_id=node_id,
+            directory=directory,
+            is_controller=is_controller,
+            ports=ports,
+            release=self.release,
+        )
 
     def _configure(self, node: _Node) -> None:
         everything = {
@@ -291,7 +307,7 @@ class KafkaCluster:
         options = ["-Xmx512m", *java.FAST_START, f"-Dlog4j2.configurationFile={_LOG4J}"]
         if self.jwks is not None:
             options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}")
-        command = ["java", *options, "-cp", java.class_path(), "kafka.Kafka"]
+        command = ["java", *options, "-cp", java.class_path(node.release), "kafka.Kafka"]
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
                 [*_END_WITH_PARENT, *command, str(node.directory / "server.properties")],
@@ -375,14 +391,17 @@ def kafka_uuid() -> str:
 
 def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str]) -> None:
     # Side by side: each is a JVM of its own and takes over a second.
-    java_command = ["java", "-Xmx128m", *java.FAST_START, "-cp", java.class_path()]
-    command = [*java_command, java.TOOLS["kafka-storage"], "format", "--cluster-id", cluster_id]
+    jvm = ["java", "-Xmx128m", *java.FAST_START]
+    command = [java.TOOLS["kafka-storage"], "format", "--cluster-id", cluster_id]
     more = [option for feature in features for option in ("--feature", feature)]
     running = [
         (
             node,
             subprocess.Popen(
-                [*command, "--config", str(node.directory / "server.properties"), *more],
+                [
+                    *(*jvm, "-cp", java.class_path(node.release), *command),
+                    *("--config", str(node.directory / "server.properties"), *more),
+                ],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

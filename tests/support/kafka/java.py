@@ -74,27 +74,27 @@ def cache_directory() -> Path:
     return Path(root) / "kafka-reauth-proxy"
 
 
-def class_path() -> str:
+def class_path(release: str = KAFKA_VERSION) -> str:
     """Kafka's class path, fetched by Maven on first use; raises `KafkaUnavailable`."""
     if shutil.which("java") is None:
         raise KafkaUnavailable(f"no java on PATH: {_INSTALL_HINT}")
     given = os.environ.get("KAFKA_JARS")
-    if given:
+    if given and release == KAFKA_VERSION:
         if not any(Path(given).glob("kafka_*.jar")):
             raise KafkaUnavailable(f"KAFKA_JARS={given} holds no kafka_*.jar")
         return f"{given}/*"
-    return f"{_fetched_jars()}/*"
+    return f"{_fetched_jars(release)}/*"
 
 
-def _fetched_jars() -> Path:
+def _fetched_jars(release: str) -> Path:
     # The pom's digest is part of the name: another version or dependency is another directory.
     digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]
-    jars = cache_directory() / f"kafka-{KAFKA_VERSION}-{digest}"
+    jars = cache_directory() / f"kafka-{release}-{digest}"
     if jars.is_dir():
         return jars
     with _locked(cache_directory() / "kafka.lock"):
         if not jars.is_dir():
-            _copy_dependencies(jars)
+            _copy_dependencies(jars, release)
     return jars
 
 
@@ -119,15 +119,15 @@ def fetch_jar(artifact: str, version: str, directory: Path) -> Path:
     return jars[0]
 
 
-def _copy_dependencies(jars: Path) -> None:
+def _copy_dependencies(jars: Path, release: str) -> None:
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(f"no mvn on PATH and KAFKA_JARS is not set: {_INSTALL_HINT}")
     partial = jars.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    options.append(f"-Dkafka.version={KAFKA_VERSION}")
-    options.append(f"-Dkafka.tools.version={_TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)}")
+    options.append(f"-Dkafka.version={release}")
+    options.append(f"-Dkafka.tools.version={_TOOLS_OF.get(release, release)}")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
