@@ -380,10 +380,10 @@ class RelayedSession:
             self._succeed(state, grant, now)
         else:
             self._unconfirmed = grant
-        if response is None or not version or grant.announced_ms == broker_ms:
-            return Outcome(reply=body)
-        changed = messages.with_lifetime(body, response.lifetime_at, grant.announced_ms)
-        return Outcome(reply=changed, confirms=progress is Progress.FINAL and not broker_ms)
+        confirms = self._unconfirmed is not None and progress is Progress.FINAL
+        if response is not None and version and grant.announced_ms != broker_ms:
+            body = messages.with_lifetime(body, response.lifetime_at, grant.announced_ms)
+        return Outcome(reply=body, confirms=confirms)
 
     def _grant(
         self, state: Authenticating, reader: Reader, version: int | None, broker_ms: int, now: float

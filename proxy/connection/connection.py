@@ -398,9 +398,11 @@ class Connection:
                 login.ask_aside(relay.frame, relay.correlation_id)
                 return
             login.unsent = relay
-            login.ends_at = now + self.rules.authentication_timeout
-            self.commands.append(WakeAt(login.ends_at))
-            self.commands.append(OpenSideConnection(min(login.ends_at, self.stages.expires_at)))
+            session = self.session.state
+            assert isinstance(session, Authenticated)
+            until = now if session.deadline is None else max(now, session.deadline)
+            login.ends_at = max(until, now + self.rules.authentication_timeout)
+            self.commands += (WakeAt(login.ends_at), OpenSideConnection(until))
         elif self.pipe.to_broker is None:
             login.unsent = relay
             self.commands.append(ConnectToBroker())
@@ -455,6 +457,8 @@ class Connection:
         if relay is None:
             self._relay_failed(FailureReason.TIMEOUT, now)
             return
+        login.ends_at = now + self.rules.authentication_timeout
+        self.commands.append(WakeAt(login.ends_at))
         login.ask_aside(relay.frame, relay.correlation_id)
 
     def side_bytes(self, data: Bytes, now: float) -> None:

@@ -144,6 +144,11 @@ class UpstreamBroker(Protocol):
         ...
 
     @property
+    def not_answered(self) -> frozenset[int]:
+        """APIs that the proxy does not answer for this listener, although it could."""
+        ...
+
+    @property
     def sasl_version(self) -> int:
         """Its highest version of SaslAuthenticate; negative: it has none."""
         ...

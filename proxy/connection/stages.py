@@ -151,7 +151,8 @@ class Stages:
         if throttling is not None and (wait := throttling.defer(api_key, now)) is not None:
             return wait
         if key not in self._target.routes:
-            if not answered_here(api_key, key & 0xFFFF):
+            is_ours = api_key not in self._target.not_answered
+            if not (is_ours and answered_here(api_key, key & 0xFFFF)):
                 return Close(reason=CloseReason.UNSUPPORTED_API)
             if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
                 return Close(reason=CloseReason.OVERSIZE_FRAME)

@@ -25,6 +25,7 @@ from proxy.wire.apis import (
     carries_addresses,
     is_flexible,
     offers,
+    passed,
     understands,
 )
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
@@ -33,15 +34,32 @@ from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 class BrokerView:
     """View of a broker, updated with its versions; the counters of its routes are never reset."""
 
-    __slots__ = ("_metered", "_resolve", "api_versions", "broker", "made", "routes")
+    __slots__ = (
+        "_metered",
+        "_passes",
+        "_resolve",
+        "api_versions",
+        "broker",
+        "made",
+        "not_answered",
+        "routes",
+    )
 
     def __init__(
-        self, broker: DiscoveredBroker, resolve: Resolve | None, *, metered: bool = False
+        self,
+        broker: DiscoveredBroker,
+        resolve: Resolve | None,
+        *,
+        metered: bool = False,
+        passes: frozenset[int] = frozenset(),
+        not_answered: frozenset[int] = frozenset(),
     ) -> None:
         """Forward requests to `broker`.
 
         `resolve` gives the addresses that replace those in responses; None: they are not rewritten.
         `metered`: bytes that are fetched, and topics that are created, may count towards a quota.
+        `not_answered`: APIs that the proxy does not answer for this listener; those in `passes` are
+        the broker's to answer.
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
@@ -53,6 +71,9 @@ class BrokerView:
         """All routes that were ever made, by `route_key`, with their counters."""
         self._resolve = resolve
         self._metered = metered
+        self._passes = passes
+        self.not_answered = not_answered
+        """APIs that the proxy does not answer for this listener, although it could."""
         if broker.versions is not None:
             self.offer(broker.versions)
 
@@ -72,13 +93,17 @@ class BrokerView:
 
     def offer(self, versions: UpstreamVersions) -> None:
         """Apply the versions that the broker offers."""
+        passes = passed(versions.apis, self._passes)
         self.routes = {
             route_key(api_key, version): self._route(api_key, version)
-            for api_key, (low, high) in offers(versions.apis).items()
+            for api_key, (low, high) in (offers(versions.apis) | passes).items()
             for version in range(low, high + 1)
-            if APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version)
+            if api_key in passes
+            or (APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version))
         }
-        self.api_versions = ApiVersionsAnswers(self.broker.announced or versions)
+        announced = self.broker.announced or versions
+        passes = passed(announced.apis, self._passes)
+        self.api_versions = ApiVersionsAnswers(announced, passes, self.not_answered)
 
     def _route(self, api_key: int, version: int) -> Route:
         key = route_key(api_key, version)

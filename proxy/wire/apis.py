@@ -9,7 +9,7 @@ Laws:
   time, is overlooked in a new version.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -265,6 +265,26 @@ APIS: Final[Mapping[int, Api]] = {
         _api(UNREGISTER_CONTROLLER, "UnregisterController", (0, 0), 0, 0),
     )
 }
+
+
+CREDENTIAL_APIS: Final = frozenset(
+    {DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS, 38, 39, 40, 41}
+)
+"""APIs of SCRAM users and of delegation tokens, which belong to whoever authenticates clients."""
+
+
+def passed(
+    upstream: Mapping[int, tuple[int, int]], api_keys: Iterable[int]
+) -> dict[int, tuple[int, int]]:
+    """Return the versions of `api_keys` that pass to a broker although the proxy could answer them
+    itself, or offers them to nobody, by API key in ascending order."""
+    found: dict[int, tuple[int, int]] = {}
+    for key in sorted(upstream.keys() & set(api_keys)):
+        lowest = max(upstream[key][0], APIS[key].min_version)
+        highest = min(upstream[key][1], APIS[key].max_version)
+        if lowest <= highest:
+            found[key] = (lowest, highest)
+    return found
 
 
 def offers(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:

@@ -11,7 +11,7 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection.commands import AnswerFromStore, CloseReason
-from proxy.connection.interfaces import ConnectionRights, ConnectionRules
+from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -24,7 +24,7 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
-from proxy.wire.apis import APIS
+from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.login_slots import LoginSlots
@@ -206,8 +206,29 @@ class Listener:
         view = self.views.get(key)
         if view is None or view.broker is not broker:
             resolve = None if self.gateway is None else self.gateway.resolve
-            view = self.views[key] = BrokerView(broker, resolve, metered=self.quotas is not None)
+            passes, not_answered = self._not_answered()
+            view = self.views[key] = BrokerView(
+                broker,
+                resolve,
+                metered=self.quotas is not None,
+                passes=passes,
+                not_answered=not_answered,
+            )
         return view
+
+    def _not_answered(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Return the APIs that pass to the brokers, and those that are not answered here.
+
+        Where brokers authenticate the clients, they have the users, and the ACLs and quotas unless
+        the proxy has its own.
+        """
+        if not self.relays_logins:
+            return frozenset(), frozenset()
+        theirs = CREDENTIAL_APIS
+        if isinstance(self._rights, NoAuthorizer):
+            passes = theirs | ACL_APIS | (QUOTA_APIS if self.quotas is None else frozenset())
+            return passes, passes
+        return frozenset(), theirs  # no guard would judge them
 
     def login_slots(self, broker: DiscoveredBroker) -> "_LoginSlots":
         """Return the slots of first logins to a broker, and those of re-authentications aside."""

@@ -131,6 +131,7 @@ class Offer:
     api_versions: ApiVersionsAnswers | None
     sasl_version: int = 2
     identity: BrokerIdentity = UNKNOWN_BROKER
+    not_answered: frozenset[int] = frozenset()
 
 
 def marked(content: bytes) -> bytes:

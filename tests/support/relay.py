@@ -276,6 +276,9 @@ class ListenerRecorder(Recorder):
     def opened(self, connection: Connection, now: float) -> None:
         del connection, now
 
+    def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
+        del broker, problem
+
     def refused(self, reason: CloseReason) -> None:
         self.log.append(f"refused {reason}")
 
@@ -314,6 +317,7 @@ class RunningListener:
     port: int
     broker: FakeBroker
     log: list[str]
+    upstream: DiscoveredBroker
 
     async def connect(
         self, tls: ssl.SSLContext | None = None
@@ -338,19 +342,27 @@ class RunningListener:
 
 def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
     listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"} | given
-    mapping = {"upstream": {"bootstrap.servers": "127.0.0.1:9092"}, "listeners": [listener]}
+    upstream = {"bootstrap.servers": "127.0.0.1:9092"}
+    if given.get("sasl.termination") == "broker":
+        upstream["security.protocol"] = "SASL_PLAINTEXT"
+    mapping = {"upstream": upstream, "listeners": [listener]}
     config = from_mapping(mapping, base_dir=directory)
     return config.listeners[0], open_tls(config, NOW.timestamp()).listeners.get("clients")
 
 
 def listen(
-    directory: Path, given: dict[str, Any], test: Callable[[RunningListener], Awaitable[None]]
+    directory: Path,
+    given: dict[str, Any],
+    test: Callable[[RunningListener], Awaitable[None]],
+    *,
+    behind: FakeBroker | None = None,
+    access: Access | None = None,
 ) -> None:
-    """Run `test` with a listener of these settings."""
+    """Run `test` with a listener of these settings, in front of the broker `behind`."""
 
     async def run() -> None:
         settings, tls = settings_of(directory, given)
-        services = Services()
+        services = Services(access=access or Access(timeout_s=PATIENCE_SECONDS))
         listener = Listener(
             settings,
             services=services,
@@ -362,13 +374,13 @@ def listen(
         )
         log: list[str] = []
         listener.observer = ListenerRecorder(log)  # type: ignore[assignment]  # an observer, if not that one
-        async with FakeBroker() as broker:
+        async with behind or FakeBroker() as broker:
             upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
             endpoint = Endpoint(listener, lambda: upstream)
             server = await services.loop.create_server(endpoint.client, sock=listening())
             port = server.sockets[0].getsockname()[1]
             try:
-                await test(RunningListener(listener, port, broker, log))
+                await test(RunningListener(listener, port, broker, log, upstream))
             finally:
                 server.close()
                 for client in list(listener.clients):

@@ -309,6 +309,20 @@ class TestSideConnections:
         play.wait_for(NOW + 110)
         assert play.take() == ["failed timeout", "closed authentication_failed", "close"]
 
+    def test_one_that_is_not_opened_ends_with_the_session(self) -> None:
+        """The time that KIP-368 leaves, and never a free extension."""
+        play = renewing()
+        play.wait_for(NOW + 3_600)
+        assert play.take() == ["failed timeout", "closed authentication_failed", "close"]
+
+    def test_an_expired_session_is_renewed_within_the_time_of_a_login(self) -> None:
+        play = logged_in()
+        play.now = NOW + 3_700
+        play.client(handshake(10, SCRAM))
+        assert OpenSideConnection(until=NOW + 3_700) in play.commands
+        play.wait_for(NOW + 3_710)
+        assert play.take()[-3:] == ["failed timeout", "closed authentication_failed", "close"]
+
     def test_one_that_cannot_be_opened_ends_the_session(self) -> None:
         play = renewing()
         play.call(Connection.side_unreachable)

@@ -85,7 +85,7 @@ class TestSide:
         play.now += 100
         login = Login(play, play.side, first_id=10)
         login.begin()
-        assert play.take() == ["to broker: Fetch v12 #9", "open side until 110"]
+        assert play.take() == ["to broker: Fetch v12 #9", "open side until 3600"]
         play.side_connects()
         assert play.take() == ["to side: SaslHandshake v1 #10"]
         play.side(shaken(10))

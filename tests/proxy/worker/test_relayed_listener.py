@@ -1,0 +1,290 @@
+"""Listeners whose brokers authenticate the clients, over real sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.upstream.access import Access
+from proxy.wire.apis import METADATA
+from sasl.credentials import ScramMechanism
+from sasl.messages import (
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    authenticate_response,
+    handshake_response,
+)
+from sasl.scram_client import ScramClientExchange
+from tests.support.fake_broker import Peer, _Conversation
+from tests.support.frames import authenticate, handshake, metadata, read_authenticated
+from tests.support.playbook import HOUR_MS, SCRAM
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.relay import RunningListener, listen, read_frame
+from tests.support.tls import AUTHORITY, client_context, server_context
+
+RELAYS: dict[str, Any] = {"sasl.termination": "broker", "connections.max.reauth.ms": HOUR_MS}
+
+
+@dataclass(eq=False)
+class Authenticator(Peer):
+    """A broker with users, which answers Metadata to those whom it let in."""
+
+    passwords: dict[str, str] | None = field(default_factory=lambda: {"alice": "secret"})
+
+    def _accepted(self) -> Any:
+        conversation = _Conversation(self)
+
+        def answer(key: int, version: int, body: bytes) -> bytes | None:
+            if key != METADATA:
+                return conversation.answer(key, version, body)
+            assert conversation._authenticated, "a request of nobody"
+            return self._metadata(version)
+
+        return answer
+
+
+class Client:
+    """A client of the listener."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self._number = 0
+
+    def next_id(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def ask(self, frame: bytes) -> bytes:
+        self.writer.write(frame)
+        return await read_frame(self.reader)
+
+    async def log_in(self, password: str = "secret") -> int:  # noqa: S107 - made up
+        """Log in, or again, by SCRAM; return the lifetime that is announced, or minus the error."""
+        await self.ask(handshake(self.next_id(), SCRAM))
+        scram = ScramClientExchange(
+            mechanism=ScramMechanism.SCRAM_SHA_256, username="alice", password=password
+        )
+        first = await self.ask(authenticate(self.next_id(), scram.first()))
+        _, _, challenge, _ = read_authenticated(first, 1)
+        final = await self.ask(authenticate(self.next_id(), scram.final(challenge)))
+        error, _, proof, lifetime_ms = read_authenticated(final, 1)
+        if error:
+            return -error
+        scram.verify(proof)
+        assert lifetime_ms is not None
+        return lifetime_ms
+
+    async def metadata(self) -> None:
+        number = self.next_id()
+        answer = await self.ask(metadata(number))
+        assert int.from_bytes(answer[:4]) == number
+
+    async def is_closed(self) -> bool:
+        with suppress(ConnectionError):
+            return not await self.reader.read(1)
+        return True
+
+
+def play(
+    directory: Path,
+    test: Callable[[RunningListener, Authenticator], Awaitable[None]],
+    *,
+    broker: Authenticator | None = None,
+    access: Access | None = None,
+    **more: Any,
+) -> None:
+    behind = broker or Authenticator()
+
+    async def run(running: RunningListener) -> None:
+        try:
+            await test(running, behind)
+        finally:
+            while opened:
+                opened.pop().writer.close()
+
+    given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
+    listen(directory, given, run, behind=behind, access=access)
+
+
+opened: list[Client] = []
+
+
+async def connected(running: RunningListener, **how: Any) -> Client:
+    """A client, which is closed at the end of the test."""
+    opened.append(Client(*await running.connect(**how)))
+    return opened[-1]
+
+
+def has_connections(broker: Authenticator, number: int) -> bool:
+    return broker.connections == number
+
+
+def slots_taken(running: RunningListener) -> tuple[int, int]:
+    logins, renewals = running.listener.login_slots(running.upstream)
+    return logins.taken, renewals.taken
+
+
+def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        client = await connected(running)
+        assert await client.log_in() == HOUR_MS
+        await client.metadata()
+        assert (broker.connections, slots_taken(running)) == (1, (0, 0))
+        assert await client.log_in() == HOUR_MS
+        await client.metadata()
+        assert broker.connections == 2
+        assert slots_taken(running) == (0, 0)
+        assert running.log == ["authenticated User:alice", "authenticated User:alice again (1)"]
+        client.writer.close()
+        await until(lambda: not running.listener.clients)
+
+    play(tmp_path, test)
+
+
+def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:
+    async def test(running: RunningListener, _: Authenticator) -> None:
+        client = await connected(running)
+        assert await client.log_in("wrong") == -58
+        assert await client.is_closed()
+        again = await connected(running)
+        await again.log_in()
+        assert await again.log_in("wrong") == -58
+        assert await again.is_closed()
+        await until(lambda: slots_taken(running) == (0, 0))
+
+    play(tmp_path, test)
+
+
+def test_tls_on_both_sides(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Trust:
+        context: Any = field(default_factory=lambda: client_context(AUTHORITY))
+        expires_at: float | None = None
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        running.upstream.host = "localhost"
+        client = await connected(running, tls=client_context(AUTHORITY))
+        await client.log_in()
+        await client.metadata()
+        await client.log_in()
+        await client.metadata()
+        assert broker.connections == 2
+
+    issued = AUTHORITY.issue("localhost")
+    (tmp_path / "server.pem").write_bytes(issued.pem)
+    play(
+        tmp_path,
+        test,
+        broker=Authenticator(tls=server_context(issued)),
+        access=Access(timeout_s=PATIENCE_SECONDS, tls=Trust()),
+        security_protocol="SASL_SSL",
+        ssl_keystore_location="server.pem",
+    )
+
+
+def test_one_address_leaves_slots_to_others_and_waits_for_its_own(tmp_path: Path) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        stranger = await connected(running)
+        await stranger.ask(handshake(1, SCRAM))
+        alice = await connected(running)
+        login = asyncio.create_task(alice.log_in())
+        logins, _ = running.listener.login_slots(running.upstream)
+        await until(lambda: len(logins._owners) == 2)
+        assert (broker.connections, logins.taken) == (1, 1)
+        stranger.writer.close()
+        assert await login == HOUR_MS
+        await until(lambda: slots_taken(running) == (0, 0))
+
+    play(tmp_path, test, sasl_broker_max_logins=2)
+
+
+def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        silent = [await connected(running) for _ in range(10)]
+        await until(lambda: len(running.listener.clients) == 10)
+        assert broker.connections == 0
+        for one in silent:
+            one.writer.close()
+
+    play(tmp_path, test)
+
+
+def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        one, two = await connected(running), await connected(running)
+        await one.log_in()
+        await two.log_in()
+        broker.silent.add(SASL_HANDSHAKE)
+        one.writer.write(handshake(90, SCRAM))
+        await until(lambda: broker.connections == 3)
+        broker.silent.clear()
+        waiting = asyncio.create_task(two.log_in())
+        await two_wait(running)
+        assert await one.is_closed()
+        assert await waiting == HOUR_MS
+        await two.metadata()
+        assert "failed timeout" in running.log
+
+    async def two_wait(running: RunningListener) -> None:
+        _, renewals = running.listener.login_slots(running.upstream)
+        await until(lambda: len(renewals._owners) == 2)
+        assert renewals.taken == 1
+
+    play(
+        tmp_path,
+        test,
+        sasl_broker_max_side_connections=1,
+        sasl_authentication_timeout_ms=1_000,
+    )
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_broker_that_is_gone_or_elsewhere_ends_the_session(tmp_path: Path, moves: bool) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        client = await connected(running)
+        await client.log_in()
+        if moves:
+            running.upstream.port += 1  # another node has its address since
+        else:
+            assert broker._server is not None
+            broker._server.close()
+        client.writer.write(handshake(90, SCRAM))
+        assert await client.is_closed()
+        assert running.log[1:] == ["failed broker_unavailable", "closed authentication_failed"]
+
+    play(tmp_path, test, connections_max_reauth_ms=500)
+
+
+def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:
+    broker = Authenticator(passwords=None)
+    broker.handlers = {
+        SASL_HANDSHAKE: lambda _v, _b: handshake_response(0, ("X-OWN",)),
+        SASL_AUTHENTICATE: lambda version, _: authenticate_response(version, auth_bytes=b"welcome"),
+    }
+
+    async def log_in(client: Client) -> None:
+        await client.ask(handshake(client.next_id(), "X-OWN"))
+        await client.ask(authenticate(client.next_id(), b"token"))
+        await client.metadata()
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        client = await connected(running)
+        await log_in(client)
+        [first] = broker._writers
+        for number in range(2, 4):
+            await asyncio.sleep(1.05 if number > 2 else 0)  # KIP-368's second between two of them
+            await log_in(client)
+            await until(partial(has_connections, broker, number))
+        await until(first.is_closing)
+        for _ in range(3):
+            await client.metadata()
+        assert slots_taken(running) == (0, 0)
+        assert running.log[0] == "authenticated Opaque:X-OWN@127.0.0.1"
+        assert len(running.log) == 3
+
+    play(tmp_path, test, broker=broker)
