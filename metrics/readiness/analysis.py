@@ -50,7 +50,6 @@ class Analysis:
         self._question = question
         self._out = out
         self._progress = progress
-        self._denied = False
 
     def run(self, counts: dict[str, int] | None = None) -> None:
         """Ask everything. `counts`: of the lines that were set aside when the rows were made."""

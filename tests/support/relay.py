@@ -262,6 +262,13 @@ async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         writer.write(response(struct.unpack_from(">i", content, 4)[0], b"late"))
 
 
+async def answer_at_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The first request is answered with more than buffers hold; the connection stays open."""
+    await read_frame(reader)
+    writer.write(response(3, b"r" * 20 * MEGABYTE))
+    await asyncio.Event().wait()
+
+
 # A listener of a worker on loopback, a broker behind it, and who its clients are
 
 

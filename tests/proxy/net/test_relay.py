@@ -38,6 +38,7 @@ from tests.support.relay import (
     SMALL_BUFFER,
     Relay,
     Secured,
+    answer_at_length,
     answer_slowly,
     read_frame,
     relayed,
@@ -279,11 +280,6 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
     """A close waits for what was written, but not for ever: `LINGER`."""
     monkeypatch.setattr(module, "LINGER", 1.0)
 
-    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_frame(reader)
-        writer.write(response(3, b"r" * 20 * MEGABYTE))
-        await asyncio.Event().wait()
-
     async def test(relay: Relay) -> None:
         relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
         relay.writer.write(fetch(3))
@@ -297,7 +293,7 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
         await until(lambda: not relay.shell.clients)
         assert asyncio.get_running_loop().time() - began > 0.9
 
-    play = relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    play = relayed(answer_at_length, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert play.take()[-1] == "closed drained"
 
 

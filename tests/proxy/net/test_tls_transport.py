@@ -30,6 +30,7 @@ from tests.support.relay import (
     SMALL_BUFFER,
     Relay,
     Secured,
+    answer_at_length,
     answer_slowly,
     read_frame,
     relayed,
@@ -419,11 +420,6 @@ def test_linger_holds_for_what_is_encrypted(
     """A peer that says close_notify and does not read may not keep its connection."""
     monkeypatch.setattr(module, "LINGER", 0.1)
 
-    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_frame(reader)
-        writer.write(response(3, b"r" * 20 * MEGABYTE))
-        await asyncio.Event().wait()
-
     async def test(relay: Relay) -> None:
         known = set(relay.shell.clients)
         client = await logged_in(relay, front.client)
@@ -439,7 +435,7 @@ def test_linger_holds_for_what_is_encrypted(
         await until(lambda: side not in relay.shell.clients)
         client.close()
 
-    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
+    relayed(answer_at_length, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
 
 
 @pytest.mark.usefixtures("front")

@@ -22,36 +22,36 @@ def _on(name: str, operation: str, sign: str = "+") -> tuple[str, ...]:
     return tuple(f"{sign}{kind}:{name}:{operation}" for kind in ("topic", "group", "txn"))
 
 
+_TOPIC_OPERATIONS = (
+    "READ",
+    "WRITE",
+    "CREATE",
+    "DELETE",
+    "ALTER",
+    "DESCRIBE",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+)
+_CLUSTER_OPERATIONS = (
+    "ALL",
+    "CREATE",
+    "ALTER",
+    "DESCRIBE",
+    "CLUSTER_ACTION",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+    "IDEMPOTENT_WRITE",
+)
+
 PROFILES: Mapping[str, Sequence[str]] = {
     "none": (),
     "all": _ALL,
     "one": _on("one", "ALL"),
     "deny-all": (*_ALL, *_on("one", "ALL", "-")),
-    **{
-        f"only-{operation.lower()}": _on("one", operation)
-        for operation in (
-            "READ",
-            "WRITE",
-            "CREATE",
-            "DELETE",
-            "ALTER",
-            "DESCRIBE",
-            "DESCRIBE_CONFIGS",
-            "ALTER_CONFIGS",
-        )
-    },
+    **{f"only-{operation.lower()}": _on("one", operation) for operation in _TOPIC_OPERATIONS},
     **{
         f"cluster-{operation.lower()}": (f"+cluster::{operation}",)
-        for operation in (
-            "ALL",
-            "CREATE",
-            "ALTER",
-            "DESCRIBE",
-            "CLUSTER_ACTION",
-            "DESCRIBE_CONFIGS",
-            "ALTER_CONFIGS",
-            "IDEMPOTENT_WRITE",
-        )
+        for operation in _CLUSTER_OPERATIONS
     },
     **{
         f"groups-and-{operation.lower()}": (
@@ -64,29 +64,11 @@ PROFILES: Mapping[str, Sequence[str]] = {
     "topics-alone": ("+topic:*:ALL",),
     **{
         f"deny-{operation.lower()}": (*_ALL, *_on("one", operation, "-"))
-        for operation in (
-            "READ",
-            "WRITE",
-            "CREATE",
-            "DELETE",
-            "ALTER",
-            "DESCRIBE",
-            "DESCRIBE_CONFIGS",
-            "ALTER_CONFIGS",
-        )
+        for operation in _TOPIC_OPERATIONS
     },
     **{
         f"deny-cluster-{operation.lower()}": (*_ALL, f"-cluster::{operation}")
-        for operation in (
-            "ALL",
-            "CREATE",
-            "ALTER",
-            "DESCRIBE",
-            "CLUSTER_ACTION",
-            "DESCRIBE_CONFIGS",
-            "ALTER_CONFIGS",
-            "IDEMPOTENT_WRITE",
-        )
+        for operation in _CLUSTER_OPERATIONS
     },
     "prefixed": _on("on^", "ALL"),
     "prefixed-read": _on("on^", "READ"),
