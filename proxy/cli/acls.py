@@ -68,11 +68,11 @@ def add(
     """Add ACLs: every combination of the resources, principals, hosts and operations named."""
     with misuse_explained():
         wanted = acls_to_add(resources, rules)
-    _tell_mode(where)
     with administration(where) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
         missing = [acl for acl in wanted if acl not in existing]
         errors = acls.create_acls(missing) if missing else {}
+    _tell_mode(where)
     status = {acl: "exists" if acl in existing else errors[acl] or "added" for acl in wanted}
     _print([(acl, status[acl]) for acl in sorted(wanted)], output)
     if refused := sum(error is not None for error in errors.values()):
@@ -154,7 +154,6 @@ def apply(
     """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone."""
     with misuse_explained():
         wanted = declared.acls(declared.items(file))
-    _tell_mode(where)
     with administration(where) as acls:
         existing = set(_matching(acls, [AclFilter()]))
         missing = [acl for acl in wanted if acl not in existing]
@@ -164,6 +163,7 @@ def apply(
             errors = acls.create_acls(missing) if missing else {}
             if others and not any(errors.values()):
                 acls.delete_acls([*map(exactly, others)])
+    _tell_mode(where)
     would = "would be " if dry_run else ""
     changes = [(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
     removed = "not removed" if any(errors.values()) else f"{would}removed"

@@ -183,9 +183,9 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
         raise typer.BadParameter("a key is given twice")
-    _tell_mode(where)
     with administration(where) as administrator:
         administrator.alter_quotas({entity: changes})
+    _tell_mode(where)
     limited = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
     say(f"{printable(str(entity))}: {limited}")
 
@@ -257,12 +257,12 @@ def apply(
     """Set the quotas of a file; with --prune, remove all others. Equal ones are left alone."""
     with misuse_explained():
         wanted = declared.quotas(declared.items(file))
-    _tell_mode(where)
     with administration(where) as administrator:
         existing = administrator.quotas()
         changes = _changes(existing, wanted, prune=prune)
         if changes and not dry_run:
             administrator.alter_quotas(changes)
+    _tell_mode(where)
     _print_changes(changes, output, would="would be " if dry_run else "")
 
 
