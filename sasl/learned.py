@@ -55,6 +55,11 @@ class Reader(Protocol):
         """Description of an opaque principal, behind its mechanism; empty: there is none."""
         ...
 
+    @property
+    def is_opaque(self) -> bool:
+        """True if messages of the mechanism never show a name, nor when they are complete."""
+        ...
+
     def heard(self, message: bytes) -> None:
         """Read the client's next message."""
         ...
@@ -69,6 +74,8 @@ class ScramReader:
     """SCRAM (RFC 5802): the name is in the first message, the verdict in the second answer."""
 
     __slots__ = ("_messages", "description", "name")
+
+    is_opaque: Final = False
 
     def __init__(self) -> None:
         self._messages = 0
@@ -106,6 +113,8 @@ class PlainReader:
 
     __slots__ = ("description", "name")
 
+    is_opaque: Final = False
+
     def __init__(self) -> None:
         self.name: str | None = None
         self.description = ""
@@ -134,6 +143,8 @@ class OAuthBearerReader:
     """
 
     __slots__ = ("_sub_claim_name", "description", "name")
+
+    is_opaque: Final = False
 
     def __init__(self, sub_claim_name: str) -> None:
         self._sub_claim_name = sub_claim_name
@@ -167,6 +178,7 @@ class OpaqueReader:
 
     name: Final = None
     description: Final = ""
+    is_opaque: Final = True
 
     def __init__(self, mechanism: str) -> None:
         self._ends_empty = mechanism == "GSSAPI"

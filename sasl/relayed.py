@@ -7,6 +7,8 @@ broker's answer decides. Laws:
   at a time: the next one when the broker has answered.
 - The broker's answers are passed on byte for byte, but for `session_lifetime_ms`; what breaks the
   protocol is a `MalformedMessage`, and ends the connection.
+- A raw token of an opaque exchange may be the last one, to which brokers answer nothing: the next
+  message does not wait for an answer then (`is_answered`).
 - A client is authenticated when the broker says so. Where an exchange does not show that it is
   complete (`Progress`), the broker is asked a request that it answers to nobody else (`confirmed`).
 - `observe` changes nothing: a lifetime that the broker announces reaches the client, and the broker
@@ -235,6 +237,11 @@ class RelayedSession:
         return under_way and self._channel is Channel.MAIN
 
     @property
+    def is_answered(self) -> bool:
+        """True if the broker surely answers the message that was relayed last."""
+        return self._unconfirmed is None
+
+    @property
     def is_unconfirmed(self) -> bool:
         """True if the exchange may be complete, which `confirmed` would settle."""
         return self._unconfirmed is not None
@@ -339,10 +346,12 @@ class RelayedSession:
         if self._reader is None:
             return self._fail(FailureReason.MECHANISM_CHANGED)
         self._messages += 1
-        if self._messages > MAX_MESSAGES:
+        if self._messages > MAX_MESSAGES or self._asked is not None:
             return self._fail(FailureReason.ILLEGAL_STATE)
         self._unconfirmed = None
         self._reader.heard(token)
+        if version is None and self._reader.is_opaque:
+            self._unconfirmed = self._grant(self.state, self._reader, None, 0, now)
         return self._relay(version, None, now, self._channel)
 
     def _relay(
@@ -429,7 +438,7 @@ class RelayedSession:
         self._opaque = grant.opaque
         stays = self._channel is Channel.SIDE and not self.moves
         self._broker_lifetime_ms = 0 if stays else grant.broker_ms
-        self._reader = self._unconfirmed = None
+        self._asked = self._reader = self._unconfirmed = None
         self.state = Authenticated(
             principal=grant.principal,
             mechanism=state.mechanism,

@@ -35,6 +35,8 @@ SUITES = (
     "proxy/connection/test_long_frames_unauthenticated.py",
     "proxy/connection/test_long_work.py",
     "proxy/connection/test_long_work_room.py",
+    "proxy/connection/test_relayed_attacks.py",
+    "proxy/connection/test_relayed_logins.py",
     "proxy/connection/test_request_time.py",
     "proxy/connection/test_throttling.py",
     "proxy/connection/test_turn_taking.py",
@@ -47,6 +49,7 @@ SUITES = (
     "proxy/worker/test_connection_limits.py",
     "proxy/worker/test_connection_limits_served.py",
     "proxy/worker/test_listener*.py",
+    "proxy/worker/test_relayed_listener.py",
     "sasl",
 )
 

@@ -84,7 +84,7 @@ def test_configurations_on_pages_can_be_used(page: Path, tmp_path: Path) -> None
             assert load(file).listeners
 
 
-@pytest.mark.parametrize("name", ["managed-cluster", "reauth-proxy"])
+@pytest.mark.parametrize("name", ["managed-cluster", "reauth-proxy", "sasl-cluster"])
 def test_the_example_configurations_can_be_used(name: str, tmp_path: Path) -> None:
     file = tmp_path / "proxy.yaml"
     file.write_text((ROOT / "deploy" / f"{name}.example.yaml").read_text())

@@ -396,6 +396,7 @@ class Connection:
         if relay.channel is Channel.SIDE:
             if login.to_side is not None:
                 login.ask_aside(relay.frame, relay.correlation_id)
+                self._await_answer(now)
                 return
             login.unsent = relay
             session = self.session.state
@@ -408,6 +409,14 @@ class Connection:
             self.commands.append(ConnectToBroker())
         else:
             self._relay_here(relay)
+            self._await_answer(now)
+
+    def _await_answer(self, now: float) -> None:
+        """Hold the client until the broker has answered, unless there may be no answer."""
+        assert isinstance(self.session, RelayedSession)
+        if not self.session.is_answered:
+            self.requests.is_unconfirmed = True
+            self.release(PauseReason.LOGIN, now)
 
     def _relay_here(self, relay: Relay) -> None:
         raw = relay.correlation_id is None
@@ -416,6 +425,8 @@ class Connection:
 
     def _relay_answered(self, content: bytes, now: float) -> None:
         """The broker answered a message of a login. Raises BrokerFault."""
+        if isinstance(self.session.state, Failed):
+            return  # it is not wanted any more
         self._carry_out(self.authentication.relayed(content, now), now)
         self._relay_goes_on(now)
 
@@ -436,6 +447,8 @@ class Connection:
         if login.to_side is not None:
             login.ask_aside(CONFIRMATION, 0)
         else:
+            if self.inflight.owes_raw:
+                self.inflight.forget_last()  # to the last token there is no answer
             self._ask(Question(API_VERSIONS, 0, self._confirmed), CONFIRMATION)
 
     def _confirmed(self, content: bytes, now: float) -> None:

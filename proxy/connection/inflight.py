@@ -110,6 +110,12 @@ class InFlight:
         """The last request will not come to its end, and not be answered."""
         self.queue.pop()
 
+    @property
+    def owes_raw(self) -> bool:
+        """Return whether the last answer that is owed is one to a raw token."""
+        last = self.queue[-1][1] if self.queue else None
+        return isinstance(last, Question) and last.is_raw
+
     def clear(self) -> None:
         """The connection is over."""
         self.queue.clear()

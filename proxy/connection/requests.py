@@ -54,6 +54,9 @@ from sasl.messages import SASL_AUTHENTICATE
 
 CLIENT_NAMED: Final = ClientNamed()
 CONFIRM: Final = Confirm()
+MAX_API_KEY: Final = 256
+"""Bound on API keys: a raw token of GSSAPI begins with 0x60 or 0x05 (RFC 2743 section 3.1, RFC 4121
+section 4.2.6), and a request with a zero."""
 
 Gathered = tuple[bytearray, int, Gather]
 """The part of a frame that is here, its size, and what is done with the whole."""
@@ -250,7 +253,8 @@ class Requests:
         if self.is_unconfirmed and size >= MIN_REQUEST:
             if end - pos < REQUEST_HEAD.size:
                 return None
-            if REQUEST_HEAD.unpack_from(data, pos)[1] >> 16 != SASL_AUTHENTICATE:
+            api_key = REQUEST_HEAD.unpack_from(data, pos)[1] >> 16
+            if api_key < MAX_API_KEY and api_key != SASL_AUTHENTICATE:  # else it is a token
                 return CONFIRM
         if not 0 <= size <= self._rules.sasl_max_receive_size:
             return _impossible(size, self._rules.sasl_max_receive_size)

@@ -149,6 +149,16 @@ class TestStrangers:
         assert play.connection.closed
         assert not play.to_broker
 
+    def test_raw_tokens_that_are_sent_ahead_end_the_login(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "GSSAPI", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        play.client(raw(b"\x60one"), raw(b"\x60two"))
+        assert play.take()[-2:] == ["to broker: raw 4 bytes", "failed illegal_state"]
+        play.broker(raw(b"an answer"))
+        assert play.take() == ["closed authentication_failed", "close after 0.1 s"]
+
     def test_the_next_message_waits_for_the_answer_to_the_one_before(self) -> None:
         play = relaying()
         play.client(handshake(1, SCRAM), authenticate(2, b"n,,n=alice,r=nonce"), produce(3))

@@ -330,6 +330,44 @@ class TestRawTokens:
         play.client(fetch(2))
         assert play.take() == ["to broker: Fetch v12 #2"]
 
+    def test_the_last_token_of_gssapi_has_no_answer(self) -> None:
+        """Kafka sends none where the mechanism has nothing to say; the next frame is a request."""
+        play = relaying()
+        play.client(handshake(1, "GSSAPI", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        for token in (b"\x60AP-REQ of a ticket", b""):
+            play.client(raw(token))
+            play.broker(raw(b"\x60an answer"))
+        play.client(raw(b"\x05\x04wrapped choice"))
+        assert play.take()[-3:] == [
+            "to broker: raw 0 bytes",
+            "to client: raw 10 bytes",
+            "to broker: raw 16 bytes",
+        ]
+        play.raw = False
+        play.client(metadata(2), fetch(3))
+        assert play.take() == ["to broker: ApiVersions v0 #0"]
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take() == [
+            "authenticated Opaque:GSSAPI@192.0.2.1",
+            "to broker: Metadata v12 #2",
+            "to broker: Fetch v12 #3",
+        ]
+        assert play.session.session_lifetime_ms == HOUR_MS
+
+    def test_a_request_in_the_middle_of_raw_gssapi_reaches_no_broker(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "GSSAPI", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        play.client(raw(b"\x60AP-REQ of a ticket"))
+        play.raw = False
+        play.client(metadata(2))
+        assert play.take()[-1] == "to broker: ApiVersions v0 #0"
+        play.call(lambda connection, now: connection.broker_closed(now))
+        assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
+
     def test_a_broker_refuses_by_closing(self) -> None:
         play = relaying()
         play.client(handshake(1, "PLAIN", version=0))
