@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from proxy.config.values import PortRange, Secret
+from proxy.config.values import Address, PortRange, Secret
 from proxy.connection.frames import route_key
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.brokers import BrokerTable
@@ -19,6 +19,7 @@ from proxy.routing.discovery import (
     DiscoveredBroker,
     SidecarDiscovery,
 )
+from proxy.routing.transparent import TransparentDiscovery
 from proxy.upstream.access import Access
 from proxy.upstream.identity import PasswordIdentity
 from proxy.wire.api_versions import BrokerIdentity
@@ -224,6 +225,22 @@ def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
         assert two.identity == BrokerIdentity(cluster_id="c2", node_ids={1, 2}), "meant by nobody"
 
     play(transcript)
+
+
+@pytest.mark.parametrize("highest", [4, 5])
+def test_the_broker_at_an_original_destination_is_known(highest: int) -> None:
+    """By what it says or, where it is too old for that, by the address that it advertises."""
+
+    async def run() -> None:
+        async with FakeBroker(versions={18: (0, highest), 3: (0, 13)}, node_id=2) as fake:
+            fake.brokers = {1: ("elsewhere", 9092), 2: (HOST, fake.port)}
+            access = Access(timeout_s=PATIENCE_SECONDS)
+            discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
+            broker = await discovery.broker(Address(HOST, fake.port))
+            view = BrokerView(broker, resolve=None)
+            assert view.identity == BrokerIdentity(cluster_id="c1", node_ids={2})
+
+    asyncio.run(run())
 
 
 def test_a_broker_whose_address_another_has_leaves_at_once() -> None:

@@ -214,6 +214,24 @@ def test_a_malformed_request_is_the_clients_fault(body: bytes) -> None:
         parse_request(3, body)
 
 
+@pytest.mark.parametrize(
+    "ids",
+    [
+        b"",
+        b"\x02c",
+        b"\x02c\0\0\0\x01",
+        b"\x00",
+        b"\x81\x80\x02" + b"k" * 32_768 + b"\0\0\0\x01\0",
+        b"\xff\xff\xff\xff\x07" + b"k" * 40_000,
+        b"\x02\xff\0\0\0\x01\0",
+    ],
+)
+def test_malformed_ids_are_the_clients_fault(ids: bytes) -> None:
+    """Cut short, a byte longer than any string, text that is not UTF-8."""
+    with pytest.raises(ClientFault):
+        parse_request(5, b"\x02a\x02b" + ids)
+
+
 @given(body=st.binary(max_size=60))
 def test_no_request_raises_anything_else(body: bytes) -> None:
     with suppress(ClientFault):
