@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.events.generate import EPOCH, Size, bad_lines, clients_of, simulated
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
+from tests.metrics.readiness.recount import NAMES, recount
 from tests.support.readiness import answers
-from tests.support.recount import NAMES, recount
 
 YEAR_MS = 365 * 86_400_000
 DAYS = 3
