@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from proxy.admin import AdminClient, ClientSettings
     from proxy.config.model import Config, Upstream
     from proxy.store import Store
+    from proxy.store.zookeeper.direct import Zookeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +147,13 @@ def _configured(file: Path) -> Iterator[Administration]:
     from proxy.config import load
 
     settings = load(file)
-    if settings.store.is_mirror:
+    if settings.store.at_brokers:
         with _connected_to_brokers(settings.upstream) as brokers:
             yield brokers
+    elif settings.store.in_zookeeper:
+        from proxy.cli.store import zookeeper
+
+        yield _ThroughStore(zookeeper(settings.store))
     else:
         with _store(settings.store.url, settings.admin_socket()) as store:
             yield store
@@ -161,13 +166,15 @@ def _store(url: str, socket: Path) -> Iterator[Administration]:
     with opened_store(url, socket) as store:
         if store.mirror() is not None:
             raise ConfigError(
-                "", "the store is a copy of what brokers have: use --config, with broker:"
+                "",
+                "the store is a copy of what brokers have: use --config, with broker: or"
+                " zookeeper:",
             )
         yield _ThroughStore(store)
 
 
 class _ThroughStore:
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: "Store | Zookeeper") -> None:
         self._store = store
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:

@@ -31,11 +31,11 @@ from proxy.quota.model import (
     QuotaEntity,
     QuotaKey,
     Quotas,
+    format_limit,
     key_of,
     value_problem,
 )
 from proxy.quota.precedence import Explanation, explain
-from proxy.quota.zookeeper_json import format_limit
 
 app = typer.Typer(
     help="Manage how much clients may use (quotas).", no_args_is_help=True, rich_markup_mode=None

@@ -1,14 +1,19 @@
 """Opening of the store by a command, also while a proxy uses it."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from proxy.cli.common import note
 from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
 from proxy.store.in_use import StoreInUse
+
+if TYPE_CHECKING:
+    from proxy.config import Store as StoreSettings
+    from proxy.store.zookeeper.direct import Zookeeper
 
 QUERY_TIMEOUT_S: Final = 5.0
 """Limit in seconds of the query to a proxy for the store that it reads."""
@@ -25,6 +30,15 @@ def opened_store(url: str, socket: Path) -> Iterator[Store]:
         in_use.refuse_others(Path(url.partition(":")[2]))
     with closing(open_store(url)) as store:
         yield store
+
+
+def zookeeper(settings: "StoreSettings") -> "Zookeeper":
+    """Return the users, ACLs and quotas in ZooKeeper itself."""
+    from proxy.store.zookeeper.direct import Zookeeper
+    from proxy.tls.contexts import open_zookeeper_tls
+
+    tls = open_zookeeper_tls(settings.zookeeper, time.time())
+    return Zookeeper(settings, None if tls is None else lambda: tls.context)
 
 
 def _in_use(socket: Path) -> StoreInUse | None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,9 @@ def _file_problems(config: Config) -> Iterator[ConfigError]:
             yield from _unreadable(key, jwks)
     if config.store.users_file is not None:
         yield from _unreadable("store.users.file", config.store.users_file)
+    if config.store.in_zookeeper and find_spec("kazoo") is None:
+        problem = "zookeeper: needs kazoo: pip install 'kafka-reauth-proxy[zookeeper]'"
+        yield ConfigError("store.url", problem)
     if not config.store.path().parent.is_dir():
         yield ConfigError("store.url", f"{config.store.path().parent} is not a directory")
 

@@ -27,6 +27,7 @@ from proxy.config.values import (
     shown,
     whole_number,
 )
+from proxy.config.zookeeper import Zookeeper
 from proxy.declarations import BeforeValidator, Field, StrictBool, model_validator
 from proxy.quota.model import canonical_ip
 
@@ -94,24 +95,44 @@ class Store(Section):
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
     """`sqlite:PATH`: everything is in this file. `broker:PATH`: ACLs and quotas stay with the
     brokers, and the file has a copy of them and the verifiers. A relative path is relative to this
-    file. It is created if it does not exist."""
+    file. It is created if it does not exist. `zookeeper://HOST:PORT[,...][/CHROOT]`: everything is
+    where brokers before Kafka 4 keep it, their `zookeeper.connect`; the extra `zookeeper`."""
+    copy_file: PathValue = setting("state.db", source=OWN)
+    """`zookeeper:` only: the file of the proxy's copy of what is in ZooKeeper, which is created if
+    it does not exist. A relative path is relative to this file."""
+    zookeeper: Zookeeper = setting({}, source=OWN)
     refresh_ms: Annotated[Milliseconds, Field(ge=100, le=30_000)] = setting(
         5_000, source=OWN, unit="ms"
     )
-    """Interval at which ACLs and quotas are read from the brokers, `broker:` only; 100 to 30000."""
+    """`broker:`: interval at which ACLs and quotas are read from the brokers. `zookeeper:`:
+    interval at which the connection is checked; changes arrive at once. 100 to 30000."""
     users_file: PathValue | None = setting(None, source=OWN)
     """A file with the SCRAM users, as `users export` writes it: the same for several proxies, which
     only read it, and load a new one within a second. null: they are in `store.url`. A relative path
     is relative to this file."""
 
+    @model_validator(mode="after")
+    def _check_zookeeper(self) -> Self:
+        if not self.in_zookeeper:
+            for name in ("copy_file", "zookeeper"):
+                if name in self.model_fields_set:
+                    key = name.replace("_", ".")
+                    raise KeyProblemError(key, f"has no meaning with store.url: {self.url}")
+        return self
+
     @property
-    def is_mirror(self) -> bool:
+    def at_brokers(self) -> bool:
         """True if ACLs and quotas are copies of the brokers'."""
         return self.url.startswith("broker:")
 
+    @property
+    def in_zookeeper(self) -> bool:
+        """True if users, ACLs and quotas are copies of those in ZooKeeper."""
+        return self.url.startswith("zookeeper:")
+
     def path(self) -> Path:
         """Return the file of the database."""
-        return Path(self.url.partition(":")[2])
+        return self.copy_file if self.in_zookeeper else Path(self.url.partition(":")[2])
 
 
 class Events(Section):
@@ -187,7 +208,7 @@ class Config(Section):
         transparent = [one.routing is Routing.TRANSPARENT for one in self.listeners]
         if not self.upstream.bootstrap_servers and not all(transparent):
             raise KeyProblemError("upstream.bootstrap.servers", "is required")
-        if self.store.is_mirror and not self.upstream.bootstrap_servers:
+        if self.store.at_brokers and not self.upstream.bootstrap_servers:
             raise KeyProblemError("upstream.bootstrap.servers", "is required with broker: as store")
         if any(transparent) and not self.upstream.allowed:
             raise KeyProblemError("upstream.allowed", "is required with routing: transparent")
@@ -209,7 +230,7 @@ class Config(Section):
             problem = f"is required with security.protocol: {upstream.security_protocol}"
             raise KeyProblemError("upstream.sasl.mechanism", problem)
         needs = "needs a login of the proxy's own: set upstream.sasl.mechanism"
-        if self.store.is_mirror:
+        if self.store.at_brokers:
             raise KeyProblemError("store.url", f"broker: {needs}")
         if self.quotas.client_quota_callback_class is not None:
             raise KeyProblemError("quotas.client.quota.callback.class", needs)

@@ -39,6 +39,7 @@ _DESTINATIONS = re.compile(
     r"|(?P<bare6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
 )
 _CIPHER_SUITE = re.compile(r"TLS_[A-Z0-9]+(_[A-Z0-9]+)?_WITH_[A-Z0-9_]+")
+_CHROOT_NAME = re.compile(r"(?!\.{1,2}$)[!-.0-~]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 
 
@@ -311,10 +312,36 @@ def _base_dir(info: "ValidationInfo") -> Path:
 
 def _store_url(value: object, info: "ValidationInfo") -> str:
     scheme, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if scheme == "zookeeper":
+        return f"zookeeper:{_ensemble(path)}"
     known = scheme in ("sqlite", "broker")
     if not known or not path or path.startswith("//") or "\0" in path:
-        raise ValueError(f"must be sqlite:PATH or broker:PATH, got {shown(value)}")
+        raise ValueError(
+            "must be sqlite:PATH, broker:PATH or zookeeper://HOST:PORT[,...][/CHROOT], got"
+            f" {shown(value)}"
+        )
     return f"{scheme}:{_base_dir(info) / path}"
+
+
+def _ensemble(text: str) -> str:
+    """Return the servers and the chroot of `zookeeper.connect`, after two slashes."""
+    servers, _, chroot = text.removeprefix("//").partition("/")
+    try:
+        addresses = [_server(server) for server in servers.split(",")]
+    except ValueError:
+        addresses = []
+    names = chroot.split("/") if chroot else []
+    if not text.startswith("//") or not addresses or not all(map(_CHROOT_NAME.fullmatch, names)):
+        raise ValueError("must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password")
+    return f"//{','.join(addresses)}{''.join(f'/{name}' for name in names)}"
+
+
+def _server(text: str) -> str:
+    parts = urlsplit(f"//{text}")
+    host, port = parts.hostname, parts.port
+    if host is None or "@" in text or not _is_host(host):
+        raise ValueError(text)
+    return f"{f'[{host}]' if ':' in host else host}:{2181 if port is None else port}"
 
 
 def _endpoint_url(value: object, info: "ValidationInfo") -> str:
@@ -397,7 +424,7 @@ PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "stri
 StoreUrl = Annotated[
     str,
     PlainValidator(_store_url),
-    WithJsonSchema({"type": "string", "pattern": "^(sqlite|broker):"}),
+    WithJsonSchema({"type": "string", "pattern": "^((sqlite|broker):|zookeeper://)"}),
 ]
 EndpointUrl = Annotated[
     str, PlainValidator(_endpoint_url), WithJsonSchema({"type": "string", "format": "uri"})

@@ -25,6 +25,7 @@ from proxy.config.quotas import Quotas
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.config.tls import ListenerTls, UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.config.zookeeper import Zookeeper
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 
@@ -42,6 +43,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("`authorizer`", Authorizer),
     ("`quotas`", Quotas),
     ("`store`", Store),
+    ("`store.zookeeper`", Zookeeper),
     ("`events`", Events),
     ("`http`", Http),
     ("`admin`", Admin),

@@ -24,7 +24,7 @@ from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.child_process.short_lived import ShortLived
-from proxy.config import Config, Listener, QuotasMode
+from proxy.config import Config, Listener, QuotasMode, Store
 from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
 from proxy.net.ports import BrokerPorts, refuse_overlaps
@@ -35,7 +35,7 @@ from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.store import StoreError, StoreStart, open_store
+from proxy.store import StoreError, StoreStart, open_mirror, open_store
 from proxy.store.in_use import StoreInUse
 from proxy.tls.contexts import open_tls
 from proxy.upstream.correlation_id import (
@@ -103,7 +103,9 @@ class Server:
         """Serve until a signal stops it; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         store = self._config.store.path()
-        new = () if store.exists() else (f"{store}: there was no store, an empty one was made",)
+        new: tuple[str, ...] = ()
+        if not store.exists() and not self._config.store.in_zookeeper:
+            new = (f"{store}: there was no store, an empty one was made",)
         try:
             self._bind()
             try:
@@ -123,8 +125,10 @@ class Server:
             log.warning("%s", line)
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
             import proxy.worker.acl_service
-        if self._config.store.is_mirror:
-            import proxy.store.brokers  # noqa: F401
+        if self._config.store.at_brokers:
+            import proxy.store.brokers
+        if self._config.store.in_zookeeper:
+            import proxy.store.zookeeper  # noqa: F401
         self._children = Children(self._make_children(), self._lifeline_writer, SIGNALS)
         self._heartbeat.begin()
         gc.freeze()  # collections pass over what all processes share, and do not copy it
@@ -160,7 +164,7 @@ class Server:
 
     def _open_store(self) -> None:
         settings = self._config.store
-        store = open_store(settings.url)
+        store = open_mirror(settings) if settings.in_zookeeper else open_store(settings.url)
         try:
             self._store_start = store.begin()
             for worker in self._workers:
@@ -210,10 +214,10 @@ class Server:
             heartbeat = Heartbeat()
             main = partial(self._http_main, heartbeat)
             children.append(Child(name="http", main=main, heartbeat=heartbeat))
-        if self._config.store.is_mirror:
+        if (followed := _followed(self._config.store)) is not None:
             heartbeat = Heartbeat()
             main = partial(self._follower_main, heartbeat)
-            children.append(Child(name="follower of the brokers", main=main, heartbeat=heartbeat))
+            children.append(Child(name=f"follower of {followed}", main=main, heartbeat=heartbeat))
         return children
 
     def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
@@ -249,11 +253,15 @@ class Server:
         )
 
     def _follower_main(self, own: Heartbeat) -> int:
+        self._close_listening()
+        tls = self._workers[0].tls
+        if self._config.store.in_zookeeper:
+            from proxy.store.zookeeper import follower
+
+            return follower.run(self._config, tls.zookeeper, self._store_start, self._lifeline, own)
         from proxy.store.brokers.follower import run
 
-        self._close_listening()
-        tls = self._workers[0].tls.upstream
-        return run(self._config, tls, self._store_start, self._lifeline, own)
+        return run(self._config, tls.upstream, self._store_start, self._lifeline, own)
 
     def _close_listening(self) -> None:
         """Close the listeners' sockets, or clients could still connect after the others have."""
@@ -316,6 +324,13 @@ class Server:
 def preload() -> None:
     """Import what all workers need: they share its memory, and start sooner."""
     import proxy.worker.process  # noqa: F401
+
+
+def _followed(store: Store) -> str | None:
+    """Return what a process follows to keep the store up to date; None: nothing."""
+    if store.at_brokers:
+        return "the brokers"
+    return "ZooKeeper" if store.in_zookeeper else None
 
 
 def _usage_table(config: Config) -> UsageTable | None:

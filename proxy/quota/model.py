@@ -207,3 +207,8 @@ def value_problem(key: QuotaKey, value: float) -> str | None:
     if math.isinf(value):  # means no limit: remove the entry instead
         return f"Quota {key} must be a finite number"
     return None
+
+
+def format_limit(value: float) -> str:
+    """Return a limit without superfluous digits: `1024`, `12.5`."""
+    return str(int(value)) if value == int(value) else repr(value)

@@ -24,7 +24,9 @@ from proxy.store.interface import (
 )
 
 if TYPE_CHECKING:
+    from proxy.config import Store as StoreSettings
     from proxy.store.brokers.administration import Brokers
+    from proxy.tls.contexts import Tls
 
 __all__ = (
     "AclChanges",
@@ -42,6 +44,7 @@ __all__ = (
     "StoreRefused",
     "StoreStart",
     "UserStore",
+    "open_mirror",
     "open_store",
     "open_users",
     "refusal_of",
@@ -73,6 +76,18 @@ def open_store(
     from proxy.store.brokers import BrokerStore  # loads 16 MiB of schemas
 
     return BrokerStore(Path(path), brokers(), start)
+
+
+def open_mirror(
+    settings: "StoreSettings", tls: "Tls | None" = None, *, start: StoreStart | None = None
+) -> Store:
+    """Open the copy of what is in ZooKeeper. `tls` is that of connections to it.
+
+    With `start`, it must be the copy of that start. Raises StoreError.
+    """
+    from proxy.store.zookeeper import ZookeeperStore
+
+    return ZookeeperStore(settings, tls, start)
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:

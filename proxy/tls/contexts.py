@@ -19,6 +19,7 @@ from typing import Final
 from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
 from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
+from proxy.config.zookeeper import Zookeeper
 from proxy.errors import ConfigError
 from proxy.tls.material import Material, read, signatures
 
@@ -178,11 +179,13 @@ class ProxyTls:
     """The contexts by listener name, without listeners that have no TLS."""
     upstream: Tls | None = None
     """The context of connections to brokers; None: they are without TLS."""
+    zookeeper: Tls | None = None
+    """The context of connections to ZooKeeper; None: they are without TLS."""
 
     @property
     def all(self) -> tuple[Tls, ...]:
         """All contexts."""
-        mine = () if self.upstream is None else (self.upstream,)
+        mine = (one for one in (self.upstream, self.zookeeper) if one is not None)
         return (*self.listeners.values(), *mine)
 
 
@@ -193,7 +196,11 @@ def open_tls(config: Config, wall: float) -> ProxyTls:
         for index, one in enumerate(config.listeners)
         if one.tls
     }
-    return ProxyTls(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
+    return ProxyTls(
+        listeners=listeners,
+        upstream=open_upstream_tls(config.upstream, wall),
+        zookeeper=open_zookeeper_tls(config.store.zookeeper, wall),
+    )
 
 
 def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
@@ -204,6 +211,12 @@ def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
     """Make the context of connections to brokers; None: no TLS. Raises ConfigError."""
     return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
+
+
+def open_zookeeper_tls(zookeeper: Zookeeper, wall: float) -> Tls | None:
+    """Make the context of connections to ZooKeeper; None: no TLS. Raises ConfigError."""
+    path = "store.zookeeper"
+    return _open(zookeeper, path, path, wall) if zookeeper.tls else None
 
 
 def _open(settings: Listener | UpstreamTls, name: str, path: str, wall: float) -> Tls:

@@ -142,7 +142,8 @@ class Listener:
         self.rules: ConnectionRules
         """The rules of connections that are opened now."""
         self._credentials = credentials
-        self._fake_secret = fake_secret
+        self.fake_secret = fake_secret
+        """The secret from which salts of users that do not exist are derived."""
         self._rights = rights
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
@@ -197,7 +198,7 @@ class Listener:
         return ScramServer(
             mechanism=ScramMechanism(name),
             credentials=self._credentials,
-            fake_secret=self._fake_secret,
+            fake_secret=self.fake_secret,
         )
 
     def view(self, broker: DiscoveredBroker) -> BrokerView:

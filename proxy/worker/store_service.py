@@ -29,9 +29,11 @@ from proxy.store import (
     StoreError,
     StoreStart,
     UserStore,
+    open_mirror,
     open_store,
 )
-from proxy.upstream.access import TlsSource, open_access
+from proxy.tls.contexts import ProxyTls
+from proxy.upstream.access import open_access
 from proxy.worker.quota_service import QuotaService
 
 if TYPE_CHECKING:
@@ -54,18 +56,15 @@ CHECK_EVERY: Final = 0.2
 """Seconds between two reads of the store before its content is known."""
 
 
-def open_store_to_share(
-    settings: config.Config, tls: TlsSource | None, start: StoreStart | None
-) -> Store:
-    """Open the store that the proxy started with, `start`. Raises StoreError.
-
-    `tls` is the source of the TLS context of connections to brokers.
-    """
+def open_store_to_share(settings: config.Config, tls: ProxyTls, start: StoreStart | None) -> Store:
+    """Open the store that the proxy started with, `start`. Raises StoreError."""
+    if settings.store.in_zookeeper:
+        return open_mirror(settings.store, tls.zookeeper, start=start)
 
     def brokers() -> "Brokers":
         from proxy.store.brokers.administration import Brokers  # with 16 MiB of schemas
 
-        return Brokers(settings.upstream, open_access(settings.upstream, tls))
+        return Brokers(settings.upstream, open_access(settings.upstream, tls.upstream))
 
     return open_store(settings.store.url, brokers, start=start)
 

@@ -79,7 +79,7 @@ class Worker:
         self._started = time.time()
         self._connection_ids = connection_ids()
         self._timeline = Timeline(wall=time.time(), now=self.loop.time())
-        self._store = open_store_to_share(settings, inputs.tls.upstream, inputs.store_start)
+        self._store = open_store_to_share(settings, inputs.tls, inputs.store_start)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
         self._is_configuration_stale = inputs.shared_configuration.take() == b""
@@ -236,6 +236,9 @@ class Worker:
     async def _open(self) -> None:
         """Accept clients, as soon as ACLs, quotas and users are known."""
         await self._store_service.known()
+        fake_secret = self._users.scram_fake_secret()  # a mirror has it from where it copies
+        for listener in self._listeners:
+            listener.fake_secret = fake_secret
         await self._endpoints.open(self._inputs.listening)
         self.spawn(supervised(self._tick))
         self.spawn(supervised(self._store_service.follow))

@@ -111,7 +111,11 @@ class Follower:
             new_acls=None if same_acls else acls,
             new_quotas=None if same_quotas else quotas,
         )
-        self._written = _Written() if versions is None else _Written(acls, quotas, *versions)
+        self._written = (
+            _Written()
+            if versions is None
+            else _Written(acls, quotas, versions.acls, versions.quotas)
+        )
 
     async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
         found = (await admin.describe_acls()).values()

@@ -105,6 +105,10 @@ def _brokers(connection: sqlite3.Connection) -> None:
     )
 
 
+def _mirrored_users(connection: sqlite3.Connection) -> None:
+    connection.execute("ALTER TABLE mirror ADD COLUMN users INTEGER NOT NULL DEFAULT 0")
+
+
 STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _credentials_and_secrets,
     _acls,
@@ -112,6 +116,7 @@ STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _mirror,
     _identity,
     _brokers,
+    _mirrored_users,
 )
 """Migrations; the step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
 

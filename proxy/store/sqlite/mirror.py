@@ -1,4 +1,4 @@
-"""Mirror of the brokers' ACLs and quotas, as of the last query.
+"""Mirror of the brokers' ACLs and quotas, as of the last query; of ZooKeeper's users as well.
 
 A change through the proxy is in the mirror at once. The answer of a broker to a query before it, or
 soon after, may not have the change yet: recent changes are therefore made to such an answer again.
@@ -7,15 +7,16 @@ a change.
 """
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from time import monotonic
 from typing import Final, NamedTuple
 
 from proxy.acl.model import Acl
 from proxy.quota.model import Quotas
 from proxy.quota.store import Changes
-from proxy.store.interface import Mirror, StoreError, StoreStart
-from proxy.store.sqlite import SqliteStore, acls, quotas
+from proxy.store.interface import CredentialKey, Mirror, StoreError, StoreStart
+from proxy.store.sqlite import SqliteStore, acls, credentials, quotas
+from sasl.credentials import ScramCredential
 
 SETTLES_WITHIN: Final = 1.0
 """Time in seconds after which every broker has a change, as a rule: it is a record that they all
@@ -25,15 +26,25 @@ _NO_MIRROR: Final = (
 )
 
 
+_OTHER_USERS: Final = {
+    True: "has SCRAM users of its own, which those in ZooKeeper would replace: use another file",
+    False: "has a copy of the SCRAM users in ZooKeeper: use another file",
+}
+
+
 class Versions(NamedTuple):
     """Versions of a mirror whose content is one response of the brokers."""
 
     acls: int
     quotas: int
+    users: int
 
 
 class SqliteMirror(SqliteStore):
     """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
+
+    mirrors_users = False
+    """True if the SCRAM users are copies, too."""
 
     def begin(self) -> StoreStart:
         """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
@@ -43,7 +54,13 @@ class SqliteMirror(SqliteStore):
                     "has ACLs or quotas of its own, which those of the brokers would replace: use"
                     " another file, or create them at the brokers and delete them here"
                 )
-            connection.execute("INSERT OR REPLACE INTO mirror (id) VALUES (0)")
+            if _mirrors_users(connection) != self.mirrors_users and _has_rows(
+                connection, "scram_credentials"
+            ):
+                raise StoreError(_OTHER_USERS[self.mirrors_users])
+            connection.execute(
+                "INSERT OR REPLACE INTO mirror (id, users) VALUES (0, ?)", (self.mirrors_users,)
+            )
             # Their times are monotonic seconds, which restart with the machine
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
@@ -60,12 +77,19 @@ class SqliteMirror(SqliteStore):
         return found
 
     def take_over(
-        self, *, asked_at: float, new_acls: Collection[Acl] | None, new_quotas: Quotas | None
+        self,
+        *,
+        asked_at: float,
+        new_acls: Collection[Acl] | None,
+        new_quotas: Quotas | None,
+        new_users: Mapping[CredentialKey, ScramCredential] | None = None,
+        secret: bytes | None = None,
     ) -> Versions | None:
-        """Replace the content by the brokers' answer to a query at `asked_at`, monotonic seconds.
+        """Replace the content by the answer to a query at `asked_at`, monotonic seconds.
 
-        `new_acls` and `new_quotas` are None if they are unchanged. Returns None if the content also
-        has recent changes. Raises StoreError.
+        `new_acls`, `new_quotas`, `new_users` and `secret`, from which salts of users that do not
+        exist are derived, are None if they are unchanged. Returns None if the
+        content also has recent changes. Raises StoreError.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
@@ -75,10 +99,18 @@ class SqliteMirror(SqliteStore):
                 acls.replace(connection, acls.with_recent(connection, new_acls, settled))
             if new_quotas is not None:
                 quotas.replace(connection, quotas.with_recent(connection, new_quotas, settled))
+            if new_users is not None:
+                credentials.replace(connection, new_users)
+            if secret is not None:
+                credentials.replace_secret(connection, secret)
             connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
             if _has_recent(connection):
                 return None
-            return Versions(acls.version(connection), quotas.version(connection))
+            return Versions(
+                acls.version(connection),
+                quotas.version(connection),
+                credentials.version(connection),
+            )
 
     def note_problem(self, problem: str) -> None:
         """Record the reason for which brokers could not be queried, or did not answer."""
@@ -98,6 +130,10 @@ class SqliteMirror(SqliteStore):
 
 def _is_mirror(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM mirror").fetchone() is not None
+
+
+def _mirrors_users(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM mirror WHERE users").fetchone() is not None
 
 
 def _has_its_own(connection: sqlite3.Connection) -> bool:

@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,18 @@ MISTAKES = [
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: ftp://idp/", "upstream.sasl.oauthbearer.token.endpoint.url: must be a file:, http: or https: URL"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: https://idp/", "upstream.sasl.oauthbearer.client.credentials.client.id: is required for OAUTHBEARER"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: file:token\n  sasl.oauthbearer.scope: all", "upstream.sasl.oauthbearer.scope: has no meaning with OAUTHBEARER from a file"),
-    ("sqlite:state", "zookeeper://h:1/", "store.url: must be sqlite:PATH or broker:PATH, got 'zookeeper://h:1/.db'"),
+    ("sqlite:state.db", "zookeeper://u:secret@h:1", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
+    ("sqlite:state.db", "zookeeper:h:1", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
+    ("sqlite:state.db", "zookeeper://h:1,/kafka", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
+    ("sqlite:state.db", "zookeeper://h:99999/kafka", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
+    ("sqlite:state.db", "zookeeper://h:1/a/../b", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
+    ("sqlite:state.db", "sqlite:state.db\n  zookeeper: {set.acl: false}", "store.zookeeper: has no meaning with store.url: sqlite:DIR/state.db"),
+    ("sqlite:state.db", "broker:state.db\n  copy.file: copy.db", "store.copy.file: has no meaning with store.url: broker:DIR/state.db"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {set.acl: true}", "store.zookeeper.set.acl: needs username, or a certificate of the proxy"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {username: proxy}", "store.zookeeper.password: username and password are given together"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {security.protocol: SASL_PLAINTEXT}", "store.zookeeper.username: is required with security.protocol: SASL_PLAINTEXT"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {ssl.truststore.location: ca.pem}", "store.zookeeper.ssl.truststore.location: has no meaning with security.protocol: PLAINTEXT"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {session.timeout.ms: 999}", "store.zookeeper.session.timeout.ms: must be at least 1000, got 999"),
     # words
     ("enforcement: enforce", "enforcement: kill", f"{LISTENER}.reauth.enforcement: must be 'observe', 'probe' or 'enforce', got 'kill'"),
     ("SCRAM-SHA-512", "PLAIN", f"{LISTENER}.sasl.enabled.mechanisms[2]: must be 'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512', got 'PLAIN'"),
@@ -127,7 +139,7 @@ MISTAKES = [
     ("sqlite:state.db", "broker:state.db\n  refresh.ms: 99", "store.refresh.ms: must be at least 100, got 99"),
     ("sqlite:state.db", "broker:state.db\n  refresh.ms: 30001", "store.refresh.ms: must be at most 30000, got 30001"),
     ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
-    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH or broker:PATH, got 'state.db'"),
+    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH, broker:PATH or zookeeper://HOST:PORT[,...][/CHROOT], got 'state.db'"),
 ]
 
 
@@ -179,6 +191,24 @@ def test_the_file_of_the_design_is_read(directory: Path) -> None:
     assert terms(listener, "User:a", "OAUTHBEARER") == (Enforcement.ENFORCE, 3_600_000)
     assert config.authorizer.mode == "off"
     assert config.authorizer.super_users == ("User:admin",)
+
+
+def test_an_ensemble_is_read_as_kafka_reads_it(directory: Path) -> None:
+    """As `zookeeper.connect`, whose port may be left out; the copy is beside the file."""
+    url = "zookeeper://z1,[::1]:2182,z3:2183/a/kafka"
+    store = loaded(directory, changed(("sqlite:state.db", url))).store
+    assert store.url == "zookeeper://z1:2181,[::1]:2182,z3:2183/a/kafka"
+    assert store.path() == directory / "state.db"
+    assert store.in_zookeeper
+    assert store.zookeeper.session_timeout_ms == 18_000
+
+
+def test_an_ensemble_needs_its_extra(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else loads it."""
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    loaded(directory, BASE)
+    with pytest.raises(ConfigError, match=r"pip install 'kafka-reauth-proxy\[zookeeper\]'"):
+        loaded(directory, changed(("sqlite:state.db", "zookeeper://h:1/kafka")))
 
 
 def test_relative_paths_are_relative_to_the_file(

@@ -1,4 +1,3 @@
-import json
 from contextlib import suppress
 
 import pytest
@@ -12,17 +11,10 @@ from proxy.quota.model import (
     QuotaEntity,
     QuotaKey,
     desanitize,
+    format_limit,
     key_of,
     sanitize,
     value_problem,
-)
-from proxy.quota.zookeeper_json import (
-    BadQuotaJson,
-    format_limit,
-    read_notice,
-    read_quotas,
-    write_notice,
-    write_quotas,
 )
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -77,7 +69,6 @@ def test_paths_are_kip_55s(entity: QuotaEntity, path: str) -> None:
 @given(entity=entities)
 def test_every_entity_has_a_path_of_its_own(entity: QuotaEntity) -> None:
     assert QuotaEntity.from_entity_path(entity.entity_path) == entity
-    assert read_notice(write_notice(entity)) == entity
 
 
 @given(path=st.text("uscliente/<default>p%1", max_size=40))
@@ -143,47 +134,6 @@ def test_a_key_belongs_to_a_kind_of_entity() -> None:
     assert key_of(ip, "connection_creation_rate") is QuotaKey.CONNECTION_CREATION_RATE
     assert key_of(ip, "producer_byte_rate") is None
     assert key_of(user, "producer_byte_rate ") is None
-
-
-def test_json_is_kip_55s() -> None:
-    entity = QuotaEntity(user="user1")
-    quotas = {QuotaKey.PRODUCER_BYTE_RATE: 1024.0, QuotaKey.REQUEST_PERCENTAGE: 12.5}
-    text = write_quotas(quotas)
-    assert json.loads(text) == {
-        "version": 1,
-        "config": {"producer_byte_rate": "1024", "request_percentage": "12.5"},
-    }
-    assert read_quotas(entity, text) == quotas
-    assert json.loads(write_notice(QuotaEntity(user="user2", client_id="clientA"))) == {
-        "version": 2,
-        "entity_path": "users/user2/clients/clientA",
-    }
-
-
-def test_a_users_node_may_hold_more_than_quotas() -> None:
-    """SCRAM verifiers stand in the same node; numbers without quotation marks are read too."""
-    text = '{"version":1,"config":{"SCRAM-SHA-256":"salt=…","consumer_byte_rate":2048}}'
-    assert read_quotas(QuotaEntity(user="u"), text) == {QuotaKey.CONSUMER_BYTE_RATE: 2048.0}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "null",
-        "{}",
-        '{"config":3}',
-        '{"config":{"producer_byte_rate":"x"}}',
-        '{"config":{"producer_byte_rate":"-1"}}',
-        '{"config":{"producer_byte_rate":"nan"}}',
-        '{"config":{"producer_byte_rate":[]}}',
-        "[" * 100_000,
-    ],
-)
-def test_what_is_no_quota_json_is_told(text: str) -> None:
-    with pytest.raises(BadQuotaJson):
-        read_quotas(QuotaEntity(user="u"), text)
 
 
 @given(value=st.floats(min_value=1e-9, max_value=1e18))

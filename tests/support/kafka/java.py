@@ -16,6 +16,12 @@ KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
 #: Releases whose command-line tools are not on Maven Central, and whose are taken for them.
 _TOOLS_OF = {"4.4.0": "4.3.1"}
 
+#: The last one with ZooKeeper, whose server is among its jars.
+ZOOKEEPER_VERSION = "3.9.1"
+
+#: One whose tools take `--zookeeper`, as KIP-55 prints them.
+OLD_TOOLS_VERSION = "2.8.2"
+
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _SOURCES = _HERE / "java"
@@ -151,9 +157,12 @@ def run_java(
     extra_class_path: Path | None = None,
     stdin: str | None = None,
     timeout_seconds: float = RUN_SECONDS,
+    release: str = KAFKA_VERSION,
 ) -> Finished:
     """Runs one main class to its end; a program that outlives the deadline is killed."""
-    path = class_path() if extra_class_path is None else f"{extra_class_path}:{class_path()}"
+    path = class_path(release)
+    if extra_class_path is not None:
+        path = f"{extra_class_path}:{path}"
     done = subprocess.run(
         ["java", "-Xmx256m", *FAST_START, *jvm_options, "-cp", path, main_class, *arguments],
         input=stdin,

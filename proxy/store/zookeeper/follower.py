@@ -1,0 +1,212 @@
+"""Follower of ZooKeeper: a process of its own, beside the workers, that updates the mirror.
+
+Rules:
+
+- The mirror is replaced in one transaction by what was read without an error, and stays as it is
+  otherwise.
+- Its age is that of the last read or check that ZooKeeper answered; a check brings the server up to
+  date with the others of its ensemble first.
+- After a lost connection everything is read again.
+- Reading takes at most half a core, unless more is needed to check every half a minute.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from time import monotonic, process_time
+from typing import Final
+
+from proxy import config
+from proxy.acl.model import Acl, AuthorizerMode
+from proxy.child_process.heartbeats import Heartbeat
+from proxy.child_process.lifeline import heed_parent
+from proxy.errors import ProxyError
+from proxy.log_rate_limit import LogRateLimit
+from proxy.quota.model import Quotas
+from proxy.routing.discovery import FIRST_BACKOFF, MAX_BACKOFF
+from proxy.store.interface import CredentialKey, StoreError, StoreStart
+from proxy.store.sqlite.mirror import SqliteMirror, Versions
+from proxy.store.zookeeper import ZookeeperMirror
+from proxy.store.zookeeper.changes import shared_secret
+from proxy.store.zookeeper.client import ZookeeperTree
+from proxy.store.zookeeper.content import Content, Reader
+from proxy.tls.contexts import ProxyTls, Tls
+from proxy.tls.reload import follow as follow_certificates
+from sasl.credentials import ScramCredential
+from sasl.log_text import fit_for_log
+
+log = logging.getLogger(__name__)
+
+MAX_OF_A_CORE: Final = 0.5
+"""Maximum share of a core that is spent on changes that follow each other."""
+MAX_PAUSE: Final = 30.0
+"""Maximum pause in seconds between two reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """State that was last written to the mirror, so that the same is not written again."""
+
+    content: Content
+    acls: frozenset[Acl]
+    quotas: Quotas
+    users: Mapping[CredentialKey, ScramCredential]
+    versions: Versions
+
+
+class Mirroring:
+    """Mirror of a tree that is read again and again."""
+
+    def __init__(self, mirror: SqliteMirror) -> None:
+        self._mirror = mirror
+        self._written: _Written | None = None
+
+    def write(self, content: Content, asked_at: float, secret: bytes | None = None) -> None:
+        """Make the mirror like the content as of `asked_at`. Raises StoreError."""
+        before, mirror = self._written, self._mirror
+        versions = Versions(mirror.acl_version(), mirror.quota_version(), mirror.version())
+        if before is not None and before.versions != versions:
+            before = None  # the file was restored
+        if before is not None and before.content is content:
+            mirror.take_over(asked_at=asked_at, new_acls=None, new_quotas=None, secret=secret)
+            return
+        acls, quotas, users = content.acls(), content.quotas(), content.credentials()
+        new = mirror.take_over(
+            asked_at=asked_at,
+            new_acls=None if before is not None and before.acls == acls else acls,
+            new_quotas=None if before is not None and before.quotas == quotas else quotas,
+            new_users=None if before is not None and before.users == users else users,
+            secret=secret,
+        )
+        self._written = None if new is None else _Written(content, acls, quotas, users, new)
+
+
+class Follower:
+    """Follower of ZooKeeper."""
+
+    def __init__(self, mirror: SqliteMirror, settings: config.Config, tls: Tls | None) -> None:
+        self._mirror = mirror
+        self._mirroring = Mirroring(mirror)
+        self._settings = settings.store
+        self._wants_acls = settings.authorizer.mode is not AuthorizerMode.OFF
+        self._tls = tls
+        self._tree: ZookeeperTree | None = None
+        self._reader: Reader | None = None
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._repeats = LogRateLimit()
+        self._reported: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        failures = 0
+        try:
+            while True:
+                began = process_time()
+                self._changed.clear()
+                is_read = await asyncio.to_thread(self._attempt)
+                spent = process_time() - began
+                rest = min(spent / MAX_OF_A_CORE - spent, MAX_PAUSE)
+                failures = 0 if is_read else failures + 1
+                if is_read:
+                    await asyncio.sleep(rest)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._settings.refresh_ms / 1000):
+                            await self._changed.wait()
+                else:
+                    await asyncio.sleep(min(FIRST_BACKOFF * 2.0 ** min(failures, 10), MAX_BACKOFF))
+        finally:
+            self._disconnect()
+
+    def _attempt(self) -> bool:
+        """Read once; return whether it succeeded."""
+        try:
+            self._read()
+        except ProxyError as error:
+            problem = f"what is in ZooKeeper is not known: {error}"
+            self._warn(problem)
+            with suppress(ProxyError):
+                self._mirror.note_problem(problem)
+        except Exception:  # the mirror stays as it is until the next read
+            log.exception("ZooKeeper could not be read")
+        else:
+            return True
+        if self._tree is not None and self._tree.is_closed:
+            self._disconnect()
+        return False
+
+    def _read(self) -> None:
+        asked_at = monotonic()
+        secret = None
+        if self._tree is None or self._reader is None:
+            tree = self._connected()
+            secret = self._secret(tree)
+            self._tree, self._reader = tree, Reader(tree, wants_acls=self._wants_acls)
+        content = self._reader.read()
+        self._mirroring.write(content, asked_at, secret)
+        self._report(frozenset(content.all_problems()))
+
+    def _connected(self) -> ZookeeperTree:
+        context = None if self._tls is None else self._tls.context
+        tree = ZookeeperTree(self._settings, context, changed=self._wake, lost=self._lost)
+        tree.connect()
+        return tree
+
+    def _secret(self, tree: ZookeeperTree) -> bytes | None:
+        try:
+            return shared_secret(tree)
+        except StoreError as error:
+            self._warn(f"other proxies derive other salts for users that do not exist: {error}")
+            return None
+
+    def _disconnect(self) -> None:
+        tree, self._tree, self._reader = self._tree, None, None
+        if tree is not None:
+            tree.close()
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def _lost(self) -> None:
+        if (reader := self._reader) is not None:
+            reader.forget()
+        self._wake()
+
+    def _report(self, problems: frozenset[str]) -> None:
+        if new := sorted(problems - self._reported):
+            self._warn(
+                f"{len(problems)} nodes or values in ZooKeeper are left out, such as {new[0]}"
+            )
+        self._reported = problems
+
+    def _warn(self, problem: str) -> None:
+        text = fit_for_log(problem, ())
+        if (line := self._repeats.line(text, text, monotonic())) is not None:
+            log.warning("%s", line)
+
+
+def run(
+    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
+) -> int:
+    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0."""
+    asyncio.run(_follow(settings, tls, start, lifeline, heartbeat))
+    return 0
+
+
+async def _follow(
+    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
+) -> None:
+    """Run the follower. Raises any error of its tasks: the parent then starts another process."""
+    stopping = asyncio.Event()
+    heed_parent(stopping, lifeline, heartbeat)
+    with closing(ZookeeperMirror(settings.store.path(), start)) as mirror:
+        work = [Follower(mirror, settings, tls).run()]
+        if tls is not None:
+            work.append(follow_certificates(ProxyTls(listeners={}, zookeeper=tls)))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+            await stopping.wait()
+            for task in tasks:
+                task.cancel()
