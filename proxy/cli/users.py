@@ -187,13 +187,49 @@ def export(
         added = users.credential_snapshot().credentials
         if not added:
             raise fail("there are no users", Exit.REFUSED)
-        present = file.credential_snapshot().credentials if users_file.exists() else {}
+        present = file.credential_snapshot().credentials
         differing = sorted({key[0] for key in added.keys() & present if added[key] != present[key]})
         if differing:
             names = ", ".join(differing[:_MAX_NAMED])
             raise fail(f"{users_file}: has other verifiers of {names}", Exit.REFUSED)
         file.alter_credentials(upsert=added)
     say(f"{len(added)} verifiers are in {printable(str(users_file))}")
+
+
+@app.command(name="import")
+@takes_groups
+def import_users(
+    *,
+    from_kraft: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The log.dirs or metadata.log.dir of a KRaft node, or a snapshot of its metadata.",
+        ),
+    ],
+    place: UsersPlace,
+    acls: Annotated[bool, typer.Option("--acls", help="Import ACLs as well.")] = False,
+    quotas: Annotated[bool, typer.Option("--quotas", help="Import quotas as well.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove what is not in the cluster.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take over a KRaft cluster's users, so that nobody needs another password.
+
+    May be repeated: only what is new or has changed is written.
+    """
+    if place.users_file is not None and (acls or quotas):
+        raise typer.BadParameter("--users-file has neither ACLs nor quotas: give --config")
+    from proxy.cli import kraft
+
+    with explained():
+        metadata = kraft.read_metadata(from_kraft)
+    with place.opened(to_change=True) as users:
+        rows = [kraft.import_users(metadata, users, remove=remove)]
+    if acls or quotas:
+        rows += kraft.import_rest(metadata, place.config, acls=acls, quotas=quotas, remove=remove)
+    kraft.print_summary(metadata, rows, output, is_removed=remove)
 
 
 @contextmanager

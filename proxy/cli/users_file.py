@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from proxy.store import CredentialKey, StoreError
+from proxy.store import CredentialKey, CredentialSnapshot, StoreError
 from proxy.store.users_file import Users, UsersFile
 from sasl.credentials import ScramCredential
 
@@ -20,6 +20,12 @@ class EditedUsers(UsersFile):
         """`secret` is the secret of the file if it must be created; None for a random one."""
         super().__init__(path.resolve())  # replace the file that a link names, not the link
         self._new = Users.empty() if secret is None else Users(secret=secret, credentials={})
+
+    def credential_snapshot(self) -> CredentialSnapshot:
+        """Return every credential; none if there is no file yet."""
+        if not self._path.exists():
+            return CredentialSnapshot(version=0, credentials={})
+        return super().credential_snapshot()
 
     def alter_credentials(
         self,

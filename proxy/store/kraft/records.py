@@ -1,0 +1,256 @@
+"""Metadata records with users, ACLs and quotas, and what they add up to.
+
+Records of other types are skipped. A version that is not known of one that is read stops the
+reading: what it adds might be what matters.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.acl.validation import acl_refusal
+from proxy.errors import ProxyError
+from proxy.quota.model import (
+    DEFAULT,
+    BadEntity,
+    Default,
+    EntityType,
+    QuotaEntity,
+    QuotaKey,
+    key_of,
+    value_problem,
+)
+from proxy.store.interface import CredentialKey
+from proxy.wire.primitives import (
+    Malformed,
+    array_length,
+    int8,
+    int32,
+    nullable_string,
+    skip_tags,
+    string,
+    uvarint,
+)
+from sasl.credentials import ScramCredential, ScramMechanism
+
+_FRAME_VERSION: Final = 1
+_FLOAT64: Final = struct.Struct(">d")
+_UUID_BYTES: Final = 16
+
+_Entity = tuple[tuple[str, str | None], ...]
+
+
+class _Type(IntEnum):
+    """Types of records that are read; all are at version 0 up to Kafka 4.4."""
+
+    UserScramCredentialRecord = 11
+    ClientQuotaRecord = 14
+    AccessControlEntryRecord = 18
+    RemoveAccessControlEntryRecord = 19
+    RemoveUserScramCredentialRecord = 22
+    BeginTransactionRecord = 23
+    EndTransactionRecord = 24
+    AbortTransactionRecord = 25
+
+
+_TYPES: Final = {one.value: one for one in _Type}
+
+
+class UnknownRecord(ProxyError):
+    """A later Kafka wrote the record."""
+
+
+@dataclass(slots=True)
+class Metadata:
+    """Users, ACLs and quotas of a cluster."""
+
+    credentials: dict[CredentialKey, ScramCredential] = field(default_factory=dict)
+    left_out: int = 0
+    """Number of users, ACLs and quotas that this version does not know, or that are invalid; known
+    after `end`."""
+    _acls: dict[bytes, Acl | None] = field(default_factory=dict)
+    _quotas: dict[_Entity, dict[str, float]] = field(default_factory=dict)
+    _bad_users: set[tuple[str, int]] = field(default_factory=set)
+    _transaction: list[tuple[_Type, bytes]] | None = None
+    """Records of the transaction that was begun; None if there is none."""
+
+    def apply(self, record: bytes) -> None:
+        """Apply a record to what is known. Raises Malformed and UnknownRecord."""
+        frame, position = uvarint(record, 0)
+        if frame != _FRAME_VERSION:
+            raise UnknownRecord(
+                f"a record in a frame of version {frame} is unknown to this program"
+            )
+        kind, position = uvarint(record, position)
+        version, position = uvarint(record, position)
+        if (known := _TYPES.get(kind)) is None:
+            return
+        if version != 0:
+            raise UnknownRecord(
+                f"{known.name} of version {version} is unknown to this program: use a later one"
+            )
+        body = record[position:]
+        match known:
+            case _Type.BeginTransactionRecord:
+                self._transaction = []
+            case _Type.EndTransactionRecord:
+                done, self._transaction = self._transaction or [], None
+                for one in done:
+                    self._do(*one)
+            case _Type.AbortTransactionRecord:
+                self._transaction = None
+            case _ if self._transaction is not None:
+                self._transaction.append((known, body))
+            case _:
+                self._do(known, body)
+
+    def end(self) -> None:
+        """Drop a transaction that has not ended, and count what is left out."""
+        self._transaction = None
+        known = self.quotas()
+        quotas = sum(map(len, self._quotas.values())) - sum(map(len, known.values()))
+        acls = sum(one is None for one in self._acls.values())
+        self.left_out = len(self._bad_users) + acls + quotas
+
+    def acls(self) -> frozenset[Acl]:
+        """Return the ACLs."""
+        return frozenset(one for one in self._acls.values() if one is not None)
+
+    def quotas(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
+        """Return the quotas."""
+        found: dict[QuotaEntity, dict[QuotaKey, float]] = {}
+        for parts, values in self._quotas.items():
+            if (entity := _entity(parts)) is None:
+                continue
+            for name, value in values.items():
+                key = key_of(entity, name)
+                if key is not None and value_problem(key, value) is None:
+                    found.setdefault(entity, {})[key] = value
+        return found
+
+    def _do(self, kind: _Type, body: bytes) -> None:
+        if skip_tags(body, self._read(kind, body)) != len(body):
+            raise Malformed("a record of another size than it says")
+
+    def _read(self, kind: _Type, body: bytes) -> int:
+        """Apply a record; return the position of its tagged fields."""
+        match kind:
+            case _Type.UserScramCredentialRecord:
+                return self._scram(body)
+            case _Type.RemoveUserScramCredentialRecord:
+                return self._remove_scram(body)
+            case _Type.AccessControlEntryRecord:
+                return self._acl(body)
+            case _Type.RemoveAccessControlEntryRecord:
+                return self._remove_acl(body)
+            case _:
+                return self._quota(body)
+
+    def _scram(self, body: bytes) -> int:
+        user, position = string(body, 0, True)
+        code, position = int8(body, position)
+        salt, position = _bytes(body, position)
+        stored_key, position = _bytes(body, position)
+        server_key, position = _bytes(body, position)
+        iterations, position = int32(body, position)
+        self._forget(user, code)
+        mechanism = ScramMechanism.from_code(code)
+        try:
+            if mechanism is None or len(stored_key) != mechanism.key_bytes or not user:
+                raise ValueError(code)
+            self.credentials[user, mechanism] = ScramCredential(
+                salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
+            )
+        except ValueError:
+            self._bad_users.add((user, code))
+        return position
+
+    def _remove_scram(self, body: bytes) -> int:
+        user, position = string(body, 0, True)
+        code, position = int8(body, position)
+        self._forget(user, code)
+        return position
+
+    def _forget(self, user: str, code: int) -> None:
+        self._bad_users.discard((user, code))
+        if (mechanism := ScramMechanism.from_code(code)) is not None:
+            self.credentials.pop((user, mechanism), None)
+
+    def _acl(self, body: bytes) -> int:
+        uuid, position = _uuid(body, 0)
+        resource_type, position = int8(body, position)
+        name, position = string(body, position, True)
+        pattern_type, position = int8(body, position)
+        principal, position = string(body, position, True)
+        host, position = string(body, position, True)
+        operation, position = int8(body, position)
+        permission, position = int8(body, position)
+        acl: Acl | None
+        try:
+            acl = Acl(
+                ResourceType(resource_type),
+                PatternType(pattern_type),
+                name,
+                principal,
+                host,
+                Operation(operation),
+                Permission(permission),
+            )
+        except ValueError:
+            acl = None
+        self._acls[uuid] = None if acl is None or acl_refusal(acl) is not None else acl
+        return position
+
+    def _remove_acl(self, body: bytes) -> int:
+        uuid, position = _uuid(body, 0)
+        self._acls.pop(uuid, None)
+        return position
+
+    def _quota(self, body: bytes) -> int:
+        count, position = array_length(body, 0, True)
+        parts = []
+        for _ in range(count):
+            kind, position = string(body, position, True)
+            name, position = nullable_string(body, position, True)
+            position = skip_tags(body, position)
+            parts.append((kind, name))
+        key, position = string(body, position, True)
+        if position + _FLOAT64.size > len(body):
+            raise Malformed("ends inside a float64")
+        (value,) = _FLOAT64.unpack_from(body, position)
+        removed, position = int8(body, position + _FLOAT64.size)
+        values = self._quotas.setdefault(tuple(sorted(parts, key=str)), {})
+        if removed:
+            values.pop(key, None)
+        else:
+            values[key] = value
+        return position
+
+
+def _entity(parts: _Entity) -> QuotaEntity | None:
+    """Return an entity; None if it is unknown to this version."""
+    names: dict[EntityType, str | Default] = {}
+    try:
+        for kind, name in parts:
+            names[EntityType(kind)] = DEFAULT if name is None else name
+        return QuotaEntity.of(names)
+    except (ValueError, BadEntity):
+        return None
+
+
+def _bytes(body: bytes, position: int) -> tuple[bytes, int]:
+    """Read COMPACT_BYTES."""
+    size, position = uvarint(body, position)
+    end = position + size - 1
+    if size < 1 or end > len(body):
+        raise Malformed("ends inside bytes")
+    return body[position:end], end
+
+
+def _uuid(body: bytes, position: int) -> tuple[bytes, int]:
+    end = position + _UUID_BYTES
+    if end > len(body):
+        raise Malformed("ends inside a uuid")
+    return body[position:end], end

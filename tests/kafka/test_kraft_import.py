@@ -1,0 +1,138 @@
+"""The users of a KRaft cluster, taken over with their passwords."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from proxy.admin import AdminClient, AuthenticationFailed, KafkaError, Scram
+from proxy.quota.model import QuotaEntity
+from proxy.store.kraft import LOG_DIRECTORY, read_metadata
+from tests.support.kafka import java
+from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES
+from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
+from tests.support.kafka.scram_client import salted_password
+from tests.support.kafka.wire_client import Address
+from tests.support.proxy_process import ProxyProcess, sidecar_config
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+USERS = 1_000
+AT_ONCE = 100
+SNAPSHOTS = {
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "metadata.log.max.snapshot.interval.ms": "2000",
+}
+"""So that snapshots are made while users are."""
+_ALTER_SCRAM = 51
+PASSWORD_OF_TOOL = "s3cret"
+
+
+def add_users(cluster: KafkaCluster, first: int, last: int, prefix: str = "pw") -> None:
+    """As kafka-configs does it, in requests of many users."""
+    for at in range(first, last, AT_ONCE):
+        cluster.ask(
+            _ALTER_SCRAM,
+            0,
+            deletions=[],
+            upsertions=[
+                {
+                    "name": f"user-{number}",
+                    "mechanism": 1,
+                    "iterations": 4_096,
+                    "salt": (salt := f"salt-of-{number}".encode()),
+                    "salted_password": salted_password(
+                        "SCRAM-SHA-256", f"{prefix}-{number}", salt, 4_096
+                    ),
+                }
+                for number in range(at, min(at + AT_ONCE, last))
+            ],
+        )
+
+
+async def who_logs_in(address: Address, passwords: dict[str, str]) -> set[str]:
+    """Those users whose password is accepted."""
+    gate = asyncio.Semaphore(8)
+
+    async def may(name: str, password: str) -> bool:
+        try:
+            async with (
+                gate,
+                AdminClient(str(address), login=Scram(username=name, password=password)) as admin,
+            ):
+                await admin.describe_acls()
+        except AuthenticationFailed:
+            return False
+        except KafkaError:  # logged in; there is no authorizer
+            return True
+        return True
+
+    found = await asyncio.gather(*(may(*one) for one in passwords.items()))
+    return {name for name, has in zip(passwords, found, strict=True) if has}
+
+
+def test_a_thousand_users_keep_their_passwords(
+    start_cluster: StartCluster, jwks: Path, tmp_path: Path
+) -> None:
+    """From the disk of a node that is not the leader, while the cluster runs."""
+    cluster = start_cluster(nodes=3, properties={**SNAPSHOTS, **AUTHORIZER_PROPERTIES})
+    add_users(cluster, 0, USERS // 2)
+    add_users(cluster, 0, 2, prefix="newer")
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        added = f"{mechanism}=[iterations=4096,password={PASSWORD_OF_TOOL}]"
+        done = java.run_tool(
+            "kafka-configs",
+            [
+                *("--bootstrap-server", cluster.bootstrap(), "--alter"),
+                *("--add-config", f"{added}", "--entity-type", "users"),
+                *("--entity-name", "by the tool"),
+            ],
+        )
+        assert done.exit_status == 0, done.stdout + done.stderr
+    places = [cluster._nodes[number].directory / "data" for number in cluster.node_ids]
+
+    def has_snapshot(place: Path) -> bool:
+        names = (one.name for one in (place / LOG_DIRECTORY).glob("*.checkpoint"))
+        return any(name[:20].isdigit() and int(name[:20]) > 100 for name in names)
+
+    wait_until(lambda: all(map(has_snapshot, places)), what="no snapshots")
+    add_users(cluster, USERS // 2, USERS)
+    acl = ["--add", "--allow-principal", "User:a", "--operation", "Read", "--topic", "t"]
+    done = java.run_tool("kafka-acls", ["--bootstrap-server", cluster.bootstrap(), *acl])
+    assert done.exit_status == 0, done.stdout + done.stderr
+
+    async def limit() -> None:
+        async with AdminClient(cluster.bootstrap()) as admin:
+            changes = {QuotaEntity(user="user-1"): {"producer_byte_rate": 1_024.0}}
+            (await admin.alter_client_quotas(changes)).all()
+
+    asyncio.run(limit())
+    for place in places:
+        wait_until(
+            lambda p=place: len(read_metadata(p).quotas()) == 1,  # type: ignore[misc]
+            what=f"{place} is behind",
+        )
+
+    config = sidecar_config(cluster.bootstrap().split(",")[0], jwks, listeners={"LONG": 3_600_000})
+    proxy = ProxyProcess(config, tmp_path)
+    options = ("--from-kraft", str(places[-1]), "--acls", "--quotas", "--output", "json")
+    told = {one["kind"]: one for one in json.loads(proxy.command("users", "import", *options))}
+    assert told["verifiers"]["new"] == USERS + 2
+    assert told["ACLs"]["new"] == told["quotas"]["new"] == 1
+    told = {one["kind"]: one for one in json.loads(proxy.command("users", "import", *options))}
+    assert told["verifiers"] == {
+        "kind": "verifiers",
+        "new": 0,
+        "changed": 0,
+        "same": USERS + 2,
+        "gone": 0,
+    }
+    passwords = {f"user-{number}": f"pw-{number}" for number in range(USERS)}
+    passwords |= {f"user-{number}": f"newer-{number}" for number in range(2)}
+    passwords["by the tool"] = PASSWORD_OF_TOOL
+    with proxy:
+        address = proxy.addresses()["LONG"]
+        assert asyncio.run(who_logs_in(address, passwords)) == passwords.keys()
+        wrong = {"user-0": "pw-0", "user-5": "pw-6", "nobody": "pw-0"}
+        assert not asyncio.run(who_logs_in(address, wrong))
