@@ -16,10 +16,10 @@ from aiohttp import web
 from proxy.errors import ProxyError
 from proxy.file_signature import signature_of
 from proxy.kubernetes.admission import NotAReviewError, answer
+from proxy.kubernetes.http_server import start_http
 from proxy.kubernetes.own_certificate import OwnCertificate
 from proxy.kubernetes.template import Template
 from proxy.net.sockets import listen
-from proxy.ops.http import start_http
 
 log = logging.getLogger(__name__)
 

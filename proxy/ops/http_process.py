@@ -8,7 +8,7 @@ from proxy import __version__
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.child_process.lifeline import heed_parent
 from proxy.ops.admin_socket import AdminSocket
-from proxy.ops.http import make_app, start_http
+from proxy.ops.http import make_pages, start_http
 from proxy.ops.status.service import StatusPage
 from proxy.ops.status.snapshot import About
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
@@ -58,8 +58,8 @@ def run(
         )
         operators = None if admin is None else await AdminSocket(pool, store).serve(admin)
         about = About(version=__version__, host=socket.gethostname())
-        app = make_app(pool.snapshots, pool.readiness, health.hung, StatusPage(pool, about))
-        server = None if http is None else await start_http(app, http)
+        pages = make_pages(pool.snapshots, pool.readiness, health.hung, StatusPage(pool, about))
+        server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()
         if operators is not None:

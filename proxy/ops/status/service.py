@@ -9,9 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from aiohttp import web
-
 from proxy.errors import ProxyError
+from proxy.ops.http_server import BadRequestError, Request, Response
 from proxy.ops.status.json_document import DEFAULT_LIMIT, MAX_LIMIT, document
 from proxy.ops.status.page import POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
@@ -76,7 +75,7 @@ class StatusPage:
         self._whole: str | None = None
         """The page of all sessions, rendered once for each overview; None: not rendered yet."""
 
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: Request) -> Response:
         """Serve `/`."""
         selector = _selector(request)
         overview = await self._latest()
@@ -86,16 +85,18 @@ class StatusPage:
             self._whole = render(overview, selector, self._about)
         return self._html(self._whole)
 
-    async def sessions(self, request: web.Request) -> web.Response:
+    async def sessions(self, request: Request) -> Response:
         """Serve `/sessions.json`."""
         limit = _limit(request)
         selector = _selector(request, "limit")
         overview = (await self._latest()).of(selector)
         answer = document(overview, selector, self._about, limit)
-        return web.json_response(answer, headers=_HEADERS)
+        return Response.json(answer, headers=_HEADERS)
 
-    def _html(self, page: str) -> web.Response:
-        return web.Response(text=page, content_type="text/html", headers=_HEADERS)
+    def _html(self, page: str) -> Response:
+        return Response(
+            body=page.encode(), content_type="text/html; charset=utf-8", headers=_HEADERS
+        )
 
     async def _latest(self) -> Overview:
         async with self._round:
@@ -107,19 +108,19 @@ class StatusPage:
             return self._overview
 
 
-def _selector(request: web.Request, *others: str) -> Selector:
+def _selector(request: Request, *others: str) -> Selector:
     """Return the selector of a request; a form sends an empty value for an empty field."""
-    query = request.query
-    if query.keys() - _KEYS.keys() - set(others) or len(query) != len(set(query)):
+    query = dict(request.query)
+    if query.keys() - _KEYS.keys() - set(others) or len(request.query) != len(query):
         known = ", ".join((*_KEYS, *others))
-        raise web.HTTPBadRequest(text=f"a query is made of {known}, each at most once\n")
+        raise BadRequestError(f"a query is made of {known}, each at most once")
     return Selector(**{part: query[key] for key, part in _KEYS.items() if query.get(key)})
 
 
-def _limit(request: web.Request) -> int:
-    given = request.query.get("limit", str(DEFAULT_LIMIT))
+def _limit(request: Request) -> int:
+    given = dict(request.query).get("limit", str(DEFAULT_LIMIT))
     if not (
         given.isascii() and given.isdigit() and len(given) <= 4 and 1 <= int(given) <= MAX_LIMIT
     ):
-        raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {MAX_LIMIT}\n")
+        raise BadRequestError(f"limit must be a number from 1 to {MAX_LIMIT}")
     return int(given)

@@ -16,9 +16,9 @@ import pytest
 
 from proxy.kubernetes import server
 from proxy.kubernetes.certificates import LIFETIME, RENEW_BEFORE, Certificate, make
+from proxy.kubernetes.http_server import start_http
 from proxy.kubernetes.template import Images, load
 from proxy.net.sockets import listen
-from proxy.ops.http import start_http
 from tests.support.kubernetes import shapes
 from tests.support.processes import free_ports, until
 from tests.support.proxy_process import eventually

@@ -2,28 +2,34 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 
-from proxy.ops.http import make_app
+from proxy.net.sockets import listen
+from proxy.ops.http import make_pages, start_http
 from proxy.ops.status.service import StatusPage
 from proxy.ops.worker_queries import ControlError
 from tests.support.status import ABOUT, Workers
 
-Client = TestClient[object, object]  # type: ignore[type-var]
 
-
-def with_client(test: Callable[[Client], Awaitable[None]], workers: Workers | None = None) -> None:
+def with_client(
+    test: Callable[[ClientSession], Awaitable[None]], workers: Workers | None = None
+) -> None:
     async def run() -> None:
         served = workers or Workers()
-        app = make_app(served.snapshots, served.readiness, served.hung, StatusPage(served, ABOUT))
-        async with TestClient(TestServer(app)) as client:
-            await test(client)  # type: ignore[arg-type]
+        pages = make_pages(
+            served.snapshots, served.readiness, served.hung, StatusPage(served, ABOUT)
+        )
+        listening = listen("127.0.0.1", 0)
+        server = await start_http(pages, listening)
+        async with ClientSession(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            await test(client)
+        await server.close()
 
     asyncio.run(run())
 
 
 def test_metrics_of_all_workers() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         response = await client.get("/metrics")
         body = await response.text()
         assert response.status == 200
@@ -35,7 +41,7 @@ def test_metrics_of_all_workers() -> None:
 
 
 def test_openmetrics_is_negotiated() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
         response = await client.get("/metrics", headers={"Accept": accept})
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -48,7 +54,7 @@ def test_a_silent_worker_shows() -> None:
     workers = Workers()
     workers.written[1] = None
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         body = await (await client.get("/metrics")).text()
         assert 'kafka_reauth_proxy_worker_up{worker="1"} 0.0' in body
         assert "kafka_reauth_proxy_events_written_total 5.0" in body
@@ -60,7 +66,7 @@ def test_many_scrapes_at_once_ask_the_workers_once() -> None:
     """The scrape port must be no lever to slow the data path."""
     workers = Workers()
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         responses = await asyncio.gather(*(client.get("/metrics") for _ in range(20)))
         assert {response.status for response in responses} == {200}
 
@@ -81,7 +87,7 @@ def test_ready_only_if_every_worker_is(reasons: dict[int, list[str]], status: in
     workers = Workers()
     workers.reasons = reasons
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         response = await client.get("/readyz")
         body = await response.json()
         assert response.status == status
@@ -96,7 +102,7 @@ def test_alive_whatever_the_workers_do() -> None:
     workers = Workers()
     workers.reasons = {0: ["no broker"]}
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         response = await client.get("/healthz")
         assert (response.status, await response.text()) == (200, "ok\n")
 
@@ -107,7 +113,7 @@ def test_a_process_that_does_not_go_on_is_no_health() -> None:
     workers = Workers()
     workers.hanging = ["the parent", "worker 1"]
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         response = await client.get("/healthz")
         reported = (503, "does not go on: the parent, worker 1\n")
         assert (response.status, await response.text()) == reported
@@ -116,7 +122,7 @@ def test_a_process_that_does_not_go_on_is_no_health() -> None:
 
 
 def test_nothing_else_is_served() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         for path in (
             "/index.html",
             "/metrics/",
@@ -134,7 +140,7 @@ def test_nothing_else_is_served() -> None:
 
 
 def test_the_status_page() -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         answer = await client.get("/")
         page = await answer.text()
         assert (answer.status, answer.content_type) == (200, "text/html")
@@ -160,7 +166,7 @@ def test_the_status_page() -> None:
     ],
 )
 def test_sessions_as_json(query: str, found: int) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         answer = await client.get(f"/sessions.json{query}")
         body = await answer.json()
         assert answer.status == 200
@@ -175,7 +181,7 @@ def test_sessions_as_json(query: str, found: int) -> None:
 def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
     """A misspelt key would show everybody."""
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         answer = await client.get(path)
         assert (answer.status, answer.content_type) == (400, "text/plain")
 
@@ -184,7 +190,7 @@ def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "\N{SUPERSCRIPT TWO}", ""])
 def test_a_limit_is_a_number_within_bounds(limit: str) -> None:
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         assert (await client.get("/sessions.json", params={"limit": limit})).status == 400
 
     with_client(test)
@@ -194,7 +200,7 @@ def test_a_worker_that_does_not_tell_of_its_sessions_is_not_ready() -> None:
     workers = Workers()
     workers.open[1] = ControlError("worker 1 does not answer")
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         body = await (await client.get("/sessions.json")).json()
         assert body["ready"] is False
         assert body["workers"][1]["reasons"] == ["worker 1 does not answer"]
@@ -207,7 +213,7 @@ def test_many_looks_at_once_ask_the_workers_once() -> None:
     """Whatever they look for."""
     workers = Workers()
 
-    async def test(client: Client) -> None:
+    async def test(client: ClientSession) -> None:
         paths = ["/", "/?principal=User:bob", "/sessions.json", "/?client-id=x"] * 5
         answers = await asyncio.gather(*(client.get(path) for path in paths))
         assert {answer.status for answer in answers} == {200}

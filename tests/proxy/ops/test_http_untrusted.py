@@ -11,13 +11,8 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.net.sockets import listen
-from proxy.ops.http import (
-    CLOSE_SECONDS,
-    MAX_HEADER_BYTES,
-    make_app,
-    names_no_other_host,
-    start_http,
-)
+from proxy.ops.http import make_pages, names_no_other_host, start_http
+from proxy.ops.http_server import CLOSE_SECONDS, MAX_HEAD_BYTES
 from proxy.ops.status.service import StatusPage
 from tests.support.status import ABOUT, Workers
 
@@ -26,10 +21,12 @@ from tests.support.status import ABOUT, Workers
 async def served(address: str = "127.0.0.1", **settings: Any) -> AsyncIterator[int]:
     """The port of a server as the proxy starts it."""
     workers = Workers()
-    app = make_app(workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT))
+    pages = make_pages(
+        workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT)
+    )
     listening = listen(address, 0)
     port: int = listening.getsockname()[1]
-    server = await start_http(app, listening, **settings)
+    server = await start_http(pages, listening, **settings)
     try:
         yield port
     finally:
@@ -155,7 +152,7 @@ def test_others_are_answered_as_ever(address: str, path: str, host: str) -> None
 def test_oversize_headers_are_refused() -> None:
     async def run() -> None:
         async with served() as port, ClientSession(f"http://127.0.0.1:{port}") as session:
-            response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEADER_BYTES)})
+            response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEAD_BYTES)})
             assert response.status == 400
             response = await session.get("/healthz")
             assert response.status == 200
@@ -168,7 +165,7 @@ def test_oversize_headers_are_refused() -> None:
     "sent",
     [
         b"GET / HTTP/1.1\r\nHost: x\0y\r\n\r\n",
-        b"GET /" + b"a" * 2 * MAX_HEADER_BYTES + b" HTTP/1.1\r\n\r\n",
+        b"GET /" + b"a" * 2 * MAX_HEAD_BYTES + b" HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\xff\xff",
         b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01\x02\x00\r\n\r\n",
         b"\xff" * 100 + b"\r\n\r\n",
@@ -183,6 +180,7 @@ def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFi
         async with served() as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
+            writer.write_eof()
             assert b" 400 " in await reader.read()
             await close(writer)
 
@@ -203,6 +201,19 @@ def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
                 assert (await session.get("/healthz")).status == 200
                 lost = [reader.read() for reader, _ in held[:16]]
                 await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
+            for _, writer in held:
+                await close(writer)
+
+    asyncio.run(run())
+
+
+def test_fewer_connections_than_may_be_are_kept() -> None:
+    async def run() -> None:
+        async with served(max_connections=4) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+            for reader, writer in held:
+                writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert b" 200 OK\r\n" in await reader.readuntil(b"\r\n\r\n")
             for _, writer in held:
                 await close(writer)
 

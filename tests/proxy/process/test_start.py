@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -41,8 +42,9 @@ NOT_WAITED_FOR = {
     "proxy.worker.quota_cluster": "of a quota callback that wants the cluster",
 }
 
-VALIDATION, WORKER = 1, 2
-"""The first forks: of the child that validates the configuration, and of the worker."""
+VALIDATION, WORKER, HTTP = 1, 2, 3
+"""The first forks: of the child that validates the configuration, of the worker, of the HTTP
+process."""
 
 UNTIL_THE_FORK = f"""
 import os, sys
@@ -64,7 +66,7 @@ from proxy.__main__ import main
 main()
 """
 
-AFTER_THE_FORK = f"""
+AFTER_THE_FORK = """
 import os, sys
 
 parent, forks = os.getpid(), 0
@@ -73,8 +75,8 @@ def heard(event, arguments):
     global forks
     if event == "os.fork":
         forks += 1
-    elif event == "import" and forks == {WORKER} and os.getpid() != parent:
-        os.write(2, f"worker 0 imports {{arguments[0]}}\\n".encode())
+    elif event == "import" and forks == FORK and os.getpid() != parent:
+        os.write(2, f"imports {arguments[0]}\\n".encode())
 
 sys.addaudithook(heard)
 from proxy.__main__ import main
@@ -142,15 +144,31 @@ def test_no_start_waits_for_what_it_does_not_need(config: Path) -> None:
     assert len([name for name in loaded if name.startswith("kio.schema")]) < 20
 
 
-def test_workers_share_what_is_loaded(config: Path) -> None:
-    """A worker that imports keeps its clients waiting, and pages of memory for itself."""
-    with started(AFTER_THE_FORK, config) as process:
+def imported_after(fork: int, config: Path, http: int | None = None) -> set[str]:
+    """What a child imports that is not of the standard library; `http` is a port to ask at."""
+    program = AFTER_THE_FORK.replace("FORK", str(fork))
+    with started(program, config) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
+        if http is not None:
+            for path in ("metrics", "sessions.json", ""):
+                urlopen(f"http://127.0.0.1:{http}/{path}", timeout=DEADLINE_SECONDS).close()
         os.kill(process.pid, signal.SIGTERM)
         _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert "accepting" in line, errors
-    marker = "worker 0 imports "
+    marker = "imports "
     imported = [one.removeprefix(marker) for one in errors.splitlines() if one.startswith(marker)]
-    names = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert names == set()
+    return {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+def test_workers_share_what_is_loaded(config: Path) -> None:
+    """A worker that imports keeps its clients waiting, and pages of memory for itself."""
+    assert imported_after(WORKER, config) == set()
+
+
+def test_the_http_process_loads_little_for_itself(tmp_path: Path) -> None:
+    """aiohttp, which serves HTTP as well, took more memory than the rest of the process."""
+    config = settings(tmp_path, everything=True)
+    http = int(json.loads(config.read_text())["http"]["address"].rpartition(":")[2])
+    loaded = {name.partition(".")[0] for name in imported_after(HTTP, config, http)}
+    assert loaded - {"snappy"} == {"metrics", "prometheus_client", "proxy"}
