@@ -100,7 +100,7 @@ class Grant:
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """Lifetime that is enforced or probed, in milliseconds; 0 if there is none."""
+        """Lifetime of the session, in milliseconds; 0 if there is none."""
         self.announced_lifetime_ms: Final = announced_lifetime_ms
         """Lifetime that was announced to the client, in milliseconds; 0 if there is none, or none
         can be announced."""

@@ -46,7 +46,8 @@ class EventKind(StrEnum):
     FAILED = "failed"
     """An authentication failed; a re-authentication did if `authentications` is above 0."""
     EXPIRED_KILLED = "expired-killed"
-    """`enforce`: the connection was used past its session's end and is closed (KIP-368)."""
+    """The connection was used past its session's end and is closed: in `enforce` (KIP-368), or past
+    the end of its token in any mode (KAFKA-13848)."""
     WOULD_BE_KILLED = "would-be-killed"
     """`probe`: the connection was used past its session's end; once for each session."""
     NO_REAUTH = "no-reauth"
@@ -110,7 +111,7 @@ class AuthInterval:
     number: int = _column("Number of the authentication that began it; the login is 1.")
     authenticated_ms: int = _column("When it began, epoch ms.")
     session_lifetime_ms: int = _column(
-        "The lifetime that the proxy held this session to; 0: none (`observe`, or not set)."
+        """The lifetime of this session; 0: none (not set, or a password in `observe`)."""
     )
     announced_lifetime_ms: int = _column(
         "The lifetime announced to the client; 0: none, or it could not be announced."
@@ -175,8 +176,8 @@ class SessionEvent:
         `authenticated`. Null: none yet."""
     )
     session_lifetime_ms: int | None = _optional(
-        """The lifetime that the proxy holds the session to; 0: none. On `reauthenticated` that
-        of the new session. Null: not authenticated."""
+        """The lifetime of the session; 0: none. On `reauthenticated` that of the new session.
+        Null: not authenticated."""
     )
     announced_lifetime_ms: int | None = _optional(
         """The session_lifetime_ms announced to the client; 0: none, or, with SaslAuthenticate

@@ -86,8 +86,8 @@ REAUTHENTICATION_LATENCY = Metric(
 EXPIRED_CONNECTIONS_KILLED = Metric(
     name=f"{PREFIX}expired_connections_killed_total",
     type=MetricType.COUNTER,
-    help="Connections closed because they were used past the end of their session (`enforce`);"
-    " idle ones stay open and are not counted.",
+    help="Connections closed because they were used past the end of their session (`enforce`), or"
+    " of their token; idle ones stay open and are not counted.",
     labels=SESSION_LABELS,
     kip=(
         KipMetric(

@@ -439,6 +439,7 @@ class RelayedSession:
         stays = self._channel is Channel.SIDE and not self.moves
         self._broker_lifetime_ms = 0 if stays else grant.broker_ms
         self._asked = self._reader = self._unconfirmed = None
+        deadline = grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None
         self.state = Authenticated(
             principal=grant.principal,
             mechanism=state.mechanism,
@@ -450,7 +451,8 @@ class RelayedSession:
             session_lifetime_ms=grant.lifetime_ms,
             announced_lifetime_ms=grant.announced_ms,
             credential_lifetime_ms=None,
-            deadline=grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None,
+            deadline=deadline,
+            killed_after=deadline if grant.terms.enforcement is Enforcement.ENFORCE else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
             authenticator=Authenticator.BROKER,
         )

@@ -120,6 +120,7 @@ class Session:
             session_lifetime_ms=0,
             credential_lifetime_ms=None,
             deadline=None,
+            killed_after=None,
             reauthentications=0,
         )
         return self.state
@@ -245,7 +246,9 @@ class Session:
             message = principal_changed(previous.principal, principal)
             return self._refuse(state, version, FailureReason.PRINCIPAL_CHANGED, message)
         terms = self._terms(principal, state.mechanism)
-        lifetime_ms = session_lifetime_ms(terms, success.credential_deadline, now)
+        remaining_ms = _remaining_ms(success.credential_deadline, now)
+        lifetime_ms = session_lifetime_ms(terms, remaining_ms)
+        killed_after_ms = _enforced_lifetime_ms(terms, remaining_ms)
         self.state = Authenticated(
             principal=principal,
             mechanism=state.mechanism,
@@ -255,8 +258,9 @@ class Session:
             authenticated_at=now,
             latency=now - state.started_at,
             session_lifetime_ms=lifetime_ms,
-            credential_lifetime_ms=_remaining_ms(success.credential_deadline, now),
+            credential_lifetime_ms=remaining_ms,
             deadline=now + lifetime_ms / 1000 if lifetime_ms else None,
+            killed_after=now + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
         )
         return _token_reply(version, success.data, lifetime_ms)
@@ -284,21 +288,31 @@ class Session:
         return NO_REPLY
 
 
-def session_lifetime_ms(terms: Terms, credential_deadline: float | None, now: float) -> int:
+def session_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
     """Return the lifetime to announce, in milliseconds; 0 for none (KIP-368, KAFKA-13848).
 
-    It is the smaller of `connections.max.reauth.ms` and what remains of the credential, and never
-    rounded down to 0, which would mean to the client that the session has no end.
+    It is the smaller of `connections.max.reauth.ms` and what remains of the credential, or in
+    `observe` the latter alone.
     """
     if terms.enforcement is Enforcement.OBSERVE:
-        return 0
-    bounds = [MAX_SESSION_LIFETIME_MS]
-    if terms.max_reauth_ms > 0:
-        bounds.append(terms.max_reauth_ms)
-    remaining_ms = _remaining_ms(credential_deadline, now)
-    if remaining_ms is not None:
-        bounds.append(remaining_ms)
-    return max(1, min(bounds)) if len(bounds) > 1 else 0
+        return _enforced_lifetime_ms(terms, credential_ms)
+    return _shortest_ms(terms.max_reauth_ms or None, credential_ms)
+
+
+def _enforced_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
+    """Return the lifetime after which a use of the session closes it, in milliseconds; 0: none."""
+    if terms.enforcement is Enforcement.ENFORCE:
+        return session_lifetime_ms(terms, credential_ms)
+    return _shortest_ms(credential_ms) if terms.enforces_token_expiry else 0
+
+
+def _shortest_ms(*lifetimes_ms: int | None) -> int:
+    """Return the shortest lifetime, within bounds; 0 if there is none.
+
+    It is never rounded down to 0, which would mean to the client that the session has no end.
+    """
+    given = [each for each in lifetimes_ms if each is not None]
+    return max(1, min(*given, MAX_SESSION_LIFETIME_MS)) if given else 0
 
 
 def _invalid_credentials(state: Authenticating) -> str:

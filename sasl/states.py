@@ -11,7 +11,7 @@ class Enforcement(StrEnum):
     """Treatment of sessions that expire, per listener or per principal."""
 
     OBSERVE = "observe"
-    """Announces no lifetime, closes no session, but records them."""
+    """Ignores `connections.max.reauth.ms`, but records sessions."""
     PROBE = "probe"
     """Announces the lifetime, closes no session, but counts those that would have been closed."""
     ENFORCE = "enforce"
@@ -44,6 +44,10 @@ class Terms:
     max_reauth_ms: int
     """Maximum lifetime of a session in milliseconds (`connections.max.reauth.ms`); 0 if only the
     expiry of a token bounds it."""
+    enforces_token_expiry: bool = True
+    """True if the expiry of a token is announced and enforced whatever the enforcement of sessions,
+    as by brokers without re-authentication (KAFKA-13848); False if it is treated as the end of any
+    session."""
 
 
 @final
@@ -70,6 +74,7 @@ class Authenticated:
         "deadline",
         "enforcement",
         "handshake_version",
+        "killed_after",
         "latency",
         "mechanism",
         "principal",
@@ -90,6 +95,7 @@ class Authenticated:
         session_lifetime_ms: int,
         credential_lifetime_ms: int | None,
         deadline: float | None,
+        killed_after: float | None,
         reauthentications: int,
         announced_lifetime_ms: int | None = None,
         authenticator: Authenticator = Authenticator.PROXY,
@@ -115,6 +121,9 @@ class Authenticated:
         does not expire."""
         self.deadline: Final = deadline
         """End of the session in monotonic seconds; None if it has no end."""
+        self.killed_after: Final = killed_after
+        """Time in monotonic seconds from which on a use of the session closes its connection, not
+        before `deadline`; None if it is never closed for that."""
         self.reauthentications: Final = reauthentications
         """Number of successful re-authentications on this connection."""
         announced = session_lifetime_ms if announced_lifetime_ms is None else announced_lifetime_ms
@@ -123,6 +132,10 @@ class Authenticated:
         protocol cannot announce it. In `observe` it is the broker's own (`sasl.termination:
         broker`)."""
         self.authenticator: Final = authenticator
+
+    def is_killed(self, now: float) -> bool:
+        """Return whether a use of the session closes its connection."""
+        return self.killed_after is not None and now > self.killed_after
 
     @property
     def lifetime_announced(self) -> bool:

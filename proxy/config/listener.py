@@ -124,10 +124,15 @@ class SessionSettings(Section):
     )
     """The same for SCRAM-SHA-512 alone; null: as `connections.max.reauth.ms`."""
     reauth_enforcement: Enforcement = setting(Enforcement.ENFORCE, source=OWN, reloadable=True)
-    """Treatment of sessions that are over. `observe`: lifetime 0 is announced, no session is
-    killed. `probe`: the lifetime is announced, sessions that would be killed are counted and
-    logged. `enforce`: they are killed when they send anything but a SaslHandshake, as Kafka
-    does."""
+    """Treatment of sessions that are over. `observe`: `connections.max.reauth.ms` is neither
+    announced nor enforced. `probe`: the lifetime is announced, sessions that would be killed are
+    counted and logged. `enforce`: they are killed when they send anything but a SaslHandshake, as
+    Kafka does. For the end of a token see `reauth.enforce.token.expiry`."""
+    reauth_enforce_token_expiry: bool = setting(True, source=OWN, reloadable=True)
+    """In `observe` and `probe`, too, the expiry of an OAUTHBEARER token is announced, and who uses
+    the connection after it is killed, as Kafka does even without `connections.max.reauth.ms`
+    (KAFKA-13848). `false`: a token's expiry is ignored in `observe`, and announced and counted in
+    `probe`."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
     """Exceptions for principals; see below."""
 
@@ -156,6 +161,7 @@ class SessionSettings(Section):
             max_reauth_ms=self.connections_max_reauth_ms,
             mechanism_max_reauth_ms={k: ms for k, ms in by_mechanism.items() if ms is not None},
             overrides=(override.rule() for override in self.reauth_overrides),
+            enforces_token_expiry=self.reauth_enforce_token_expiry,
         )
 
 

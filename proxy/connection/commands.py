@@ -24,6 +24,8 @@ class CloseReason(StrEnum):
     """The broker's answer broke the protocol: wrong correlation id, impossible size."""
     EXPIRED = "expired"
     """Used past the end of its session (KIP-368)."""
+    TOKEN_EXPIRED = "token_expired"  # noqa: S105 - no password
+    """Used past the end of its token in `observe` or `probe` (KAFKA-13848)."""
     AUTHENTICATION_FAILED = "authentication_failed"
     """Its login or re-authentication failed; the failure has a reason of its own."""
     AUTHENTICATION_TIMEOUT = "authentication_timeout"

@@ -383,8 +383,11 @@ class Connection:
         session = self.session.state
         assert isinstance(session, Authenticated)
         self.observer.expired(self, session, api_key, now)
-        if session.enforcement is Enforcement.ENFORCE:
-            self.end(CloseReason.EXPIRED, now)
+        if session.is_killed(now):
+            enforced = session.enforcement is Enforcement.ENFORCE
+            self.end(CloseReason.EXPIRED if enforced else CloseReason.TOKEN_EXPIRED, now)
+        elif session.killed_after is not None:
+            self.stages.expires_at = session.killed_after
 
     # A login that is relayed
 

@@ -32,7 +32,9 @@ class EnforcementPolicy:
         max_reauth_ms: int,
         mechanism_max_reauth_ms: Mapping[str, int],
         overrides: Iterable[Override],
+        enforces_token_expiry: bool = True,
     ) -> None:
+        self._enforces_token_expiry = enforces_token_expiry
         self._enforcement = enforcement
         self._max_reauth_ms = max_reauth_ms
         self._mechanism_max_reauth_ms = dict(mechanism_max_reauth_ms)
@@ -66,7 +68,11 @@ class EnforcementPolicy:
             enforcement = self._enforcement
         if max_reauth_ms is None:
             max_reauth_ms = self._mechanism_max_reauth_ms.get(mechanism, self._max_reauth_ms)
-        terms = Terms(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
+        terms = Terms(
+            enforcement=enforcement,
+            max_reauth_ms=max_reauth_ms,
+            enforces_token_expiry=self._enforces_token_expiry,
+        )
         if not overrides:
             self._usual[mechanism] = terms
         return terms

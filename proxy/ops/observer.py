@@ -139,11 +139,11 @@ class SessionObserver:
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
     ) -> None:
-        """Record the use of an expired session: killed if its terms enforce, else counted."""
+        """Record the use of an expired session: killed if its terms say so, else counted."""
         assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
         history = self._history_of(connection)
-        if session.enforcement is Enforcement.ENFORCE:
+        if session.is_killed(now):
             kind = EventKind.EXPIRED_KILLED
             self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
             line: str | None = history.expired_killed(api_key, usage(connection), now)

@@ -104,6 +104,7 @@ class Sessions:
             "enforcement": settings.enforcement_in_effect().value,
             "overrides": len(settings.reauth_overrides),
             "max_reauth_ms": settings.connections_max_reauth_ms,
+            "enforces_token_expiry": settings.reauth_enforce_token_expiry,
             "mechanisms": list(settings.sasl_enabled_mechanisms) or _unnamed(settings),
             "connections": len(listener.clients),
             "max_connections": listener.max_connections,

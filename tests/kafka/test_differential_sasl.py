@@ -5,14 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     PROGRAMS,
+    USERS,
     Transcript,
     World,
     differences,
     run_all,
 )
+from tests.support.proxy_process import ProxyProcess, sidecar_config
+from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka
 
@@ -54,6 +58,30 @@ def test_gateway_of_two_workers_answers_as_kafka_does(
     kafka_transcripts: Mapping[str, Transcript], gateway_world: World
 ) -> None:
     assert_as_kafka_does(kafka_transcripts, gateway_world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["observe", "probe"])
+def test_proxy_that_only_observes_answers_as_kafka_without_reauthentication_does(
+    kafka_transcripts: Mapping[str, Transcript],
+    kafka: KafkaCluster,
+    jwks: Path,
+    issuer: Issuer,
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    """Kafka announces and enforces the expiry of tokens even so (KAFKA-13848)."""
+    max_reauth_ms = 3_600_000 if mode == "observe" else 0
+    config = sidecar_config(str(kafka.address()), jwks, listeners={"NEVER": max_reauth_ms})
+    config["listeners"][0]["reauth.enforcement"] = mode
+    process = ProxyProcess(config, tmp_path)
+    for name, password, mechanism in USERS:
+        process.add_user(name, password, mechanism)
+    with process:
+        observed = run_all(World(addresses=process.addresses(), issuer=issuer))
+    assert len(observed) >= 3
+    at_kafka = {name: kafka_transcripts[name] for name in observed}
+    assert not _report(differences(at_kafka, observed, ("Kafka", mode)))
 
 
 def assert_as_kafka_does(kafka_transcripts: Mapping[str, Transcript], world: World) -> None:

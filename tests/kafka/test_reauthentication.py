@@ -12,7 +12,7 @@ from typing import Any
 import kafka as python
 import pytest
 
-from tests.support.kafka.clients import OAUTHBEARER, add_users, user
+from tests.support.kafka.clients import OAUTHBEARER, add_users, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import (
@@ -194,10 +194,32 @@ def test_probe_counts_and_does_not_kill(proxy: ProxyProcess, issuer: Issuer) -> 
 
 
 def test_observe_announces_nothing(proxy: ProxyProcess, issuer: Issuer) -> None:
-    lines = used_after_expiry(proxy, issuer, "OBSERVE")
-    assert any(line.endswith("lifetime_ms=0") for line in lines)
-    assert lines[-1].startswith("< Metadata")
+    add_users(proxy)
+    proxy.until_known()
+    with WireClient(proxy.addresses()["OBSERVE"]) as client:
+        actor = Actor(client, issuer)
+        actor.scram("carol", password=password_of("carol"))
+        actor.wait(_PAST_SHORT_SECONDS)
+        actor.metadata()
+    assert any(line.endswith("lifetime_ms=0") for line in actor.lines)
+    assert actor.lines[-1].startswith("< Metadata")
     assert proxy.metric("expired_connections_would_be_killed_total") == 0
+
+
+def test_observe_enforces_a_tokens_end(proxy: ProxyProcess, issuer: Issuer) -> None:
+    """As the brokers would have, had the client reached them without the proxy."""
+    with WireClient(proxy.addresses()["OBSERVE"]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol", lifetime=SHORT_MS // 1000))
+        actor.metadata()
+        actor.wait(_PAST_SHORT_SECONDS)
+        actor.metadata()
+    assert actor.lines[-1] == "< closed"
+    killed = reported(proxy, "expired-killed")
+    assert killed["enforcement"] == "observe"
+    assert killed["session_lifetime_ms"] == killed["credential_lifetime_ms"]
+    assert reported(proxy, "closed")["close_reason"] == "token_expired"
+    assert proxy.metric("expired_connections_killed_total", listener="observe") == 1
 
 
 def reported(proxy: ProxyProcess, kind: str) -> dict[str, Any]:

@@ -15,21 +15,33 @@ ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
 
 @given(
     max_reauth_ms=st.integers(0, 2**62),
-    remaining=st.none() | st.floats(-1e3, 1e15),
+    remaining_ms=st.none() | st.integers(0, 2**62),
     enforcement=st.sampled_from(Enforcement),
+    enforces_token_expiry=st.booleans(),
 )
 def test_a_lifetime_is_the_smallest_bound_and_never_0_by_rounding(
-    max_reauth_ms: int, remaining: float | None, enforcement: Enforcement
+    max_reauth_ms: int,
+    remaining_ms: int | None,
+    enforcement: Enforcement,
+    enforces_token_expiry: bool,
 ) -> None:
-    terms = Terms(enforcement=enforcement, max_reauth_ms=max_reauth_ms)
-    deadline = None if remaining is None else NOW + remaining
-    lifetime_ms = session_lifetime_ms(terms, deadline, NOW)
-    if enforcement is Enforcement.OBSERVE or (not max_reauth_ms and remaining is None):
+    terms = Terms(
+        enforcement=enforcement,
+        max_reauth_ms=max_reauth_ms,
+        enforces_token_expiry=enforces_token_expiry,
+    )
+    bounds = []
+    if max_reauth_ms and enforcement is not Enforcement.OBSERVE:
+        bounds.append(max_reauth_ms)
+    if remaining_ms is not None and (
+        enforces_token_expiry or enforcement is not Enforcement.OBSERVE
+    ):
+        bounds.append(remaining_ms)
+    lifetime_ms = session_lifetime_ms(terms, remaining_ms)
+    if bounds:
+        assert lifetime_ms == max(1, min(*bounds, MAX_SESSION_LIFETIME_MS))
+    else:
         assert lifetime_ms == 0
-        return
-    assert 1 <= lifetime_ms <= MAX_SESSION_LIFETIME_MS
-    assert not max_reauth_ms or lifetime_ms <= max_reauth_ms
-    assert deadline is None or lifetime_ms <= max(1, (deadline - NOW) * 1000)
 
 
 def session() -> Session:

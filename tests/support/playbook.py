@@ -172,6 +172,7 @@ class Playbook:
         enforcement: Enforcement = Enforcement.ENFORCE,
         max_reauth_ms: int = HOUR_MS,
         overrides: tuple[Override, ...] = (),
+        enforces_token_expiry: bool = True,
         offer: Offer | None = None,
         keys: KeyCache | None = None,
         connects: bool = True,
@@ -214,6 +215,7 @@ class Playbook:
             max_reauth_ms=max_reauth_ms,
             mechanism_max_reauth_ms={},
             overrides=overrides,
+            enforces_token_expiry=enforces_token_expiry,
         )
         self.rules = ConnectionRules(
             listener="clients",

@@ -91,6 +91,7 @@ def listener(**changes: Any) -> dict[str, Any]:
         "enforcement": "enforce",
         "overrides": 0,
         "max_reauth_ms": 3_600_000,
+        "enforces_token_expiry": True,
         "mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
         "connections": 3,
         "max_connections": 10_000,

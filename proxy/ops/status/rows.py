@@ -73,11 +73,11 @@ def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
 
 
 def _lifetime_limit(one: ListenerFacts) -> str:
-    if one.enforcement == Enforcement.OBSERVE:
-        return "no end"
-    if one.max_reauth_ms:
+    observes = one.enforcement == Enforcement.OBSERVE
+    if one.max_reauth_ms and not observes:
         return duration(one.max_reauth_ms / 1000)
-    return "the token's" if "OAUTHBEARER" in one.mechanisms else "no end"
+    ends = "OAUTHBEARER" in one.mechanisms and (one.enforces_token_expiry or not observes)
+    return "the token's" if ends else "no end"
 
 
 def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:

@@ -160,6 +160,7 @@ class ListenerFacts:
     overrides: int
     """Number of principals, or prefixes of them, with overrides."""
     max_reauth_ms: int
+    enforces_token_expiry: bool
     mechanisms: list[str]
     connections: int
     max_connections: int

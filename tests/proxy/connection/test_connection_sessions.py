@@ -45,8 +45,8 @@ def expired(play: Playbook) -> Playbook:
         (ENFORCE, 0, 300, 300_000),
         (PROBE, 60_000, 300, 60_000),
         (PROBE, 0, 300, 300_000),
-        (OBSERVE, 60_000, 300, 0),
-        (OBSERVE, 0, 300, 0),
+        (OBSERVE, 60_000, 300, 300_000),
+        (OBSERVE, 0, 300, 300_000),
         (ENFORCE, 1, 300, 1),
     ],
 )
@@ -58,6 +58,19 @@ def test_the_lifetime_that_is_announced(
     assert play.take()[1] == f"to client: #2 token error 0 lifetime {lifetime_ms}"
     deadline = NOW + lifetime_ms / 1000 if lifetime_ms else None
     assert play.session.deadline == deadline
+
+
+@pytest.mark.parametrize(("enforcement", "lifetime_ms"), [(OBSERVE, 0), (PROBE, 300_000)])
+def test_a_tokens_end_is_that_of_any_session_where_it_is_not_enforced(
+    enforcement: Enforcement, lifetime_ms: int
+) -> None:
+    play = Playbook(enforcement=enforcement, enforces_token_expiry=False)
+    log_in(play, exp=WALL + 300)
+    assert play.take()[1] == f"to client: #2 token error 0 lifetime {lifetime_ms}"
+    play.now += 10_000_000.0
+    play.client(fetch(3))
+    counted = ["expired probe by Fetch"] if enforcement is PROBE else []
+    assert play.take() == [*counted, "connect", "to broker: Fetch v12 #3"]
 
 
 def test_a_lifetime_is_never_rounded_to_0() -> None:
@@ -148,7 +161,7 @@ class TestExpiry:
         assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
     def test_probe_kills_nobody_and_tells_once_per_session(self) -> None:
-        play = expired(logged_in(Playbook(enforcement=PROBE)))
+        play = expired(logged_in(Playbook(enforcement=PROBE, max_reauth_ms=60_000)))
         play.client(fetch(3), fetch(4), metadata(5))
         assert play.take() == [
             "expired probe by Fetch",
@@ -163,16 +176,59 @@ class TestExpiry:
         expired(play).client(fetch(8))
         assert play.take() == ["expired probe by Fetch", "to broker: Fetch v12 #8"]
 
-    def test_a_session_under_observation_has_no_end(self) -> None:
-        play = logged_in(Playbook(enforcement=OBSERVE))
-        play.now += 10_000_000.0
-        play.client(fetch(3), handshake(4, OAUTHBEARER))
+    @pytest.mark.parametrize("version", [0, 1])
+    @pytest.mark.parametrize("enforcement", [OBSERVE, PROBE])
+    def test_a_use_after_the_tokens_end_kills_in_every_mode(
+        self, enforcement: Enforcement, version: int
+    ) -> None:
+        """As it does at brokers without `connections.max.reauth.ms` (KAFKA-13848)."""
+        play = expired(logged_in(Playbook(enforcement=enforcement), version=version))
+        play.client(fetch(3))
+        assert play.take() == [
+            f"expired {enforcement} by Fetch",
+            "closed token_expired",
+            "close",
+        ]
+
+    def test_probe_counts_the_sessions_end_and_kills_at_the_tokens(self) -> None:
+        play = expired(logged_in(Playbook(enforcement=PROBE, max_reauth_ms=60_000)))
+        play.client(fetch(3))
+        assert play.take() == ["expired probe by Fetch", "connect", "to broker: Fetch v12 #3"]
         play.broker(response(3))
+        play.now = NOW + 300.0
+        play.client(fetch(4))
+        assert play.take() == ["to client: #3", "to broker: Fetch v12 #4"]
+        play.broker(response(4))
+        play.now += 0.125
+        play.client(fetch(5))
+        assert play.take() == [
+            "to client: #4",
+            "expired probe by Fetch",
+            "closed token_expired",
+            "close",
+        ]
+
+    def test_a_token_under_observation_may_be_renewed(self) -> None:
+        play = logged_in(Playbook(enforcement=OBSERVE))
+        log_in(play, first_id=3, exp=WALL + 600)
+        assert play.take() == [
+            "to client: #3 handshake error 0",
+            "to client: #4 token error 0 lifetime 600000",
+            "authenticated User:alice again (1)",
+        ]
+
+    def test_a_password_under_observation_has_no_end(self) -> None:
+        play = Playbook(enforcement=OBSERVE)
+        log_in_by_scram(play, version=1)
+        play.take()
+        play.now += 10_000_000.0
+        play.client(fetch(4), handshake(5, SCRAM))
+        play.broker(response(4))
         assert play.take() == [
             "connect",
-            "to broker: Fetch v12 #3",
-            "to client: #3",
-            f"to client: #4 {ILLEGAL}",
+            "to broker: Fetch v12 #4",
+            "to client: #4",
+            f"to client: #5 {ILLEGAL}",
         ]
 
 

@@ -54,6 +54,7 @@ def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenti
         session_lifetime_ms=60_000,
         credential_lifetime_ms=None,
         deadline=NOW + 60,
+        killed_after=NOW + 60 if enforcement is Enforcement.ENFORCE else None,
         reauthentications=0,
     )
 

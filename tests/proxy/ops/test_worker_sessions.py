@@ -158,8 +158,8 @@ def test_facts_of_a_connection(
     assert facts["worker"] == 3
 
 
-def test_a_session_in_observe_has_no_end() -> None:
-    play = Playbook(enforcement=Enforcement.OBSERVE)
+def test_a_session_in_observe_without_a_tokens_expiry_has_no_end() -> None:
+    play = Playbook(enforcement=Enforcement.OBSERVE, enforces_token_expiry=False)
     logged_in(play)
     facts = facts_of(play.connection, 0, NOW)
     assert (facts.session_lifetime_ms, facts.lifetime_left_s) == (0, None)

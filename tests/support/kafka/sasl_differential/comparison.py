@@ -69,9 +69,10 @@ def _untimed(line: str) -> str:
 
 
 def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
-    """Runs every program; most of their time is waiting, so they share it."""
-    together = [each for each in PROGRAMS.values() if not each.is_timed]
-    alone = [each for each in PROGRAMS.values() if each.is_timed]
+    """Runs every program for its listeners; most of their time is waiting, so they share it."""
+    programs = [each for each in PROGRAMS.values() if each.listener in world.addresses]
+    together = [each for each in programs if not each.is_timed]
+    alone = [each for each in programs if each.is_timed]
     with ThreadPoolExecutor(at_once) as pool:
         done = list(pool.map(lambda each: run(each, world), together))
     done += [run_timed(each, world) for each in alone]
