@@ -1,5 +1,6 @@
 """Facts about one connection: its origin, its client, and the session it was granted."""
 
+from collections.abc import Sequence
 from typing import Final, final
 
 
@@ -45,6 +46,7 @@ class Client:
         "client_id",
         "client_software_name",
         "client_software_version",
+        "dropped_versions",
         "enforcement",
         "handshake_version",
         "mechanism",
@@ -71,6 +73,8 @@ class Client:
         self.mechanism = mechanism
         self.handshake_version = handshake_version
         self.authenticate_version = authenticate_version
+        self.dropped_versions: Sequence[tuple[str, int]] = ()
+        """API versions that it used and Kafka 4.0 dropped, each with the API's name."""
         self.principal = principal
         """Principal of a client without SASL, for its denials; None if it uses SASL."""
 

@@ -127,6 +127,14 @@ class AuthInterval:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersion:
+    """Version of an API."""
+
+    api: str = _column("Name of the API, e.g. `Produce`.")
+    version: int = _column("Its version.")
+
+
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED, EventKind.NO_REAUTH)
 _EXPIRIES = (EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
 _DENIALS = (EventKind.DENIED, EventKind.WOULD_BE_DENIED)
@@ -156,7 +164,12 @@ class SessionEvent:
     mechanism: str | None = _optional("SASL mechanism that the client chose. Null: none yet.")
     principal: str | None = _optional(
         """Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written.
-        Where there is no SASL, authentications is 0 beside it, and only denials are recorded."""
+        Where there is no SASL, authentications is 0 beside it, and only denials are recorded, and
+        connections with dropped_versions."""
+    )
+    dropped_versions: tuple[ApiVersion, ...] | None = _optional(
+        """What the connection used so far of the API versions that Kafka 4.0 dropped (KIP-896).
+        Null: none."""
     )
     handshake_version: int | None = _optional("Version of SaslHandshake. Null: none came.")
     authenticate_version: int | None = _optional(

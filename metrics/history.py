@@ -224,8 +224,8 @@ class SessionHistory:
 
     def closed(self, reason: str, usage: Usage, now: float) -> list[str]:
         """Record the end of the connection. One without a SaslHandshake (a scan, a probe) has no
-        events."""
-        if self.client.handshake_version is None:
+        events, unless it used versions that Kafka 4.0 dropped."""
+        if self.client.handshake_version is None and not self.client.dropped_versions:
             return []
         line = self._event(_CLOSED, usage, now)
         line.text("close_reason", reason)
@@ -239,12 +239,14 @@ class SessionHistory:
     def sweep(self, usage: Usage, now: float) -> list[str]:
         """Return the lines that are due, usually none. Called at the end of each minute of the wall
         clock."""
-        if self._grant is None:
+        if self._grant is None and not self.client.dropped_versions:
             return []
         self._mark_activity(usage)
         lines = []
         if now - self._last_event_at >= self._cadence.checkpoint:
             lines.append(self._event(_CHECKPOINT, usage, now).finish())
+        if self._grant is None:
+            return lines
         if now - self._period_began_at >= self._cadence.summary:
             lines.append(self._summary(usage, now, close_reason=None))
             self._begin_period(usage, now)
@@ -339,6 +341,8 @@ class SessionHistory:
         line.optional_text("client_software_version", client.client_software_version)
         line.optional_text("mechanism", client.mechanism)
         line.optional_text("principal", self.principal)
+        if client.dropped_versions:
+            line.rows("dropped_versions", [_version_row(*each) for each in client.dropped_versions])
         line.optional_number("handshake_version", client.handshake_version)
         line.optional_number("authenticate_version", client.authenticate_version)
         line.number("authentications", self._authentications)
@@ -361,3 +365,10 @@ class SessionHistory:
 def _rounded(number: float) -> int:
     # Compiled code does this without the call that `round` needs
     return int(number + 0.5)
+
+
+def _version_row(api: str, version: int) -> Line:
+    row = Line()
+    row.text("api", api)
+    row.number("version", version)
+    return row

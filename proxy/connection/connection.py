@@ -195,6 +195,11 @@ class Connection:
         return self.authentication.client_software_version
 
     @property
+    def dropped_versions(self) -> frozenset[int]:
+        """API keys and versions that the client used and Kafka 4.0 dropped, by `route_key`."""
+        return self.stages.dropped_versions
+
+    @property
     def principal(self) -> str | None:
         """The authenticated principal, also during a re-authentication; None: nobody yet."""
         return self.authentication.principal

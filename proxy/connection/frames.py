@@ -184,6 +184,11 @@ def look_closer(data: Bytes, at: int, end: int) -> tuple[int, int]:
     return FORWARD, 0
 
 
+def check_produce_before_v3(data: Bytes, at: int, end: int) -> tuple[int, int]:
+    """The look at a Produce of v0 to v2, which begins with its acks."""
+    return _acks(data, at, end)
+
+
 def check_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """The look at a Produce of v3 to v8: with acks=0 it gets no answer."""
     if end < at + 2:

@@ -10,7 +10,8 @@ Laws:
   that apply then, not when its first byte came.
 - A stage that must wait says so, and `resume` goes on where it stopped. Meanwhile no other request
   of its client is taken, so order is kept.
-- Nothing is forwarded that was not judged by the ACLs that apply now.
+- Nothing is forwarded that was not judged by the ACLs that apply now; but for versions that the
+  proxy cannot decode (`FIRST_KEPT_BY_KAFKA_4`), where ACLs are not enforced.
 """
 
 from math import inf
@@ -22,6 +23,7 @@ from proxy.connection.authorized_responses import cut, watched
 from proxy.connection.commands import Close, CloseReason, ConnectToBroker
 from proxy.connection.fingerprints import (
     BY_HEAD,
+    JUDGE_EACH,
     MAX_FINGERPRINTED_BYTES,
     Basis,
     Span,
@@ -57,6 +59,7 @@ from proxy.connection.verdicts import (
 from proxy.errors import ClientFault
 from proxy.wire.apis import (
     FETCH,
+    FIRST_KEPT_BY_KAFKA_4,
     METADATA,
     MUTATIONS,
     OFFSET_COMMIT,
@@ -66,6 +69,7 @@ from proxy.wire.apis import (
     answered_here,
 )
 from proxy.wire.commit_requests import numbers as commit_numbers
+from proxy.wire.fetch_bounds import FIRST_WITH_MAX_BYTES
 from proxy.wire.primitives import INT16
 from proxy.wire.request import Request, parse_request, response_frame
 from sasl.messages import SASL_HANDSHAKE
@@ -73,6 +77,12 @@ from sasl.messages import SASL_HANDSHAKE
 if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
 
+DROPPED_BY_KAFKA_4: Final = frozenset(
+    route_key(api_key, version)
+    for api_key, kept in FIRST_KEPT_BY_KAFKA_4.items()
+    for version in range(kept)
+)
+"""API keys and versions that Kafka 4.0 dropped (KIP-896), by `route_key`."""
 _JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
 """APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
 
@@ -105,6 +115,7 @@ class Stages:
         "_throttle_time_ms",
         "authentication",
         "authorization",
+        "dropped_versions",
         "expires_at",
         "throttling",
     )
@@ -126,6 +137,8 @@ class Stages:
         """Judges by ACLs; None: the client may do everything."""
         self.throttling: Throttling | None = None
         """Applies quotas; None: the client has none."""
+        self.dropped_versions: frozenset[int] = frozenset()
+        """Those of `DROPPED_BY_KAFKA_4` that the client used, whether they passed or not."""
         self._stage: Stage[Judgement] | None = None
         """Stage that waits; None: none does."""
         self._pending: Pending | None = None
@@ -150,13 +163,10 @@ class Stages:
         throttling = self.throttling
         if throttling is not None and (wait := throttling.defer(api_key, now)) is not None:
             return wait
+        if key in DROPPED_BY_KAFKA_4:
+            return self._look_at_dropped(key, size, data, pos, end, now)
         if key not in self._target.routes:
-            is_ours = api_key not in self._target.not_answered
-            if not (is_ours and answered_here(api_key, key & 0xFFFF)):
-                return Close(reason=CloseReason.UNSUPPORTED_API)
-            if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
-                return Close(reason=CloseReason.OVERSIZE_FRAME)
-            return TO_ANSWER
+            return self._look_at_own(key, size)
         if self._pipe.to_broker is None:
             return Wait(PauseReason.NO_BROKER, ConnectToBroker())
         if self._is_judged(api_key):
@@ -165,6 +175,47 @@ class Stages:
         if throttling is not None and throttling.bounds(api_key):
             return throttling.look(data, pos, end, now)
         return BY_HEAD
+
+    def _look_at_own(self, key: int, size: int) -> Gather | Close:
+        """Have a request answered here, or refuse one that nobody answers."""
+        api_key = key >> 16
+        is_ours = api_key not in self._target.not_answered
+        if not (is_ours and answered_here(api_key, key & 0xFFFF)):
+            return Close(reason=CloseReason.UNSUPPORTED_API)
+        if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
+            return Close(reason=CloseReason.OVERSIZE_FRAME)
+        return TO_ANSWER
+
+    def _look_at_dropped(
+        self, key: int, size: int, data: Bytes, pos: int, end: int, now: float
+    ) -> Look:
+        """Record a version that Kafka 4.0 dropped, and forward its request, which the proxy cannot
+        decode, unless it would have to be judged."""
+        api_key, throttling = key >> 16, self.throttling
+        if key not in self.dropped_versions:
+            self.dropped_versions |= {key}
+        if key not in self._target.routes:
+            return self._look_at_own(key, size)
+        if self._must_be_judged(api_key):
+            return Close(reason=CloseReason.UNSUPPORTED_API)
+        if self._pipe.to_broker is None:
+            return Wait(PauseReason.NO_BROKER, ConnectToBroker())
+        if throttling is None or not throttling.bounds(api_key):
+            return BY_HEAD
+        if key & 0xFFFF < FIRST_WITH_MAX_BYTES:
+            return JUDGE_EACH
+        return throttling.look(data, pos, end, now)
+
+    def _must_be_judged(self, api_key: int) -> bool:
+        """Return whether ACLs or a limit on what is created are enforced for a request."""
+        authorization, throttling = self.authorization, self.throttling
+        if authorization is not None and not authorization.auditing:
+            return True
+        return (
+            throttling is not None
+            and throttling.used.enforced
+            and throttling.limits_mutations(api_key)
+        )
 
     def _renews_session(self, api_key: int, now: float) -> bool:
         """Return whether this request renews an expired session; if not, that is reported once."""

@@ -186,9 +186,8 @@ def announcing(owed: Route, throttle_time_ms: int) -> Amendment:
     def long_transform(size: int) -> LongTransform:
         return ThrottledHead(owed, size, throttle_time_ms)
 
-    in_passing = is_first(api_key, api_version) and (
-        owed.long_transform is not None or owed.transform is None
-    )
+    is_last = has_throttle_time(api_key, api_version) and not is_first(api_key, api_version)
+    in_passing = not is_last and (owed.long_transform is not None or owed.transform is None)
     return Amendment(owed, transform, long_transform if in_passing else None)
 
 

@@ -4,7 +4,14 @@ from collections.abc import Callable, Mapping
 
 from metrics import events
 from metrics.event_rate_limit import BURST_BYTES, BYTES_PER_SECOND
-from metrics.events import EVENT_SCHEMA, AuthInterval, EventField, LatencyBucket, event_fields
+from metrics.events import (
+    EVENT_SCHEMA,
+    ApiVersion,
+    AuthInterval,
+    EventField,
+    LatencyBucket,
+    event_fields,
+)
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
 from metrics.registry import METRICS
@@ -92,6 +99,7 @@ EVENT_TABLES: Mapping[str, Callable[[], str]] = {
     "fields": lambda: _field_table(EVENT_SCHEMA),
     "intervals": lambda: _field_table(event_fields(AuthInterval)),
     "interval ends": lambda: table(("ended_by", "meaning"), members(events.IntervalEnd)),
+    "dropped versions": lambda: _field_table(event_fields(ApiVersion)),
     "latencies": lambda: _field_table(event_fields(LatencyBucket)),
 }
 """Tables of events.md, by the names of their markers."""

@@ -265,6 +265,10 @@ class SessionObserver:
         client.client_id = connection.client_id
         client.client_software_name = connection.client_software_name
         client.client_software_version = connection.client_software_version
+        if len(client.dropped_versions) < len(connection.dropped_versions):
+            client.dropped_versions = [
+                (APIS[key >> 16].name, key & 0xFFFF) for key in sorted(connection.dropped_versions)
+            ]
         state = connection.session.state
         if isinstance(state, Authenticating) and state.previous is None:
             client.mechanism = state.mechanism

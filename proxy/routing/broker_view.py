@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from proxy.connection.frames import (
     Check,
     Route,
     check_flexible_produce,
     check_produce,
+    check_produce_before_v3,
     look_closer,
     route_key,
 )
@@ -15,26 +17,27 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.addresses import Resolve, rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, BrokerIdentity, UpstreamVersions
 from proxy.wire.apis import (
-    APIS,
     FETCHES,
     FIND_COORDINATOR,
     MUTATIONS,
     PRODUCE,
     SASL_AUTHENTICATE,
-    Kind,
     carries_addresses,
+    forwarded,
     is_flexible,
     offers,
-    passed,
-    understands,
 )
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+
+FIRST_WITH_TRANSACTIONS: Final = 3
+"""First Produce version that begins with a transactional id (KIP-98)."""
 
 
 class BrokerView:
     """View of a broker, updated with its versions; the counters of its routes are never reset."""
 
     __slots__ = (
+        "_enforces_acls",
         "_metered",
         "_passes",
         "_resolve",
@@ -50,6 +53,7 @@ class BrokerView:
         broker: DiscoveredBroker,
         resolve: Resolve | None,
         *,
+        enforces_acls: bool = True,
         metered: bool = False,
         passes: frozenset[int] = frozenset(),
         not_answered: frozenset[int] = frozenset(),
@@ -57,6 +61,7 @@ class BrokerView:
         """Forward requests to `broker`.
 
         `resolve` gives the addresses that replace those in responses; None: they are not rewritten.
+        `enforces_acls`: only versions pass that can be judged by ACLs.
         `metered`: bytes that are fetched, and topics that are created, may count towards a quota.
         `not_answered`: APIs that the proxy does not answer for this listener; those in `passes` are
         the broker's to answer.
@@ -70,6 +75,7 @@ class BrokerView:
         self.made: dict[int, Route] = {}
         """All routes that were ever made, by `route_key`, with their counters."""
         self._resolve = resolve
+        self._enforces_acls = enforces_acls
         self._metered = metered
         self._passes = passes
         self.not_answered = not_answered
@@ -93,17 +99,21 @@ class BrokerView:
 
     def offer(self, versions: UpstreamVersions) -> None:
         """Apply the versions that the broker offers."""
-        passes = passed(versions.apis, self._passes)
+        enforces_acls, passes = self._enforces_acls, self._passes
+        theirs = forwarded(versions.apis, enforces_acls=enforces_acls, passes=passes)
         self.routes = {
             route_key(api_key, version): self._route(api_key, version)
-            for api_key, (low, high) in (offers(versions.apis) | passes).items()
+            for api_key, (low, high) in theirs.items()
             for version in range(low, high + 1)
-            if api_key in passes
-            or (APIS[api_key].kind is Kind.FORWARDED and understands(api_key, version))
         }
         announced = self.broker.announced or versions
-        passes = passed(announced.apis, self._passes)
-        self.api_versions = ApiVersionsAnswers(announced, passes, self.not_answered)
+        offered = offers(
+            announced.apis,
+            enforces_acls=enforces_acls,
+            passes=passes,
+            withholds=self.not_answered,
+        )
+        self.api_versions = ApiVersionsAnswers(announced, offered)
 
     def _route(self, api_key: int, version: int) -> Route:
         key = route_key(api_key, version)
@@ -114,8 +124,7 @@ class BrokerView:
     def _make(self, api_key: int, version: int) -> Route:
         check: Check | None = None
         if api_key == PRODUCE:
-            flexible = is_flexible(PRODUCE, version)
-            check = check_flexible_produce if flexible else check_produce
+            check = _check_of_produce(version)
         elif api_key in MUTATIONS and self._metered:
             check = look_closer
         resolve = self._resolve
@@ -136,3 +145,9 @@ class BrokerView:
             long_transform if api_key in APIS_CUT_THROUGH else None,
             takes_long=api_key == FIND_COORDINATOR,  # an address for each key of the request
         )
+
+
+def _check_of_produce(version: int) -> Check:
+    if version < FIRST_WITH_TRANSACTIONS:
+        return check_produce_before_v3
+    return check_flexible_produce if is_flexible(PRODUCE, version) else check_produce

@@ -14,12 +14,12 @@ Written by hand, and not with kio, because every worker needs it at its start, w
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, final
 
 from proxy.errors import BrokerFault, ClientFault
-from proxy.wire.apis import API_VERSIONS, APIS, offers
+from proxy.wire.apis import API_VERSIONS, APIS, Versions, offers
 from proxy.wire.primitives import (
     INT16,
     INT32,
@@ -162,17 +162,9 @@ class ApiVersionsAnswers:
 
     __slots__ = ("_bodies", "offers")
 
-    def __init__(
-        self,
-        upstream: UpstreamVersions,
-        passes: Mapping[int, tuple[int, int]] | None = None,
-        withholds: Container[int] = (),
-    ) -> None:
-        """Offer what the proxy can judge or answers, and the versions in `passes` as they are, but
-        for other APIs in `withholds`."""
-        found = {key: one for key, one in offers(upstream.apis).items() if key not in withholds}
-        found.update(passes or {})
-        self.offers: Mapping[int, tuple[int, int]] = dict(sorted(found.items()))
+    def __init__(self, upstream: UpstreamVersions, offered: Versions | None = None) -> None:
+        """Offer `offered`; None: all that the proxy can judge or answers."""
+        self.offers: Versions = offers(upstream.apis) if offered is None else offered
         """Versions that clients may use, by API key."""
         self._bodies = tuple(
             _body(self.offers, upstream, version) for version in range(HIGHEST_VERSION + 1)

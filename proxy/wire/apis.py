@@ -4,12 +4,13 @@ Laws:
 
 - An API that is not in this table is neither offered nor forwarded.
 - A version range is what the proxy can decode where it must (kio's schemas, or ours); what clients
-  are offered is its intersection with what the broker offers, see `offers`.
+  are offered is its intersection with what the broker offers, see `offers`. Where no ACLs are
+  enforced, older versions of `FIRST_KEPT_BY_KAFKA_4` pass, too, without being judged.
 - Tests compare the columns with kio's schemas, so that no address of a broker, and no throttle
   time, is overlooked in a new version.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -91,6 +92,31 @@ MUTATIONS: Final = frozenset({CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS})
 FETCHES: Final = frozenset({FETCH, SHARE_FETCH})
 """API keys that count towards a consumer_byte_rate."""
 QUOTA_APIS: Final = frozenset({DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS})
+FIRST_KEPT_BY_KAFKA_4: Final[Mapping[int, int]] = {
+    PRODUCE: 3,
+    FETCH: 4,
+    LIST_OFFSETS: 1,
+    OFFSET_COMMIT: 2,
+    OFFSET_FETCH: 1,
+    CREATE_TOPICS: 2,
+    DELETE_TOPICS: 1,
+    OFFSET_FOR_LEADER_EPOCH: 2,
+    WRITE_TXN_MARKERS: 1,
+    DESCRIBE_ACLS: 1,
+    CREATE_ACLS: 1,
+    DELETE_ACLS: 1,
+    DESCRIBE_CONFIGS: 1,
+    ALTER_REPLICA_LOG_DIRS: 1,
+    DESCRIBE_LOG_DIRS: 1,
+    38: 1,  # CreateDelegationToken
+    39: 1,  # RenewDelegationToken
+    40: 1,  # ExpireDelegationToken
+    41: 1,  # DescribeDelegationToken
+}
+"""First version that Kafka 4.0 kept of each client API of which it dropped versions (KIP-896).
+
+JoinGroup is not among them: Kafka 4.0.0 alone lacks its v0 and v1, which came back with 4.0.1."""
+
 SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
 """API keys that are legal before and during authentication; their requests are short."""
 
@@ -179,7 +205,7 @@ APIS: Final[Mapping[int, Api]] = {
         _api(DELETE_TOPICS, "DeleteTopics", (1, 6), 4, 1),
         _api(DELETE_RECORDS, "DeleteRecords", (0, 2), 2, 0),
         _api(INIT_PRODUCER_ID, "InitProducerId", (0, 6), 2, 0),
-        _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4, 0),
+        _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4, 2),
         _api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", (0, 5), 3, 0),
         _api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", (0, 4), 3, 0),
         _api(END_TXN, "EndTxn", (0, 5), 3, 0),
@@ -273,50 +299,64 @@ CREDENTIAL_APIS: Final = frozenset(
 """APIs of SCRAM users and of delegation tokens, which belong to whoever authenticates clients."""
 
 
-def passed(
-    upstream: Mapping[int, tuple[int, int]], api_keys: Iterable[int]
-) -> dict[int, tuple[int, int]]:
-    """Return the versions of `api_keys` that pass to a broker although the proxy could answer them
-    itself, or offers them to nobody, by API key in ascending order."""
+Versions = Mapping[int, tuple[int, int]]
+"""Lowest and highest version by API key."""
+
+
+def forwarded(
+    upstream: Versions, *, enforces_acls: bool = True, passes: Container[int] = ()
+) -> Versions:
+    """Return the versions that are forwarded to a broker with these.
+
+    `enforces_acls`: only those that can be judged; else those that Kafka 4.0 dropped, too.
+    `passes`: APIs that are forwarded although the proxy could answer them itself, or offers them to
+    nobody.
+    """
+    serves_dropped = _serves_dropped(upstream)
     found: dict[int, tuple[int, int]] = {}
-    for key in sorted(upstream.keys() & set(api_keys)):
-        lowest = max(upstream[key][0], APIS[key].min_version)
-        highest = min(upstream[key][1], APIS[key].max_version)
+    for key, (low, high) in upstream.items():
+        api = APIS.get(key)
+        if api is None or not (api.kind is Kind.FORWARDED or key in passes):
+            continue
+        passes_dropped = key in FIRST_KEPT_BY_KAFKA_4 and serves_dropped and not enforces_acls
+        lowest = low if passes_dropped else max(low, api.min_version)
+        highest = min(high, api.max_version)
         if lowest <= highest:
             found[key] = (lowest, highest)
     return found
 
 
-def offers(upstream: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
+def _serves_dropped(upstream: Versions) -> bool:
+    """Return whether a broker serves versions that Kafka 4.0 dropped.
+
+    Kafka 4 still announces Produce from v0, which it does not serve, so it is known by Fetch.
+    """
+    return FETCH in upstream and upstream[FETCH][0] < FIRST_KEPT_BY_KAFKA_4[FETCH]
+
+
+def offers(
+    upstream: Versions,
+    *,
+    enforces_acls: bool = True,
+    passes: Container[int] = (),
+    withholds: Container[int] = (),
+) -> Versions:
     """Return the versions to offer to clients of a broker, by API key in ascending order.
 
-    Kafka 4 still announces Produce from v0, which it does not serve, because librdkafka takes a
-    higher minimum for a broker without record batches (KIP-896). The lowest Produce version of the
-    broker is therefore passed on unchanged; see `understands`.
+    They are those of `forwarded`, and of the APIs that the proxy answers, but for `withholds`. The
+    lowest Produce version of the broker is passed on unchanged, although lower ones than those of
+    `forwarded` close the connection: librdkafka takes a higher minimum for a broker without record
+    batches, for which Kafka 4 announces Produce from v0 (KIP-896).
     """
+    theirs = forwarded(upstream, enforces_acls=enforces_acls, passes=passes)
     offered: dict[int, tuple[int, int]] = {}
     for api in APIS.values():
-        if api.kind is Kind.ANSWERED:
+        if api.key in theirs:
+            low, high = theirs[api.key]
+            offered[api.key] = (upstream[PRODUCE][0] if api.key == PRODUCE else low, high)
+        elif api.kind is Kind.ANSWERED and api.key not in withholds:
             offered[api.key] = (api.min_version, api.max_version)
-        elif api.kind is Kind.FORWARDED and api.key in upstream:
-            low, high = upstream[api.key]
-            lowest, highest = max(low, api.min_version), min(high, api.max_version)
-            if lowest <= highest:
-                offered[api.key] = (low if api.key == PRODUCE else lowest, highest)
     return offered
-
-
-def understands(api_key: int, api_version: int) -> bool:
-    """Return whether the proxy may pass or answer requests of this version.
-
-    An announced Produce below v3 is not understood: the connection is closed, as Kafka 4 does.
-    """
-    api = APIS.get(api_key)
-    return (
-        api is not None
-        and api.kind is not Kind.NOT_OFFERED
-        and api.min_version <= api_version <= api.max_version
-    )
 
 
 def answered_here(api_key: int, api_version: int) -> bool:

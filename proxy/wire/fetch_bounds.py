@@ -4,8 +4,8 @@ Kafka bounds max_bytes by what the quota allows in a window, and sends responses
 while the quota is exceeded (`KafkaApis`: `maxValueInQuotaWindow`, `getThrottledResponse`,
 `throttleResponse`).
 
-Schemas: Kafka's `FetchRequest.json`, v4 to v18, `ShareFetchRequest.json`, v1 and v2, and those of
-their responses.
+Schemas: Kafka's `FetchRequest.json`, v3 to v18, `ShareFetchRequest.json`, v1 and v2, and those of
+their responses; Fetch responses from v0 on.
 """
 
 import struct
@@ -14,7 +14,10 @@ from typing import Final
 
 from proxy.wire.apis import FETCH, SHARE_FETCH, is_flexible, response_body_at
 from proxy.wire.primitives import INT32, Malformed, View, int32, skip_string, skip_tags, tag_count
+from proxy.wire.throttle_times import has_throttle_time
 
+FIRST_WITH_MAX_BYTES: Final = 3
+"""First Fetch version with a limit of the response as a whole (KIP-74)."""
 FIRST_WITH_SESSIONS: Final = 7
 """First version with fetch sessions (KIP-227): responses begin with an error code and the session's
 id."""
@@ -94,7 +97,8 @@ def without_topics(api_key: int, api_version: int, head: bytes) -> bytes:
     at = response_body_at(api_key, api_version, head)
     if api_key == SHARE_FETCH:
         return head[: at + 4 + 2] + _NOTHING_SHARED
-    kept = head[: at + 4 + (2 + 4 if api_version >= FIRST_WITH_SESSIONS else 0)]
+    at += 4 if has_throttle_time(api_key, api_version) else 0
+    kept = head[: at + (2 + 4 if api_version >= FIRST_WITH_SESSIONS else 0)]
     return kept + (b"\1\0" if is_flexible(api_key, api_version) else INT32.pack(0))
 
 

@@ -39,8 +39,11 @@ HEAD: Final = 16
 """Number of bytes of a response that suffice for `place` where `is_first`, unless its header has
 tags."""
 
-_PARTITION_BEFORE_V5: Final = 4 + 2 + 8 + 8
+_PARTITION_BEFORE_V2: Final = 4 + 2 + 8
 """Size in bytes of a partition of a Produce response."""
+
+_PARTITION_BEFORE_V5: Final = _PARTITION_BEFORE_V2 + 8
+"""The same since v2, with log_append_time."""
 
 _PARTITION: Final = _PARTITION_BEFORE_V5 + 8
 """The same since v5, with log_start_offset; since v8 its errors follow."""
@@ -58,13 +61,19 @@ def _in_produce(content: View, position: int, version: int) -> int:
         position = position + 16 if version >= 13 else skip_string(content, position, flexible)
         partitions, position = array_length(content, position, flexible)
         if version < 8:  # of a fixed size: no loop, whatever the broker claims
-            position += partitions * (_PARTITION if version >= 5 else _PARTITION_BEFORE_V5)
+            position += partitions * _partition_before_v8(version)
             continue
         for _ in range(partitions):
             position = _skip_partition(content, position, flexible)
         if flexible:
             position = skip_tags(content, position)
     return position
+
+
+def _partition_before_v8(version: int) -> int:
+    if version >= 5:
+        return _PARTITION
+    return _PARTITION_BEFORE_V5 if version >= 2 else _PARTITION_BEFORE_V2
 
 
 def _skip_partition(content: View, position: int, flexible: bool) -> int:

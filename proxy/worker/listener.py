@@ -93,12 +93,14 @@ class Listener:
         fake_secret: bytes,
         rights: ConnectionRights,
         open_connections: OpenConnections[Evictable],
+        enforces_acls: bool = True,
         tls: Tls | None = None,
         quotas: QuotaService | None = None,
     ) -> None:
         """Make a listener of the worker `services`.
 
-        `tls` is None without TLS, `quotas` is None if they are off.
+        `enforces_acls`: only versions of APIs pass that can be judged by ACLs. `tls` is None
+        without TLS, `quotas` is None if they are off.
         """
         self.tls = tls
         self.log_limit = LogRateLimit()
@@ -145,6 +147,7 @@ class Listener:
         self.fake_secret = fake_secret
         """The secret from which salts of users that do not exist are derived."""
         self._rights = rights
+        self._enforces_acls = enforces_acls
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
         self.apply(settings)
@@ -211,6 +214,7 @@ class Listener:
             view = self.views[key] = BrokerView(
                 broker,
                 resolve,
+                enforces_acls=self._enforces_acls,
                 metered=self.quotas is not None,
                 passes=passes,
                 not_answered=not_answered,

@@ -156,6 +156,7 @@ class Worker:
             open_connections=OpenConnections(
                 self._limits, self._settings.listeners.index(settings)
             ),
+            enforces_acls=self._settings.authorizer.mode is AuthorizerMode.ENFORCE,
             tls=self._inputs.tls.listeners.get(settings.name),
             quotas=self._quotas,
         )

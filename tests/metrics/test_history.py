@@ -7,7 +7,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metrics.events import MAX_INTERVALS, MAX_TEXT_CHARS, AuthInterval, EventKind, SessionEvent
+from metrics.events import (
+    MAX_INTERVALS,
+    MAX_TEXT_CHARS,
+    ApiVersion,
+    AuthInterval,
+    EventKind,
+    SessionEvent,
+)
 from metrics.history import Cadence, Timeline
 from metrics.period import LATENCY_GAMMA, latency_bucket
 from tests.support.metrics import EPOCH_MS, grant, history, to_json_line, used
@@ -81,6 +88,34 @@ def test_who_means_another_broker_is_told_of_with_whom_it_meant() -> None:
     assert (event.cluster_id, event.node_id) == (None, None)
     event = session.misrouted(**meant, cluster_id="c", node_id=3, usage=used(0, None), now=2.0)
     assert (event.sequence, event.cluster_id, event.node_id) == (1, "c", 3)
+
+
+def test_dropped_versions_stand_in_every_line_from_their_use_on() -> None:
+    session = history()
+    (login,) = session.authenticated(grant(), used(0, None), 1.0)
+    session.client.dropped_versions = [("Produce", 2), ("Fetch", 0)]
+    lines = [*session.sweep(used(1, 2.0), 3_700.0), *session.closed("idle", used(1, 2.0), 3_701.0)]
+    assert login.dropped_versions is None
+    assert len(lines) == 4
+    for line in lines:
+        assert line.dropped_versions == (
+            ApiVersion(api="Produce", version=2),
+            ApiVersion(api="Fetch", version=0),
+        )
+
+
+def test_who_has_no_sasl_is_recorded_for_dropped_versions() -> None:
+    session = history()
+    session.client.handshake_version = None
+    session.client.principal = "User:ANONYMOUS"
+    session.client.dropped_versions = [("Produce", 2)]
+    assert session.sweep(used(1, 2.0), 60.0) == []
+    (checkpoint,) = session.sweep(used(1, 2.0), 900.0)
+    (closed,) = session.closed("client_closed", used(1, 2.0), 901.0)
+    assert [checkpoint.kind, closed.kind] == [EventKind.CHECKPOINT, EventKind.CLOSED]
+    for line in (checkpoint, closed):
+        assert (line.principal, line.authentications) == ("User:ANONYMOUS", 0)
+        assert line.dropped_versions == (ApiVersion(api="Produce", version=2),)
 
 
 def test_an_expired_session_is_reported_once_until_it_is_renewed() -> None:

@@ -6,7 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from metrics.connection import Client, Grant, Origin
-from metrics.events import AuthInterval, EventKind, IntervalEnd, LatencyBucket, SessionEvent
+from metrics.events import (
+    ApiVersion,
+    AuthInterval,
+    EventKind,
+    IntervalEnd,
+    LatencyBucket,
+    SessionEvent,
+)
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.report.facts import Collected, build_facts
@@ -45,6 +52,8 @@ def read(line: str) -> SessionEvent:
         fields["intervals"] = tuple(_interval(**each) for each in intervals)
     if (buckets := fields.get("reauth_latencies")) is not None:
         fields["reauth_latencies"] = tuple(LatencyBucket(**each) for each in buckets)
+    if (dropped := fields.get("dropped_versions")) is not None:
+        fields["dropped_versions"] = tuple(ApiVersion(**each) for each in dropped)
     return SessionEvent(**fields)
 
 

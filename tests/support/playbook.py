@@ -146,11 +146,17 @@ def answers() -> ApiVersionsAnswers:
 
 @cache
 def everything(
-    *, rewritten: frozenset[int] = frozenset({METADATA}), metered: bool = False
+    *,
+    rewritten: frozenset[int] = frozenset({METADATA}),
+    metered: bool = False,
+    enforces_acls: bool = True,
 ) -> Offer:
-    """Every API in every version; responses of those in `rewritten` are `marked`. Made once."""
+    """Every API in every version that passes; responses of those in `rewritten` are `marked`.
+
+    Made once.
+    """
     broker = DiscoveredBroker(None, "broker", 9092, versions=VERSIONS)
-    view = BrokerView(broker, resolve=None, metered=metered)
+    view = BrokerView(broker, resolve=None, enforces_acls=enforces_acls, metered=metered)
     for route in view.routes.values():
         if route.api_key in rewritten:
             route.transform = marked

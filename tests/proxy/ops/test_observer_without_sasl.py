@@ -1,4 +1,4 @@
-"""What is told of a client without SASL: that it is connected, and what it is denied."""
+"""What is reported of a client without SASL: that it is connected, and what it is denied."""
 
 from metrics import registry
 from metrics.event_rate_limit import UnauthenticatedEventLimit
@@ -10,32 +10,55 @@ from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import Incident
+from proxy.wire.apis import FETCH, PRODUCE
 from sasl.states import Enforcement
+from tests.support.frames import request
 from tests.support.metrics import read
-from tests.support.playbook import Playbook
+from tests.support.playbook import Playbook, everything
 from tests.support.sasl import NOW
 
 ALICE = "User:CN=alice"
 
 
-def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
-    reported: list[str] = []
-    noted: list[Incident] = []
-    tally = Tally(run="r")
-    observer = SessionObserver(
+def observer_of(
+    reported: list[str], noted: list[Incident] | None = None, tally: Tally | None = None
+) -> SessionObserver:
+    return SessionObserver(
         proxy_id="proxy",
         worker=0,
         listener="clients",
         enforcement=lambda: Enforcement.OBSERVE,
         timeline=Timeline(wall=NOW, now=NOW),
         cadence=Cadence(),
-        tally=tally,
+        tally=tally or Tally(run="r"),
         event_limit=UnauthenticatedEventLimit(workers=1),
         emit=reported.append,
-        note=noted.append,
+        note=([] if noted is None else noted).append,
         upstream_failed=lambda _broker, _problem, _words: None,
         may_have_changed=lambda _broker, _now: None,
     )
+
+
+def test_versions_that_kafka_4_dropped_are_reported_by_name() -> None:
+    reported: list[str] = []
+    observer = observer_of(reported)
+    play = Playbook(offer=everything(enforces_acls=False))
+    observer.opened(play.connection, NOW)
+    play.call(lambda connection, now: connection.admit(ALICE, now))
+    observer.authenticated(play.connection, play.session, NOW)
+    play.client(request(PRODUCE, 2, 3, b"\xff\xff"), request(FETCH, 3, 4), request(FETCH, 4, 5))
+    observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
+    (event,) = map(read, reported)
+    assert (event.kind, event.principal, event.client_id) == ("closed", ALICE, "app")
+    versions = [(one.api, one.version) for one in event.dropped_versions or ()]
+    assert versions == [("Produce", 2), ("Fetch", 3)]
+
+
+def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() -> None:
+    reported: list[str] = []
+    noted: list[Incident] = []
+    tally = Tally(run="r")
+    observer = observer_of(reported, noted, tally)
     play = Playbook()
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(ALICE, now))

@@ -7,7 +7,14 @@ import pytest
 from kio.schema.index import api_key_map, schema_name_map
 
 from proxy.wire import apis, kafka_4_4
-from proxy.wire.apis import APIS, NEVER, Kind, offers, understands
+from proxy.wire.apis import (
+    APIS,
+    FIRST_KEPT_BY_KAFKA_4,
+    NEVER,
+    Kind,
+    forwarded,
+    offers,
+)
 from proxy.wire.codec import request_type, response_type
 
 KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
@@ -100,16 +107,60 @@ def test_what_the_proxy_serves_does_not_depend_on_the_broker() -> None:
     assert offers({36: (0, 0), 18: (0, 2)}) == offers({})
 
 
+KAFKA_3_9 = {0: (0, 11), 1: (0, 17), 3: (0, 12), 4: (0, 7), 19: (0, 7), 38: (0, 3), 76: (0, 0)}
+"""What a broker of Kafka 3.9 offers, in part."""
+KAFKA_4_1_OFFERS = {0: (0, 13), 1: (4, 17), 3: (0, 13), 19: (2, 7), 38: (1, 3), 76: (1, 1)}
+
+
+@pytest.mark.parametrize("enforces_acls", [False, True])
+@pytest.mark.parametrize(
+    ("upstream", "api_key", "judged", "unjudged"),
+    [
+        (KAFKA_3_9, 0, (3, 11), (0, 11)),
+        (KAFKA_3_9, 1, (4, 17), (0, 17)),
+        (KAFKA_3_9, 3, (0, 12), (0, 12)),
+        (KAFKA_3_9, 19, (2, 7), (0, 7)),
+        (KAFKA_3_9, 4, None, None),  # between brokers
+        (KAFKA_3_9, 38, None, None),  # delegation tokens
+        (KAFKA_3_9, 76, None, None),  # an early access that KIP-896 did not drop
+        (KAFKA_4_1_OFFERS, 0, (3, 13), (3, 13)),  # v0 to v2 are announced, and not served
+        (KAFKA_4_1_OFFERS, 1, (4, 17), (4, 17)),
+        (KAFKA_4_1_OFFERS, 19, (2, 7), (2, 7)),
+        ({0: (0, 11)}, 0, (3, 11), (3, 11)),  # nothing says that it serves old versions
+        ({1: (0, 3), 2: (0, 0)}, 1, None, (0, 3)),
+        ({1: (0, 3), 2: (0, 0)}, 2, None, (0, 0)),
+        ({1: (0, 3), 2: (0, 99)}, 2, (1, 11), (0, 11)),
+    ],
+)
+def test_versions_that_cannot_be_judged_pass_where_acls_are_not_enforced(
+    upstream: dict[int, tuple[int, int]],
+    api_key: int,
+    judged: tuple[int, int] | None,
+    unjudged: tuple[int, int] | None,
+    enforces_acls: bool,
+) -> None:
+    passed = forwarded(upstream, enforces_acls=enforces_acls)
+    assert passed.get(api_key) == (judged if enforces_acls else unjudged)
+
+
 def test_produce_keeps_the_lowest_version_that_kafka_pretends_to_have() -> None:
     """librdkafka takes a Produce minimum above 0 for a broker without message sets (KIP-896)."""
-    assert offers({0: (0, 13)})[0] == (0, 13)
-    assert not understands(0, 2)
-    assert understands(0, 3)
+    for enforces_acls in (False, True):
+        assert offers(KAFKA_4_1_OFFERS, enforces_acls=enforces_acls)[0] == (0, 13)
+        assert offers(KAFKA_3_9, enforces_acls=enforces_acls)[0] == (0, 11)
 
 
-@pytest.mark.parametrize(
-    ("api_key", "version"), [(-1, 0), (4, 0), (58, 0), (95, 0), (3, -1), (3, 14), (1, 3)]
-)
-def test_unknown_apis_and_versions_are_not_understood(api_key: int, version: int) -> None:
-    assert not understands(api_key, version)
+def test_first_versions_that_kafka_4_kept_are_those_of_its_apis() -> None:
+    between_brokers, early_access = {56}, {76, 77, 78, 79}
+    oldest = {int(row["key"]): int(row["oldest"] or 0) for row in kafka_4_1()}
+    kept = {
+        key: version
+        for key, version in oldest.items()
+        if version and key not in between_brokers | early_access
+    }
+    assert dict(FIRST_KEPT_BY_KAFKA_4) == kept
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(-1, 0), (4, 0), (95, 0), (3, -1), (3, 14)])
+def test_unknown_apis_and_versions_carry_no_addresses(api_key: int, version: int) -> None:
     assert not apis.carries_addresses(api_key, version)

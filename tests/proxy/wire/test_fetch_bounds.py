@@ -70,3 +70,9 @@ def test_an_answer_without_topics_keeps_what_stands_before_them(api: int, versio
     assert left.throttle_time == whole.throttle_time
     kept = [name for name in ("error_code", "session_id") if hasattr(whole, name)]
     assert [getattr(left, name) for name in kept] == [getattr(whole, name) for name in kept]
+
+
+@pytest.mark.parametrize(("version", "kept"), [(0, b""), (1, b"\0\0\0\x07"), (3, b"\0\0\0\x07")])
+def test_so_does_one_of_a_version_that_only_old_brokers_have(version: int, kept: bytes) -> None:
+    head = b"\0\0\0\x03" + kept + b"\0\0\0\x02" + b"topics"
+    assert without_topics(FETCH, version, head) == b"\0\0\0\x03" + kept + b"\0\0\0\0"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kio.static.primitive import i32Timedelta
 
 from proxy.errors import BrokerFault
-from proxy.wire.apis import APIS, Kind
+from proxy.wire.apis import APIS, PRODUCE, Kind
 from proxy.wire.codec import response_type
+from proxy.wire.primitives import INT32
 from proxy.wire.throttle_times import (
     HEAD,
     has_throttle_time,
@@ -130,3 +131,11 @@ def test_an_array_that_claims_billions_ends_at_once(
     finally:
         sys.setprofile(None)
     assert steps < 50
+
+
+@pytest.mark.parametrize(("version", "partition"), [(1, 4 + 2 + 8), (2, 4 + 2 + 8 + 8)])
+def test_produce_of_versions_that_only_old_brokers_have(version: int, partition: int) -> None:
+    topic = INT32.pack(1) + b"\0\x01t" + INT32.pack(3) + b"p" * 3 * partition
+    content = INT32.pack(9) + topic + INT32.pack(5)
+    assert patch(PRODUCE, version, content, 70) == content[:-4] + INT32.pack(70)
+    assert patch(PRODUCE, 0, content, 70) == content

@@ -1,0 +1,157 @@
+"""Clients of versions that Kafka 4.0 dropped (KIP-896), with real brokers that still have them.
+
+KAFKA_VERSION=3.9.1 pytest tests/kafka/test_dropped_versions.py
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kafka as python
+import pytest
+
+from proxy.wire.apis import (
+    API_VERSIONS,
+    APIS,
+    FIRST_KEPT_BY_KAFKA_4,
+    PRODUCE,
+    Kind,
+    carries_addresses,
+)
+from proxy.wire.throttle_times import has_throttle_time
+from tests.drift.definitions import Definitions, read_definitions
+from tests.support.kafka.clients import add_users, user
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.java import KAFKA_VERSION, fetch_jar
+from tests.support.kafka.wire_client import Address, ask
+from tests.support.proxy_process import ProxyProcess, gateway_config
+from tests.support.sasl import Issuer
+
+pytestmark = pytest.mark.kafka
+
+SCRAM = "SCRAM-SHA-256"
+LISTENERS = {"OBSERVE": 3_600_000, "PROBE": 3_600_000}
+OLD_PROTOCOL = (0, 10)
+"""What kafka-python is told to speak: the versions of Kafka 0.10."""
+RECORDS = 200
+has_dropped = pytest.mark.skipif(KAFKA_VERSION >= "4", reason="this Kafka has dropped them")
+BETWEEN_BROKERS = {56: 2}
+"""AlterPartition: its first version that is left."""
+
+
+@pytest.fixture
+def config(kafka: KafkaCluster, jwks: Path) -> dict[str, Any]:
+    config = gateway_config(str(kafka.address()), jwks, listeners=LISTENERS)
+    for listener in config["listeners"]:
+        listener["reauth.enforcement"] = listener["name"]
+    return config
+
+
+@pytest.fixture
+def proxy(config: dict[str, Any], tmp_path: Path) -> Iterator[ProxyProcess]:
+    process = ProxyProcess(config, tmp_path)
+    add_users(process)
+    with process:
+        yield process
+
+
+def old_client(proxy: ProxyProcess, issuer: Issuer, listener: str) -> dict[str, Any]:
+    """The settings of a client that logs in with raw tokens and speaks old versions."""
+    bootstrap = str(proxy.addresses()[listener])
+    settings: dict[str, Any] = user(issuer, SCRAM).python(bootstrap)
+    return settings | {"api_version": OLD_PROTOCOL, "client_id": "old"}
+
+
+@has_dropped
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_old_client_works_and_is_recorded(
+    proxy: ProxyProcess, issuer: Issuer, topic: str, listener: str
+) -> None:
+    """In a group, with commits: nothing of it is lost or doubled."""
+    settings = old_client(proxy, issuer, listener)
+    producer = python.KafkaProducer(**settings, acks="all")
+    sent = [producer.send(topic, str(number).encode()) for number in range(RECORDS)]
+    assert sorted(each.get(60).offset for each in sent) == list(range(RECORDS))
+    producer.close()
+    consumer = python.KafkaConsumer(
+        topic,
+        **settings,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=60_000,
+    )
+    read = [next(consumer) for _ in range(RECORDS)]
+    assert [each.offset for each in read] == list(range(RECORDS))
+    consumer.commit()
+    consumer.close()
+    assert proxy.metric("expired_connections_killed_total") == 0
+    proxy.stop()
+    used = {
+        (version["api"], version["version"])
+        for event in proxy.events()
+        for version in event.get("dropped_versions", ())
+    }
+    assert {("Produce", 2), ("Fetch", 2)} <= used
+    kept = {APIS[key].name: version for key, version in FIRST_KEPT_BY_KAFKA_4.items()}
+    assert all(version < kept[api] for api, version in used)
+
+
+@has_dropped
+@pytest.mark.parametrize("mode", ["off", "audit", "enforce"])
+def test_offer_is_the_brokers_own_unless_acls_are_enforced(
+    kafka: KafkaCluster, config: dict[str, Any], tmp_path: Path, mode: str
+) -> None:
+    config["authorizer"]["mode"] = mode
+    at_kafka = offer(kafka.address())
+    with ProxyProcess(config, tmp_path) as proxy:
+        here = offer(proxy.addresses()["OBSERVE"])
+    for key, kept in FIRST_KEPT_BY_KAFKA_4.items():
+        if APIS[key].kind is Kind.FORWARDED:
+            assert at_kafka[key] == 0
+            # Produce is announced from v0 in any case, for librdkafka
+            assert here[key] == (kept if mode == "enforce" and key != PRODUCE else 0)
+
+
+def offer(address: Address) -> dict[int, int]:
+    """The lowest version of each API."""
+    answer = ask(address, API_VERSIONS, 0)
+    return {int(one.api_key): int(one.min_version) for one in answer.api_keys}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("require_kafka")
+def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
+    before, after = (
+        read_definitions(fetch_jar("kafka-clients", version, tmp_path / version))
+        for version in ("3.9.1", "4.0.1")
+    )
+    first = first_versions(after)
+    dropped = {
+        key: first[key]
+        for key, version in first_versions(before).items()
+        if version < first.get(key, 0)
+    }
+    assert dropped == {**FIRST_KEPT_BY_KAFKA_4, **BETWEEN_BROKERS}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("require_kafka")
+def test_responses_of_dropped_versions_have_what_the_proxy_believes(tmp_path: Path) -> None:
+    definitions = read_definitions(fetch_jar("kafka-clients", "3.9.1", tmp_path / "jar"))
+    responses = {one.api_key: one for one in definitions.messages if not one.is_request}
+    for key, kept in FIRST_KEPT_BY_KAFKA_4.items():
+        if APIS[key].kind is not Kind.FORWARDED:
+            continue
+        for version in range(kept):
+            fields = {one.path for one in responses[key].fields if version in one.versions}
+            assert ("ThrottleTimeMs" in fields) == has_throttle_time(key, version)
+            assert not any(path.endswith(("Host", "Port")) for path in fields)
+            assert not carries_addresses(key, version)
+
+
+def first_versions(definitions: Definitions) -> dict[int, int]:
+    return {
+        one.api_key: one.versions.first
+        for one in definitions.messages
+        if one.is_request and one.versions is not None
+    }
