@@ -234,6 +234,17 @@ class Analysis:
             # by turns: who was denied a great deal pushes out nobody else
             self._show("denied_resources", "SELECT * FROM resources ORDER BY place, principal")
             self._show("denied_count", "SELECT count(*) AS resources FROM resources")
+        self.rows |= {"breaks_at_kafka_4": [], "breaks_at_kafka_4_count": [{"clients": 0}]}
+        if self._totals["with_dropped_versions"]:
+            keep("dropped_uses", sessions.dropped_uses("events"))
+            keep("dropped_versions", sessions.dropped_versions("dropped_uses"))
+            keep("breaks_at_kafka_4", sessions.breaks_at_kafka_4("dropped_uses"))
+            names.append("dropped_versions")
+            key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
+            order = f"ORDER BY connections DESC, {key}"
+            self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
+            count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
+            self._show("breaks_at_kafka_4_count", count)
         if self._out is not None:
             for name in names:
                 self._engine.write(name, self._out)

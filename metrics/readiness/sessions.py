@@ -20,6 +20,9 @@ between them."""
 
 HOSTS_SHOWN = 5
 
+VERSIONS_SHOWN = 50
+"""The number of API versions that are named for one client: KIP-896 has fewer."""
+
 PRINCIPALS_NAMED = 500
 """The number of principals that are named for one version of a library."""
 
@@ -272,3 +275,34 @@ def denied_resources(denial_rows: str) -> str:
         FROM (SELECT principal, {resource}, sort_array(collect_set(operation)) AS operations,
             {total("denied")} AS denied, {total("would_be_denied")} AS would_be_denied
             FROM {denial_rows} GROUP BY principal, {resource}) AS added"""
+
+
+def dropped_uses(events: str) -> str:
+    """One row per connection, API and version that it used and Kafka 4.0 dropped (KIP-896)."""
+    key = ", ".join((*CLIENT_KEY, "client_host", "listener", "connection_id"))
+    listed = f"""SELECT {key}, timestamp_ms, explode(dropped_versions) AS used
+        FROM {events} WHERE dropped_versions IS NOT NULL AND principal IS NOT NULL"""
+    return f"""SELECT {key}, used.api AS api, used.version AS version,
+        min(timestamp_ms) AS first_ms, max(timestamp_ms) AS last_ms
+        FROM ({listed}) AS listed WHERE used.api IS NOT NULL AND used.version IS NOT NULL
+        GROUP BY {key}, used.api, used.version"""
+
+
+def dropped_versions(use_rows: str) -> str:
+    """One row per client, API and version, of `dropped_uses`: in how many connections, and when."""
+    key = ", ".join((*CLIENT_KEY, "api", "version"))
+    return f"""SELECT {key}, count(DISTINCT connection_id) AS connections,
+        sort_array(collect_set(listener)) AS listeners,
+        min(first_ms) AS first_ms, max(last_ms) AS last_ms FROM {use_rows} GROUP BY {key}"""
+
+
+def breaks_at_kafka_4(use_rows: str) -> str:
+    """One row per client, of `dropped_uses`: the versions, in how many connections, from where."""
+    key = ", ".join(CLIENT_KEY)
+    return f"""SELECT {key}, connections, slice(all_versions, 1, {VERSIONS_SHOWN}) AS versions,
+        slice(all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
+        CAST(size(all_hosts) AS BIGINT) AS host_count, last_ms
+        FROM (SELECT {key}, count(DISTINCT connection_id) AS connections,
+            sort_array(collect_set(concat(api, ' v', version))) AS all_versions,
+            sort_array(collect_set(client_host)) AS all_hosts, max(last_ms) AS last_ms
+            FROM {use_rows} GROUP BY {key}) AS added"""

@@ -74,6 +74,8 @@ class Occurrence(IntFlag):
     which may be the one that recorded the kill."""
     OTHER_KIND = 128
     """Anything but a summary row."""
+    DROPPED_VERSION = 256
+    """A version of an API was used that Kafka 4.0 dropped."""
 
 
 _ROUNDING_MS = 1
@@ -177,6 +179,7 @@ def totals(source: str) -> str:
     return f"""SELECT count(*) AS connections, coalesce({total("events")}, 0) AS events,
         coalesce({total("last_sequence + 1")}, 0) AS numbered,
         count_if({occurred(Occurrence.DENIAL)}) AS denied,
+        count_if({occurred(Occurrence.DROPPED_VERSION)}) AS with_dropped_versions,
         count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
         count_if(incomplete) AS incomplete,
@@ -235,7 +238,8 @@ def _from_events() -> dict[str, str]:
         "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
         "announced_ms": "announced_lifetime_ms",
         "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
-        "saw": f"""CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
+        "saw": f"""{_saw_dropped()} |
+            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
             WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
             WHEN {is_kind(EventKind.FAILED)}
                 THEN CASE WHEN authentications > 0 THEN {reauth} ELSE {login} END
@@ -244,6 +248,11 @@ def _from_events() -> dict[str, str]:
             WHEN is_summary THEN {Occurrence.SUMMARY} ELSE {other} END""",
         "would_be_kills_in_summaries": "CAST(0 AS BIGINT)",
     }
+
+
+def _saw_dropped() -> str:
+    seen = Occurrence.DROPPED_VERSION.value
+    return f"CASE WHEN dropped_versions IS NOT NULL THEN {seen} ELSE 0 END"
 
 
 def _lists(dialect: Dialect) -> str:
@@ -292,7 +301,11 @@ def _from_summaries() -> dict[str, str]:
         IntervalEnd.EXPIRED_KILLED: Occurrence.KILLED,
         IntervalEnd.FAILED: Occurrence.REAUTH_FAILURE,
     }
-    saw = [f"{Occurrence.SUMMARY}", f"CASE WHEN final THEN {Occurrence.CLOSED} ELSE 0 END"]
+    saw = [
+        f"{Occurrence.SUMMARY}",
+        _saw_dropped(),
+        f"CASE WHEN final THEN {Occurrence.CLOSED} ELSE 0 END",
+    ]
     saw += [
         f"CASE WHEN array_contains(ends, '{end}') THEN {what} ELSE 0 END"
         for end, what in ended.items()

@@ -62,6 +62,10 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "enforceable_principals": sorted(row["principal"] for row in enforceable),
         "principals": worst_first,
         "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
+        "breaks_at_kafka_4": {
+            "client_count": sum(row["clients"] for row in rows["breaks_at_kafka_4_count"]),
+            "clients": rows["breaks_at_kafka_4"],
+        },
         "what_if": rows["what_if"],
         "session_lengths": rows["session_lengths"],
         "storms": {"busiest": rows["storms"], "profile": rows["storm_profile"]},

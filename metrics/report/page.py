@@ -47,6 +47,7 @@ def page(facts: Facts) -> str:
     sections = [
         _by_principal(facts),
         _what_if(facts),
+        _kafka_4(facts),
         _storms(facts),
         _trend(facts),
         _tokens(facts),
@@ -96,6 +97,20 @@ def _what_if(facts: Facts) -> str:
         f"{plots.kills(rows)}{tables.what_if(rows)}"
         "<details><summary>How long sessions are used</summary>"
         f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"
+    )
+
+
+def _kafka_4(facts: Facts) -> str:
+    breaks = facts["breaks_at_kafka_4"]
+    if not breaks["clients"]:
+        return ""
+    return (
+        '<section id="kafka-4"><h2>Breaks at Kafka 4.0</h2>'
+        '<p class="soft">Clients that use versions of APIs that Kafka 4.0 dropped (KIP-896), '
+        "those with most connections first; whether they re-authenticate is another matter. "
+        "Clients without SASL are among them. Before the brokers are upgraded to Kafka 4, these "
+        "need a newer library, or where a version is configured, a newer one.</p>"
+        f"{tables.kafka_4(breaks['clients'], breaks['client_count'])}</section>"
     )
 
 

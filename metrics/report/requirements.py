@@ -3,6 +3,7 @@
     95%             at least so many are ready of the clients that ever logged in
     User:alice      every client of this principal is ready
     no-kills@60m    nothing would be killed by a lifetime of 60 minutes
+    kafka4-ready    no client uses versions of APIs that Kafka 4.0 dropped (KIP-896)
 
 Empty evidence meets no requirement.
 """
@@ -19,6 +20,7 @@ _DURATION = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHARE = re.compile(r"(100|[0-9]{1,2})(\.[0-9]+)?%")
 _NO_KILLS = "no-kills@"
+_KAFKA_4_READY = "kafka4-ready"
 
 _MAY_BE_KILLED = ("killed", "unproven", "cut_short")
 
@@ -67,13 +69,16 @@ def requirement(text: str) -> Requirement:
         if percent > 100:
             raise ValueError(f"{text!r} is more than 100%")
         return Requirement(text, lambda facts, _: _share(facts, percent))
+    if text == _KAFKA_4_READY:
+        return Requirement(text, lambda facts, _: _kafka_4_ready(facts))
     if text.startswith(_NO_KILLS):
         lifetime_ms = duration_ms(text.removeprefix(_NO_KILLS))
         return Requirement(text, lambda facts, _: _no_kills(facts, lifetime_ms), lifetime_ms)
     if ":" in text:
         return Requirement(text, lambda _, asked: _ready(asked.get(text)), principal=text)
     raise ValueError(
-        f"{text!r} is no requirement: 95%, a principal such as User:alice, or no-kills@60m"
+        f"{text!r} is no requirement: 95%, a principal such as User:alice, no-kills@60m"
+        " or kafka4-ready"
     )
 
 
@@ -87,14 +92,29 @@ def judged(
 
 
 def _share(facts: Facts, percent: float) -> Found:
-    verdicts = facts["clients_by_verdict"]
-    ready, clients = verdicts["ready"], sum(verdicts.values()) - verdicts["unknown"]
+    ready, clients = facts["clients_by_verdict"]["ready"], _logged_in(facts)
     if not clients:
         return Found(met=False, text="no client logged in")
     share = 100 * ready / clients
     # rounded down: what is not met must not look as if it were
     shown = math.floor(share * 10) / 10
     return Found(met=share >= percent, text=f"{ready} of {_clients_are(clients)} ready, {shown}%")
+
+
+def _logged_in(facts: Facts) -> int:
+    verdicts = facts["clients_by_verdict"]
+    clients: int = sum(verdicts.values()) - verdicts["unknown"]
+    return clients
+
+
+def _kafka_4_ready(facts: Facts) -> Found:
+    clients, breaking = _logged_in(facts), facts["breaks_at_kafka_4"]["client_count"]
+    if breaking:
+        uses = "client uses" if breaking == 1 else "clients use"
+        return Found(met=False, text=f"{breaking} {uses} versions that it dropped")
+    if not clients:
+        return Found(met=False, text="no client logged in")
+    return Found(met=True, text="no client uses versions that it dropped")
 
 
 def _ready(row: Mapping[str, Any] | None) -> Found:

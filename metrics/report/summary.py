@@ -50,6 +50,7 @@ def summary(facts: Facts) -> str:
         for title, text in (
             ("Who", " ".join(_who(facts))),
             ("When", " ".join(_when(facts))),
+            ("Kafka 4.0", _kafka_4(facts)),
             ("Now", ", ".join(_now(facts))),
             ("Required", _required(facts)),
         )
@@ -176,6 +177,14 @@ def _when(facts: Facts) -> Iterator[str]:
     projected = facts["trend"]["projection"]
     if projected["ready_day"] is not None and projected["ready_share"] < 1:
         yield f'By the <a href="#trend">trend</a> all are ready on {projected["ready_day"]}.'
+
+
+def _kafka_4(facts: Facts) -> str:
+    breaking = facts["breaks_at_kafka_4"]["client_count"]
+    if breaking:
+        uses = count(breaking, "client</b> uses", "clients</b> use")
+        return f'<b>{uses} <a href="#kafka-4">versions of APIs</a> that it dropped.'
+    return "No client uses versions of APIs that it dropped." if facts["clients"] else ""
 
 
 def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:

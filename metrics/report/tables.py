@@ -108,6 +108,36 @@ def what_if(rows: Rows) -> str:
     )
 
 
+def kafka_4(rows: Rows, total: int) -> str:
+    """Clients that break at Kafka 4.0, with the versions of APIs that they use; `total`: of all."""
+    shown = rows[:CLIENTS_SHOWN]
+    more = ""
+    if total > len(shown):
+        more = (
+            f'<p class="soft">The first {number(len(shown))} of {number(total)}; the Parquet table '
+            "<code>tables/dropped_versions</code> has all.</p>"
+        )
+    return (
+        table(
+            "Clients that break at Kafka 4.0",
+            ["principal", "client", "versions", "connections", "from", "last seen (UTC)"],
+            [
+                [
+                    name_of(row["principal"]),
+                    f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
+                    ", ".join(name_of(each, SHORT) for each in row["versions"]),
+                    number(row["connections"]),
+                    _hosts(row),
+                    moment(row["last_ms"]),
+                ]
+                for row in shown
+            ],
+            numbers=(3,),
+        )
+        + more
+    )
+
+
 def latencies(rows: Rows) -> str:
     """Latency quantiles by mechanism."""
     if not rows:

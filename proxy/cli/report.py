@@ -37,8 +37,8 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="SPEC",
-            help="95% (of the clients are ready), User:alice, or no-kills@60m; may be repeated. "
-            "Exit status 1 if one is not met.",
+            help="95% (of the clients are ready), User:alice, no-kills@60m or kafka4-ready; may be "
+            "repeated. Exit status 1 if one is not met.",
         ),
     ] = None,
     as_of: Annotated[

@@ -16,6 +16,7 @@ from metrics.events import (
 )
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
+from metrics.readiness.sessions import CLIENT_KEY
 from metrics.report.facts import Collected, build_facts
 from metrics.report.page import page
 
@@ -221,6 +222,12 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"operations": ["READ"], "denied": 1, "would_be_denied": 2, "place": 1}
         ],
         "denied_count": [{"resources": 1}],
+        "breaks_at_kafka_4": [
+            {name: value for name, value in one.items() if name in CLIENT_KEY}
+            | {"versions": [f"{name} v0"], "connections": 2}
+            | {"hosts": [name], "host_count": 1, "last_ms": 60_000}
+        ],
+        "breaks_at_kafka_4_count": [{"clients": 1}],
         "observed": [{"from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
         "wrong_clocks": [],
     }

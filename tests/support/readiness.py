@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from metrics.events import MAX_INT64, EventKind, SessionEvent
+from metrics.events import MAX_INT64, ApiVersion, EventKind, SessionEvent
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.engine import Engine
@@ -103,6 +103,44 @@ STANDINGS = [
     ("no mechanism", [event(kind=EventKind.CLOSED, authentications=0)], "unknown"),
 ]
 """Connections by what they show: name, events, and where they stand."""
+
+
+_PRODUCE_2, _PRODUCE_1, _FETCH_0 = (
+    ApiVersion(api="Produce", version=2),
+    ApiVersion(api="Produce", version=1),
+    ApiVersion(api="Fetch", version=0),
+)
+
+
+def _without_sasl(**more: Any) -> SessionEvent:
+    fields: dict[str, Any] = {
+        "mechanism": None,
+        "handshake_version": None,
+        "authenticate_version": None,
+        "authenticated_ms": None,
+        "since_auth_ms": None,
+        "session_lifetime_ms": None,
+        "announced_lifetime_ms": None,
+        "authentications": 0,
+        "principal": "User:ANONYMOUS",
+        "sequence": 0,
+        "connection_id": "c-without",
+    }
+    return later(EventKind.CLOSED, 5, **fields | more)
+
+
+USES_OF_DROPPED = [
+    login(),
+    later(EventKind.CHECKPOINT, 1, dropped_versions=(_PRODUCE_2,)),
+    later(EventKind.CLOSED, 2, sequence=2, dropped_versions=(_PRODUCE_2, _FETCH_0)),
+    login(connection_id="c-2"),
+    later(EventKind.CLOSED, 3, connection_id="c-2", client_host="10.0.0.8",
+          dropped_versions=(_PRODUCE_2,)),
+    login(connection_id="c-3", principal="User:new"),
+    later(EventKind.CLOSED, 3, connection_id="c-3", principal="User:new"),
+    _without_sasl(dropped_versions=(_PRODUCE_1,)),
+]  # fmt: skip
+"""Connections of User:alice, of a client without SASL, and of one that uses no old version."""
 
 
 def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:

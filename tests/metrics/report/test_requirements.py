@@ -29,6 +29,7 @@ FACTS = {
         lifetime(5),
         lifetime(6),
     ],
+    "breaks_at_kafka_4": {"client_count": 2},
 }
 PRINCIPALS = [
     {"principal": "User:alice", "clients": 3, "ready": 3, "enforceable": True},
@@ -58,6 +59,7 @@ PRINCIPALS = [
         ("no-kills@4m", False, "1 connection would be killed, 1 was cut short"),
         ("no-kills@5m", True, "no connections would be killed"),
         ("no-kills@6m", False, "no connections would be killed, only 5 min were observed"),
+        ("kafka4-ready", False, "2 clients use versions that it dropped"),
     ],
 )
 def test_a_requirement_is_held_against_the_facts(text: str, met: bool, found: str) -> None:
@@ -68,14 +70,35 @@ def test_a_requirement_is_held_against_the_facts(text: str, met: bool, found: st
 
 def test_nothing_seen_meets_nothing() -> None:
     """Nor do clients that never authenticated: they have no share and no principal."""
-    nothing = {"clients_by_verdict": {"ready": 0, "unknown": 3}, "what_if": []}
-    texts = ("0%", "User:alice", "no-kills@1m")
+    nothing = {
+        "clients_by_verdict": {"ready": 0, "unknown": 3},
+        "what_if": [],
+        "breaks_at_kafka_4": {"client_count": 0},
+    }
+    texts = ("0%", "User:alice", "no-kills@1m", "kafka4-ready")
     found = judged([requirement(text) for text in texts], nothing, [])
-    assert [row["met"] for row in found] == [False, False, False]
+    assert [row["met"] for row in found] == [False, False, False, False]
     assert [row["found"] for row in found] == [
         "no client logged in",
         "was not seen",
         "no client logged in",
+        "no client logged in",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clients", "met", "found"),
+    [
+        (0, True, "no client uses versions that it dropped"),
+        (1, False, "1 client uses versions that it dropped"),
+    ],
+)
+def test_kafka_4_needs_clients_that_use_nothing_it_dropped(
+    clients: int, met: bool, found: str
+) -> None:
+    facts = FACTS | {"breaks_at_kafka_4": {"client_count": clients}}
+    assert judged([requirement("kafka4-ready")], facts, []) == [
+        {"require": "kafka4-ready", "met": met, "found": found}
     ]
 
 
