@@ -3,6 +3,7 @@
 KAFKA_VERSION=3.9.1 pytest tests/kafka/test_dropped_versions.py
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import kafka as python
 import pytest
 
+from metrics.readiness import job
 from proxy.wire.apis import (
     API_VERSIONS,
     APIS,
@@ -65,7 +67,7 @@ def old_client(proxy: ProxyProcess, issuer: Issuer, listener: str) -> dict[str, 
 @has_dropped
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_old_client_works_and_is_recorded(
-    proxy: ProxyProcess, issuer: Issuer, topic: str, listener: str
+    proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
 ) -> None:
     """In a group, with commits: nothing of it is lost or doubled."""
     settings = old_client(proxy, issuer, listener)
@@ -94,6 +96,20 @@ def test_old_client_works_and_is_recorded(
     assert {("Produce", 2), ("Fetch", 2)} <= used
     kept = {APIS[key].name: version for key, version in FIRST_KEPT_BY_KAFKA_4.items()}
     assert all(version < kept[api] for api, version in used)
+    (found,) = reported(tmp_path)["clients"]
+    assert (found["principal"], found["client_id"]) == ("User:carol", "old")
+    assert {"Produce v2", "Fetch v2"} <= set(found["versions"])
+
+
+def reported(directory: Path) -> dict[str, Any]:
+    """What the readiness report says of Kafka 4.0; it is required to say that nobody breaks."""
+    events, out = directory / "events", directory / "report"
+    status = job.main(["--events", str(events), "--out", str(out), "--require", "kafka4-ready"])
+    assert status == 1
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    assert report["requirements"][0]["met"] is False
+    found: dict[str, Any] = report["breaks_at_kafka_4"]
+    return found
 
 
 @has_dropped
