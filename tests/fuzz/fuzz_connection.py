@@ -10,12 +10,14 @@ Exit status 1 if one is broken; the input is printed in hex.
 import random
 import struct
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.wire.api_versions import BrokerIdentity
 from sasl.states import Enforcement
 from tests.support.frames import (
     api_versions,
@@ -23,6 +25,7 @@ from tests.support.frames import (
     bearer,
     fetch,
     handshake,
+    meaning,
     metadata,
     produce,
     request,
@@ -30,12 +33,17 @@ from tests.support.frames import (
     sized,
 )
 from tests.support.fuzzing import arg_parser, mutate, run
-from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, log_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, everything, log_in
 
 RECEIVE_SIZE: Final = 20_000
 """`sasl.server.max.receive.size` of the rounds: small, so that it is reached."""
 MAX_KEPT: Final = 2 * BUFFER_BYTES + RECEIVE_SIZE + MAX_IN_FLIGHT * 2_000
 """Two reads, one gathered frame, and the proxy's own answers that wait for their turn."""
+
+
+IDENTIFIED: Final = replace(
+    everything(), identity=BrokerIdentity(cluster_id="c", node_ids=frozenset({1}))
+)
 
 
 class Fuzzer:
@@ -55,6 +63,7 @@ class Fuzzer:
             sasl_max_receive_size=RECEIVE_SIZE,
             request_max_bytes=100_000,
             connects=rng.random() < 0.8,
+            offer=IDENTIFIED,
         )
         good = rng.random() < 0.3  # nothing is bent: order is judged
         if rng.random() < 0.8:
@@ -92,6 +101,7 @@ class Fuzzer:
             number, body = self.ids, bytes(rng.choice((0, 3, 300, 3_000)))
             choices = [fetch(number, body), metadata(number), produce(number, records=body)]
             choices += [produce(number, acks=0), api_versions(number, rng.randint(0, 4))]
+            choices += [meaning(number, rng.choice((None, "c", "k" * 300)), rng.randint(-2, 3))]
             if not good:
                 choices += [
                     handshake(number, rng.choice((SCRAM, OAUTHBEARER, "PLAIN")), rng.randint(0, 2)),
