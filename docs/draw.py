@@ -102,10 +102,10 @@ def take_pages() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         demo = [sys.executable, "-m", "proxy", "demo", "--seconds", "45"]
-        told = subprocess.run(  # noqa: S603 - this project's own program
+        done = subprocess.run(  # noqa: S603 - this project's own program
             demo, env={"TMPDIR": name, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True
         )
-        report = told.stdout.rpartition("Readiness report: ")[2].strip()
+        report = done.stdout.rpartition("Readiness report: ")[2].strip()
         status = [sys.executable, "-m", "tests.support.status", str(directory)]
         subprocess.run(status, check=True)  # noqa: S603 - this project's own program
         _take(Path(report), HERE / "readiness.png", 1100, 760)

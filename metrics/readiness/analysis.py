@@ -191,9 +191,9 @@ class Analysis:
         if self._totals["incomplete"]:
             engine.view("listed_connections", "SELECT * FROM connections WHERE incomplete")
             engine.view("listed", _of("concerned", "listed_connections"))
-            engine.view("told", _not_of("concerned", "listed_connections"))
+            engine.view("complete", _not_of("concerned", "listed_connections"))
             engine.view("partly", _of("events", "listed"))
-            engine.view("fully", f"{_of('events', 'told')} {wanted}")
+            engine.view("fully", f"{_of('events', 'complete')} {wanted}")
             engine.view("intervals_of_parts", what_if.intervals("partly", engine.dialect))
             engine.view("intervals_of_all", what_if.intervals_if_complete("fully", engine.dialect))
             both = "SELECT * FROM intervals_of_parts UNION ALL SELECT * FROM intervals_of_all"

@@ -172,7 +172,7 @@ class Observer(Protocol[AnyConnection]):
         ...
 
     def misrouted(self, connection: AnyConnection, request: ApiVersionsRequest, now: float) -> None:
-        """A client means another broker than it reached, and was told so (KIP-1242)."""
+        """A client means another broker than it reached, and was answered so (KIP-1242)."""
         ...
 
     def logged_in(self, *, again: bool) -> None:

@@ -118,7 +118,7 @@ class Misrouted:
 
     def __init__(self, answer: Answer, request: ApiVersionsRequest) -> None:
         self.answer: Final = answer
-        """The answer that tells it."""
+        """The answer with the error."""
         self.request: Final = request
 
 

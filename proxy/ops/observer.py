@@ -156,7 +156,7 @@ class SessionObserver:
             self._note(self._incident(history, kind, _api_name(api_key), now))
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
-        """Record that a client meant another broker than it reached, and was told so."""
+        """Record that a client meant another broker than it reached, and was answered so."""
         self._tally.count(registry.MISROUTED, self._listener)
         history, target = self._history_of(connection), cast(BrokerView, connection.target)
         identity, meant = target.identity, bounded_text(request.cluster_id or "")

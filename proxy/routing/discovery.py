@@ -90,7 +90,7 @@ class DiscoveredBroker:
 
     @property
     def announced(self) -> UpstreamVersions | None:
-        """Versions that its clients are told of; they may use all that it offers."""
+        """Versions that its clients are offered; they may use all that it offers."""
         if self.versions is None or self.common is None:
             return self.versions
         return replace(self.versions, apis=self.common)
@@ -237,7 +237,7 @@ class Discovery(ABC):
         return None not in answers
 
     def _to_announce(self, changed: Collection[DiscoveredBroker]) -> Collection[DiscoveredBroker]:
-        """Return the brokers whose clients are told of other versions, after some have changed."""
+        """Return the brokers whose clients are offered other versions, after some have changed."""
         return changed
 
 
