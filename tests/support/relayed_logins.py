@@ -29,9 +29,10 @@ def relaying(
     max_reauth_ms: int = HOUR_MS,
     connects: bool = True,
     relays: RelaySettings | None = None,
+    kind: type[Playbook] = Playbook,
 ) -> Playbook:
     """A connection whose broker authenticates the client."""
-    return Playbook(
+    return kind(
         enforcement=enforcement,
         max_reauth_ms=max_reauth_ms,
         connects=connects,
