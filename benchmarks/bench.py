@@ -140,7 +140,8 @@ class Bench:
         self._console.print(report.relay(found, self._plan.shapes, self._plan.rows))
 
     def auth(self) -> None:
-        with self._rows(self._login_rows()) as targets:
+        with self._rows(self._login_rows()) as targets, self._relayed_logins(targets) as relayed:
+            targets |= relayed
             found = {}
             for mechanism in (SCRAM, OAUTHBEARER):
                 self._console.print(f"authentication by {mechanism} …", style="dim")
@@ -173,6 +174,21 @@ class Bench:
     def _login_rows(self) -> list[Row]:
         proxies = (row for row in self._plan.rows if row.name in _PROXY_ROWS)
         return [Row(name="kafka", start=kafka), *proxies]
+
+    @contextmanager
+    def _relayed_logins(self, targets: Mapping[str, Target]) -> Iterator[dict[str, Target]]:
+        """Start the proxy in front of Kafka's listener, which authenticates the clients."""
+        behind = targets.get("kafka")
+        starts = {
+            f"relayed-{name}": proxy(
+                f"relayed-{name}", compiled=name == "compiled", relays_logins=True
+            )
+            for name in _PROXY_ROWS
+            if behind is not None and name in targets
+        }
+        lab = self._lab if behind is None else replace(self._lab, broker=behind.address)
+        with self._rows([Row(name=name, start=each) for name, each in starts.items()], lab) as rows:
+            yield rows
 
     def tls_handshakes(self) -> None:
         self._console.print("TLS handshakes …", style="dim")
@@ -234,13 +250,16 @@ class Bench:
         self._console.print(report.acls(found))
 
     @contextmanager
-    def _rows(self, rows: Sequence[Row]) -> Iterator[dict[str, Target]]:
-        """Start these rows; one that cannot run here is left out, with a line about the reason."""
+    def _rows(self, rows: Sequence[Row], lab: Lab | None = None) -> Iterator[dict[str, Target]]:
+        """Start these rows; one that cannot run here is left out, with a line about the reason.
+
+        `lab` is None for the bench's own.
+        """
         targets = {}
         with ExitStack() as stack:
             for row in rows:
                 try:
-                    targets[row.name] = stack.enter_context(row.start(self._lab))
+                    targets[row.name] = stack.enter_context(row.start(lab or self._lab))
                 except (MeasurementFailed, Unavailable) as problem:
                     self._leave_out(row.name, problem)
             yield targets

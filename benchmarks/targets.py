@@ -145,11 +145,12 @@ def proxy(
     prepare: Prepare | None = None,
     tls: bool = False,
     compiled: bool = False,
+    relays_logins: bool = False,
 ) -> Start:
     """Return how to start this project's proxy with more settings of its listener, and others.
 
     `tls`: it terminates its clients' TLS, and connects to the broker without. `compiled`: its data
-    path is compiled, as in the image.
+    path is compiled, as in the image. `relays_logins`: the broker authenticates the clients.
     """
 
     @contextmanager
@@ -164,8 +165,10 @@ def proxy(
         ca = lab.ca if tls else None
         overrides = {**(listener or {}), **(sasl_ssl(lab) if tls else {})}
         document = proxy_config(lab, address, overrides) | dict(settings or {})
+        if relays_logins:
+            document = _relaying(document)
         config.write_text(yaml.safe_dump(document))
-        if not (directory / "state.db").exists():
+        if not relays_logins and not (directory / "state.db").exists():
             _add_user(lab, config)
         if prepare is not None:
             prepare(config)
@@ -241,6 +244,19 @@ def proxy_config(lab: Lab, address: Address, listener: Mapping[str, Any]) -> dic
         "shutdown.drain.ms": 1_000,
         "workers": 1,
     }
+
+
+def _relaying(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose broker authenticates the clients."""
+    [listener] = document["listeners"]
+    kept = {
+        key: value
+        for key, value in listener.items()
+        if not key.startswith("sasl.oauthbearer.") and key != "sasl.enabled.mechanisms"
+    }
+    upstream = document["upstream"] | {"security.protocol": "SASL_PLAINTEXT"}
+    listeners = [kept | {"sasl.termination": "broker"}]
+    return {**document, "upstream": upstream, "listeners": listeners}
 
 
 def _add_user(lab: Lab, config: Path) -> None:
