@@ -41,8 +41,8 @@ _METADATA, _CREATE_TOPICS, _DESCRIBE_SCRAM, _ALTER_SCRAM = 3, 19, 50, 51
 _SCRAM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _LOG4J = Path(__file__).parent / "log4j2.properties"
 
-#: The kernel ends a broker whose test run was killed too hard to end it itself.
-_END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") is not None else ()
+#: The kernel ends a program whose test run was killed too hard to end it itself.
+END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") is not None else ()
 
 
 class ClusterFailed(Exception):
@@ -87,6 +87,8 @@ class KafkaCluster:
     """The release that nodes are started with."""
     sidecar_port: int | None = None
     """Adds the listener `properties.BEHIND`, which names a sidecar's port to clients."""
+    jvm_options: Sequence[str] = ()
+    """More options of the nodes' JVMs."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
     _directory: Path = field(init=False, default_factory=Path)
     _cluster_id: str = field(init=False, default="")
@@ -307,10 +309,11 @@ class KafkaCluster:
         options = ["-Xmx512m", *java.FAST_START, f"-Dlog4j2.configurationFile={_LOG4J}"]
         if self.jwks is not None:
             options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}")
-        command = ["java", *options, "-cp", java.class_path(node.release), "kafka.Kafka"]
+        path = java.class_path(node.release)
+        command = ["java", *options, *self.jvm_options, "-cp", path, "kafka.Kafka"]
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(
-                [*_END_WITH_PARENT, *command, str(node.directory / "server.properties")],
+                [*END_WITH_PARENT, *command, str(node.directory / "server.properties")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

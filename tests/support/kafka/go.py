@@ -18,6 +18,7 @@ _BUILD_SECONDS = 900
 def program(name: str) -> Path:
     """Compiles `go/NAME`; skips without Go or its modules, which CI must have."""
     files = [_SOURCES / "go.mod", _SOURCES / "go.sum", _SOURCES / name / "main.go"]
+    files += sorted((_SOURCES / "sessions").iterdir())
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
     target = cache_directory() / "go" / f"{name}-{digest}"
     if not target.exists():

@@ -24,6 +24,7 @@ OLD_TOOLS_VERSION = "2.8.2"
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
+_CLIENTS_POM = _HERE / "clients-pom.xml"
 _SOURCES = _HERE / "java"
 _INSTALL_HINT = "install a JDK 17 and Maven (Debian: openjdk-17-jdk-headless maven)"
 
@@ -92,15 +93,24 @@ def class_path(release: str = KAFKA_VERSION) -> str:
     return f"{_fetched_jars(release)}/*"
 
 
+def client_class_path(release: str) -> str:
+    """The class path of the clients of a release; raises `KafkaUnavailable`."""
+    return f"{_jars_of(_CLIENTS_POM, 'kafka-clients', release)}/*"
+
+
 def _fetched_jars(release: str) -> Path:
+    return _jars_of(_POM, "kafka", release)
+
+
+def _jars_of(pom: Path, name: str, release: str) -> Path:
     # The pom's digest is part of the name: another version or dependency is another directory.
-    digest = hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]
-    jars = cache_directory() / f"kafka-{release}-{digest}"
+    digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
+    jars = cache_directory() / f"{name}-{release}-{digest}"
     if jars.is_dir():
         return jars
     with _locked(cache_directory() / "kafka.lock"):
         if not jars.is_dir():
-            _copy_dependencies(jars, release)
+            _copy_dependencies(pom, release, jars)
     return jars
 
 
@@ -125,15 +135,16 @@ def fetch_jar(artifact: str, version: str, directory: Path) -> Path:
     return jars[0]
 
 
-def _copy_dependencies(jars: Path, release: str) -> None:
+def _copy_dependencies(pom: Path, release: str, jars: Path) -> None:
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(f"no mvn on PATH and KAFKA_JARS is not set: {_INSTALL_HINT}")
     partial = jars.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
+    command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
     options.append(f"-Dkafka.version={release}")
     options.append(f"-Dkafka.tools.version={_TOOLS_OF.get(release, release)}")
+    options.append("-DexcludeArtifactIds=slf4j-reload4j")  # before Kafka 4, a second binding
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)

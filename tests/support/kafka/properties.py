@@ -62,21 +62,27 @@ def sasl(
     listeners: Mapping[str, int],
     jwks: Path | None,
     plain_users: Mapping[str, str] = MappingProxyType({}),
+    kerberos_jaas: str = "",
 ) -> dict[str, str]:
     """SCRAM on every SASL listener; OAUTHBEARER when there are keys to verify with.
 
-    And PLAIN when there are users of it; `plain_users` are their passwords by name.
+    And PLAIN when there are users of it; `plain_users` are their passwords by name. GSSAPI with
+    the brokers' login to Kerberos.
     """
     modules = {"SCRAM-SHA-256": "scram.Scram", "SCRAM-SHA-512": "scram.Scram"}
     modules |= {"OAUTHBEARER": "oauthbearer.OAuthBearer"} if jwks else {}
     modules |= {"PLAIN": "plain.Plain"} if plain_users else {}
     passwords = "".join(f' user_{name}="{password}"' for name, password in plain_users.items())
-    properties = {"sasl.enabled.mechanisms": ",".join(modules)}
+    logins = {
+        mechanism: f"org.apache.kafka.common.security.{module}LoginModule required"
+        f"{passwords if mechanism == 'PLAIN' else ''};"
+        for mechanism, module in modules.items()
+    }
+    logins |= {"GSSAPI": kerberos_jaas} if kerberos_jaas else {}
+    properties = {"sasl.enabled.mechanisms": ",".join(logins)}
     for name, max_reauth_ms in listeners.items():
         prefix = f"listener.name.{name.lower()}"
-        for mechanism, module in modules.items():
-            options = passwords if mechanism == "PLAIN" else ""
-            jaas = f"org.apache.kafka.common.security.{module}LoginModule required{options};"
+        for mechanism, jaas in logins.items():
             own = f"{prefix}.{mechanism.lower()}"
             properties[f"{own}.sasl.jaas.config"] = jaas
             properties[f"{own}.connections.max.reauth.ms"] = str(max_reauth_ms)

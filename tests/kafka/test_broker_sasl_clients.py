@@ -1,0 +1,241 @@
+"""Sessions over SASL that brokers end, with real clients (`sasl.termination: broker`, KIP-368).
+
+Rights are Kafka's own, and given to alice alone: whoever gets through is alice to the broker.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.properties import BEHIND
+from tests.support.kafka.quotas import PRODUCER, set_kafkas, told_by_librdkafka
+from tests.support.kafka.sasl_brokers import (
+    ALICE,
+    BOB,
+    ZERO,
+    SaslBrokers,
+    sasl_brokers,
+)
+from tests.support.kafka.sasl_clients import (
+    BY_PASSWORD,
+    OLD_PROGRAMS,
+    PLAIN_PARTITIONS,
+    PROGRAMS,
+    Running,
+    end_offsets,
+)
+from tests.support.kafka.sasl_differential.transcript import METADATA, Actor
+from tests.support.kafka.wire_client import WireClient, metadata_fields
+from tests.support.messages import request_body
+from tests.support.proxy_process import (
+    ProxyProcess,
+    gateway_config,
+    relaying_logins,
+    sidecar_config,
+)
+from tests.support.sasl import Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+RENEW, ENFORCE, PROBE, OBSERVE = "RENEW", "ENFORCE", "PROBE", "OBSERVE"
+LIFETIME_MS = 6_000
+SHORT_MS = 2_000
+RENEWALS = 10
+"""So often does each connection re-authenticate that is used all the time."""
+DEADLINE_SECONDS = 400.0
+"""For a machine that is busy with something else."""
+TOPIC = "of-alice"
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    require_kafka: None,  # noqa: ARG001 - skips
+    issuer: Issuer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SaslBrokers]:
+    with sasl_brokers(tmp_path_factory.mktemp("brokers"), issuer) as found:
+        found.kafka.create_topic(TOPIC)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """In front of the listener that announces no lifetime, with a listener for each enforcement."""
+    lifetimes = {RENEW: LIFETIME_MS, ENFORCE: SHORT_MS, PROBE: SHORT_MS, OBSERVE: SHORT_MS}
+    upstream = str(brokers.kafka.address(listener=ZERO))
+    config = relaying_logins(gateway_config(upstream, jwks, listeners=lifetimes))
+    for listener in config["listeners"]:
+        if listener["name"].upper() in (PROBE, OBSERVE):
+            listener["reauth.enforcement"] = listener["name"]
+    directory = tmp_path_factory.mktemp("gateway")
+    with ProxyProcess({**config, "workers": 2}, directory) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def sidecar(
+    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """In front of the one that announces more than clients are told."""
+    upstream = str(brokers.kafka.address(listener=BEHIND))
+    port = brokers.kafka.sidecar_port
+    config = sidecar_config(upstream, jwks, listeners={RENEW: LIFETIME_MS}, port=port)
+    with ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("sidecar")) as process:
+        yield process
+
+
+def test_every_library_renews_by_every_mechanism(
+    brokers: SaslBrokers, gateway: ProxyProcess, sidecar: ProxyProcess, tmp_path: Path
+) -> None:
+    """Over side connections behind the gateway, on the same connection behind the sidecar."""
+    proxies = {"gateway": gateway, "sidecar": sidecar}
+    running: dict[str, Running] = {}
+    late: dict[str, int] = {}
+
+    def all_renewed() -> bool:
+        late.clear()
+        for name, proxy in proxies.items():
+            running[name].check()
+            names = running[name].client_ids
+            most = Counter[str]()
+            # Cheaper than to read all events each time.
+            if proxy.metric("successful_reauthentication_total") >= RENEWALS * len(names):
+                most = renewals(proxy.events())
+            late.update({one: most[one] for one in names if most[one] < RENEWALS})
+        return not late
+
+    with ExitStack() as stack:
+        for name, proxy in proxies.items():
+            bootstrap = str(proxy.addresses()[RENEW])
+            running[name] = stack.enter_context(
+                Running(PROGRAMS, brokers, bootstrap, name, tmp_path)
+            )
+        wait_until(all_renewed, DEADLINE_SECONDS, what="not renewed", details=lambda: f"{late}")
+        for each in running.values():
+            assert_nothing_lost_or_doubled(brokers, each)
+    for proxy in proxies.values():
+        assert not client_ids(proxy.events(), "failed")
+        assert "Traceback" not in proxy.log()
+    written = {
+        (ALICE, "Allowed", "WRITE", one.name) for each in running.values() for one in each.logins
+    }
+    assert written <= brokers.audited()
+
+
+def assert_nothing_lost_or_doubled(brokers: SaslBrokers, running: Running) -> None:
+    """Groups have read what was written, in its order; nothing more is there."""
+    written = running.stop()
+    assert {login.name for login in running.logins} == written.keys()
+    plain = {name: records[:PLAIN_PARTITIONS] for name, records in written.items()}
+    assert end_offsets(brokers.kafka, plain) == plain
+    assert all(min(records) > 0 for records in written.values())
+
+
+def renewals(events: list[dict[str, Any]]) -> Counter[str]:
+    """By client.id: re-authentications of the connection that had the most."""
+    found: Counter[str] = Counter()
+    for event in events:
+        if event["kind"] == "reauthenticated":
+            name = event["client_id"]
+            found[name] = max(found[name], event["authentications"] - 1)
+    return found
+
+
+def test_clients_without_lifetimes_are_killed_counted_or_left_alone(
+    brokers: SaslBrokers, gateway: ProxyProcess, tmp_path: Path
+) -> None:
+    """SaslAuthenticate v0 and raw tokens: they connect anew when killed, and lose nothing."""
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                Running(
+                    OLD_PROGRAMS, brokers, str(gateway.addresses()[name]), name.lower(), tmp_path
+                )
+            )
+            for name in (ENFORCE, PROBE, OBSERVE)
+        ]
+        killed, counted, left_alone = running
+
+        def all_found() -> bool:
+            for each in running:
+                each.check()
+            events = gateway.events()
+            return (
+                client_ids(events, "expired-killed") >= set(killed.client_ids)
+                and client_ids(events, "would-be-killed") >= set(counted.client_ids)
+                and outlived(events, SHORT_MS) >= set(left_alone.client_ids)
+            )
+
+        wait_until(all_found, DEADLINE_SECONDS, what="not killed, or not counted")
+        for each in running:
+            assert_nothing_lost_or_doubled(brokers, each)
+    logins = {name for each in running for name in each.client_ids}
+    events = [event for event in gateway.events() if event.get("client_id") in logins]
+    assert client_ids(events, "expired-killed") == set(killed.client_ids)
+    assert client_ids(events, "would-be-killed") == set(counted.client_ids)
+    assert {event.get("authenticate_version") for event in events} == {0, None}
+    assert {event["announced_lifetime_ms"] for event in events} == {0}
+    assert not client_ids(events, "failed")
+
+
+def client_ids(events: list[dict[str, Any]], kind: str) -> set[str]:
+    """Of the events of a kind."""
+    return {event.get("client_id", "") for event in events if event["kind"] == kind}
+
+
+def outlived(events: list[dict[str, Any]], lifetime_ms: int) -> set[str]:
+    """Who logged in longer ago than twice this, by client.id."""
+    until_ms = time.time() * 1000 - 2 * lifetime_ms
+    return {
+        event.get("client_id", "")
+        for event in events
+        if event["kind"] == "authenticated" and event["timestamp_ms"] < until_ms
+    }
+
+
+def log_in(actor: Actor, name: str, mechanism: str) -> None:
+    if mechanism == "PLAIN":
+        actor.handshake(mechanism)
+        actor.authenticate(f"\0{name}\0{password_of(name)}".encode())
+    elif mechanism == "OAUTHBEARER":
+        actor.oauth(actor.issuer.mint(name))
+    else:
+        actor.scram(name, mechanism, password=password_of(name))
+
+
+@pytest.mark.parametrize("mechanism", [*BY_PASSWORD, "OAUTHBEARER"])
+def test_rights_are_those_of_who_logged_in(
+    brokers: SaslBrokers, gateway: ProxyProcess, issuer: Issuer, mechanism: str
+) -> None:
+    for name, errors in ((ALICE, [0]), (BOB, [29])):
+        with WireClient(gateway.addresses()[RENEW]) as client:
+            actor = Actor(client, issuer)
+            log_in(actor, name, mechanism)
+            actor.send(METADATA, 12, request_body(METADATA, 12, **metadata_fields([TOPIC])))
+            answer = actor.hear(METADATA, 12)
+        assert [int(topic.error_code) for topic in answer.topics] == errors
+    expected = {(ALICE, "Allowed", "DESCRIBE", TOPIC), (BOB, "Denied", "DESCRIBE", TOPIC)}
+    assert expected <= brokers.audited()
+
+
+def test_quotas_are_those_of_who_logged_in(
+    brokers: SaslBrokers, gateway: ProxyProcess, issuer: Issuer
+) -> None:
+    """The broker throttles alice, by her name."""
+    bootstrap = str(gateway.addresses()[RENEW])
+    alice = User(name=ALICE, mechanism="SCRAM-SHA-256", issuer=issuer)
+    assert told_by_librdkafka(alice, bootstrap, TOPIC, "unlimited", 100_000) == 0
+    set_kafkas(brokers.kafka, PRODUCER, 10_000, "user", ALICE)
+    try:
+        assert told_by_librdkafka(alice, bootstrap, TOPIC, "limited", 200_000) > 0
+    finally:
+        set_kafkas(brokers.kafka, PRODUCER, None, "user", ALICE)

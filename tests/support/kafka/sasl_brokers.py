@@ -1,0 +1,121 @@
+"""A broker that lets clients in by every mechanism that Kafka has, and gives rights to alice alone.
+
+Its SASL listeners are alike but for `connections.max.reauth.ms`.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxy.acl.model import Operation, PatternType, Permission, ResourceType
+from tests.support.kafka import properties
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.kerberos import SERVICE, Realm
+from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.wire_client import WireClient
+from tests.support.messages import request_body
+from tests.support.processes import free_ports
+from tests.support.sasl import Issuer
+
+ALICE, BOB = "alice", "bob"
+ZERO, TEN = "ZERO", "TEN"
+TEN_MS = 10_000
+LISTENERS: Mapping[str, int] = {ZERO: 0, TEN: TEN_MS}
+"""`BEHIND` is like `TEN`, but names a sidecar's port to clients."""
+
+_CREATE_ACLS, _CREATE_TOKEN = 30, 38
+_AUDITED = re.compile(
+    r"Principal = User:(\S+) is (Allowed|Denied) operation = (\S+) from host = \S+"
+    r" on resource = Topic:LITERAL:(\S+) "
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslBrokers:
+    """The cluster, and what alice logs in with."""
+
+    kafka: KafkaCluster
+    realm: Realm
+    issuer: Issuer
+    token_id: str
+    """Of the delegation token, in place of a user's name."""
+    token_hmac: str
+    """In place of a password."""
+
+    def audited(self) -> set[tuple[str, ...]]:
+        """Users, verdicts, operations and topics of kafka-authorizer.log."""
+        return set(_AUDITED.findall(self.kafka.log()))
+
+
+@contextmanager
+def sasl_brokers(directory: Path, issuer: Issuer) -> Iterator[SaslBrokers]:
+    """One node, and the KDC of its realm; the JWKS file of the issuer lies in the directory."""
+    jwks = issuer.write_jwks(directory / "jwks.json")
+    with Realm(directory, (ALICE, BOB)) as realm, _cluster(jwks, realm) as kafka:
+        for name in (ALICE, BOB):
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                kafka.add_scram_user(name, password_of(name), mechanism)
+        _permit_everything(kafka, ALICE)
+        token_id, token_hmac = _delegation_token(kafka, issuer)
+        yield SaslBrokers(
+            kafka=kafka, realm=realm, issuer=issuer, token_id=token_id, token_hmac=token_hmac
+        )
+
+
+def _cluster(jwks: Path, realm: Realm) -> KafkaCluster:
+    listeners = {**LISTENERS, BEHIND: TEN_MS}
+    protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
+    protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT")
+    passwords = {name: password_of(name) for name in (ALICE, BOB)}
+    return KafkaCluster(
+        jwks=jwks,
+        sasl_listeners=LISTENERS,
+        sidecar_port=free_ports(1)[0],
+        jvm_options=(*realm.jvm_options, "-Dauthorizer.log.level=debug"),
+        properties={
+            **properties.sasl(listeners, jwks, passwords, realm.broker_jaas()),
+            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+            "sasl.kerberos.service.name": SERVICE,
+            "delegation.token.secret.key": "secret-of-all-brokers",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        },
+    )
+
+
+def _permit_everything(kafka: KafkaCluster, name: str) -> None:
+    resources = {
+        ResourceType.TOPIC: "*",
+        ResourceType.GROUP: "*",
+        ResourceType.TRANSACTIONAL_ID: "*",
+    }
+    creations = [
+        {
+            "resource_type": int(kind),
+            "resource_name": resource,
+            "resource_pattern_type": int(PatternType.LITERAL),
+            "principal": f"User:{name}",
+            "host": "*",
+            "operation": int(Operation.ALL),
+            "permission_type": int(Permission.ALLOW),
+        }
+        for kind, resource in resources.items()
+    ]
+    kafka.ask(_CREATE_ACLS, 3, creations=creations)
+
+
+def _delegation_token(kafka: KafkaCluster, issuer: Issuer) -> tuple[str, str]:
+    """Made by alice for herself: its id and its HMAC."""
+    with WireClient(kafka.address(listener=ZERO)) as client:
+        actor = Actor(client, issuer)
+        actor.scram(ALICE, password=password_of(ALICE))
+        answer = actor.ask(
+            _CREATE_TOKEN, 2, request_body(_CREATE_TOKEN, 2, renewers=[], max_lifetime=-1)
+        )
+    assert answer.error_code == 0, answer
+    return answer.token_id, base64.b64encode(answer.hmac).decode()

@@ -1,0 +1,600 @@
+"""Client libraries that hold long sessions, side by side, each by every SASL mechanism it has.
+
+All programs do the same for each login. Ten times a second an idempotent producer writes to two
+partitions of the login's topic, and twice a second a transactional one to a third, of which every
+third transaction is aborted. Values are their numbers in their partition, and a group of one, which
+reads what is committed, must see 0, 1, 2 …: what is lost, doubled or out of order ends the program.
+A group that joins again before it has committed reads again from there, which is no fault.
+They go on until a file is there, and print how many records each partition has.
+"""
+
+import itertools
+import json
+import math
+import os
+import select
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import confluent_kafka as confluent
+import kafka as python
+
+from proxy.wire.apis import LIST_OFFSETS
+from tests.support.kafka import go, java
+from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.cluster import END_WITH_PARENT, KafkaCluster
+from tests.support.kafka.kerberos import HOST, REALM, SERVICE, find_program
+from tests.support.kafka.sasl_brokers import ALICE, SaslBrokers
+from tests.support.kafka.wire_client import ask
+
+TOKEN = "delegation token"
+"""SCRAM-SHA-256 with a delegation token in place of a user."""
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+BY_PASSWORD = (*SCRAM, "PLAIN")
+ALL = (*BY_PASSWORD, "OAUTHBEARER", "GSSAPI", TOKEN)
+
+PLAIN_PARTITIONS = 2
+PARTITIONS = PLAIN_PARTITIONS + 1
+_ROUND_SECONDS = 0.1
+_ROUNDS_PER_TRANSACTION = 5
+_ABORTED_OF = 3
+_READ_ON_SECONDS = 60.0
+_CALL_SECONDS = 60.0
+_RUN_SECONDS = 600.0
+_KCAT_BLOCK = 1_024
+"""So many bytes at a time does kcat take from stdin."""
+
+Records = Mapping[str, Sequence[int]]
+"""How many records each partition has, by the login's name."""
+Record = tuple[int, int, bytes]
+"""Partition, offset and value."""
+
+
+class SessionFailed(Exception):
+    """A record was refused, lost, doubled or out of order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """Alice, by one mechanism, in one library."""
+
+    name: str
+    """The client.id, topic, group and transactional id."""
+    how: str
+    """One of `ALL`."""
+    brokers: SaslBrokers
+
+    @property
+    def mechanism(self) -> str:
+        return SCRAM[0] if self.how == TOKEN else self.how
+
+    @property
+    def user(self) -> User:
+        return User(name=ALICE, mechanism=self.mechanism, issuer=self.brokers.issuer)
+
+    @property
+    def _credentials(self) -> tuple[str, str]:
+        if self.how == TOKEN:
+            return self.brokers.token_id, self.brokers.token_hmac
+        return ALICE, password_of(ALICE)
+
+    def token_file(self, directory: Path) -> Path:
+        file = directory / f"{self.name}.jwt"
+        file.write_text(self.user.token())
+        return file
+
+    def java(self, directory: Path) -> Path:
+        """A properties file for `Sessions.java`."""
+        settings = {
+            "client.id": self.name,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": self.mechanism,
+            "sasl.jaas.config": self._jaas(directory),
+            "sasl.kerberos.service.name": SERVICE,
+        }
+        if self.how == "OAUTHBEARER":
+            settings["sasl.login.callback.handler.class"] = "Sessions$FileToken"
+        path = directory / f"{self.name}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def _jaas(self, directory: Path) -> str:
+        name, password = self._credentials
+        login = f'username="{name}" password="{password}"'
+        module = "org.apache.kafka.common.security"
+        match self.how:
+            case "GSSAPI":
+                return self.brokers.realm.jaas(ALICE)
+            case "OAUTHBEARER":
+                file = self.token_file(directory)
+                return f'{module}.oauthbearer.OAuthBearerLoginModule required file="{file}";'
+            case "PLAIN":
+                return f"{module}.plain.PlainLoginModule required {login};"
+        is_token = ' tokenauth="true"' if self.how == TOKEN else ""
+        return f"{module}.scram.ScramLoginModule required {login}{is_token};"
+
+    def go(self, directory: Path) -> dict[str, Any]:
+        """A login as Go's package `sessions` reads it."""
+        name, password = self._credentials
+        return {
+            "Name": self.name,
+            "Mechanism": self.mechanism,
+            "User": name,
+            "Password": password,
+            "IsToken": self.how == TOKEN,
+            "TokenFile": str(self.token_file(directory)),
+            "Keytab": str(self.brokers.realm.keytab(ALICE)),
+            "Krb5Conf": str(self.brokers.realm.config),
+            "Realm": REALM,
+            "Service": f"{SERVICE}/{HOST}",
+        }
+
+
+# --- the programs
+
+
+Run = Callable[[str, Sequence[Login], Path, Path], Records]
+"""Bootstrap servers, logins, the file until which they go on, a directory for files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A client library, and the mechanisms by which it can log in."""
+
+    name: str
+    mechanisms: Sequence[str]
+    run: Run
+
+
+def run_java(
+    version: str, bootstrap: str, logins: Sequence[Login], until: Path, directory: Path
+) -> Records:
+    """Kafka's own clients, of any version."""
+    path = f"{java.compiled('Sessions')}:{java.client_class_path(version)}"
+    options = [*java.FAST_START, "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    options += logins[0].brokers.realm.jvm_options
+    files = [str(login.java(directory)) for login in logins]
+    command = ["java", *options, "-cp", path, "Sessions", bootstrap, str(until), *files]
+    return _run_program(command)
+
+
+def run_go(
+    library: str,
+    bootstrap: str,
+    logins: Sequence[Login],
+    until: Path,
+    directory: Path,
+    *,
+    is_raw: bool = False,
+) -> Records:
+    """A program of `go/`; `is_raw` is for sarama alone."""
+    file = directory / f"{logins[0].name}.json"
+    file.write_text(json.dumps([login.go(directory) | {"IsRaw": is_raw} for login in logins]))
+    return _run_program([str(go.program(library)), bootstrap, str(until), str(file)])
+
+
+def _run_program(command: Sequence[str]) -> Records:
+    done = subprocess.run(
+        [*END_WITH_PARENT, *command], capture_output=True, text=True, timeout=_RUN_SECONDS
+    )
+    if done.returncode != 0:
+        raise SessionFailed(f"{command[0]}: {done.stderr[-8000:]}")
+    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    return {name: json.loads(numbers) for name, numbers in lines}
+
+
+def run_python(
+    library: "type[_Client]", bootstrap: str, logins: Sequence[Login], until: Path, _: Path
+) -> Records:
+    """A library of Python, in threads."""
+    sessions = [_Session(library(login, bootstrap), until) for login in logins]
+    with ThreadPoolExecutor(2 * len(sessions)) as pool:
+        running = [pool.submit(part) for one in sessions for part in (one.write, one.read)]
+        for each in running:
+            each.result()
+    return {login.name: one.written for login, one in zip(logins, sessions, strict=True)}
+
+
+class _Client(ABC):
+    """What a library does for a login."""
+
+    @abstractmethod
+    def __init__(self, login: Login, bootstrap: str) -> None: ...
+
+    @abstractmethod
+    def send(self, partition: int, value: bytes) -> None:
+        """By the idempotent producer; does not wait."""
+
+    @abstractmethod
+    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
+        """By the transactional one; waits."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait until all that was sent is acknowledged, and close the producers."""
+
+    @abstractmethod
+    def poll(self) -> list[Record]:
+        """Read records; waits a moment if there are none."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Close the consumer."""
+
+
+class _Session:
+    """A client at work, in two threads."""
+
+    def __init__(self, client: _Client, until: Path) -> None:
+        self.written = [0] * PARTITIONS
+        self._client = client
+        self._until = until
+        self._is_written = False
+        self._has_failed = False
+
+    def write(self) -> None:
+        with self._noting_failure():
+            for number in itertools.count():
+                if self._until.exists() or self._has_failed:
+                    break
+                for partition in range(PLAIN_PARTITIONS):
+                    self._client.send(partition, self._take(partition))
+                if number % _ROUNDS_PER_TRANSACTION == 0:
+                    self._transact(number // _ROUNDS_PER_TRANSACTION)
+                time.sleep(_ROUND_SECONDS)
+            self._client.finish()
+            self._is_written = True
+
+    def _transact(self, number: int) -> None:
+        if number % _ABORTED_OF == 1:
+            self._client.transact([b"aborted"], is_committed=False)
+        else:
+            values = [self._take(PLAIN_PARTITIONS) for _ in range(2)]
+            self._client.transact(values, is_committed=True)
+
+    def _take(self, partition: int) -> bytes:
+        self.written[partition] += 1
+        return str(self.written[partition] - 1).encode()
+
+    def read(self) -> None:
+        with self._noting_failure():
+            next_numbers, next_offsets = [0] * PARTITIONS, [0] * PARTITIONS
+            deadline = math.inf
+            while not (self._has_failed or (self._is_written and next_numbers == self.written)):
+                if self._is_written:
+                    deadline = min(deadline, time.monotonic() + _READ_ON_SECONDS)
+                if time.monotonic() > deadline:
+                    raise SessionFailed(f"read {next_numbers} of {self.written}")
+                for partition, offset, value in self._client.poll():
+                    if offset < next_offsets[partition]:
+                        continue  # again, as it joined again before it had committed
+                    next_offsets[partition] = offset + 1
+                    if value != str(next_numbers[partition]).encode():
+                        raise SessionFailed(f"{partition}: {value!r}, not {next_numbers}")
+                    next_numbers[partition] += 1
+            self._client.leave()
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._has_failed = True
+            raise
+
+
+class Confluent(_Client):
+    """librdkafka."""
+
+    def __init__(self, login: Login, bootstrap: str) -> None:
+        def settings(suffix: str = "", **more: Any) -> dict[str, Any]:
+            return login.user.confluent(bootstrap, client_id=login.name + suffix, **more)
+
+        self._topic = login.name
+        self._error: confluent.KafkaError | None = None
+        self._plain = confluent.Producer(settings(enable_idempotence=True, linger_ms=2))
+        self._transactional = confluent.Producer(
+            settings(".transactions", transactional_id=login.name, linger_ms=2)
+        )
+        self._consumer = confluent.Consumer(
+            settings(
+                ".group",
+                group_id=login.name,
+                auto_offset_reset="earliest",
+                auto_commit_interval_ms=1_000,
+            )
+        )
+        self._consumer.subscribe([login.name])
+        self._transactional.init_transactions(_CALL_SECONDS)
+
+    def send(self, partition: int, value: bytes) -> None:
+        self._produce(self._plain, partition, value)
+        self._plain.poll(0)
+
+    def _produce(self, producer: confluent.Producer, partition: int, value: bytes) -> None:
+        producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
+        if self._error is not None:
+            raise SessionFailed(str(self._error))
+
+    def _delivered(self, error: confluent.KafkaError | None, _: confluent.Message) -> None:
+        self._error = self._error or error
+
+    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
+        self._transactional.begin_transaction()
+        for value in values:
+            self._produce(self._transactional, PLAIN_PARTITIONS, value)
+        if is_committed:
+            self._transactional.commit_transaction(_CALL_SECONDS)
+        else:
+            self._transactional.flush(_CALL_SECONDS)
+            self._transactional.abort_transaction(_CALL_SECONDS)
+
+    def finish(self) -> None:
+        if self._plain.flush(_CALL_SECONDS) or self._error is not None:
+            raise SessionFailed(f"not all was acknowledged: {self._error}")
+
+    def poll(self) -> list[Record]:
+        found = []
+        for message in self._consumer.consume(1_000, timeout=0.2):
+            partition, offset, value = message.partition(), message.offset(), message.value()
+            if message.error() or partition is None or offset is None or value is None:
+                raise SessionFailed(str(message.error()))
+            found.append((partition, offset, value))
+        return found
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+
+class Python(_Client):
+    """kafka-python."""
+
+    def __init__(self, login: Login, bootstrap: str) -> None:
+        def settings(suffix: str = "", **more: Any) -> dict[str, Any]:
+            return login.user.python(bootstrap, client_id=login.name + suffix, **more)
+
+        self._topic = login.name
+        self._sent: list[Any] = []
+        self._plain = python.KafkaProducer(**settings(), enable_idempotence=True)
+        self._transactional = python.KafkaProducer(
+            **settings(".transactions"), transactional_id=login.name
+        )
+        self._transactional.init_transactions()
+        self._consumer = python.KafkaConsumer(
+            login.name,
+            **settings(".group"),
+            group_id=login.name,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=1_000,
+            isolation_level="read_committed",
+        )
+
+    def send(self, partition: int, value: bytes) -> None:
+        self._sent.append(self._plain.send(self._topic, value, partition=partition))
+
+    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
+        self._transactional.begin_transaction()
+        sent = [
+            self._transactional.send(self._topic, value, partition=PLAIN_PARTITIONS)
+            for value in values
+        ]
+        for each in sent:
+            each.get(_CALL_SECONDS)
+        if is_committed:
+            self._transactional.commit_transaction()
+        else:
+            self._transactional.abort_transaction()
+
+    def finish(self) -> None:
+        for each in self._sent:
+            each.get(_CALL_SECONDS)
+        self._plain.close()
+        self._transactional.close()
+
+    def poll(self) -> list[Record]:
+        return [
+            (record.partition, record.offset, record.value)
+            for records in self._consumer.poll(timeout_ms=200).values()
+            for record in records
+        ]
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+
+class Kcat(_Client):
+    """Debian's kcat, whose librdkafka has GSSAPI and does not re-authenticate: no transactions."""
+
+    def __init__(self, login: Login, bootstrap: str) -> None:
+        realm = login.brokers.realm
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": login.mechanism,
+            "sasl.kerberos.service.name": SERVICE,
+            "sasl.kerberos.principal": f"{ALICE}@{REALM}",
+            "sasl.kerberos.keytab": str(realm.keytab(ALICE)),
+            "enable.idempotence": "true",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+        options = [part for key, value in settings.items() for part in ("-X", f"{key}={value}")]
+
+        def start(suffix: str, *arguments: str) -> "subprocess.Popen[bytes]":
+            client_id = ("-X", f"client.id={login.name}{suffix}")
+            return subprocess.Popen(
+                [*END_WITH_PARENT, find_program("kcat"), *arguments, *options, *client_id],
+                env=realm.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+
+        self._producers = [
+            start(suffix, "-P", "-E", "-t", login.name, "-p", str(partition))
+            for partition, suffix in enumerate((*[""] * PLAIN_PARTITIONS, ".transactions"))
+        ]
+        self._rest = b""
+        self._consumer = start(
+            ".group", "-E", "-G", login.name, "-u", "-f", "%p %o %s\\n", login.name
+        )
+
+    def send(self, partition: int, value: bytes) -> None:
+        stdin = self._producers[partition].stdin
+        assert stdin is not None
+        stdin.write(value.rjust(_KCAT_BLOCK - 1) + b"\n")
+        stdin.flush()
+
+    def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
+        for value in values if is_committed else ():
+            self.send(PLAIN_PARTITIONS, value)
+
+    def finish(self) -> None:
+        for each in self._producers:
+            each.communicate(timeout=_CALL_SECONDS)
+            if each.returncode != 0:
+                raise SessionFailed(f"kcat ended with {each.returncode}")
+
+    def poll(self) -> list[Record]:
+        stdout = self._consumer.stdout
+        assert stdout is not None
+        if not select.select([stdout], [], [], 0.2)[0]:
+            return []
+        *lines, self._rest = (self._rest + os.read(stdout.fileno(), 1 << 16)).split(b"\n")
+        fields = [line.split() for line in lines]
+        return [(int(partition), int(offset), value) for partition, offset, value in fields]
+
+    def leave(self) -> None:
+        self._consumer.terminate()
+        self._consumer.communicate(timeout=_CALL_SECONDS)
+
+
+PROGRAMS: Sequence[Program] = (
+    *(
+        Program(name=f"java-{version}", mechanisms=ALL, run=partial(run_java, version))
+        for version in ("4.1.0", "3.9.1", "2.2.2")
+    ),
+    Program(
+        name="librdkafka",
+        mechanisms=(*BY_PASSWORD, "OAUTHBEARER"),
+        run=partial(run_python, Confluent),
+    ),
+    Program(
+        name="kafka-python",
+        mechanisms=(*BY_PASSWORD, "OAUTHBEARER"),
+        run=partial(run_python, Python),
+    ),
+    # Its GSSAPI sends tokens without SaslHandshake after ApiVersions, which no broker takes.
+    Program(
+        name="franz-go",
+        mechanisms=(*BY_PASSWORD, "OAUTHBEARER", TOKEN),
+        run=partial(run_go, "franz"),
+    ),
+    Program(
+        name="sarama",
+        mechanisms=(*BY_PASSWORD, "OAUTHBEARER", "GSSAPI"),
+        run=partial(run_go, "sarama"),
+    ),
+)
+OLD_PROGRAMS: Sequence[Program] = (
+    Program(name="java-2.1.1", mechanisms=ALL, run=partial(run_java, "2.1.1")),
+    Program(name="kcat", mechanisms=("GSSAPI",), run=partial(run_python, Kcat)),
+    Program(
+        name="sarama-raw",
+        mechanisms=BY_PASSWORD,
+        run=partial(run_go, "sarama", is_raw=True),
+    ),
+)
+"""They do not re-authenticate: they speak SaslAuthenticate v0, or send raw tokens."""
+
+
+def end_offsets(kafka: KafkaCluster, topics: Iterable[str]) -> Records:
+    """Of the partitions without transactions, whose records are counted in them."""
+    partitions = [
+        {"partition_index": index, "current_leader_epoch": -1, "timestamp": -1}
+        for index in range(PLAIN_PARTITIONS)
+    ]
+    answer = ask(
+        kafka.address(),
+        LIST_OFFSETS,
+        7,
+        {"topics": [{"name": name, "partitions": partitions} for name in topics]},
+    )
+    return {
+        topic.name: [
+            one.offset for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+        ]
+        for topic in answer.topics
+    }
+
+
+class Running:
+    """Programs at work, each by all its mechanisms, until those of the directory are stopped."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        brokers: SaslBrokers,
+        bootstrap: str,
+        prefix: str,
+        directory: Path,
+    ) -> None:
+        self._until = directory / "end"
+        self._running: list[Future[Records]] = []
+        self._pool = ThreadPoolExecutor(len(programs))
+        self.logins: list[Login] = []
+        for program in programs:
+            logins = [
+                _login(f"{prefix}-{program.name}", how, brokers) for how in program.mechanisms
+            ]
+            run = partial(program.run, bootstrap, logins, self._until, directory)
+            self._running.append(self._pool.submit(run))
+            self.logins += logins
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Those of all connections that are used all the time."""
+        suffixes = ("", ".transactions", ".group")
+        return [login.name + suffix for login in self.logins for suffix in suffixes]
+
+    def check(self) -> None:
+        """Raises what ended a program before its time."""
+        for each in self._running:
+            if each.done():
+                each.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._until.touch()
+        self._pool.shutdown()
+
+    def stop(self) -> Records:
+        """End them; returns the records of each partition, when all were read."""
+        self._until.touch()
+        found: dict[str, Sequence[int]] = {}
+        for each in self._running:
+            found |= each.result()
+        return found
+
+
+def _login(prefix: str, how: str, brokers: SaslBrokers) -> Login:
+    """A login that has its topic."""
+    name = f"{prefix}-{how}".lower().replace(" ", "-")
+    brokers.kafka.create_topic(name, partitions=PARTITIONS)
+    return Login(name=name, how=how, brokers=brokers)
