@@ -22,11 +22,11 @@ from proxy.wire.apis import (
 )
 from proxy.wire.throttle_times import has_throttle_time
 from tests.drift.definitions import Definitions, read_definitions
-from tests.support.kafka.clients import add_users, user
+from tests.support.kafka.clients import add_users, password_of, user
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import KAFKA_VERSION, fetch_jar
 from tests.support.kafka.wire_client import Address, ask
-from tests.support.proxy_process import ProxyProcess, gateway_config
+from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka
@@ -43,7 +43,10 @@ BETWEEN_BROKERS = {56: 2}
 
 @pytest.fixture
 def config(kafka: KafkaCluster, jwks: Path) -> dict[str, Any]:
-    config = gateway_config(str(kafka.address()), jwks, listeners=LISTENERS)
+    return in_their_modes(gateway_config(str(kafka.address()), jwks, listeners=LISTENERS))
+
+
+def in_their_modes(config: dict[str, Any]) -> dict[str, Any]:
     for listener in config["listeners"]:
         listener["reauth.enforcement"] = listener["name"]
     return config
@@ -64,9 +67,33 @@ def old_client(proxy: ProxyProcess, issuer: Issuer, listener: str) -> dict[str, 
     return settings | {"api_version": OLD_PROTOCOL, "client_id": "old"}
 
 
+@pytest.fixture
+def relay(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
+    """The same listeners, whose logins are relayed to the broker."""
+    kafka.add_scram_user("carol", password_of("carol"))
+    upstream = str(kafka.address(listener="NEVER"))
+    config = relaying_logins(gateway_config(upstream, jwks, listeners=LISTENERS))
+    with ProxyProcess(in_their_modes(config), tmp_path) as process:
+        yield process
+
+
+@has_dropped
+@pytest.mark.parametrize("listener", LISTENERS)
+def test_old_client_works_and_is_recorded_where_the_broker_authenticates_it(
+    relay: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
+) -> None:
+    assert_works_and_is_recorded(relay, issuer, topic, tmp_path, listener)
+
+
 @has_dropped
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_old_client_works_and_is_recorded(
+    proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
+) -> None:
+    assert_works_and_is_recorded(proxy, issuer, topic, tmp_path, listener)
+
+
+def assert_works_and_is_recorded(
     proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
 ) -> None:
     """In a group, with commits: nothing of it is lost or doubled."""
