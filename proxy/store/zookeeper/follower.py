@@ -31,7 +31,7 @@ from proxy.store.sqlite.mirror import SqliteMirror, Versions
 from proxy.store.zookeeper import ZookeeperMirror
 from proxy.store.zookeeper.changes import shared_secret
 from proxy.store.zookeeper.client import ZookeeperTree
-from proxy.store.zookeeper.content import Content, Reader
+from proxy.store.zookeeper.content import Content, Reader, Unanswered
 from proxy.tls.contexts import ProxyTls, Tls
 from proxy.tls.reload import follow as follow_certificates
 from sasl.credentials import ScramCredential
@@ -133,7 +133,7 @@ class Follower:
             log.exception("ZooKeeper could not be read")
         else:
             return True
-        if self._tree is not None and self._tree.is_closed:
+        if self._reader is None or (self._tree is not None and self._tree.is_closed):
             self._disconnect()
         return False
 
@@ -141,10 +141,13 @@ class Follower:
         asked_at = monotonic()
         secret = None
         if self._tree is None or self._reader is None:
-            tree = self._connected()
-            secret = self._secret(tree)
-            self._tree, self._reader = tree, Reader(tree, wants_acls=self._wants_acls)
-        content = self._reader.read()
+            self._tree = self._connected()
+            reader = Reader(self._tree, wants_acls=self._wants_acls)
+            content = reader.read()
+            secret = self._secret(self._tree)
+            self._reader = reader
+        else:
+            content = self._reader.read()
         self._mirroring.write(content, asked_at, secret)
         self._report(frozenset(content.all_problems()))
 
@@ -155,8 +158,11 @@ class Follower:
         return tree
 
     def _secret(self, tree: ZookeeperTree) -> bytes | None:
+        """Return the secret of all proxies; None if this one may not have it."""
         try:
             return shared_secret(tree)
+        except Unanswered:
+            raise
         except StoreError as error:
             self._warn(f"other proxies derive other salts for users that do not exist: {error}")
             return None

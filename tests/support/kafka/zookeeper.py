@@ -18,6 +18,7 @@ from tests.support.kafka import java
 from tests.support.kafka.cluster import DEADLINE_SECONDS, START_DEADLINE_SECONDS, wait_until
 from tests.support.kafka.wire_client import Address, ask, metadata_fields
 from tests.support.processes import free_ports, is_stopped
+from tests.support.zookeeper_tree import KAFKAS
 
 _END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 _LOG4J = "-Dlog4j.configuration=none"
@@ -152,6 +153,12 @@ class Ensemble:
         """Until all that run serve."""
         running = [node for node, process in enumerate(self._processes) if process is not None]
         wait_until(lambda: self.serving() == running, START_DEADLINE_SECONDS, what="no quorum")
+
+    def make_nodes(self, **more: Any) -> None:
+        """Make what a broker makes when it starts."""
+        with self.client(**more) as client:
+            for path in KAFKAS:
+                client.ensure_path(path)
 
     @contextmanager
     def client(self, **more: Any) -> Iterator[Any]:

@@ -1,0 +1,311 @@
+"""ZooKeeper that dies, is silent, or forgets sessions: nothing is lost, nobody let in by half."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.config import Config, from_mapping
+from proxy.quota.model import QuotaEntity, QuotaKey
+from proxy.store import StoreError
+from proxy.store.zookeeper import ZookeeperMirror, ZookeeperStore
+from proxy.store.zookeeper.direct import Zookeeper
+from proxy.store.zookeeper.follower import Follower
+from proxy.store.zookeeper.nodes import config_change
+from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.zookeeper import CHROOT, Ensemble
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SHA_256 = ScramMechanism.SCRAM_SHA_256
+VERIFIER = ScramCredential.from_password(SHA_256, "pw", b"salt", 4096)
+SESSION_MS = 4_000
+PASSWORD = "s3cret,=x"
+
+
+def acl(name: str) -> Acl:
+    return Acl(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        name,
+        "User:a",
+        "*",
+        Operation.READ,
+        Permission.ALLOW,
+    )
+
+
+def settings_of(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Config:
+    mapping = {
+        "upstream": {"bootstrap.servers": "127.0.0.1:9092"},
+        "listeners": [
+            {
+                "name": "c",
+                "address": "127.0.0.1:9094",
+                "routing": "sidecar",
+                "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+            }
+        ],
+        "store": {
+            "url": ensemble.url,
+            "refresh.ms": 300,
+            "zookeeper": {"session.timeout.ms": SESSION_MS, **zookeeper},
+        },
+        "authorizer": {"mode": "enforce"},
+    }
+    return from_mapping(mapping, base_dir=directory)
+
+
+class Following:
+    """A follower in a thread, as it is in a process of its own, and a worker's store."""
+
+    def __init__(self, settings: Config) -> None:
+        with closing(ZookeeperStore(settings.store)) as fresh:
+            start = fresh.begin()
+        self.store = ZookeeperStore(settings.store, None, start)
+        self.follower: Follower
+        self._mirror = ZookeeperMirror(settings.store.path(), start)
+        self._settings = settings
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._loop: asyncio.AbstractEventLoop
+        self._task: asyncio.Task[None]
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.follower = Follower(self._mirror, self._settings, None)
+        self._task = asyncio.create_task(self.follower.run())
+        await asyncio.wait([self._task])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+        self._mirror.close()
+        self.store.close()
+
+    def age(self) -> float:
+        asked_at = self.store.mirror().asked_at
+        return float("inf") if asked_at is None else time.monotonic() - asked_at
+
+    def problem(self) -> str:
+        return self.store.mirror().problem or ""
+
+    def users(self) -> set[str]:
+        return {one.user for one in self.store.credential_infos()}
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        wait_until(condition, what=what, details=self.problem)
+
+
+@contextmanager
+def following(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Iterator[Following]:
+    one = Following(settings_of(ensemble, directory, **zookeeper))
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.fixture
+def three(require_kafka: None) -> Iterator[Ensemble]:  # noqa: ARG001 - skips
+    with Ensemble(3) as ensemble:
+        ensemble.make_nodes()
+        yield ensemble
+
+
+@pytest.fixture
+def one(require_kafka: None) -> Iterator[Ensemble]:  # noqa: ARG001 - skips
+    with Ensemble() as ensemble:
+        ensemble.make_nodes()
+        yield ensemble
+
+
+def test_nothing_acknowledged_is_lost_when_servers_are_killed(
+    three: Ensemble, tmp_path: Path
+) -> None:
+    """Each in turn, under changes; those without an answer may have been made."""
+    made: list[str] = []
+    unknown: list[str] = []
+    ending = threading.Event()
+    with following(three, tmp_path) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+
+        def change() -> None:
+            while not ending.is_set():
+                name = f"user-{len(made) + len(unknown)}"
+                try:
+                    proxy.store.alter_credentials(upsert={(name, SHA_256): VERIFIER})
+                    proxy.store.create_acls([acl(name)])
+                    made.append(name)
+                except StoreError:
+                    unknown.append(name)
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            for node in range(3):
+                before = len(made)
+                three.kill(node)
+                proxy.until(lambda b=before: len(made) > b + 3, "no change after a death")  # type: ignore[misc]
+                three.start(node)
+        finally:
+            ending.set()
+            changing.join()
+        truth = Zookeeper(settings_of(three, tmp_path).store, None)
+        users = {user for user, _ in truth.credential_snapshot().credentials}
+        assert users >= {*made}
+        assert users <= {*made, *unknown}
+        acls = truth.acl_snapshot().acls
+        assert {*acls} >= set(map(acl, made))
+        proxy.until(lambda: proxy.users() == users, "the mirror differs")
+        proxy.until(lambda: proxy.store.acl_snapshot().acls == acls, "the mirror differs")
+
+
+def test_without_a_quorum_what_was_known_stays_in_force(three: Ensemble, tmp_path: Path) -> None:
+    """Its age is told, changes are refused, and it goes on when there is one again."""
+    with following(three, tmp_path) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+        proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
+        three.kill(0)
+        three.kill(1)
+        proxy.until(lambda: "does not answer" in proxy.problem(), "nothing is told")
+        before = proxy.store.mirror().asked_at
+        with pytest.raises(StoreError):
+            proxy.store.alter_credentials(upsert={("bob", SHA_256): VERIFIER})
+        assert proxy.store.mirror().asked_at == before
+        assert proxy.users() == {"alice"}
+        three.start(0)
+        proxy.until(lambda: not proxy.problem() and proxy.age() < 5, "not read again")
+        proxy.store.alter_credentials(
+            delete=[("alice", SHA_256)], upsert={("carol", SHA_256): VERIFIER}
+        )
+        assert "carol" in proxy.users()
+        assert "alice" not in proxy.users()
+
+
+def test_a_session_that_expired_misses_nothing(one: Ensemble, tmp_path: Path) -> None:
+    """Its watches went with it. What was done meanwhile without a notification is seen, too."""
+    with following(one, tmp_path) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+        for number in range(3):
+            tree = proxy.follower._tree
+            assert tree is not None
+            session = tree._client.client_id
+            thief = KazooClient(f"{one.servers}{CHROOT}", client_id=session)
+            thief.start()
+            name = f"user-{number}"
+            thief.create(f"/config/users/{name}", b'{"version":1,"config":{}}')
+            text = b'{"version":1,"config":{"producer_byte_rate":"5"}}'
+            thief.set(f"/config/users/{name}", text)
+            thief.stop()  # ends the session, which is the follower's
+            thief.close()
+            entity = QuotaEntity(user=name)
+            proxy.until(
+                lambda e=entity: (
+                    proxy.store.quota_snapshot().quotas.get(e)  # type: ignore[misc]
+                    == {QuotaKey.PRODUCER_BYTE_RATE: 5.0}
+                ),
+                "missed",
+            )
+        proxy.until(lambda: not proxy.problem(), "still told")
+
+
+def test_a_server_that_is_silent_is_noticed(one: Ensemble, tmp_path: Path) -> None:
+    """As behind a broken network: no connection is closed."""
+    with following(one, tmp_path) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+        proxy.store.create_acls([acl("before")])
+        one.pause()
+        try:
+            proxy.until(lambda: "does not answer" in proxy.problem(), "nothing is told")
+            assert proxy.age() > 1
+            assert [found.name for found in proxy.store.acl_snapshot().acls] == ["before"]
+        finally:
+            one.resume()
+        proxy.until(lambda: not proxy.problem() and proxy.age() < 5, "not read again")
+        proxy.store.create_acls([acl("after")])
+        names = {found.name for found in proxy.store.acl_snapshot().acls}
+        assert names == {"before", "after"}
+
+
+def test_thousands_of_changes_are_followed(one: Ensemble, tmp_path: Path) -> None:
+    with following(one, tmp_path) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+        with one.client() as client:
+            results = []
+            for number in range(3_000):
+                entity = QuotaEntity(user=f"user-{number % 10}")
+                text = f'{{"version":1,"config":{{"producer_byte_rate":"{number + 1}"}}}}'
+                client.ensure_path(entity.path) if number < 10 else None
+                results.append(client.set_async(entity.path, text.encode()))
+                prefix, data = config_change(entity)
+                results.append(client.create_async(prefix, data, sequence=True))
+            for result in results:
+                result.get(timeout=60)
+        wanted = {
+            QuotaEntity(user=f"user-{number}"): {QuotaKey.PRODUCER_BYTE_RATE: 2_991.0 + number}
+            for number in range(10)
+        }
+        proxy.until(lambda: proxy.store.quota_snapshot().quotas == wanted, "not followed")
+
+
+def test_a_password_that_is_wrong_is_told(tmp_path: Path, require_kafka: None) -> None:  # noqa: ARG001
+    """And with the right one nodes are made as `zookeeper.set.acl` has it."""
+    (tmp_path / "right").write_text(PASSWORD)
+    (tmp_path / "wrong").write_text("wrong")
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "username": "kafka", "set.acl": True}
+    with Ensemble(sasl={"kafka": PASSWORD}) as ensemble:
+        ensemble.make_nodes()
+        wrong = tmp_path / "w"
+        wrong.mkdir()
+        with following(ensemble, wrong, **sasl, password=f"file:{tmp_path / 'wrong'}") as proxy:
+            proxy.until(lambda: "check the user name and password" in proxy.problem(), "not told")
+            assert PASSWORD not in proxy.problem()
+        with following(ensemble, tmp_path, **sasl, password=f"file:{tmp_path / 'right'}") as proxy:
+            proxy.until(lambda: proxy.age() < 5, "not read")
+            proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
+            proxy.store.create_acls([acl("t")])
+            assert proxy.users() == {"alice"}
+        login_of_kafka = {"mechanism": "DIGEST-MD5", "username": "kafka", "password": PASSWORD}
+        with ensemble.client(sasl_options=login_of_kafka) as kafka:
+            for path, schemes in (
+                ("/config/users/alice", {"sasl"}),
+                ("/kafka-acl/Topic/t", {"sasl", "world"}),
+                ("/kafka-reauth-proxy/scram-secret", {"sasl"}),
+            ):
+                acls, _ = kafka.get_acls(path)
+                assert {entry.id.scheme for entry in acls} == schemes, path
+        without = tmp_path / "without"
+        without.mkdir()
+        stranger = Zookeeper(settings_of(ensemble, without).store, None)
+        with pytest.raises(StoreError, match="access control list"):
+            stranger.credential_snapshot()
+        with pytest.raises(StoreError, match=r"refused the change: .* access control list"):
+            stranger.create_acls([replace(acl("t"), host="10.0.0.1")])
+
+
+def test_a_user_of_the_scheme_digest_is_known(one: Ensemble, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text(PASSWORD)
+    login = {"username": "kafka", "password": f"file:{tmp_path / 'password'}", "set.acl": True}
+    with following(one, tmp_path, **login) as proxy:
+        proxy.until(lambda: proxy.age() < 5, "not read")
+        proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
+        assert proxy.users() == {"alice"}
+    with one.client() as anybody, pytest.raises(NoAuthError):
+        anybody.get("/config/users/alice")
+    with one.client(auth_data=[("digest", f"kafka:{PASSWORD}")]) as kafka:
+        acls, _ = kafka.get_acls("/config/users/alice")
+        assert [entry.id.scheme for entry in acls] == ["digest"]
