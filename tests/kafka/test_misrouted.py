@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka import go
+from tests.support.kafka import go, java
 from tests.support.kafka.clients import User, add_users, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import is_since
@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LISTENER = "LONG"
 API_VERSIONS, METADATA = 18, 3
 RIGHT, MISROUTED = 0, 129
-PERF_TEST, RECORDS = "kafka-producer-perf-test", 2_000
+PERF_TEST, RECORDS = java.TOOLS["kafka-producer-perf-test"], 2_000
+"""Run with the clients of the release under test, which the tools of others are not."""
 
 
 class Gateway:
@@ -170,7 +171,9 @@ def test_java_finds_another_cluster_behind_the_same_address(
     shown, behind = free_ports(2)
     options: dict[str, Any] = {"sasl_listeners": {}, "sidecar_port": shown}
     client = carol.java(tmp_path, acks="all", enable_idempotence="false")
-    arguments = ("--topic", "topic", "--num-records", str(RECORDS), "--record-size", "10")
+    where = ("--bootstrap-server", f"127.0.0.1:{shown}", "--command-config", client.properties)
+    what = ("--topic", "topic", "--num-records", RECORDS, "--record-size", 10)
+    arguments = [str(each) for each in (*where, *what)]
     with KafkaCluster(**options) as old, KafkaCluster(**options) as new:
         for cluster in (old, new):
             cluster.create_topic("topic")
@@ -184,9 +187,7 @@ def test_java_finds_another_cluster_behind_the_same_address(
         ):
             address, ids = proxy.addresses()[LISTENER], [_id(old), _id(new)]
             wait_until(lambda: answered(address, *ids) == [RIGHT, MISROUTED], what="the old one")
-            traffic = pool.submit(
-                client.run_tool, PERF_TEST, str(address), *arguments, "--throughput", "100"
-            )
+            traffic = pool.submit(java.run_java, PERF_TEST, [*arguments, "--throughput", "100"])
             wait_until(lambda: end_offset(old, "topic", 0) > 100, what="traffic")
             balancer.route({behind: new.address(listener=BEHIND)})
             wait_until(lambda: answered(address, *ids) == [MISROUTED, RIGHT], what="the new one")

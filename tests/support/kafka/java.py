@@ -13,8 +13,9 @@ from pathlib import Path
 #: Another one shows what is the same with it: not what transcripts of this one say word for word.
 KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
 
-#: Releases whose command-line tools are not on Maven Central, and whose are taken for them.
+#: Releases whose command-line tools are not on Maven Central, and which release's run instead.
 _TOOLS_OF = {"4.4.0": "4.3.1"}
+_TOOLS = _TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)
 
 #: The last one with ZooKeeper, whose server is among its jars.
 ZOOKEEPER_VERSION = "3.9.1"
@@ -192,7 +193,9 @@ def run_tool(
     timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Runs what `tool.sh` of a Kafka distribution would run."""
-    return run_java(TOOLS[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds)
+    return run_java(
+        TOOLS[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds, release=_TOOLS
+    )
 
 
 def compiled(name: str) -> Path:
