@@ -1,9 +1,15 @@
-"""Memory of a connection: logged in, in use, and after storms of requests and of logins.
+"""Memory of the whole sidecar, and of a connection.
 
     python -m benchmarks.memory
     python -m benchmarks.memory --connections 5000 --rows without,authorizer
 
-About a minute; needs what `benchmarks.bench` needs, without HAProxy and Kafka.
+About two minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. Installed
+packages matter: kio imports `hypothesis` if it is installed, and a deployed proxy has none of the
+tests' packages.
+
+The first table has the PSS of all processes together, which counts what they share once: before any
+connection, and with connections that each have logged in and had a Produce answered. The second has
+the growth for each connection:
 
 idle      Each has logged in by OAUTHBEARER; without a forwarded request there is no connection to a
           broker.
@@ -13,8 +19,8 @@ requests  Each has written 20 topics and read 20, one to a request; with an auth
 logins    As many other connections, a tenth at a time, have logged in, had a Produce answered, and
           closed.
 
-Figures are the growth of the process tree's PSS since before the first of these connections, for
-each of them, without buffers in the kernel, and with memory that the allocator keeps unused.
+It is that of the process tree's PSS since before the first of these connections, for each of them,
+without buffers in the kernel, and with memory that the allocator keeps unused.
 """
 
 import argparse
@@ -36,7 +42,7 @@ from benchmarks import machine, report
 from benchmarks.bench import fake_broker, make_lab
 from benchmarks.client import Client, request
 from benchmarks.programs import compile_all, memory
-from benchmarks.targets import USER, Lab, Prepare, Target, proxy
+from benchmarks.targets import USER, Lab, Prepare, Start, Target, featured, proxy
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
 from proxy.wire.apis import FETCH, PRODUCE
@@ -100,6 +106,25 @@ ROWS: Mapping[str, tuple[Mapping[str, Any], Prepare | None]] = {
     "without": ({}, None),
     "authorizer": ({"authorizer": {"mode": "enforce"}}, _allow),
 }
+
+
+SIDECARS: Mapping[str, Start] = {
+    "1 worker": proxy("one-worker"),
+    "2 workers": proxy("two-workers", settings={"workers": 2}),
+    "4 workers": proxy("four-workers", settings={"workers": 4}),
+    "1 worker, 100,000 ACLs": featured("acls", acls=100_000, compiled=False),
+}
+"""Proxies whose whole memory is measured."""
+
+
+def whole(target: Target, lab: Lab, connections: int) -> tuple[float, float]:
+    """Return the MiB of all processes without a connection, and with live ones."""
+    idle = _pss_kib(target) / 1024
+    token = lab.credentials.token_file.read_text().strip()
+    with _connected(target, token, connections) as clients:
+        for client in clients:
+            client.ask(produce("bench"))
+        return idle, _pss_kib(target) / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +196,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such rows: {', '.join(sorted(unknown))}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sidecars = Table(title="MiB of the whole sidecar")
+    for name in ("proxy", "idle", f"{options.connections:,} live connections"):
+        sidecars.add_column(name, justify="left" if name == "proxy" else "right")
     table = Table(title=f"KiB per connection, of {options.connections:,}")
     for name in ("row", "idle", "live", "requests", "logins"):
         table.add_column(name, justify="left" if name == "row" else "right")
@@ -179,6 +207,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory = Path(name)
         with fake_broker(compile_all(directory), make_lab(directory)) as lab:
             console.print(report.machine(machine.describe(pinned=False)))
+            for name, start in SIDECARS.items():
+                with start(lab) as target:
+                    found = whole(target, lab, options.connections)
+                sidecars.add_row(name, *(f"{one:.1f}" for one in found))
+            console.print(sidecars)
             for row in rows:
                 settings, prepare = ROWS[row]
                 with proxy(row, settings=settings, prepare=prepare)(lab) as target:

@@ -22,6 +22,7 @@ _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
 _RUNS = {True: "compiled", False: "Python", None: ""}
 _KIB_PER_CONNECTION_LIMIT = 8
 _WORKER_MIB_LIMIT = 60
+_SIDECAR_MIB_LIMIT = 64
 _REWRITE_MS_LIMIT = 3
 _PAUSE_MS_LIMIT = 20
 
@@ -207,6 +208,10 @@ def idle(found: Mapping[str, IdleMemory]) -> Table:
                 f"{growth} (over {each.connections:,})" if number == 0 else "",
                 f"≤ {_KIB_PER_CONNECTION_LIMIT}" if ours and number == 0 else "",
             )
+        if ours:
+            whole = sum(process.pss_kib for process in each.base.values()) / 1024
+            limit = f"≤ {_SIDECAR_MIB_LIMIT}"
+            table.add_row("", "all", _coloured(whole, _SIDECAR_MIB_LIMIT, 1), "", limit, "", "")
         table.add_section()
     return table
 

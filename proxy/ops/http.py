@@ -10,13 +10,15 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metrics.exposition import expose
 from metrics.merger import Merger
 from metrics.snapshot import Snapshot
 from proxy.ops.http_server import MAX_CONNECTIONS, Handler, HttpServer, Request, Response
-from proxy.ops.status.service import StatusPage
+
+if TYPE_CHECKING:
+    from proxy.ops.status.service import StatusPage
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
 """Function that returns the metrics of each worker; None: it did not answer."""
@@ -53,9 +55,12 @@ class _Scraper:
 
 
 def make_pages(
-    snapshots: Snapshots, readiness: Readiness, hung: Hung, status: StatusPage
+    snapshots: Snapshots, readiness: Readiness, hung: Hung, status: Callable[[], "StatusPage"]
 ) -> dict[str, Handler]:
-    """Return the handlers of the five paths; any other is answered with 404."""
+    """Return the handlers of the five paths; any other is answered with 404.
+
+    `status` returns the status page, which is loaded when somebody opens it first.
+    """
 
     async def healthz(_request: Request) -> Response:
         """Answer whether a process hangs; `/readyz` answers whether the workers are ready."""
@@ -75,12 +80,18 @@ def make_pages(
         }
         return Response.json(body, status=200 if ready else 503)
 
+    async def status_page(request: Request) -> Response:
+        return await status().page(request)
+
+    async def sessions(request: Request) -> Response:
+        return await status().sessions(request)
+
     return {
         "/metrics": _Scraper(snapshots).metrics,
         "/healthz": healthz,
         "/readyz": readyz,
-        "/": status.page,
-        "/sessions.json": status.sessions,
+        "/": status_page,
+        "/sessions.json": sessions,
     }
 
 

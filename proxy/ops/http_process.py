@@ -3,16 +3,19 @@
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
 
 from proxy import __version__
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.child_process.lifeline import heed_parent
 from proxy.ops.admin_socket import AdminSocket
 from proxy.ops.http import make_pages, start_http
-from proxy.ops.status.service import StatusPage
-from proxy.ops.status.snapshot import About
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.store.in_use import StoreInUse
+
+if TYPE_CHECKING:
+    from proxy.ops.status.service import StatusPage
 
 
 class Health:
@@ -57,8 +60,15 @@ def run(
             [await WorkerLink.open(number, sock) for number, sock in enumerate(workers)]
         )
         operators = None if admin is None else await AdminSocket(pool, store).serve(admin)
-        about = About(version=__version__, host=socket.gethostname())
-        pages = make_pages(pool.snapshots, pool.readiness, health.hung, StatusPage(pool, about))
+
+        @cache
+        def status() -> "StatusPage":
+            from proxy.ops.status.service import StatusPage
+            from proxy.ops.status.snapshot import About
+
+            return StatusPage(pool, About(version=__version__, host=socket.gethostname()))
+
+        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status)
         server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()

@@ -6,6 +6,7 @@ delays it, and stays in memory for as long as the proxy runs.
 
 import logging
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def serve(path: Path, *, follow: bool) -> int:
 
     `follow`: a file that is replaced is reloaded, as by SIGHUP.
     """
+    begun = time.monotonic()
     validating = ShortLived(partial(validate, path))
     logging.basicConfig(
         stream=sys.stderr,
@@ -34,4 +36,4 @@ def serve(path: Path, *, follow: bool) -> int:
         print(f"reauth-proxy: {printable(f'{path}: {error}')}", file=sys.stderr)  # noqa: T201
         return 2
     raise_file_limit()
-    return Server(path, validated, follow=follow).run()
+    return Server(path, validated, follow=follow, begun=begun).run()

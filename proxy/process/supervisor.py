@@ -57,7 +57,7 @@ KILL_AFTER: Final = 5.0
 class Server:
     """State of the parent."""
 
-    def __init__(self, path: Path, validated: Validated, *, follow: bool) -> None:
+    def __init__(self, path: Path, validated: Validated, *, follow: bool, begun: float) -> None:
         config: Config = pickle.loads(validated.config)  # noqa: S301 - from our own child
         self._path = path
         self._follow = follow
@@ -88,6 +88,7 @@ class Server:
                 usage=usage,
                 link=Link(len(config.listeners)) if config.workers > 1 else None,
                 acceptor=self._acceptor_heartbeat,
+                proxy_start=begun,
             )
             for number in range(config.workers)
         ]
@@ -124,6 +125,7 @@ class Server:
         ):
             log.warning("%s", line)
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
+            import proxy.wire.codec
             import proxy.worker.acl_service
         if self._config.store.at_brokers:
             import proxy.store.brokers

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import APIS, FETCH
-from proxy.wire.codec import decode, request_type
 from proxy.wire.fetch_bounds import (
     FINAL_EPOCH,
     FIRST_WITH_REPLICA_STATE,
@@ -176,6 +175,8 @@ def _tagged(api_version: int, body: View, position: int) -> bool:
 
 
 def _replica_id(api_version: int, body: View) -> int:
+    from proxy.wire.codec import decode, request_type  # which only a proxy with ACLs has loaded
+
     request = decode(request_type(FETCH, api_version), bytes(body))
     if api_version < FIRST_WITH_REPLICA_STATE:
         return int(request.replica_id)

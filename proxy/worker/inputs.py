@@ -65,6 +65,8 @@ class WorkerInputs:
     """The ports of brokers by listener name; the same for all workers."""
     tls: ProxyTls = field(default_factory=lambda: ProxyTls(listeners={}))
     """The TLS contexts of all listeners, and of connections to brokers."""
+    proxy_start: float | None = None
+    """The start of the proxy in monotonic seconds; None: unknown."""
     shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
     """The configuration as of the last SIGHUP."""
     store_start: StoreStart | None = None

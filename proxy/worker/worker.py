@@ -250,6 +250,8 @@ class Worker:
             for listener in self._listeners:
                 line = f"listener {listener.name}: accepting on {listener.settings.address}"
                 print(line, flush=True)  # noqa: T201 - scripts wait for it
+            if self._inputs.proxy_start is not None and self._inputs.heartbeat.life == 1:
+                log.info("started in %.2f s", monotonic() - self._inputs.proxy_start)
 
     async def _drain(self) -> None:
         """Accept no clients, and let requests in flight finish, within `shutdown.drain.ms`."""

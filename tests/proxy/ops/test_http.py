@@ -16,9 +16,8 @@ def with_client(
 ) -> None:
     async def run() -> None:
         served = workers or Workers()
-        pages = make_pages(
-            served.snapshots, served.readiness, served.hung, StatusPage(served, ABOUT)
-        )
+        status = StatusPage(served, ABOUT)
+        pages = make_pages(served.snapshots, served.readiness, served.hung, lambda: status)
         listening = listen("127.0.0.1", 0)
         server = await start_http(pages, listening)
         async with ClientSession(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:

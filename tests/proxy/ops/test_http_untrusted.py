@@ -21,9 +21,8 @@ from tests.support.status import ABOUT, Workers
 async def served(address: str = "127.0.0.1", **settings: Any) -> AsyncIterator[int]:
     """The port of a server as the proxy starts it."""
     workers = Workers()
-    pages = make_pages(
-        workers.snapshots, workers.readiness, workers.hung, StatusPage(workers, ABOUT)
-    )
+    status = StatusPage(workers, ABOUT)
+    pages = make_pages(workers.snapshots, workers.readiness, workers.hung, lambda: status)
     listening = listen(address, 0)
     port: int = listening.getsockname()[1]
     server = await start_http(pages, listening, **settings)

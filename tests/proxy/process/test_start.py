@@ -142,6 +142,7 @@ def test_no_start_waits_for_what_it_does_not_need(config: Path) -> None:
     assert {name: why for name, why in NOT_WAITED_FOR.items() if name in loaded} == {}
     # Each API has about twenty modules of kio, and is loaded when it is first asked for.
     assert len([name for name in loaded if name.startswith("kio.schema")]) < 20
+    assert ("proxy.wire.codec" in loaded) is ("enforce" in config.read_text())
 
 
 def imported_after(fork: int, config: Path, http: int | None = None) -> set[str]:
@@ -156,6 +157,7 @@ def imported_after(fork: int, config: Path, http: int | None = None) -> set[str]
         os.kill(process.pid, signal.SIGTERM)
         _, errors = process.communicate(timeout=DEADLINE_SECONDS)
     assert "accepting" in line, errors
+    assert errors.count(" started in ") == 1
     marker = "imports "
     imported = [one.removeprefix(marker) for one in errors.splitlines() if one.startswith(marker)]
     return {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
