@@ -1,10 +1,11 @@
-"""HTTP/1.1 server of read-only pages (RFC 9112), small enough for a sidecar.
+"""HTTP/1.1 server of read-only pages, small enough for a sidecar.
 
-A general server would take more memory than the rest of its process. This one knows GET and HEAD,
-and nothing of bodies, uploads, upgrades or compression. Rules:
+h11 knows the protocol (RFC 9112); this module has sockets and limits. A general server would take
+more memory than the rest of its process. This one knows GET and HEAD, and nothing of bodies,
+uploads, upgrades or compression. Rules:
 
-- A request's head is at most `MAX_HEAD_BYTES` long and must arrive in `HEAD_SECONDS`. What is not
-  strictly a request is answered with 400, is not logged, and ends the connection.
+- A request's head is at most `MAX_HEAD_BYTES` long and must arrive in `HEAD_SECONDS`. What is no
+  request is answered with 400, is not logged, and ends the connection.
 - No body is read: a request that announces one is answered, and its connection closed.
 - Requests of a connection are answered one after the other; a client that does not read its
   responses is not read either, and is disconnected after `WRITE_SECONDS`.
@@ -15,7 +16,6 @@ and nothing of bodies, uploads, upgrades or compression. Rules:
 import asyncio
 import json
 import logging
-import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -24,6 +24,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
+
+import h11
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +47,6 @@ close would discard the response as well (RFC 9112 section 9.6)."""
 MAX_CONNECTIONS: Final = 256
 """Largest number of connections."""
 
-_END: Final = b"\r\n\r\n"
-_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (/[!-~]*) HTTP/1\.([01])")
-_FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t !-~\x80-\xff]*)")
-
 
 class Request(NamedTuple):
     """Request for a page."""
@@ -60,8 +58,6 @@ class Request(NamedTuple):
     """The fields of the query in their order, decoded."""
     headers: Mapping[str, tuple[str, ...]] = {}
     """The values of each header, by its name in lower case."""
-    closes: bool = True
-    """True if the connection is closed after the response."""
 
     def header(self, name: str) -> str:
         """Return the value of a header; several are joined by commas (RFC 9110 section 5.3)."""
@@ -153,38 +149,44 @@ class HttpServer:
             self._end(oldest)
             del self._connections[oldest]
         self._connections[task] = writer
+        protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         # Cancelled: the server closes, or has too many connections
         with suppress(OSError, TimeoutError, asyncio.CancelledError):
-            while await self._serve_one(reader, writer, task):
-                pass
+            while await self._serve_one(protocol, reader, writer, task):
+                protocol.start_next_cycle()
             await _linger(reader, writer)
         self._connections.pop(task, None)
         self._answering.discard(task)
         writer.close()
 
     async def _serve_one(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+        self,
+        protocol: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        task: asyncio.Task[None],
     ) -> bool:
         """Answer a request; False: it was the last one of its connection."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
-                request = parse_head(await reader.readuntil(_END))
-        except asyncio.IncompleteReadError as error:
-            if error.partial:
-                writer.write(_encoded(Response.text("incomplete\n", status=400), closes=True))
-            return False
-        except (asyncio.LimitOverrunError, BadRequestError) as error:
-            problem = str(error) if isinstance(error, BadRequestError) else "too long"
-            writer.write(_encoded(Response.text(f"{problem}\n", status=400), closes=True))
+                head = await _next_request(protocol, reader)
+            if head is None:
+                return False
+            request = parse_request(head)
+            # What follows the head and is not its end is a body, which is not read
+            has_body = not isinstance(protocol.next_event(), h11.EndOfMessage)
+        except (h11.RemoteProtocolError, BadRequestError) as error:
+            refusal = Response.text(f"{error}\n", status=400)
+            writer.write(_encoded(protocol, refusal, closes=True))
             return False
         self._answering.add(task)
         response = await self._response(request)
-        closes = request.closes or self._closing
-        writer.write(_encoded(response, closes=closes, is_head=request.method == "HEAD"))
+        closes = has_body or self._closing
+        writer.write(_encoded(protocol, response, closes=closes, is_head=request.method == "HEAD"))
         async with asyncio.timeout(WRITE_SECONDS):
             await writer.drain()
         self._answering.discard(task)
-        return not closes
+        return protocol.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     async def _response(self, request: Request) -> Response:
         if self._refuse is not None and (refusal := self._refuse(request)) is not None:
@@ -203,54 +205,54 @@ class HttpServer:
             return Response.text("500: Internal Server Error\n", status=500)
 
 
-def parse_head(head: bytes) -> Request:
-    """Parse a request line and headers, with the empty line at their end (RFC 9112).
+async def _next_request(
+    protocol: h11.Connection, reader: asyncio.StreamReader
+) -> h11.Request | None:
+    """Return the head of the next request; None: the client closed the connection.
 
-    Raises BadRequestError.
+    Raises h11.RemoteProtocolError.
     """
-    line, *fields = head.removesuffix(_END).split(b"\r\n")
-    match = _REQUEST_LINE.fullmatch(line)
-    if match is None:
-        raise BadRequestError("not a request")
+    while (event := protocol.next_event()) is h11.NEED_DATA:
+        protocol.receive_data(await reader.read(MAX_HEAD_BYTES))
+    return event if isinstance(event, h11.Request) else None
+
+
+def parse_request(head: h11.Request) -> Request:
+    """Return the request for a page of this server. Raises BadRequestError."""
+    target = head.target.decode()
+    if not target.startswith("/"):
+        raise BadRequestError("a path is required")
     headers: dict[str, tuple[str, ...]] = {}
-    for one in fields:
-        parts = _FIELD.fullmatch(one)
-        if parts is None:
-            raise BadRequestError("not a header")
-        name = parts[1].decode().lower()
-        headers[name] = (*headers.get(name, ()), parts[2].decode("latin-1").rstrip(" \t"))
-    is_old = match[3] == b"0"
-    hosts = len(headers.get("host", ()))
-    if hosts > 1 or (hosts == 0 and not is_old):
-        raise BadRequestError("one Host is required")
-    if "transfer-encoding" in headers:
-        raise BadRequestError("a body is not read")
-    path, _, query = match[2].decode().partition("?")
+    for raw_name, value in head.headers:
+        name = raw_name.decode()
+        headers[name] = (*headers.get(name, ()), value.decode("latin-1"))
+    path, _, query = target.partition("?")
     try:
         wanted = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
     except ValueError:
         raise BadRequestError("too many fields in the query") from None
-    connection = ", ".join(headers.get("connection", ())).lower()
     return Request(
-        method=match[1].decode(),
-        path=unquote(path),
-        query=tuple(wanted),
-        headers=headers,
-        closes=is_old or "close" in connection or headers.get("content-length", ("0",)) != ("0",),
+        method=head.method.decode(), path=unquote(path), query=tuple(wanted), headers=headers
     )
 
 
-def _encoded(response: Response, *, closes: bool, is_head: bool = False) -> bytes:
-    lines = [
-        f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}",
-        f"Content-Type: {response.content_type}",
-        f"Content-Length: {len(response.body)}",
-        f"Date: {formatdate(usegmt=True)}",
-        *(f"{name}: {value}" for name, value in response.headers.items()),
-        *(("Connection: close",) if closes else ()),
+def _encoded(
+    protocol: h11.Connection, response: Response, *, closes: bool, is_head: bool = False
+) -> bytes:
+    headers = [
+        ("Content-Type", response.content_type),
+        ("Content-Length", str(len(response.body))),
+        ("Date", formatdate(usegmt=True)),
+        *response.headers.items(),
+        *([("Connection", "close")] if closes else []),
     ]
-    head = "\r\n".join((*lines, "", "")).encode()
-    return head if is_head else head + response.body
+    reason = HTTPStatus(response.status).phrase
+    events: list[h11.Event] = [
+        h11.Response(status_code=response.status, headers=headers, reason=reason)
+    ]
+    if not is_head:
+        events.append(h11.Data(data=response.body))
+    return b"".join(protocol.send(event) or b"" for event in (*events, h11.EndOfMessage()))
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,24 +1,75 @@
-"""The HTTP server's reading of requests, strict as RFC 9112 has it."""
+"""The HTTP server's reading of requests."""
 
+import asyncio
+import re
+import socket
+from contextlib import suppress
+
+import h11
 import pytest
 
-from proxy.ops.http_server import BadRequestError, parse_head
+from proxy.ops.http_server import (
+    MAX_QUERY_FIELDS,
+    BadRequestError,
+    HttpServer,
+    Request,
+    Response,
+    parse_request,
+)
 
 HOST = "Host: localhost\r\n"
 
 
-def head(text: str) -> bytes:
-    return f"{text}\r\n".encode("latin-1")
+def parsed(text: str) -> Request:
+    protocol = h11.Connection(h11.SERVER)
+    protocol.receive_data(f"{text}\r\n".encode("latin-1"))
+    head = protocol.next_event()
+    assert isinstance(head, h11.Request)
+    return parse_request(head)
+
+
+async def hello(request: Request) -> Response:
+    return Response.text(f"{request.method}\n")
+
+
+def answer_to(sent: bytes) -> bytes:
+    """All that a server answers until it closes, or to the end of what is sent."""
+
+    async def run() -> bytes:
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = HttpServer({"/": hello})
+        await server.start(listening)
+        reader, writer = await asyncio.open_connection(*listening.getsockname())
+        writer.write(sent)
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        await server.close()
+        return answer
+
+    return asyncio.run(run())
+
+
+def status_lines(answer: bytes) -> list[bytes]:
+    return re.findall(rb"HTTP/1\.1 \d+ [ \w]+", answer)
 
 
 def test_a_request_is_decoded() -> None:
     target = "/sessions%2Ejson?principal=User%3Aa+b&limit="
-    request = parse_head(head(f"GET {target} HTTP/1.1\r\n{HOST}X-A: 1 \r\nx-a:2\r\n"))
+    request = parsed(f"GET {target} HTTP/1.1\r\n{HOST}X-A: 1 \r\nx-a:2\r\n")
     assert (request.method, request.path) == ("GET", "/sessions.json")
     assert request.query == (("principal", "User:a b"), ("limit", ""))
     assert request.header("x-a") == "1, 2"
     assert request.header("accept") == ""
-    assert not request.closes
+
+
+@pytest.mark.parametrize("target", ["http://localhost/", "*", f"/?{'&'.join('a' * 20)}"])
+def test_what_is_no_path_with_a_short_query_is_refused(target: str) -> None:
+    assert len(target.split("&")) in (1, MAX_QUERY_FIELDS + 4)
+    with pytest.raises(BadRequestError):
+        parsed(f"GET {target} HTTP/1.1\r\n{HOST}")
 
 
 @pytest.mark.parametrize(
@@ -29,14 +80,18 @@ def test_a_request_is_decoded() -> None:
         ("1.1", "Connection: upgrade, close\r\n", True),
         ("1.1", "Content-Length: 0\r\n", False),
         ("1.1", "Content-Length: 4\r\n", True),
-        ("1.1", "Content-Length: 0\r\nContent-Length: 4\r\n", True),
+        ("1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n", True),
         ("1.0", "", True),
     ],
 )
 def test_a_connection_is_closed_after_what_may_have_a_body(
     version: str, headers: str, closes: bool
 ) -> None:
-    assert parse_head(head(f"GET / HTTP/{version}\r\n{HOST}{headers}")).closes is closes
+    one = f"GET / HTTP/{version}\r\n{HOST}{headers}\r\n".encode()
+    answer = answer_to(one + f"HEAD / HTTP/1.1\r\n{HOST}\r\n".encode())
+    assert status_lines(answer) == [b"HTTP/1.1 200 OK"] * (1 if closes else 2)
+    assert (b"connection: close" in answer.lower()) is closes
+    assert answer.count(b"GET\n") == 1  # the response to HEAD has no body
 
 
 @pytest.mark.parametrize(
@@ -44,28 +99,34 @@ def test_a_connection_is_closed_after_what_may_have_a_body(
     [
         f"GET  / HTTP/1.1\r\n{HOST}",
         f"GET / HTTP/1.1 \r\n{HOST}",
-        f"GET / HTTP/2.0\r\n{HOST}",
         f"GET / http/1.1\r\n{HOST}",
         f"GET /\r\n{HOST}",
         f"GET http://localhost/ HTTP/1.1\r\n{HOST}",
-        f"GET * HTTP/1.1\r\n{HOST}",
         f"GET /\x80 HTTP/1.1\r\n{HOST}",
         f"GET /\x00 HTTP/1.1\r\n{HOST}",
         f"G\x00T / HTTP/1.1\r\n{HOST}",
-        f"\r\nGET / HTTP/1.1\r\n{HOST}",
-        f"GET / HTTP/1.1\n{HOST}",
         f"GET / HTTP/1.1\r\n{HOST}X : 1\r\n",
         f"GET / HTTP/1.1\r\n{HOST}X\r\n",
-        f"GET / HTTP/1.1\r\n{HOST} folded\r\n",
+        f"GET / HTTP/1.1\r\n folded\r\n{HOST}",
         f"GET / HTTP/1.1\r\n{HOST}X: a\x00b\r\n",
         f"GET / HTTP/1.1\r\n{HOST}X: a\rb\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}X: a\nb\r\n",
-        f"GET / HTTP/1.1\r\n{HOST}Transfer-Encoding: identity\r\n",
+        f"GET / HTTP/1.1\r\n{HOST}Content-Length: 0\r\nContent-Length: 4\r\n",
+        f"GET / HTTP/1.1\r\n{HOST}Content-Length: 1_0\r\n",
+        f"GET / HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n",  # what follows is no chunk
         f"GET / HTTP/1.1\r\n{HOST}{HOST}",
+        f"GET / HTTP/1.1\r\n{HOST}X: {'a' * 20_000}\r\n",
         "GET / HTTP/1.1\r\n",
-        f"GET /?{'&'.join('abcdefghijklmnopqr')} HTTP/1.1\r\n{HOST}",
     ],
 )
-def test_what_is_not_strictly_a_request_is_refused(text: str) -> None:
-    with pytest.raises(BadRequestError):
-        parse_head(head(text))
+def test_what_is_no_request_is_refused_and_the_connection_closed(text: str) -> None:
+    answer = answer_to(f"{text}\r\nGET / HTTP/1.1\r\n{HOST}\r\n".encode("latin-1"))
+    assert status_lines(answer) == [b"HTTP/1.1 400 Bad Request"]
+    assert b"connection: close" in answer.lower()
+
+
+def test_a_request_that_is_cut_short_is_refused() -> None:
+    assert status_lines(answer_to(b"GET / HTTP/1.1\r\nHo")) == [b"HTTP/1.1 400 Bad Request"]
+
+
+def test_a_client_that_sends_nothing_is_answered_nothing() -> None:
+    assert answer_to(b"") == b""

@@ -173,4 +173,4 @@ def test_the_http_process_loads_little_for_itself(tmp_path: Path) -> None:
     config = settings(tmp_path, everything=True)
     http = int(json.loads(config.read_text())["http"]["address"].rpartition(":")[2])
     loaded = {name.partition(".")[0] for name in imported_after(HTTP, config, http)}
-    assert loaded - {"snappy"} == {"metrics", "prometheus_client", "proxy"}
+    assert loaded - {"snappy"} == {"h11", "metrics", "prometheus_client", "proxy"}
