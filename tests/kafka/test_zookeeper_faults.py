@@ -58,7 +58,7 @@ def settings_of(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Config
         ],
         "store": {
             "url": ensemble.url,
-            "refresh.ms": 300,
+            "refresh.ms": zookeeper.pop("refresh_ms", 5_000),
             "zookeeper": {"session.timeout.ms": SESSION_MS, **zookeeper},
         },
         "authorizer": {"mode": "enforce"},
@@ -239,6 +239,19 @@ def test_a_server_that_is_silent_is_noticed(one: Ensemble, tmp_path: Path) -> No
         proxy.store.create_acls([acl("after")])
         names = {found.name for found in proxy.store.acl_snapshot().acls}
         assert names == {"before", "after"}
+
+
+def test_a_change_does_not_wait_for_the_next_check(
+    one: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its notification may be followed before its answer is here; then it is followed once more."""
+    monkeypatch.setattr("proxy.store.zookeeper.MAX_WAIT_S", 20.0)
+    with following(one, tmp_path, refresh_ms=30_000) as proxy:
+        proxy.until(lambda: proxy.age() < 25, "not read")
+        for number in range(5):
+            proxy.store.create_acls([acl(f"t{number}")])
+            assert len(proxy.store.acl_snapshot().acls) == number + 1
+    assert "is not in" not in caplog.text
 
 
 def test_thousands_of_changes_are_followed(one: Ensemble, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sasl.credentials import ScramCredential
 
 log = logging.getLogger(__name__)
 
-MAX_WAIT_S: Final = 2.0
+MAX_WAIT_S: Final = 5.0
 """Maximum time in seconds that a change waits until the mirror has it."""
 _CHECK_EVERY_S: Final = 0.01
 

@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 MAX_OF_A_CORE: Final = 0.5
 """Maximum share of a core that is spent on changes that follow each other."""
+AGAIN_S: Final = 0.03
+"""Pause in seconds after a read that a notification caused. Who made the change waits for a read
+that began after the answer to it, which the notification may have overtaken."""
 MAX_PAUSE: Final = 30.0
 """Maximum pause in seconds between two reads."""
 
@@ -102,6 +105,7 @@ class Follower:
     async def run(self) -> None:
         """Follow until cancelled."""
         failures = 0
+        is_notified = False
         try:
             while True:
                 began = process_time()
@@ -112,13 +116,20 @@ class Follower:
                 failures = 0 if is_read else failures + 1
                 if is_read:
                     await asyncio.sleep(rest)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._settings.refresh_ms / 1000):
-                            await self._changed.wait()
+                    is_notified = await self._notified(
+                        AGAIN_S if is_notified else self._settings.refresh_ms / 1000
+                    )
                 else:
                     await asyncio.sleep(min(FIRST_BACKOFF * 2.0 ** min(failures, 10), MAX_BACKOFF))
         finally:
             self._disconnect()
+
+    async def _notified(self, within_s: float) -> bool:
+        """Wait for a notification; return whether there was one within that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
+        return self._changed.is_set()
 
     def _attempt(self) -> bool:
         """Read once; return whether it succeeded."""
