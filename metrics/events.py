@@ -163,7 +163,7 @@ class SessionEvent:
     client_software_version: str | None = _optional("From ApiVersions v3 and later (KIP-511).")
     mechanism: str | None = _optional("SASL mechanism that the client chose. Null: none yet.")
     principal: str | None = _optional(
-        """Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is not written.
+        """Authenticated principal, e.g. `User:alice`. Null: none yet; a mere claim is no principal.
         Where there is no SASL, authentications is 0 beside it, and only denials are recorded, and
         connections with dropped_versions."""
     )
@@ -216,6 +216,11 @@ class SessionEvent:
     )
     failure_reason: str | None = _optional(
         "Why the authentication failed, e.g. bad_credentials, expired.", EventKind.FAILED
+    )
+    claimed_principal: str | None = _optional(
+        """The principal that a client of SCRAM claimed and did not prove: anybody may claim any.
+        Null: not known.""",
+        EventKind.FAILED,
     )
     api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
     operation: str | None = _optional("What was denied, e.g. `READ`.", *_DENIALS)

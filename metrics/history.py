@@ -154,11 +154,16 @@ class SessionHistory:
             lines.append(line.finish())
         return lines
 
-    def failed(self, reason: str, usage: Usage, now: float) -> str:
-        """Record a failed authentication or re-authentication; the connection will be closed."""
+    def failed(self, reason: str, usage: Usage, now: float, *, claimed: str | None = None) -> str:
+        """Record a failed authentication or re-authentication; the connection will be closed.
+
+        `claimed` is the principal that the client did not prove; None: it is not known.
+        """
         self._ended_by = _ENDED_BY_FAILURE
         line = self._event(_FAILED, usage, now)
         line.text("failure_reason", reason)
+        if claimed is not None:
+            line.unique_text("claimed_principal", claimed)
         return line.finish()
 
     def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
@@ -222,10 +227,16 @@ class SessionHistory:
         line.optional_number("node_id", node_id)
         return line.finish()
 
-    def closed(self, reason: str, usage: Usage, now: float) -> list[str]:
+    def closed(
+        self, reason: str, usage: Usage, now: float, *, without_handshake: bool = False
+    ) -> list[str]:
         """Record the end of the connection. One without a SaslHandshake (a scan, a probe) has no
-        events, unless it used versions that Kafka 4.0 dropped."""
-        if self.client.handshake_version is None and not self.client.dropped_versions:
+        events, unless it used versions that Kafka 4.0 dropped, or `without_handshake`."""
+        if (
+            self.client.handshake_version is None
+            and not self.client.dropped_versions
+            and not without_handshake
+        ):
             return []
         line = self._event(_CLOSED, usage, now)
         line.text("close_reason", reason)

@@ -11,7 +11,7 @@ Laws of an exchange:
   could not be.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, final
 
@@ -117,6 +117,10 @@ class Failure:
     reason: FailureReason
     message: str | None = None
     """Text for the client; None for the session's neutral sentence, which is Kafka's."""
+    claimed: str | None = field(default=None, compare=False)
+    """Name that the client claimed and did not prove, for the operator; None if it is not known."""
+    unknown_user: bool = field(default=False, compare=False)
+    """True if there is no such user, for the operator; clients see no difference."""
 
 
 @dataclass(frozen=True, slots=True)

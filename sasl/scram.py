@@ -254,7 +254,11 @@ class ScramServerExchange:
         )
         proven = self._proves(client_final.proof, state.verifier.stored_key, signed)
         if not (proven and state.verifier.exists):
-            return Failure(reason=FailureReason.BAD_CREDENTIALS)
+            return Failure(
+                reason=FailureReason.BAD_CREDENTIALS,
+                claimed=state.client_first.username,
+                unknown_user=not state.verifier.exists,
+            )
         signature = self._mechanism.hmac(state.verifier.server_key, signed)
         return Success(
             data=f"v={messages.encode_base64(signature)}".encode(),

@@ -233,7 +233,7 @@ class Session:
                 self._pending_token = (version, token)
                 return Outcome(wants_keys=True)
             case Failure():
-                return self._refuse(state, version, step.reason, step.message)
+                return self._refuse(state, version, step)
             case Success():
                 return self._succeed(state, version, step, now)
 
@@ -244,7 +244,8 @@ class Session:
         previous = state.previous
         if previous is not None and previous.principal != principal:
             message = principal_changed(previous.principal, principal)
-            return self._refuse(state, version, FailureReason.PRINCIPAL_CHANGED, message)
+            changed = Failure(reason=FailureReason.PRINCIPAL_CHANGED, message=message)
+            return self._refuse(state, version, changed)
         terms = self._terms(principal, state.mechanism)
         remaining_ms = _remaining_ms(success.credential_deadline, now)
         lifetime_ms = session_lifetime_ms(terms, remaining_ms)
@@ -269,10 +270,10 @@ class Session:
         self,
         state: Authenticating,
         version: int | None,
-        reason: FailureReason,
-        message: str | None,
+        failure: Failure,
     ) -> Outcome:
-        self._fail(reason)
+        self._fail(failure.reason, failure.claimed, unknown_user=failure.unknown_user)
+        message = failure.message
         if version is None:  # there is no response to raw tokens that means an error
             return NO_REPLY
         if message is None:
@@ -283,8 +284,10 @@ class Session:
             )
         )
 
-    def _fail(self, reason: FailureReason) -> Outcome:
-        self.state = failed(self.state, reason)
+    def _fail(
+        self, reason: FailureReason, claimed: str | None = None, *, unknown_user: bool = False
+    ) -> Outcome:
+        self.state = failed(self.state, reason, claimed, unknown_user=unknown_user)
         return NO_REPLY
 
 

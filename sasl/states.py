@@ -1,6 +1,6 @@
 """States of a SASL session; `session` has the transitions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
 
@@ -191,12 +191,18 @@ class Failed:
     """Version of its SaslHandshake; None if there was none."""
     previous: Authenticated | None
     """Session that was to be renewed; None at the first authentication."""
+    claimed: str | None = field(default=None, compare=False)
+    """Name that the client claimed and did not prove; None if it is not known."""
+    unknown_user: bool = field(default=False, compare=False)
+    """True if there is no user of that name."""
 
 
 State = AwaitHandshake | Authenticating | Authenticated | Failed
 
 
-def failed(state: State, reason: FailureReason) -> Failed:
+def failed(
+    state: State, reason: FailureReason, claimed: str | None = None, *, unknown_user: bool = False
+) -> Failed:
     """Return the state after a failure in `state`."""
     mechanism, handshake_version, previous = None, None, None
     if isinstance(state, Authenticating | Authenticated):
@@ -207,4 +213,6 @@ def failed(state: State, reason: FailureReason) -> Failed:
         mechanism=mechanism,
         handshake_version=handshake_version,
         previous=previous,
+        claimed=claimed,
+        unknown_user=unknown_user,
     )

@@ -1,6 +1,7 @@
 """Model of the whole configuration file, with the checks across sections."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -167,6 +168,31 @@ class Admin(Section):
     store's FILE. A relative path is relative to this file."""
 
 
+class LogFormat(StrEnum):
+    """Formats of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Levels of the log."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Log(Section):
+    """Log on stderr."""
+
+    format: LogFormat = setting(LogFormat.TEXT, source=OWN)
+    """`text`, or `json`: an object a line with `time`, `level`, `process`, `logger`, `message`."""
+    level: LogLevel = setting(LogLevel.INFO, source=OWN)
+    """Lowest level that is logged: `debug`, `info`, `warning` or `error`."""
+
+
 class Config(Section):
     """Configuration file of reauth-proxy."""
 
@@ -178,6 +204,7 @@ class Config(Section):
     events: Events = setting({}, source=OWN)
     http: Http = setting({}, source=OWN)
     admin: Admin = setting({}, source=OWN)
+    log: Log = setting({}, source=OWN)
     max_connections_per_ip: Annotated[
         int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(""))
     ] = setting(MAX_INT32, source=KAFKA_BROKER, reloadable=True)

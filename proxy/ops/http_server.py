@@ -193,7 +193,9 @@ class HttpServer:
             return refusal
         page = self._pages.get(request.path)
         if page is None:
-            return Response.text("404: Not Found\n", status=404)
+            return Response.text(
+                f"404: Not Found; there are {', '.join(self._pages)}\n", status=404
+            )
         if request.method not in ("GET", "HEAD"):
             return Response.text("405: Method Not Allowed\n", status=405, Allow="GET, HEAD")
         try:

@@ -25,6 +25,17 @@ from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
+_TOLD_CLOSES = frozenset(
+    {
+        CloseReason.ILLEGAL_STATE,
+        CloseReason.UNSUPPORTED_API,
+        CloseReason.OVERSIZE_FRAME,
+        CloseReason.MALFORMED_FRAME,
+    }
+)
+"""Ends of connections that are logged here; those of brokers and TLS are elsewhere."""
+_WRONG_SPEECH = _TOLD_CLOSES | {CloseReason.TLS_HANDSHAKE_FAILED}
+"""Ends of connections that have an event even if no SaslHandshake came."""
 NO_MECHANISM = "none"
 """Label of a failure that came before a mechanism was chosen."""
 
@@ -47,13 +58,15 @@ class SessionObserver:
         note: Callable[[Incident], None],
         upstream_failed: Callable[[DiscoveredBroker, str, str], None],
         may_have_changed: Callable[[DiscoveredBroker, float], None],
+        inform: Callable[[str, str], None],
     ) -> None:
         """Count in `tally`, and record events by `emit`, which gets the lines of the event log.
 
         `enforcement` returns the listener's mode for clients whose principal is not known yet.
         `note` gets incidents for the status page, `upstream_failed(broker, problem, detail)` failed
-        connections to brokers, and `may_have_changed(broker, now)` brokers that may be others by
-        now, or offer other versions.
+        connections to brokers, `may_have_changed(broker, now)` brokers that may be others by
+        now, or offer other versions, and `inform(cause, text)` lines for the log, within its rate
+        limit.
         """
         self._proxy_id = proxy_id
         self._worker = worker
@@ -67,6 +80,7 @@ class SessionObserver:
         self._note = note
         self._upstream_failed = upstream_failed
         self._may_have_changed = may_have_changed
+        self._inform = inform
 
     def opened(self, connection: Connection, now: float) -> None:
         """Record that a client connected."""
@@ -133,8 +147,14 @@ class SessionObserver:
         if failed.previous is None:
             history.client.mechanism = failed.mechanism
             history.client.handshake_version = failed.handshake_version
-        self._emit_limited(history, [history.failed(reason, usage(connection), now)], now)
-        self._note(self._incident(history, EventKind.FAILED, reason, now))
+        claimed = None if failed.claimed is None else f"User:{failed.claimed}"
+        line = history.failed(reason, usage(connection), now, claimed=claimed)
+        self._emit_limited(history, [line], now)
+        incident = self._incident(history, EventKind.FAILED, reason, now)
+        if claimed is not None:
+            incident = incident._replace(claimed_principal=bounded_text(claimed))
+        self._note(incident)
+        self._tell(incident, "unknown user" if failed.unknown_user else None)
 
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
@@ -222,12 +242,16 @@ class SessionObserver:
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         if reason is CloseReason.BROKER_CLOSED:
             self._may_have_changed(cast(BrokerView, connection.target).broker, now)
-        lines = history.closed(why, usage(connection), now)
+        spoke_wrong = why in _WRONG_SPEECH and history.principal is None
+        lines = history.closed(why, usage(connection), now, without_handshake=spoke_wrong)
         if not lines:
             return
         self._emit_limited(history, lines, now)
         if why in INCIDENT_CLOSES:
-            self._note(self._incident(history, EventKind.CLOSED, why, now))
+            incident = self._incident(history, EventKind.CLOSED, why, now)
+            self._note(incident)
+            if why in _TOLD_CLOSES:
+                self._tell(incident)
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
@@ -239,6 +263,23 @@ class SessionObserver:
         if history.principal is not None or self._event_limit.allows(history, lines, now):
             for line in lines:
                 self._emit(line)
+
+    def _tell(self, incident: Incident, detail: str | None = None) -> None:
+        """Log an incident of a client: once a minute for an address and a reason."""
+        failed = incident.kind == EventKind.FAILED
+        parts = [
+            f"{'login failed' if failed else 'closed'}: {detail or incident.what}",
+            f"from {incident.client_host}",
+        ]
+        named = {
+            "principal": incident.principal,
+            "claims to be": incident.claimed_principal,
+            "mechanism": incident.mechanism,
+            "client id": incident.client_id,
+            "software": incident.client_software,
+        }
+        parts += [f"{name} {text!a}" for name, text in named.items() if text is not None]
+        self._inform(f"{incident.what} {incident.client_host}", ", ".join(parts))
 
     def _incident(
         self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1
@@ -256,6 +297,7 @@ class SessionObserver:
             times=times,
             first_ms=when_ms,
             last_ms=when_ms,
+            client_software=_software(client),
         )
 
     def _history_of(self, connection: Connection) -> SessionHistory:
@@ -280,6 +322,11 @@ def usage(connection: Connection) -> Usage:
     """Return what the connection has carried so far."""
     pipe = connection.pipe
     return Usage(pipe.requests, pipe.bytes, connection.responses.pipe.bytes, pipe.last_at)
+
+
+def _software(client: Client) -> str | None:
+    parts = (client.client_software_name, client.client_software_version)
+    return " ".join(bounded_text(part) for part in parts if part) or None
 
 
 def _api_name(api_key: int) -> str:

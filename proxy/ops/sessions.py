@@ -18,6 +18,7 @@ from proxy.connection.connection import Connection
 from proxy.errors import ProxyError
 from proxy.ops.status.incidents import Incidents
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
+from proxy.ops.status.snapshot import Condition
 from sasl.states import Authenticated, Authenticating, Failed, State
 
 SLICE: Final = 50
@@ -63,12 +64,14 @@ class Sessions:
         worker: int,
         listeners: Callable[[], Sequence[SessionListener]],
         not_ready: Callable[[], list[str]],
+        conditions: Callable[[], list[Condition]],
     ) -> None:
         """Answer for worker `worker`; `not_ready` returns why it cannot serve clients now."""
         self.incidents = Incidents()
         self._worker = worker
         self._listeners = listeners
         self._not_ready = not_ready
+        self._conditions = conditions
 
     def answer(
         self, kind: str, arguments: Mapping[str, Any]
@@ -91,6 +94,7 @@ class Sessions:
         return {
             "reasons": self._not_ready(),
             "listeners": [self._listener(one) for one in self._listeners()],
+            "conditions": self._conditions(),
             "incidents": self.incidents.recent(),
             "principals": self.incidents.of_principals(),
         }

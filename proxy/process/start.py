@@ -25,7 +25,7 @@ def serve(path: Path, *, follow: bool) -> int:
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
+        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",  # `logs.TEXT`
     )
     from proxy.process.supervisor import Server, preload, raise_file_limit
 

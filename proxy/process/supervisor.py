@@ -29,7 +29,7 @@ from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
-from proxy.process import acceptor
+from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
 from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
@@ -103,6 +103,7 @@ class Server:
     def run(self) -> int:
         """Serve until a signal stops it; return the exit status."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        logs.configure(self._config.log)
         store = self._config.store.path()
         new: tuple[str, ...] = ()
         if not store.exists() and not self._config.store.in_zookeeper:
@@ -118,6 +119,8 @@ class Server:
         except ProxyError as error:
             print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's output
             return 2
+        for line in logs.banner(self._config):
+            log.info("%s", line)
         for line in (
             *self._validated.exposures,
             *_too_few_files(self._config),
@@ -304,6 +307,8 @@ class Server:
             log.warning("not reloaded, needs a restart: %s", key)
         for key in changed.reloadable:
             log.info("reloaded: %s", key)
+        if not changed.needs_restart and not changed.reloadable:
+            log.info("reloaded: nothing has changed")
         for line in changed.exposures:
             log.warning("%s", line)
         self._latest_pickled = changed.config

@@ -72,6 +72,8 @@ class DiscoveredBroker:
     """The time of the last query in monotonic seconds; None: it is queried in the next round."""
     fault: BrokerFault | None = field(default=None, repr=False)
     """The failure of the last query; None: it was answered, or there was none."""
+    reachable_since: float | None = None
+    """Monotonic seconds since when all queries were answered; None: the last one was not."""
 
     @property
     def ready(self) -> bool:
@@ -128,8 +130,10 @@ class DiscoveredBroker:
             line = repeats.line(cause, f"API versions unknown: {fault.reason}", now)
             if line is not None:
                 log.warning("%s", line)
-            self.fault = fault
+            self.fault, self.reachable_since = fault, None
             return None
+        if self.reachable_since is None:
+            self.reachable_since = now
         self.fault = None
         return upstream
 

@@ -16,6 +16,8 @@ from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
+from proxy.ops.status.snapshot import Condition
+from proxy.ops.status.text import duration
 from proxy.principals.mapping import PrincipalMapping
 from proxy.principals.opaque import OpaqueNames
 from proxy.routing.broker_view import BrokerView
@@ -79,6 +81,11 @@ class WorkerServices(Protocol):
     def query_soon(self, broker: DiscoveredBroker) -> None:
         """Query a broker soon that could not be reached, or refused the proxy's login."""
         ...
+
+
+SOON_SECONDS: Final = 7 * 86_400.0
+"""Seconds before the expiry of a certificate from which the status page marks it: a week, as the
+alert."""
 
 
 class Listener:
@@ -267,9 +274,16 @@ class Listener:
 
     def warn(self, cause: str, text: str) -> None:
         """Log an event that unauthenticated clients can cause: once a minute for each cause."""
+        self._log(logging.WARNING, cause, text)
+
+    def inform(self, cause: str, text: str) -> None:
+        """Log, as far as that goes, an event that is the client's own matter."""
+        self._log(logging.INFO, cause, text)
+
+    def _log(self, level: int, cause: str, text: str) -> None:
         line = self.log_limit.line(cause, text, monotonic())
         if line is not None:
-            log.warning("listener %s: %s", self.name, line)
+            log.log(level, "listener %s: %s", self.name, line)
 
     def upstream_failed(self, broker: DiscoveredBroker, problem: str, detail: str) -> None:
         """Log that a connection to a broker could not be opened, or the login on it failed.
@@ -290,6 +304,31 @@ class Listener:
         """Return why this listener cannot serve clients now; empty: it can."""
         why = None if self.keys is None else self.keys.not_ready(self.services.loop.time())
         return [] if why is None else [f"listener {self.name}: {why}"]
+
+    def conditions(self, now: float, wall: float) -> list[Condition]:
+        """Return the state of brokers, certificate and keys, for the status page.
+
+        `now` is monotonic seconds, `wall` Unix time.
+        """
+        found = []
+        for view in self.views.values():
+            broker = view.broker
+            problem, since = broker.refusal or broker.unreachable, broker.reachable_since
+            state = "not asked yet" if since is None else f"reachable for {duration(now - since)}"
+            address = f"{broker.host}:{broker.port}"
+            found.append(Condition("broker", address, problem or state, good=problem is None))
+        if self.tls is not None and (expiry := self.tls.expires_at) is not None:
+            left = expiry - wall
+            state = f"expires in {duration(left)}"
+            found.append(Condition("certificate", self.name, state, good=left > SOON_SECONDS))
+        if self.keys is not None:
+            cache = self.keys.cache
+            age = cache.age_seconds(now)
+            state = "never read" if age is None else f"{cache.key_count} read {duration(age)} ago"
+            good = cache.last_error is None
+            state = state if good else f"{state}: {cache.last_error}"
+            found.append(Condition("signing keys", self.name, state, good=good))
+        return found
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
         """Add the values of the listener; `Sessions.survey` adds those of its sessions."""

@@ -31,6 +31,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
+from proxy.ops.status.snapshot import Condition
 from proxy.ops.worker_queries import serve_control
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
@@ -114,7 +115,9 @@ class Worker:
         self._event_limit = UnauthenticatedEventLimit(workers=settings.workers)
         self._limits = ConnectionLimits(inputs.connections, inputs.number)
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
-        self._sessions = Sessions(inputs.number, lambda: self._listeners, self._not_ready)
+        self._sessions = Sessions(
+            inputs.number, lambda: self._listeners, self._not_ready, self._conditions
+        )
         self._listeners = [self._listener(one) for one in settings.listeners]
         accepted = None
         if inputs.link is not None:
@@ -173,6 +176,7 @@ class Worker:
             note=self._sessions.incidents.note,
             upstream_failed=listener.upstream_failed,
             may_have_changed=listener.may_have_changed,
+            inform=listener.inform,
         )
         return listener
 
@@ -389,6 +393,15 @@ class Worker:
             reasons.append("draining")
         # Brokers are not discovered before the store is known.
         return reasons + (self._store_service.not_ready() or self._endpoints.not_ready())
+
+    def _conditions(self) -> list[Condition]:
+        settings = self._settings
+        modes = {"authorizer.mode": settings.authorizer.mode, "quotas.mode": settings.quotas.mode}
+        found = [Condition("mode", name, str(mode), good=True) for name, mode in modes.items()]
+        now, wall = monotonic(), time.time()
+        for listener in self._listeners:
+            found += listener.conditions(now, wall)
+        return list(dict.fromkeys(found))
 
     def _collect(self, snapshot: Snapshot) -> None:
         """Add the values that are counted outside the tally."""

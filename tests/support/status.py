@@ -22,7 +22,7 @@ from metrics.snapshot import Snapshot
 from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.page import render
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import About, Overview, WorkerFacts
+from proxy.ops.status.snapshot import About, Condition, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
 
 # An overview of a proxy, made up: what workers would have told
@@ -123,6 +123,12 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
                 mechanisms=["SCRAM-SHA-512"],
                 routing="sidecar",
             ),
+        ],
+        conditions=[
+            Condition("mode", "authorizer.mode", "audit", good=True),
+            Condition("broker", "broker-0.example:9092", "reachable for 3 h 2 min", good=True),
+            Condition("broker", "broker-1.example:9092", "Connection refused", good=False),
+            Condition("signing keys", "clients", "3 read 12 min ago", good=True),
         ],
         incidents=_incidents(),
         principals={

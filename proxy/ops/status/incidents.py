@@ -24,6 +24,8 @@ INCIDENT_CLOSES: Final = frozenset(
         CloseReason.MALFORMED_FRAME,
         CloseReason.OVERSIZE_FRAME,
         CloseReason.UNSUPPORTED_API,
+        CloseReason.TLS_HANDSHAKE_FAILED,
+        CloseReason.ILLEGAL_STATE,
         CloseReason.INTERNAL_ERROR,
         CloseReason.KILLED,
     )
@@ -52,6 +54,10 @@ class Incident(NamedTuple):
     """The time of the first occurrence in epoch milliseconds."""
     last_ms: int
     """The time of the last occurrence in epoch milliseconds."""
+    claimed_principal: str | None = None
+    """The principal that the client claimed and did not prove; None: it is not known."""
+    client_software: str | None = None
+    """The client's software as it names it (KIP-511); None: it named none."""
 
 
 class IncidentCounts(NamedTuple):

@@ -26,6 +26,7 @@ def document(overview: Overview, selector: Selector, about: About, limit: int) -
             for worker, facts in sorted(overview.workers.items())
         ],
         "listeners": [asdict(one) for one in snapshot.listeners(overview)],
+        "conditions": [one._asdict() for one in snapshot.conditions(overview)],
         "states": snapshot.states(overview.sessions),
         "counts": asdict(snapshot.counts(overview.sessions)),
         "carried": asdict(snapshot.carried(overview.sessions)),

@@ -9,17 +9,19 @@ from typing import Final
 from proxy.ops.status import snapshot
 from proxy.ops.status.markup import Markup, joined, own, tag
 from proxy.ops.status.rows import (
+    CONDITION_HEADINGS,
     GROUP_HEADINGS,
     INCIDENT_HEADINGS,
     LISTENER_HEADINGS,
     SESSION_HEADINGS,
+    condition_row,
     group_row,
     incident_row,
     listener_row,
     session_row,
 )
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector
-from proxy.ops.status.snapshot import About, ListenerFacts, Overview, PrincipalSessions
+from proxy.ops.status.snapshot import About, Condition, ListenerFacts, Overview, PrincipalSessions
 from proxy.ops.status.text import moment, number, plural, size
 
 MAX_INCIDENTS: Final = 15
@@ -28,6 +30,7 @@ MAX_SESSIONS: Final = 100
 """Largest number of sessions that are listed one by one, when some are selected."""
 MAX_BYTES: Final = {
     "listeners": 15_000,
+    "conditions": 12_000,
     "incidents": 25_000,
     "principals": 90_000,
     "sessions": 50_000,
@@ -68,11 +71,13 @@ def render(overview: Overview, selector: Selector, about: About) -> str:
         _header(overview, about),
         _tiles(overview, by_principal),
         _listeners(snapshot.listeners(overview)),
+        _conditions(snapshot.conditions(overview)),
         _incidents(overview, selector),
         _principals(by_principal, selector, overview.taken_ms),
     ]
     if chosen:
         parts.append(_sessions(overview))
+    parts.append(_links())
     return "<!doctype html>\n" + tag(
         "html",
         _head(about),
@@ -152,6 +157,23 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
         tag("h2", "Listeners"),
         _table("listeners", LISTENER_HEADINGS, map(listener_row, listeners), len(listeners)),
     )
+
+
+def _conditions(conditions: Sequence[Condition]) -> Markup:
+    title = tag("h2", "Brokers, keys and modes")
+    if not conditions:
+        return _section(title, tag("p", "Nothing is known.", class_="dim"))
+    rows = map(condition_row, conditions)
+    return _section(title, _table("conditions", CONDITION_HEADINGS, rows, len(conditions)))
+
+
+def _links() -> Markup:
+    """Return where else to look; the proxy itself has neither runbooks nor the report."""
+    paths = (("metrics", "/metrics"), ("readiness", "/readyz"), ("facts", "/sessions.json"))
+    links = (tag("a", text, href=path) for text, path in paths)
+    separated = [part for link in links for part in (link, " · ")][:-1]
+    where = "; runbooks: docs/runbooks.md, who is ready to re-authenticate: reauth-proxy report"
+    return tag("footer", tag("p", *separated, where, class_="dim"))
 
 
 def _incidents(overview: Overview, selector: Selector) -> Markup:

@@ -7,7 +7,7 @@ from metrics.events import EventKind
 from proxy.ops.status.incidents import Incident
 from proxy.ops.status.markup import Markup, joined, name, tag
 from proxy.ops.status.session_facts import SessionFacts, SessionState
-from proxy.ops.status.snapshot import ListenerFacts, PrincipalSummary, TopNames, software
+from proxy.ops.status.snapshot import Condition, ListenerFacts, PrincipalSummary, TopNames, software
 from proxy.ops.status.text import ago, duration, number, plural, size
 from sasl.states import Enforcement
 
@@ -80,6 +80,15 @@ def _lifetime_limit(one: ListenerFacts) -> str:
     return "the token's" if ends else "no end"
 
 
+CONDITION_HEADINGS: Final = ("What", "Name", "State")
+
+
+def condition_row(one: Condition) -> tuple[Markup, ...]:
+    """Return the row of a condition."""
+    state = _one(one.state) if one.good else tag("span", one.state, class_="badge bad")
+    return _one(one.what), name(one.name), state
+
+
 def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
     """Return the row of an incident."""
     kind = EventKind(one.kind)
@@ -88,10 +97,16 @@ def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
         _one(ago(one.last_ms, now_ms)),
         _two(_kind(kind, known=one.principal is not None), one.listener),
         _two(name(one.what), one.mechanism),
-        name(one.principal),
-        joined((name(one.client_id), tag("small", name(one.client_host)))),
+        _two(name(one.claimed_principal), "claimed, not proved")
+        if one.claimed_principal is not None
+        else name(one.principal),
+        joined((name(one.client_id), tag("small", name(one.client_host)), _software(one))),
         _two(_one(number(one.times)), since),
     )
+
+
+def _software(one: Incident) -> Markup:
+    return joined(()) if one.client_software is None else tag("small", name(one.client_software))
 
 
 def group_row(group: PrincipalSummary, now_ms: int) -> tuple[Markup, ...]:

@@ -21,6 +21,17 @@ THROTTLED_LATELY_S: Final = 60.0
 """Seconds after the end of its throttle time for which a session counts as throttled."""
 
 
+class Condition(NamedTuple):
+    """Something that the proxy depends on, or the mode that it is in."""
+
+    what: str
+    """What it is: `broker`, `certificate`, `signing keys` or `mode`."""
+    name: str
+    state: str
+    good: bool
+    """False: somebody should look."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
     """State of a worker beside its sessions."""
@@ -28,6 +39,7 @@ class WorkerFacts:
     reasons: list[str] = field(default_factory=list)
     """Reasons why it cannot serve clients now; empty: it can."""
     listeners: list[dict[str, Any]] = field(default_factory=list)
+    conditions: list[Condition] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
 
@@ -37,6 +49,7 @@ class WorkerFacts:
         return cls(
             reasons=message["reasons"],
             listeners=message["listeners"],
+            conditions=[Condition._make(row) for row in message.get("conditions", [])],
             incidents=[Incident._make(row) for row in message["incidents"]],
             principals={
                 name: {kind: IncidentCounts._make(row) for kind, row in tallies.items()}
@@ -174,6 +187,17 @@ def listeners(overview: Overview) -> list[ListenerFacts]:
             known = merged.setdefault(one["name"], {**one, "connections": 0})
             known["connections"] += one["connections"]
     return [ListenerFacts(**one) for one in merged.values()]
+
+
+def conditions(overview: Overview) -> list[Condition]:
+    """Return each condition once, as the worker sees it that is worst off."""
+    merged: dict[tuple[str, str], Condition] = {}
+    for worker in overview.workers.values():
+        for one in worker.conditions:
+            known = merged.setdefault((one.what, one.name), one)
+            if known.good and not one.good:
+                merged[one.what, one.name] = one
+    return list(merged.values())
 
 
 def incidents(overview: Overview, principal: str | None = None) -> list[Incident]:

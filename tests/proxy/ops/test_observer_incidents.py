@@ -71,6 +71,7 @@ class Observed:
         self.broker = DiscoveredBroker(
             None, "broker", 9092, identity=BrokerIdentity(cluster_id="c", node_ids={1})
         )
+        self.told: list[str] = []
         self.connection = Playbook().connection
         self.connection.target = BrokerView(self.broker, resolve=None)
         self.observer = SessionObserver(
@@ -86,6 +87,7 @@ class Observed:
             note=self.noted.append,
             upstream_failed=lambda _broker, _problem, _words: None,
             may_have_changed=lambda broker, _now: self.doubted.append(broker),
+            inform=lambda _cause, text: self.told.append(text),
         )
         self.observer.opened(self.connection, NOW)
 
@@ -133,6 +135,37 @@ def test_a_failed_login() -> None:
         first_ms=WALL_MS + 1_000,
         last_ms=WALL_MS + 1_000,
     )
+
+
+@pytest.mark.parametrize(("unknown", "what"), [(True, "unknown user"), (False, "bad_credentials")])
+def test_who_a_client_claims_to_be_is_marked_as_a_claim(unknown: bool, what: str) -> None:
+    """In the event, on the status page, and in the log, where a name cannot steer a terminal."""
+    seen = Observed()
+    hostile = "User\x1b[2J" + "x" * 1_000
+    failed = replace(REFUSED, claimed=hostile, unknown_user=unknown)
+    seen.observer.authentication_failed(seen.connection, failed, NOW + 1)
+    (event,) = seen.lines
+    assert "\x1b" not in event
+    bounded = read(event).claimed_principal
+    assert bounded is not None
+    assert (bounded[:10], len(bounded)) == ("User:User\x1b", 256)
+    assert seen.only().principal is None
+    assert seen.only().claimed_principal == bounded
+    (line,) = seen.told
+    host = seen.connection.peer_host
+    assert line.startswith(f"login failed: {what}, from {host}, claims to be 'User:User\\x1b[2J")
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("reason", ["unsupported_api", "oversize_frame", "malformed_frame"])
+def test_what_a_client_speaks_wrong_is_logged_with_its_software(reason: str) -> None:
+    seen = Observed()
+    seen.connection.authentication.client_software_name = "sarama"
+    seen.connection.authentication.client_software_version = "1.0"
+    seen.observer.closed(seen.connection, CloseReason(reason), NOW + 1)
+    assert seen.only().client_software == "sarama 1.0"
+    host = seen.connection.peer_host
+    assert seen.told == [f"closed: {reason}, from {host}, software 'sarama 1.0'"]
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def observer_of(
         note=([] if noted is None else noted).append,
         upstream_failed=lambda _broker, _problem, _words: None,
         may_have_changed=lambda _broker, _now: None,
+        inform=lambda _cause, _text: None,
     )
 
 

@@ -49,7 +49,7 @@ class FakeListener:
     reasons: list[str] = field(default_factory=list)
 
     def sessions(self) -> Sessions:
-        return Sessions(3, lambda: [self], lambda: self.reasons)
+        return Sessions(3, lambda: [self], lambda: self.reasons, list)
 
 
 def crowd(count: int) -> FakeListener:

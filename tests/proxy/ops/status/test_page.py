@@ -79,7 +79,10 @@ def test_names_are_text(who: str) -> None:
     allowed = {key for _, attributes in PLAIN.found for key in attributes}
     assert {key for _, attributes in found for key in attributes} <= allowed
     links = [attributes["href"] for element, attributes in found if element == "a"]
-    assert all(link is not None and re.match(r"/(\?principal=|$)", link) for link in links)
+    assert all(
+        link is not None and re.match(r"/(\?principal=|metrics$|readyz$|sessions\.json$|$)", link)
+        for link in links
+    )
     page.encode()
 
 

@@ -1,0 +1,56 @@
+"""Lines at the start, and the two formats."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy import __version__
+from proxy.config import Routing, from_mapping
+from proxy.config.document import parse
+from proxy.config.first_file import first_file
+from proxy.config.model import Log, LogFormat, LogLevel
+from proxy.process.logs import JsonFormatter, banner, configure
+
+
+def test_a_start_says_what_runs_where_and_in_which_modes(tmp_path: Path) -> None:
+    mapping = parse(first_file(Routing.GATEWAY).encode())
+    first, *lines = banner(from_mapping(mapping, base_dir=tmp_path))
+    assert first.startswith(f"reauth-proxy {__version__} (")
+    assert first.endswith("ed), workers: 1")
+    assert lines == [
+        "listener clients: 127.0.0.1:9094, gateway, SASL_PLAINTEXT, SCRAM-SHA-256,"
+        " reauth.enforcement: observe, sessions of 3600000 ms",
+        "authorizer.mode: off, quotas.mode: off",
+        "status page and metrics: http://127.0.0.1:9404/",
+        f"events: {tmp_path / 'events'}",
+    ]
+
+
+def test_a_line_of_json_is_one_object() -> None:
+    try:
+        raise ValueError("x")
+    except ValueError:
+        record = logging.LogRecord(
+            "proxy.x", logging.ERROR, "x.py", 1, "a\n%s", ("\x1b",), sys.exc_info()
+        )
+    line = JsonFormatter().format(record)
+    assert line.isprintable()
+    found = json.loads(line)
+    assert (found["level"], found["logger"], found["message"]) == ("ERROR", "proxy.x", "a\n\x1b")
+    assert found["time"].endswith("+00:00")
+    assert "ValueError: x" in found["exception"]
+
+
+def test_format_and_level_are_put_into_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.RootLogger(logging.INFO)
+    root.addHandler(logging.NullHandler())
+    monkeypatch.setattr(logging, "getLogger", lambda: root)
+    configure(Log(level=LogLevel.WARNING))
+    assert root.level == logging.WARNING
+    assert root.handlers[0].formatter is None
+    configure(Log(format=LogFormat.JSON))
+    assert root.level == logging.INFO
+    assert isinstance(root.handlers[0].formatter, JsonFormatter)
