@@ -21,7 +21,7 @@ MODULES := proxy.docs.configuration proxy.docs.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs pictures docs-check cov fuzz bench kafka-drift lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -65,6 +65,11 @@ imports: $(VENV)/test ## who may import whom
 docs: $(VENV)/test ## write the generated pages and tables anew
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
+
+site: ## the docs as a site with search, in build/site; installs mkdocs-material
+	$(PYTHON) -m venv build/docs
+	build/docs/bin/python -m pip install --quiet --disable-pip-version-check "mkdocs-material >= 9.6, < 10"
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --quiet
 
 pictures: $(VENV)/test ## take the README's screenshots anew; needs Chromium
 	$(BIN)/python docs/draw.py --pages
