@@ -17,8 +17,13 @@ from proxy import config
 from proxy.connection.connection import Connection
 from proxy.errors import ProxyError
 from proxy.ops.status.incidents import Incidents
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
-from proxy.ops.status.snapshot import Condition
+from proxy.ops.status.session_facts import (
+    EVERY_SESSION,
+    Condition,
+    Selector,
+    SessionFacts,
+    SessionState,
+)
 from sasl.states import Authenticated, Authenticating, Failed, State
 
 SLICE: Final = 50

@@ -16,7 +16,7 @@ from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
-from proxy.ops.status.snapshot import Condition
+from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
 from proxy.principals.mapping import PrincipalMapping
 from proxy.principals.opaque import OpaqueNames

@@ -31,7 +31,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
-from proxy.ops.status.snapshot import Condition
+from proxy.ops.status.session_facts import Condition
 from proxy.ops.worker_queries import serve_control
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget

@@ -21,8 +21,8 @@ from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.page import render
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.ops.status.snapshot import About, Condition, Overview, WorkerFacts
+from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
+from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
 
 # An overview of a proxy, made up: what workers would have told

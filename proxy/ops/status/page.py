@@ -20,8 +20,8 @@ from proxy.ops.status.rows import (
     listener_row,
     session_row,
 )
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector
-from proxy.ops.status.snapshot import About, Condition, ListenerFacts, Overview, PrincipalSessions
+from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
+from proxy.ops.status.snapshot import About, ListenerFacts, Overview, PrincipalSessions
 from proxy.ops.status.text import moment, number, plural, size
 
 MAX_INCIDENTS: Final = 15

@@ -25,6 +25,17 @@ class SessionState(StrEnum):
     """The authentication was refused, and its response waits to be sent."""
 
 
+class Condition(NamedTuple):
+    """Something that the proxy depends on, or the mode that it is in."""
+
+    what: str
+    """What it is: `broker`, `certificate`, `signing keys` or `mode`."""
+    name: str
+    state: str
+    good: bool
+    """False: somebody should look."""
+
+
 class SessionFacts(NamedTuple):
     """Facts of one connection at one moment."""
 

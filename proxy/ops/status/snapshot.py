@@ -11,7 +11,13 @@ from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
 from proxy.ops.status.incidents import Incident, IncidentCounts
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts, SessionState
+from proxy.ops.status.session_facts import (
+    EVERY_SESSION,
+    Condition,
+    Selector,
+    SessionFacts,
+    SessionState,
+)
 
 MAX_NAMES: Final = 3
 """Largest number of client ids, programs or mechanisms of a principal that are named."""
@@ -19,17 +25,6 @@ LATELY_MS: Final = 900_000
 """Age in milliseconds up to which an incident puts its principal on top: a quarter of an hour."""
 THROTTLED_LATELY_S: Final = 60.0
 """Seconds after the end of its throttle time for which a session counts as throttled."""
-
-
-class Condition(NamedTuple):
-    """Something that the proxy depends on, or the mode that it is in."""
-
-    what: str
-    """What it is: `broker`, `certificate`, `signing keys` or `mode`."""
-    name: str
-    state: str
-    good: bool
-    """False: somebody should look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
