@@ -277,6 +277,7 @@ class Server:
 
     def _watch(self) -> int:
         # Not `sigtimedwait`: interrupted for longer than its timeout, CPython's returns garbage.
+        self._heartbeat.beat()  # or it would count as starting until the first check
         signal.setitimer(signal.ITIMER_REAL, CHECK_EVERY, CHECK_EVERY)
         while True:
             match signal.sigwait(SIGNALS):
