@@ -217,7 +217,7 @@ class Authentication:
     ) -> Verdict:
         """Answer a client that says which software it is, and which broker it means."""
         software = request.software
-        if version >= api_versions.FIRST_FLEXIBLE and not software.valid:
+        if version >= api_versions.FIRST_FLEXIBLE and not request.valid:
             error_code = api_versions.INVALID_REQUEST
             return _answer_of(version, api_versions.refusal(version, correlation_id, error_code))
         if software.name:

@@ -5,13 +5,13 @@ The first falls back to older versions (KIP-511); the others say which broker is
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
+from typing import Final
 
 from proxy import __version__
 from proxy.errors import BrokerFault
 from proxy.wire.api_versions import (
     FIRST_WITH_IDS,
     HIGHEST_VERSION,
-    NO_NODE,
     REBOOTSTRAP_REQUIRED,
     UNSUPPORTED_VERSION,
     ApiVersionsRequest,
@@ -21,6 +21,9 @@ from proxy.wire.api_versions import (
     write_request,
 )
 from proxy.wire.apis import API_VERSIONS
+
+_NOBODY: Final = -2
+"""Node id that no broker has; Kafka takes -1 for none."""
 
 Ask = Callable[[int, int, bytes], Awaitable[bytes]]
 """`request(api_key, api_version, body)`: sends a request, and returns the body of the response."""
@@ -49,16 +52,16 @@ async def ask_node_id(
 ) -> int | None:
     """Find out which of these nodes a broker with ApiVersions v5 is; None: none, or it won't say.
 
-    It refuses every node but its own. One that does not refuse what no node is refuses nothing.
-    Raises BrokerFault.
+    It refuses every node but its own. One that does not refuse `_NOBODY` refuses nothing. Raises
+    BrokerFault.
     """
     software = _software(software_name)
-    for node_id in (NO_NODE, *node_ids):
+    for node_id in (_NOBODY, *node_ids):
         meant = ApiVersionsRequest(software, cluster_id, node_id)
         answer = await request(API_VERSIONS, FIRST_WITH_IDS, write_request(FIRST_WITH_IDS, meant))
         error_code, _ = parse_response(FIRST_WITH_IDS, answer)
         if error_code == 0:
-            return None if node_id == NO_NODE else node_id
+            return None if node_id == _NOBODY else node_id
         if error_code != REBOOTSTRAP_REQUIRED:
             return None
     return None

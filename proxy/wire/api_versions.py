@@ -94,6 +94,12 @@ class ApiVersionsRequest:
         self.node_id: Final = node_id
         """Id of the node that the client means; `NO_NODE`: it does not know."""
 
+    @property
+    def valid(self) -> bool:
+        """True if Kafka accepts the software, and both ids or none; if not, the response is
+        INVALID_REQUEST."""
+        return self.software.valid and (self.cluster_id is None) == (self.node_id == NO_NODE)
+
 
 _PLAIN_REQUEST: Final = ApiVersionsRequest(NO_SOFTWARE)
 """Content of every request before v3."""
@@ -110,10 +116,7 @@ class BrokerIdentity:
     clients are sent for it."""
 
     def is_meant_by(self, request: ApiVersionsRequest) -> bool:
-        """Return whether a client is where it means to be; True if that cannot be known.
-
-        Without a cluster id nothing is checked; with one, the node id must be right too (KIP-1242).
-        """
+        """Return whether a client is where it means to be; True if that cannot be known."""
         if request.cluster_id is None:
             return True
         if self.cluster_id is not None and self.cluster_id != request.cluster_id:

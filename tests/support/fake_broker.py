@@ -135,6 +135,7 @@ class FakeBroker:
         if self.node_id is None or not FIRST_WITH_IDS <= version <= self.versions[API_VERSIONS][1]:
             return True
         meant = messages.read_request(API_VERSIONS, version, body)
+        assert (meant.cluster_id is None) == (meant.node_id == -1), "Kafka says INVALID_REQUEST"
         here = self.cluster_id, self.node_id
         return meant.cluster_id is None or (meant.cluster_id, meant.node_id) == here
 

@@ -31,9 +31,9 @@ from tests.support.playbook import (
 )
 
 IDENTIFIED = replace(everything(), identity=BrokerIdentity(cluster_id="c", node_ids=frozenset({1})))
-HERE = [("c", 1), (None, 1), (None, 2), (None, -1)]
-"""Without a cluster id nothing is checked."""
-ELSEWHERE = [("c", 2), ("c", -1), ("c", -2), ("other", 1), ("", 1), ("k" * 32_767, 1)]
+HERE = [("c", 1), (None, -1)]
+"""Without ids nothing is checked."""
+ELSEWHERE = [("c", 2), ("c", -2), ("other", 1), ("", 1), ("k" * 32_767, 1)]
 
 
 def test_a_whole_life() -> None:
@@ -203,6 +203,12 @@ class TestApiVersions:
             "to client: #8 versions error 129",
             "to client: #9 versions error 0",
         ]
+
+    @pytest.mark.parametrize(("cluster_id", "node_id"), [("c", -1), (None, 1)])
+    def test_with_one_id_alone_is_invalid(self, cluster_id: str | None, node_id: int) -> None:
+        play = Playbook(offer=IDENTIFIED)
+        play.client(meaning(1, cluster_id, node_id))
+        assert play.take() == ["to client: #1 versions error 42"]
 
     def test_passes_on_what_cannot_be_known(self) -> None:
         play = Playbook()

@@ -154,11 +154,8 @@ def meant(cluster_id: str | None, node_id: int = NO_NODE) -> ApiVersionsRequest:
         (meant("c", 1), True),
         (meant("c", 2), False),
         (meant("c", -2), False),
-        (meant("c"), False),  # Kafka too wants both, or neither
         (meant("other", 1), False),
         (meant("", 1), False),
-        (meant(None, 1), True),
-        (meant(None, 2), True),
         (meant(None), True),
     ],
 )
@@ -166,6 +163,17 @@ def test_a_client_is_right_as_it_is_for_kafka(request_: ApiVersionsRequest, is_r
     """Kafka 4.4's `KafkaApis` says the same of cluster `c`, node 1."""
     identity = BrokerIdentity(cluster_id="c", node_ids=frozenset({1}))
     assert identity.is_meant_by(request_) is is_right
+
+
+@pytest.mark.parametrize(
+    ("cluster_id", "node_id", "valid"),
+    [("c", 1, True), ("", -2, True), (None, -1, True), ("c", -1, False), (None, 1, False)],
+)
+def test_ids_come_together_or_not_at_all(cluster_id: str | None, node_id: int, valid: bool) -> None:
+    """As Kafka 4.4's ApiVersionsRequest.isValid() has it."""
+    software = ClientSoftware(name="a", version="1")
+    assert ApiVersionsRequest(software, cluster_id, node_id).valid is valid
+    assert not ApiVersionsRequest(NO_SOFTWARE, cluster_id, node_id).valid
 
 
 def test_what_is_not_known_is_not_checked() -> None:

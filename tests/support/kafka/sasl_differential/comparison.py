@@ -168,7 +168,6 @@ _PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
     ),
     "ApiVersions v5 that means another broker, before authentication": (
         "ApiVersions v5 that means a cluster of 32,767 letters, and node -2, before handshake",
-        "ApiVersions v5 that means another cluster, and no node, before handshake",
         "ApiVersions v5 that means another cluster, before handshake",
     ),
     "An expired session is used": ("expired: half a Metadata request",),
