@@ -1,5 +1,6 @@
 """Common options, output and error messages of the commands."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,18 @@ def user_name(given: str) -> str:
 def principal_name(given: str) -> str:
     """Return a principal; a bare name is a user's."""
     return given if ":" in given else f"User:{given}"
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Log nothing meanwhile: the command itself says what would be logged."""
+    log = logging.getLogger("proxy")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager

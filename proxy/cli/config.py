@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from proxy.cli.common import (
     note,
     printable,
     say,
+    unlogged,
 )
 from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
 from proxy.errors import ConfigError
@@ -130,12 +130,11 @@ def _problem(error: ConfigError, lines: "Lines | None") -> dict[str, Any]:
 def _connect(config: "Config", found: _Findings) -> list[ConfigError]:
     from proxy.process.connectivity import outcomes
 
-    logging.getLogger("proxy").setLevel(logging.CRITICAL)  # it is all in the outcomes
-
     async def collect() -> list[str | ConfigError]:
         return [one async for one in outcomes(config)]
 
-    every = asyncio.run(collect())
+    with unlogged():
+        every = asyncio.run(collect())
     found.works = [one for one in every if isinstance(one, str)]
     return [one for one in every if isinstance(one, ConfigError)]
 

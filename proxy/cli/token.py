@@ -1,7 +1,6 @@
 """Command `reauth-proxy token`: why a listener refuses a JWT, claim by claim."""
 
 import asyncio
-import logging
 import sys
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from proxy.cli.common import ConfigFile, Exit, explained, fail, note
+from proxy.cli.common import ConfigFile, Exit, explained, fail, note, unlogged
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
 
 if TYPE_CHECKING:
@@ -91,10 +90,10 @@ def _findings(token: str, listener: "Listener") -> list["Finding"]:
     from proxy.worker.listener import key_service, token_settings
     from sasl.token_explanation import explain_token
 
-    logging.getLogger("proxy").setLevel(logging.CRITICAL)  # said below
     keys = key_service(listener)
     assert keys is not None
-    asyncio.run(keys.refresh())
+    with unlogged():
+        asyncio.run(keys.refresh())
     if keys.cache.last_error is not None:
         note(f"the signing keys cannot be read: {keys.cache.last_error}")
     settings = token_settings(listener)

@@ -116,7 +116,7 @@ def test_an_older_broker_is_asked_as_it_says() -> None:
         assert (await client.describe_acls()).values() == ()
 
     against(peer, work)
-    assert [version for key, version in peer.requests if key == 18] == [4, 2]
+    assert [version for key, version in peer.requests if key == 18] == [5, 2]
 
 
 def test_a_broker_without_acls() -> None:
