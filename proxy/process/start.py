@@ -32,8 +32,9 @@ def serve(path: Path, *, follow: bool) -> int:
     preload()
     try:
         validated = validating.result()
+        raise_file_limit()
+        server = Server(path, validated, follow=follow, begun=begun)
     except ProxyError as error:
         print(f"reauth-proxy: {printable(f'{path}: {error}')}", file=sys.stderr)  # noqa: T201
         return 2
-    raise_file_limit()
-    return Server(path, validated, follow=follow, begun=begun).run()
+    return server.run()
