@@ -34,7 +34,7 @@ SUITES = (
     "proxy/connection/test_long_addresses.py",
     "proxy/connection/test_long_frames_unauthenticated.py",
     "proxy/connection/test_long_work.py",
-    "proxy/connection/test_long_work_room.py",
+    "proxy/connection/test_long_work_memory.py",
     "proxy/connection/test_relayed_attacks.py",
     "proxy/connection/test_relayed_logins.py",
     "proxy/connection/test_request_time.py",

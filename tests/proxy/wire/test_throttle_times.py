@@ -120,9 +120,10 @@ def test_an_array_that_claims_billions_ends_at_once(
     content = CORRELATION_ID + before + claim + bytes(9)
     steps = 0
 
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
+    def count(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal steps
-        steps += event == "call"
+        # a garbage collection in between calls functions of others
+        steps += event == "call" and frame.f_globals["__name__"].startswith("proxy.")
 
     sys.setprofile(count)
     try:
