@@ -168,7 +168,7 @@ class SessionEvent:
         connections with dropped_versions."""
     )
     dropped_versions: tuple[ApiVersion, ...] | None = _optional(
-        """What the connection used so far of the API versions that Kafka 4.0 dropped (KIP-896).
+        """The API versions used so far that Kafka 4.0 dropped (KIP-896).
         Null: none."""
     )
     handshake_version: int | None = _optional("Version of SaslHandshake. Null: none came.")
@@ -176,8 +176,9 @@ class SessionEvent:
         "Version of SaslAuthenticate. Null: raw tokens (handshake v0), or none came."
     )
     authenticator: str | None = _optional(
-        """Who verified the client's credentials: `proxy`, or `broker` (`sasl.termination`). Null:
-        not authenticated, or by an older version of the proxy, which did it itself."""
+        """The side that verified the client's credentials: `proxy`, or `broker`
+        (`sasl.termination`). Null: not authenticated, or by an older version of the proxy, which
+        did it itself."""
     )
     authentications: int = _column("Successful authentications of this connection so far.")
     authenticated_ms: int | None = _optional(

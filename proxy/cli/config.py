@@ -77,7 +77,7 @@ def check(
 
 
 class _Findings:
-    """What a check has found."""
+    """Problems and warnings of a check."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -46,7 +46,7 @@ _DOCUMENTS: Final = frozenset({Output.JSON, Output.YAML})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing(Generic[T]):
-    """What is listed, and how each item is written."""
+    """Kind of items that can be listed, and how each is written."""
 
     items: str
     """The name of the items, in the plural."""

@@ -299,9 +299,9 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     these ports are reserved for the proxy from its start; each takes a file descriptor of the
     parent's."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
-    """Who authenticates clients. `proxy`: the proxy, by its own users and keys; brokers see the
-    proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers see who
-    the client is, and the proxy needs no users, keys or login."""
+    """The side that authenticates clients. `proxy`: the proxy, by its own users and keys; brokers
+    see the proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers
+    see who the client is, and the proxy needs no users, keys or login."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
     """Mechanisms that clients may authenticate with, in the order in which they are announced.
     `sasl.termination: proxy`: OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512; required. `broker`: any;

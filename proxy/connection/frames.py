@@ -21,7 +21,7 @@ Bytes = bytes | memoryview
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
 Head = tuple[int, int, int, int]
-"""What `REQUEST_HEAD` reads."""
+"""The fields of `REQUEST_HEAD`."""
 RESPONSE_HEAD: Final = struct.Struct(">ii")
 read_response_head: Final[Callable[[Bytes, int], tuple[int, int]]] = RESPONSE_HEAD.unpack_from
 """Size, correlation id."""

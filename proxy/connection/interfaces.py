@@ -116,7 +116,7 @@ class ConnectionRules:
     quotas: ConnectionQuotas | None = None
     """Quotas of clients; None: there are none."""
     relays: RelaySettings | None = None
-    """How logins are relayed to the broker; None: the proxy ends them itself."""
+    """Settings for logins that are relayed to the broker; None: the proxy ends them itself."""
     logs_in: bool = False
     """True if brokers want a login of the proxy's own."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
@@ -140,7 +140,7 @@ class UpstreamBroker(Protocol):
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Which broker it is, as far as that is known."""
+        """The broker's cluster id and node ids, as far as they are known."""
         ...
 
     @property

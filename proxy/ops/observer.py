@@ -25,7 +25,7 @@ from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
-_TOLD_CLOSES = frozenset(
+_LOGGED_CLOSES = frozenset(
     {
         CloseReason.ILLEGAL_STATE,
         CloseReason.UNSUPPORTED_API,
@@ -34,7 +34,7 @@ _TOLD_CLOSES = frozenset(
     }
 )
 """Ends of connections that are logged here; those of brokers and TLS are elsewhere."""
-_WRONG_SPEECH = _TOLD_CLOSES | {CloseReason.TLS_HANDSHAKE_FAILED}
+_PROTOCOL_ERRORS = _LOGGED_CLOSES | {CloseReason.TLS_HANDSHAKE_FAILED}
 """Ends of connections that have an event even if no SaslHandshake came."""
 NO_MECHANISM = "none"
 """Label of a failure that came before a mechanism was chosen."""
@@ -154,7 +154,7 @@ class SessionObserver:
         if claimed is not None:
             incident = incident._replace(claimed_principal=bounded_text(claimed))
         self._note(incident)
-        self._tell(incident, "unknown user" if failed.unknown_user else None)
+        self._log(incident, "unknown user" if failed.unknown_user else None)
 
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
@@ -242,16 +242,16 @@ class SessionObserver:
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         if reason is CloseReason.BROKER_CLOSED:
             self._may_have_changed(cast(BrokerView, connection.target).broker, now)
-        spoke_wrong = why in _WRONG_SPEECH and history.principal is None
-        lines = history.closed(why, usage(connection), now, without_handshake=spoke_wrong)
+        broke_protocol = why in _PROTOCOL_ERRORS and history.principal is None
+        lines = history.closed(why, usage(connection), now, without_handshake=broke_protocol)
         if not lines:
             return
         self._emit_limited(history, lines, now)
         if why in INCIDENT_CLOSES:
             incident = self._incident(history, EventKind.CLOSED, why, now)
             self._note(incident)
-            if why in _TOLD_CLOSES:
-                self._tell(incident)
+            if why in _LOGGED_CLOSES:
+                self._log(incident)
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
@@ -264,7 +264,7 @@ class SessionObserver:
             for line in lines:
                 self._emit(line)
 
-    def _tell(self, incident: Incident, detail: str | None = None) -> None:
+    def _log(self, incident: Incident, detail: str | None = None) -> None:
         """Log an incident of a client: once a minute for an address and a reason."""
         failed = incident.kind == EventKind.FAILED
         parts = [

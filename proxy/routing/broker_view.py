@@ -91,7 +91,7 @@ class BrokerView:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """Which broker it is: as it says itself, and by the port that clients are given for it."""
+        """The broker's ids: as it states them itself, and by the port that clients are given."""
         broker = self.broker
         if broker.broker_id is None or broker.broker_id in broker.identity.node_ids:
             return broker.identity
