@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from metrics.readiness import authentications, events, sessions, trends, usage, what_if
 from metrics.readiness.engine import Engine, Row, words
 from metrics.readiness.events import AT_READING, Problem
+from metrics.readiness.output import Staging
+from metrics.readiness.published import published
 
 MAX_ROWS = 5_000
 """The number of clients, and of principals, on the page; the tables hold all."""
@@ -42,13 +43,14 @@ class Analysis:
     """
 
     def __init__(
-        self, engine: Engine, question: Question, out: str | Path | None, progress: Progress
+        self, engine: Engine, question: Question, made: Staging | None, progress: Progress
     ) -> None:
+        """Ask `engine`; the tables are published in `made`, or nowhere if it is None."""
         self.rows: dict[str, list[Row]] = {}
         self.lines: dict[str, int] = {}
         self._engine = engine
         self._question = question
-        self._out = out
+        self._made = made
         self._progress = progress
 
     def run(self, counts: dict[str, int] | None = None) -> None:
@@ -245,9 +247,10 @@ class Analysis:
             self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
             count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
             self._show("breaks_at_kafka_4_count", count)
-        if self._out is not None:
+        if (made := self._made) is not None:
             for name in names:
-                self._engine.write(name, self._out)
+                query = published(name, made.run_id, self._question.as_of_ms)
+                self._engine.write(query, made.tables / name)
         self._first_rows()
 
     def _first_rows(self) -> None:

@@ -34,6 +34,8 @@ _MACROS = {
     "sequence(lowest, highest)": "generate_series(lowest, highest)",
     "shiftleft(value, bits)": "value << bits",
     "shiftright(value, bits)": "value >> bits",
+    "make_dt_interval(days, hours, minutes, seconds)": "to_microseconds("
+    "CAST((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000000 AS BIGINT))",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
 }
@@ -77,6 +79,7 @@ class DuckEngine:
             options = {"memory_limit": MEMORY, "temp_directory": str(scratch)}
             for name, value in options.items():
                 self._database.execute(f"SET {name} = {_quoted(value)}")
+        self._database.execute("CREATE TYPE timestamp_ntz AS TIMESTAMP")
         for head, body in _MACROS.items():
             self._database.execute(f"CREATE MACRO {head} AS {body}")
 
@@ -157,12 +160,11 @@ class DuckEngine:
         names = [column[0] for column in answer.description or ()]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
-    def write(self, name: str, folder: str | Path) -> None:
-        """Write a relation as a Parquet file."""
-        target = Path(folder) / name
-        target.mkdir(parents=True)
-        path = _quoted(str(target / "part-00000.parquet"))
-        self._database.execute(f"COPY (SELECT * FROM {name}) TO {path} (FORMAT parquet)")
+    def write(self, query: str, folder: str | Path) -> None:
+        """Write the answer to a query as a Parquet file."""
+        Path(folder).mkdir(parents=True)
+        path = _quoted(Path(folder) / "part-00000.parquet")
+        self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
 
 
 def _type(kind: str) -> str:

@@ -39,8 +39,8 @@ class Engine(Protocol):
     def rows(self, query: str) -> list[Row]:
         """Answer a query."""
 
-    def write(self, name: str, folder: str | Path) -> None:
-        """Write a relation as Parquet files into a folder of that name below `folder`."""
+    def write(self, query: str, folder: str | Path) -> None:
+        """Write the answer to a query as Parquet files into a new folder."""
 
 
 def values(name: str, numbers: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.folder import event_files
-from metrics.readiness.output import RUN_NAME, publish, staging
+from metrics.readiness.output import RUN_NAME, Staging, add_to_history, publish, staging
 from metrics.readiness.settings import EngineName, Settings
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.facts import Collected, build_facts
@@ -43,7 +43,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     with staging(settings.out, run_id) as made:
         progress(f"reading events with {'DuckDB' if engine is EngineName.DUCKDB else 'Spark'}")
         ask = _by_duckdb if engine is EngineName.DUCKDB else _by_spark
-        analysis = ask(settings, made.scratch, made.tables, progress)
+        analysis = ask(settings, made, progress)
         collected = Collected(
             as_of_ms=settings.as_of_ms,
             source=settings.events,
@@ -59,29 +59,31 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
         write_report(facts, made.folder)
         (made.tables / RUN_NAME).write_text(f"{run_id}\n", encoding="ascii")
         publish(made, settings.out)
+    if settings.history is not None:
+        add_to_history(settings.out, settings.history, run_id, settings.as_of_ms)
     return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
 
 
-def _by_duckdb(settings: Settings, scratch: Path, tables: Path, progress: Progress) -> Analysis:
+def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysis:
     try:
         from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
     except ImportError:
         raise ReportError("--engine duckdb needs DuckDB: pip install duckdb") from None
-    with duckdb_errors(), DuckEngine(scratch) as engine:
+    with duckdb_errors(), DuckEngine(made.scratch) as engine:
         engine.read(event_files(settings.events))
-        analysis = Analysis(engine, settings.question, tables, progress)
+        analysis = Analysis(engine, settings.question, made, progress)
         analysis.run()
         return analysis
 
 
-def _by_spark(settings: Settings, scratch: Path, tables: Path, progress: Progress) -> Analysis:
+def _by_spark(settings: Settings, made: Staging, progress: Progress) -> Analysis:
     try:
         from metrics.spark.run import analysed
     except ImportError:
         from metrics.spark import PYSPARK
 
         raise ReportError(f"this report needs PySpark: pip install '{PYSPARK}'") from None
-    return analysed(settings, scratch, tables, progress)
+    return analysed(settings, made, progress)
 
 
 @contextmanager
@@ -115,6 +117,7 @@ def arg_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
     parser.add_argument("--state", metavar="DIR", help="go on from the last run")
+    parser.add_argument("--history", type=Path, metavar="DIR", help="keep all runs' tables")
     parser.add_argument("--bootstrap-server", metavar="HOST:PORT")
     parser.add_argument(
         "--kafka-option", type=_option, action="append", default=[], metavar="NAME=VALUE"
@@ -184,6 +187,7 @@ def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
         master=options.master,
         submitted=submitted,
         state=options.state,
+        history=options.history,
         bootstrap_servers=options.bootstrap_server,
         kafka_options=dict(options.kafka_option),
     )

@@ -9,6 +9,7 @@ from typing import Final
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import event_files, is_remote
+from metrics.readiness.output import TABLES
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
 
@@ -47,6 +48,8 @@ class Settings:
     """True if spark-submit has started this, and has said what Spark's master is."""
     state: str | None = None
     """The folder of the table that later runs add to; None: everything is read anew."""
+    history: Path | None = None
+    """The folder that the tables of all runs are added to; None: only the last ones are kept."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -71,14 +74,27 @@ class Settings:
         """Raise ReportError if there are no events, or this would write among them."""
         if is_remote(str(self.out)):
             raise ReportError(f"{self.out}: the report is written to a folder of this machine")
+        if self.history is not None:
+            self._check_history(self.history)
         if self.topic is not None or is_remote(self.events):
             return
         event_files(self.events)
-        for option, path in (("--out", str(self.out)), ("--state", self.state)):
+        history = None if self.history is None else str(self.history)
+        folders = (("--out", str(self.out)), ("--state", self.state), ("--history", history))
+        for option, path in folders:
             if path is None or is_remote(path):
                 continue
             if Path(path).resolve().is_relative_to(Path(self.events).resolve()):
                 raise ReportError(f"{path}: {option} is within --events; give it a place elsewhere")
+
+    def _check_history(self, history: Path) -> None:
+        if is_remote(str(history)):
+            raise ReportError(f"{history}: the history is written to a folder of this machine")
+        if history.resolve().is_relative_to((self.out / TABLES).resolve()):
+            raise ReportError(
+                f"{history}: --history is within the tables of --out, which every run replaces; "
+                "give it a place elsewhere"
+            )
 
     def choose_engine(self) -> EngineName:
         """Choose DuckDB for a folder of this machine, Spark for all else.

@@ -62,10 +62,10 @@ class SparkEngine:
         """Answer a query."""
         return [row.asDict(recursive=True) for row in self._spark.sql(query).collect()]
 
-    def write(self, name: str, folder: str | Path) -> None:
-        """Write a relation as Parquet files."""
-        frame = self._spark.table(name)
-        (frame.coalesce(1) if self._scratch is None else frame).write.parquet(f"{folder}/{name}")
+    def write(self, query: str, folder: str | Path) -> None:
+        """Write the answer to a query as Parquet files."""
+        frame = self._spark.sql(query)
+        (frame.coalesce(1) if self._scratch is None else frame).write.parquet(str(folder))
 
     def close(self) -> None:
         """Forget all names."""

@@ -64,9 +64,9 @@ class HybridEngine:
         """Answer a query about what is kept."""
         return self._near.rows(query)
 
-    def write(self, name: str, folder: str | Path) -> None:
-        """Write a relation as a Parquet file."""
-        self._near.write(name, folder)
+    def write(self, query: str, folder: str | Path) -> None:
+        """Write the answer to a query about what is kept as a Parquet file."""
+        self._near.write(query, folder)
 
     def close(self) -> None:
         """Forget all names."""
@@ -78,9 +78,9 @@ class HybridEngine:
 
     def _share(self, query: str) -> None:
         for name in self._unknown_to_spark(query):
-            folder = self._scratch / "shared"
-            self._near.write(name, folder)
-            self._far.read(self._spark.read.parquet(literal(str(folder / name))), name)
+            folder = self._scratch / "shared" / name
+            self._near.write(f"FROM {name}", folder)
+            self._far.read(self._spark.read.parquet(literal(str(folder))), name)
             self._here.discard(name)
 
     def _unknown_to_spark(self, query: str) -> Iterator[str]:

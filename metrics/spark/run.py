@@ -13,6 +13,7 @@ from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError
 from metrics.readiness.events import DDL
 from metrics.readiness.folder import event_files, is_remote
+from metrics.readiness.output import Staging
 from metrics.readiness.settings import Settings
 from metrics.spark.engine import SparkEngine
 from metrics.spark.error_messages import SPARK_ERRORS, explained
@@ -27,7 +28,7 @@ _LINE_BYTES = 800
 """The usual length of a line, in bytes."""
 
 
-def analysed(settings: Settings, scratch: Path, tables: Path, progress: Progress) -> Analysis:
+def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
     """Answer everything; raises ReportError, with Spark's errors explained."""
     folder = None
     if settings.topic is None and not is_remote(settings.events):
@@ -39,10 +40,10 @@ def analysed(settings: Settings, scratch: Path, tables: Path, progress: Progress
             master=master,
             input_bytes=size,
             parquet=folder is not None and folder.parquet,
-            log=None if master is None else scratch.parent.parent / "spark.log",
+            log=None if master is None else made.folder.parent / "spark.log",
         )
         with _state(settings):
-            return _ask(spark, settings, scratch, tables, progress, size=size)
+            return _ask(spark, settings, made, progress, size=size)
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
 
@@ -50,8 +51,7 @@ def analysed(settings: Settings, scratch: Path, tables: Path, progress: Progress
 def _ask(
     spark: SparkSession,
     settings: Settings,
-    scratch: Path,
-    tables: Path,
+    made: Staging,
     progress: Progress,
     *,
     size: int | None,
@@ -68,15 +68,15 @@ def _ask(
     elif small and settings.state is None:
         rows = parsed(_source(settings).batch(spark)).localCheckpoint()
     else:
-        table = EventTable(settings.state or str(scratch / "events"))
+        table = EventTable(settings.state or str(made.scratch / "events"))
         (ingest_new if settings.state else ingest_batch)(spark, _source(settings), table)
         counts, rows = table.counts(spark), table.events(spark)
         small = one_machine and counts["lines"] * _LINE_BYTES <= SMALL_BYTES
     if small:
         tune_for_little(spark)
-    engine = _engine(spark, scratch, small=small)
+    engine = _engine(spark, made.scratch, small=small)
     engine.read(rows)
-    analysis = Analysis(engine, settings.question, tables, progress)
+    analysis = Analysis(engine, settings.question, made, progress)
     try:
         analysis.run(counts)
     finally:

@@ -65,6 +65,10 @@ def report(
     state: Annotated[
         str | None, typer.Option(metavar="DIR", help="Read only what is new since the last run.")
     ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Add the tables to those of earlier runs."),
+    ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
     ] = None,
@@ -87,6 +91,7 @@ def report(
             engine=engine,
             master=master,
             state=state,
+            history=history,
             bootstrap_servers=bootstrap_server,
         )
         with job.sigterm_as_sigint():

@@ -1,4 +1,4 @@
-"""Tables of docs/metrics.md and docs/events.md."""
+"""Tables of docs/metrics.md, docs/events.md and docs/report-tables.md."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,6 +14,7 @@ from metrics.events import (
 )
 from metrics.metric import Metric, MetricType
 from metrics.period import LATENCY_GAMMA
+from metrics.readiness import published
 from metrics.registry import METRICS
 from proxy.docs.markdown import members, table
 
@@ -86,6 +87,24 @@ def _kinds(column: EventField) -> str:
     return ", ".join(kind for kind in events.EventKind if kind in column.kinds)
 
 
+def _published_tables() -> str:
+    sections = []
+    for name, published_table in published.TABLES.items():
+        rows = [
+            (f"`{column.name}`", column.type, column.meaning) for column in published_table.columns
+        ]
+        columns = table(("column", "type", "meaning"), rows)
+        sections.append(f"### {name}\n\nA row is {published_table.rows}.\n\n{columns}")
+    return "\n\n".join(sections)
+
+
+def _run_columns() -> str:
+    return table(
+        ("column", "type", "meaning"),
+        [(f"`{column.name}`", column.type, column.meaning) for column in published.RUN],
+    )
+
+
 METRIC_TABLES: Mapping[str, Callable[[], str]] = {
     "KIP-368": _kip_table,
     "metrics": _metric_table,
@@ -103,3 +122,9 @@ EVENT_TABLES: Mapping[str, Callable[[], str]] = {
     "latencies": lambda: _field_table(event_fields(LatencyBucket)),
 }
 """Tables of events.md, by the names of their markers."""
+
+READINESS_TABLES: Mapping[str, Callable[[], str]] = {
+    "run columns": _run_columns,
+    "tables": _published_tables,
+}
+"""Tables of report-tables.md, by the names of their markers."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from proxy.connection.commands import CloseReason
 from proxy.docs.markdown import filled, members, table
-from proxy.docs.metrics import EVENT_TABLES, METRIC_TABLES
+from proxy.docs.metrics import EVENT_TABLES, METRIC_TABLES, READINESS_TABLES
 from proxy.wire.apis import APIS, NEVER, Api, Kind
 from sasl import session
 from sasl.mechanism import FailureReason
@@ -86,6 +86,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "events.md": EVENT_TABLES,
     "metrics.md": METRIC_TABLES,
     "operations.md": {"failure reasons": failure_reasons, "close reasons": close_reasons},
+    "report-tables.md": READINESS_TABLES,
     "support.md": {"apis": apis},
 }
 """Tables of each page, by the names of their markers."""

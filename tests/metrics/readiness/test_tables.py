@@ -1,7 +1,8 @@
-"""The questions of docs/readiness.md, asked of a report's tables; and what one machine answers."""
+"""Tables of a report: their columns, the questions of docs/report-tables.md, and their history."""
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 
 import duckdb
@@ -9,10 +10,22 @@ import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
 from metrics.readiness import job
+from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.errors import ReportError
+from metrics.readiness.published import RUN, TABLES, ColumnType, published
 from metrics.readiness.settings import Settings
 
-PAGE = Path(__file__).parents[3] / "docs" / "readiness.md"
+ONE_DENIAL = """SELECT 'User:a' AS principal, 'TOPIC' AS resource_type, 't' AS resource_name,
+    'READ' AS operation, 1 AS denied, 0 AS would_be_denied, ['10.0.0.1'] AS hosts,
+    CAST({time} AS BIGINT) AS first_ms, CAST({time} AS BIGINT) AS last_ms"""
+PAGE = Path(__file__).parents[3] / "docs" / "report-tables.md"
 QUESTIONS = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DAY_MS = 86_400_000
+DUCKDB_TYPES = {
+    ColumnType.TEXT: "VARCHAR",
+    ColumnType.TEXTS: "VARCHAR[]",
+}
+"""Types that DuckDB spells differently."""
 SIZE = Size(connections=40, principals=8, clients=20, days=1, seed=9)
 
 
@@ -22,9 +35,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generate(SIZE, folder / "events", parquet=False)
     make_old(next((folder / "events").glob("*.jsonl")))
     as_of_ms = round((EPOCH + SIZE.days * 86_400) * 1000)
-    settings = Settings(events=str(folder / "events"), out=folder / "report", as_of_ms=as_of_ms)
-    job.run(settings, lambda _: None)
+    run(folder, as_of_ms)
+    run(folder, as_of_ms + DAY_MS)
     return folder
+
+
+def run(folder: Path, as_of_ms: int) -> None:
+    settings = Settings(
+        events=str(folder / "events"),
+        out=folder / "report",
+        as_of_ms=as_of_ms,
+        history=folder / "history",
+    )
+    job.run(settings, lambda _: None)
 
 
 def make_old(file: Path) -> None:
@@ -34,7 +57,7 @@ def make_old(file: Path) -> None:
     file.write_text("".join((json.dumps(json.loads(first) | dropped) + "\n", *others)))
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(len(QUESTIONS)))
 def test_a_question_of_the_page_has_an_answer(
     folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -42,5 +65,60 @@ def test_a_question_of_the_page_has_an_answer(
     assert len(duckdb.connect().execute(QUESTIONS[number]).fetchall()) > 0
 
 
-def test_there_are_six() -> None:
-    assert len(QUESTIONS) == 6
+def test_there_are_seven() -> None:
+    assert len(QUESTIONS) == 7
+
+
+@pytest.mark.parametrize("name", sorted({*TABLES} - {"denials"}))
+def test_a_table_has_the_columns_that_are_documented(folder: Path, name: str) -> None:
+    query = f"DESCRIBE FROM '{folder}/report/tables/{name}/*.parquet'"
+    found = duckdb.connect().execute(query).fetchall()
+    columns = (*TABLES[name].columns, *RUN)
+    documented = [(each.name, DUCKDB_TYPES.get(each.type, each.type)) for each in columns]
+    assert [(column, kind) for column, kind, *_ in found] == documented
+
+
+@pytest.mark.parametrize(
+    ("epoch_ms", "time"),
+    [
+        (0, datetime(1970, 1, 1)),
+        (1_748_736_000_123, datetime(2025, 6, 1, 0, 0, 0, 123_000)),
+        (140_000_000_000_999, datetime(6406, 6, 4, 8, 53, 20, 999_000)),
+        (None, None),
+    ],
+)
+def test_times_are_exact(epoch_ms: int | None, time: datetime | None) -> None:
+    """To the millisecond, up to where the log's times end."""
+    known = "NULL" if epoch_ms is None else str(epoch_ms)
+    with DuckEngine() as engine:
+        engine.keep("denials", ONE_DENIAL.format(time=known))
+        (row,) = engine.rows(published("denials", "run", 0))
+    assert row["first_at"] == time
+    assert (row["run_id"], row["as_of"]) == ("run", datetime(1970, 1, 1))
+
+
+def test_the_history_has_each_run_once(folder: Path) -> None:
+    files = sorted((folder / "history" / "clients").rglob("*.parquet"))
+    assert [file.parent.name for file in files] == ["run_day=2026-06-02", "run_day=2026-06-03"]
+    last = (folder / "report" / "tables" / "_RUN").read_text().strip()
+    assert files[1].name == f"{last}-00000.parquet"
+    kept = {path.name for path in (folder / "history").iterdir()}
+    assert kept == {*TABLES} - {"sessions", "denials"}
+
+
+@pytest.mark.parametrize(
+    ("history", "problem"),
+    [
+        ("events/history", "--history is within --events"),
+        ("report/tables/history", "--history is within the tables of --out"),
+        ("s3a://bucket/history", "the history is written to a folder of this machine"),
+    ],
+)
+def test_a_history_in_a_wrong_place_is_refused(folder: Path, history: str, problem: str) -> None:
+    place = Path(history) if "://" in history else folder / history
+    settings = Settings(
+        events=str(folder / "events"), out=folder / "report", as_of_ms=0, history=place
+    )
+    with pytest.raises(ReportError, match=problem):
+        settings.check()
+    assert not place.exists()

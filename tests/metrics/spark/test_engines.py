@@ -14,6 +14,7 @@ from benchmarks.events.generate import Size, bad_lines, clients_of, simulated
 from metrics.events import EventKind
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.engine import Engine
+from metrics.readiness.published import TABLES, published
 from metrics.spark.engine import SparkEngine
 from metrics.spark.hybrid import HybridEngine
 from metrics.spark.ingest import parsed
@@ -48,6 +49,7 @@ KEPT = (
 )
 OF_DROPPED_VERSIONS = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4")
 """What is kept where a connection used any."""
+ONLY_IN_CASES = {"denials", "dropped_versions"}
 YEAR_MS = 365 * 86_400_000
 
 
@@ -129,6 +131,9 @@ def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, ot
     try:
         for table in (*KEPT, *(OF_DROPPED_VERSIONS if name == "cases" else ())):
             query = f"SELECT * FROM {table}"
+            assert rows(here.rows(query)) == rows(there.rows(query)), table
+        for table in TABLES.keys() - (set() if name == "cases" else ONLY_IN_CASES):
+            query = published(table, "run", question.as_of_ms)
             assert rows(here.rows(query)) == rows(there.rows(query)), table
     finally:
         there.close()

@@ -1,0 +1,327 @@
+"""Published tables: the columns of the report's Parquet files, with their types and meanings.
+
+What the queries work with is epoch milliseconds, days since 1970 and flags that were counted; what
+is published has types that other tools know, and the run that it is of. One text in SQL is for
+both engines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class ColumnType(StrEnum):
+    """Type of a column."""
+
+    TEXT = "STRING"
+    TEXTS = "ARRAY<STRING>"
+    COUNT = "BIGINT"
+    NUMBER = "DOUBLE"
+    FLAG = "BOOLEAN"
+    TIME = "TIMESTAMP"
+    """A time in UTC to the millisecond, without a time zone."""
+    DAY = "DATE"
+    """A day in UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Column of a published table."""
+
+    name: str
+    type: ColumnType
+    meaning: str
+    source: str = ""
+    """Expression that it is made of; empty: the column of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """Published table, made of the relation of the same name."""
+
+    rows: str
+    """What a row stands for."""
+    columns: tuple[Column, ...]
+    grows_with_connections: bool = False
+    """True if there is a row for each connection, so that no history of it is kept."""
+
+
+def _text(name: str, meaning: str) -> Column:
+    return Column(name, ColumnType.TEXT, meaning)
+
+
+def _texts(name: str, meaning: str) -> Column:
+    return Column(name, ColumnType.TEXTS, meaning)
+
+
+def _count(name: str, meaning: str) -> Column:
+    return Column(name, ColumnType.COUNT, meaning)
+
+
+def _number(name: str, meaning: str) -> Column:
+    return Column(name, ColumnType.NUMBER, meaning)
+
+
+def _flag(name: str, meaning: str, source: str = "") -> Column:
+    return Column(name, ColumnType.FLAG, meaning, source)
+
+
+def _time(name: str, meaning: str, source: str) -> Column:
+    return Column(name, ColumnType.TIME, meaning, source)
+
+
+def _day(name: str, meaning: str) -> Column:
+    return Column(name, ColumnType.DAY, meaning)
+
+
+RUN: Final = (
+    _text("run_id", "Run of the report; the same in all tables, in the JSON and on the page."),
+    _time("as_of", "The present time for the report.", "as_of_ms"),
+)
+"""The last columns of every table."""
+
+_CLIENT: Final = (
+    _text("principal", "Principal, such as `User:alice`. Null: never logged in."),
+    _text("client_id", "Client id. Null: it named none."),
+    _text("client_software_name", "Library (KIP-511). Null: too old to say."),
+    _text("client_software_version", "Version of the library. Null: too old to say."),
+    _text("mechanism", "SASL mechanism. Null: none was chosen."),
+)
+_VERDICTS: Final = (
+    ("ready", "that are ready."),
+    ("unproven", "that are capable and unproven."),
+    ("not_capable", "that are not capable."),
+    ("failing", "that fail."),
+)
+_LISTENERS: Final = _texts("listeners", "Listeners that it was seen on.")
+_CREDENTIAL: Final = _count(
+    "credential_lifetime_ms", "Shortest lifetime of a token at login. Null: none had an expiry."
+)
+_SESSION_NUMBERS: Final = (
+    _count("announced_ms", "Longest lifetime that was announced. Null: never authenticated."),
+    _count("used_ms", "Longest time from an authentication to the last use of its session."),
+    _count("longest_gap_ms", "Longest time from one authentication to the next. Null: one only."),
+    _count(
+        "outlived_credential_ms",
+        "Longest time that a connection was used past the end of its token; negative: it ended"
+        " before. Null: no token had an expiry.",
+    ),
+)
+
+TABLES: Final[Mapping[str, PublishedTable]] = {
+    "clients": PublishedTable(
+        "a client: a principal, client id, library, version and mechanism",
+        (
+            *_CLIENT,
+            _text("verdict", "What it is: see [Verdicts](readiness.md#verdicts)."),
+            _day("failed_on", "Last day with a failure. Null: none."),
+            _day("ready_since", "Day from which it re-authenticated after its failures."),
+            _count("connections", "Connections."),
+            _count("open_connections", "Connections of which no end was recorded."),
+            _count("not_capable_connections", "Connections without SaslAuthenticate v1."),
+            _count("raw_token_connections", "Connections with raw tokens (SaslHandshake v0)."),
+            _count("authenticate_version", "Lowest version of SaslAuthenticate. Null: none."),
+            *_SESSION_NUMBERS,
+            _count("past_end_ms", "Longest time that a session was used past its announced end."),
+            _CREDENTIAL,
+            _count("reauthentications", "Successful re-authentications."),
+            _count("killed", "Connections that were killed."),
+            _count("would_be_kills", "Uses of expired sessions that `enforce` would have killed."),
+            _count("reauth_failures", "Connections with a failed re-authentication."),
+            _count("login_failures", "Connections whose first login failed."),
+            _count("requests", "Requests."),
+            _texts("hosts", "Up to five of its addresses."),
+            _count("host_count", "Number of its addresses."),
+            _LISTENERS,
+            _time("first_seen_at", "First event.", "first_seen_ms"),
+            _time("last_seen_at", "Last event.", "last_seen_ms"),
+        ),
+    ),
+    "principals": PublishedTable(
+        "a principal",
+        (
+            _text("principal", "Principal, such as `User:alice`."),
+            _text("verdict", "The worst verdict of its clients."),
+            _flag("enforceable", "True if all its clients are ready."),
+            _count("clients", "Clients."),
+            *(_count(name, f"Clients {words}") for name, words in _VERDICTS),
+            _count("unknown", "Clients that never logged in."),
+            _count("connections", "Connections."),
+            _LISTENERS,
+            _time("last_seen_at", "Last event.", "last_seen_ms"),
+        ),
+    ),
+    "sessions": PublishedTable(
+        "a connection",
+        (
+            _text("connection_id", "Connection."),
+            *_CLIENT,
+            _text("client_host", "Address of the client."),
+            _text("listener", "Listener of the proxy."),
+            _text("standing", "What it shows of its client: a [verdict](readiness.md#verdicts)."),
+            _text("enforcement", "`observe`, `probe` or `enforce`, at its last event."),
+            _count("handshake_version", "Version of SaslHandshake. Null: none came."),
+            _count("authenticate_version", "Version of SaslAuthenticate. Null: raw tokens."),
+            _count("authentications", "Successful authentications."),
+            _count("reauthentications", "Successful re-authentications."),
+            *_SESSION_NUMBERS,
+            _CREDENTIAL,
+            _count(
+                "would_be_kills", "Uses of an expired session that `enforce` would have killed."
+            ),
+            _flag("killed", "True if it was killed.", "killed > 0"),
+            _flag("reauth_failed", "True if a re-authentication failed.", "reauth_failures > 0"),
+            _flag("login_failed", "True if the first login failed.", "login_failures > 0"),
+            _flag("closed", "True if its end was recorded.", "closed > 0"),
+            _text("ended_by", "What ended its last session. Null: it is open."),
+            _count("ended_since_auth_ms", "Age of its last session at its end. Null: it is open."),
+            _count("requests", "Requests."),
+            _time("connected_at", "When the client connected.", "connected_ms"),
+            _time("authenticated_at", "First authentication. Null: none.", "authenticated_ms"),
+            _time("last_request_at", "Last request. Null: none.", "last_request_ms"),
+            _time("first_event_at", "First event.", "first_event_ms"),
+            _time("last_event_at", "Last event.", "last_event_ms"),
+        ),
+        grows_with_connections=True,
+    ),
+    "what_if": PublishedTable(
+        "a lifetime",
+        (
+            _count("lifetime_ms", "The lifetime."),
+            _count("connections", "Connections with a principal."),
+            _count("killed_connections", "Connections that it would kill."),
+            _count("killed_clients", "Their clients."),
+            _count("killed_principals", "Their principals."),
+            _count("unproven_connections", "Connections used longer by clients that speak v1."),
+            _count("unproven_clients", "Their clients."),
+            _count("cut_short_connections", "Connections that ended before they were as old."),
+            _count("cut_short_clients", "Their clients."),
+            _count("late_median_ms", "Median time of use past the lifetime. Null: none is killed."),
+            _count("late_max_ms", "Longest time of use past the lifetime. Null: none is killed."),
+            _count("kills_least", "Kills in the time covered, at least."),
+            _count("kills_most", "Kills in the time covered, at most."),
+            _number("kills_per_day_least", "Kills a day, at least. Null: under an hour covered."),
+            _number("kills_per_day_most", "Kills a day, at most. Null: under an hour covered."),
+            _count("observed_ms", "Time that is covered by events."),
+        ),
+    ),
+    "by_day": PublishedTable(
+        "a day, with the clients seen on it as they were known at its end",
+        (
+            _day("day", "Day."),
+            _count("clients", "Clients."),
+            *(_count(name, f"Clients {words}") for name, words in _VERDICTS),
+            _number("ready_share", "Share of the clients that are ready, from 0 to 1."),
+        ),
+    ),
+    "storms": PublishedTable(
+        "a minute and mechanism with authentications",
+        (
+            _time("minute", "Begin of the minute.", "minute_ms"),
+            _text("mechanism", "SASL mechanism."),
+            _count("authentications", "Authentications."),
+            _count("reauthentications", "Re-authentications among them."),
+            _count("busy_us", "Sum of their latencies. Null: only summary rows are left of it."),
+            _count("slowest_us", "Longest of their latencies. Null: as above."),
+        ),
+    ),
+    "latencies": PublishedTable(
+        "a mechanism and kind of authentication",
+        (
+            _text("mechanism", "SASL mechanism."),
+            _text("kind", "`authenticated` or `reauthenticated`."),
+            _count("count", "Authentications."),
+            *(
+                _number(f"{name}_us", f"{words} of the latency, within 1 %.")
+                for name, words in (
+                    ("p50", "Median"),
+                    ("p95", "95th percentile"),
+                    ("p99", "99th percentile"),
+                    ("max", "Maximum"),
+                )
+            ),
+        ),
+    ),
+    "session_lengths": PublishedTable(
+        "a class of lengths, and standing",
+        (
+            _count("up_to_ms", "End of the class: a minute, or twice that of the one before."),
+            _text("standing", "What the connections show of their clients."),
+            _count("connections", "Connections whose longest session was used so long."),
+        ),
+    ),
+    "short_tokens": PublishedTable(
+        "a client whose tokens are too short for it",
+        (
+            *_CLIENT,
+            _text("verdict", "What it is: see [Verdicts](readiness.md#verdicts)."),
+            _CREDENTIAL,
+            _count("outlived_ms", "Longest time of use past the end of a token. Null: none was."),
+            _count("used_ms", "Longest time from an authentication to the last use."),
+            _count("connections", "Connections."),
+        ),
+    ),
+    "failures": PublishedTable(
+        "a mechanism and reason of failed authentications, first ones and others apart",
+        (
+            _text("mechanism", "SASL mechanism. Null: none was chosen."),
+            _text("failure_reason", "Reason, one of those in [operations.md](operations.md)."),
+            _flag("reauthentication", "True for re-authentications."),
+            _count("count", "Failures."),
+        ),
+    ),
+    "denials": PublishedTable(
+        "a principal, resource and operation that ACLs denied, or would have; there if any were",
+        (
+            _text("principal", "Principal."),
+            _text("resource_type", "Type of the resource."),
+            _text("resource_name", "Name of the resource."),
+            _text("operation", "Operation."),
+            _count("denied", "Times that it was denied."),
+            _count("would_be_denied", "Times that `enforce` would have denied it."),
+            _texts("hosts", "Up to five addresses that it came from."),
+            _time("first_at", "First denial.", "first_ms"),
+            _time("last_at", "Last denial.", "last_ms"),
+        ),
+    ),
+    "dropped_versions": PublishedTable(
+        "a client, API and version of those that Kafka 4.0 dropped; there if any were used",
+        (
+            *_CLIENT,
+            _text("api", "Name of the API."),
+            _count("version", "Version of the API."),
+            _count("connections", "Connections that used it."),
+            _LISTENERS,
+            _time("first_at", "First event that shows it.", "first_ms"),
+            _time("last_at", "Last event that shows it.", "last_ms"),
+        ),
+    ),
+}
+
+
+def published(name: str, run_id: str, as_of_ms: int) -> str:
+    """Return the query for a published table, made of the relation of the same name."""
+    columns = [f"{_expression(column)} AS {column.name}" for column in TABLES[name].columns]
+    columns += [f"'{run_id}' AS run_id", f"{_time_of(str(as_of_ms))} AS as_of"]
+    return f"SELECT {', '.join(columns)} FROM {name}"
+
+
+def _expression(column: Column) -> str:
+    source = column.source or column.name
+    match column.type:
+        case ColumnType.TIME:
+            return _time_of(source)
+        case ColumnType.DAY:
+            return f"DATE '1970-01-01' + CAST({source} AS INT)"
+        case ColumnType.COUNT | ColumnType.NUMBER:
+            return f"CAST({source} AS {column.type})"
+        case _:
+            return f"({source})"
+
+
+def _time_of(epoch_ms: str) -> str:
+    # `timestamp_millis` would give the session's time zone; of 0.001 the product is exact
+    seconds = f"CAST({epoch_ms} AS DECIMAL(18, 3)) * 0.001"
+    epoch = "CAST('1970-01-01 00:00:00' AS TIMESTAMP_NTZ)"
+    return f"{epoch} + make_dt_interval(0, 0, 0, {seconds})"
