@@ -62,7 +62,7 @@ def page(facts: Facts) -> str:
 
 def _contents(written: str) -> str:
     """List the sections that there are, each by its heading."""
-    found = re.findall(r'<section id="([a-z-]+)"><h2>(.*?)</h2>', written)
+    found = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', written)
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
 
@@ -89,11 +89,8 @@ def _what_if(facts: Facts) -> str:
         return ""
     return (
         '<section id="lifetimes"><h2>What would a lifetime break?</h2>'
-        '<p class="soft">Killed: connections that were used past the lifetime after they had '
-        "authenticated, and that could not be told one, or did not keep it. Unproven: used as "
-        "long, but their clients speak v1 and may well re-authenticate. Cut short: killed, or "
-        "with a failed re-authentication, before they were as old; nobody knows what they would "
-        "have done.</p>"
+        '<p class="soft">Connections that each lifetime would have killed, or might have '
+        "(unproven).</p>"
         f"{plots.kills(rows)}{tables.what_if(rows)}"
         "<details><summary>How long sessions are used</summary>"
         f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"

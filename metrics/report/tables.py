@@ -78,8 +78,8 @@ def what_if(rows: Rows) -> str:
         [
             "lifetime",
             "killed",
-            "of clients",
-            "of principals",
+            "clients",
+            "principals",
             "kills a day",
             "too late by",
             "unproven",
@@ -98,13 +98,17 @@ def what_if(rows: Rows) -> str:
             for row in rows
         ],
         numbers=range(1, 8),
-        kind="few",
+        kind="few numbers",
     ) + (
-        '<p class="soft">Killed, unproven and cut short are connections. Kills a day: at least '
-        "to at most, as a killed client comes back and is killed again; not said if less than "
-        "an hour was observed. Too late by: the median over the killed connections of how long "
-        "they were used past the lifetime. A lifetime longer than what was observed is not "
-        "judged.</p>"
+        "<details><summary>What is counted</summary>"
+        '<p class="soft">Killed: connections that were used past the lifetime after they had '
+        "authenticated, and to which none could be announced, or which did not keep it. Kills a "
+        "day: at least to at most, as a killed client comes back and is killed again; not said if "
+        "less than an hour was observed. Too late by: the median over the killed connections of "
+        "how long they were used past the lifetime. Unproven: connections used as long, but their "
+        "clients speak v1 and may well re-authenticate. Cut short: killed, or with a failed "
+        "re-authentication, before they were as old; nobody knows what they would have done. A "
+        "lifetime longer than what was observed is not judged.</p></details>"
     )
 
 
