@@ -101,7 +101,7 @@ def is_stopped(pid: int) -> bool:
     """Whether it is there, and SIGSTOP has reached every thread: until then, each may go on."""
     try:
         stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except FileNotFoundError:  # a thread that has just ended: others go on
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended: others go on
         return False
     return bool(stats) and all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
 

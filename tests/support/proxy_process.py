@@ -94,10 +94,15 @@ class Serving:
         self.path.write_text(yaml.safe_dump(self.settings))
 
     def start(self) -> str:
-        """Start; return the first line that it prints."""
+        """Start; return the first line that it prints. If there is one, all children run."""
         self.launch()
         assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        line = self.process.stdout.readline()
+        if line:  # by the first worker: the parent may not have forked the others yet
+            workers = self.settings["workers"]
+            count = workers + (workers > 1) + 1  # the acceptor, the HTTP process
+            eventually(lambda: len(self.children()) >= count, "all are forked")
+        return line
 
     def launch(self) -> None:
         """Start, and wait for no line: there may be none for long."""
@@ -185,7 +190,7 @@ def sockets_of(pid: int) -> Iterator[str]:
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes while it is read
         return False
     return state != "Z"
 

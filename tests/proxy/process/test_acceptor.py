@@ -162,13 +162,14 @@ def test_a_proxy_that_drains_accepts_nobody(serving: Serving) -> None:
     """Neither do other processes of it, which would leave clients waiting."""
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    stop(serving.children()[3])  # the HTTP process, so that it takes its time
+    http = serving.children()[3]
+    stop(http)  # so that it takes its time
     try:
         serving.process.terminate()
         eventually(lambda: is_refused(serving.port), "nobody listens")
         assert serving.process.poll() is None
     finally:
-        os.kill(serving.children()[-1], signal.SIGCONT)
+        os.kill(http, signal.SIGCONT)
 
 
 def is_refused(port: int) -> bool:

@@ -51,7 +51,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     old = "not reloaded, the old configuration stays: line 1: is not YAML"
     eventually(lambda: old in serving.log(), "the mistake is told")
     eventually(lambda: f"{stale} 1.0" in serving.get("/metrics")[1], "the mistake is seen")
-    assert serving.workers_up() == [True, True]
+    eventually(lambda: serving.workers_up() == [True, True], "workers answer all the same")
     serving.path.write_text(right)
     serving.process.send_signal(signal.SIGHUP)
     eventually(lambda: f"{stale} 0.0" in serving.get("/metrics")[1], "it is mended")
