@@ -34,6 +34,7 @@ from proxy.worker.store_service import StoreService
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.verifier_text import written
 from tests.support.acls import asking, create_body, creation, describe_body
+from tests.support.processes import PATIENCE_SECONDS
 
 # Files of SCRAM users
 
@@ -166,6 +167,15 @@ SEEN: list[tuple[tuple[Change, ...], Answer]] = [
     ),
 ]
 """As Apache Kafka 4.1 answers; tests/kafka asks it."""
+
+
+# Programs that write to a store while others do
+
+PATIENT_WRITER = f"""
+from proxy.store.sqlite import database
+database._WRITE_WAIT_S = database._READ_WAIT_S = {PATIENCE_SECONDS}
+"""
+"""What such a program begins with: SQLite lets writers in at random, and the disk may be busy."""
 
 
 # A worker's keeper of a store, its store that can break, and what clients ask of it

@@ -15,6 +15,7 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, 
 from proxy.store import Store, StoreError, open_store
 from proxy.store.sqlite import acls as acls_module
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
+from tests.support.store import PATIENT_WRITER
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
 EVERYTHING = AclFilter()
@@ -212,7 +213,7 @@ def _assert_whole(path: Path, run: int, reported: list[tuple[str, int]]) -> None
 def test_several_processes_write_at_once(path: Path) -> None:
     """None is lost, and none waits for ever."""
     open_store(f"sqlite:{path}").close()
-    program = WRITER.replace("10_000", "10").replace("request % 2", "False")
+    program = PATIENT_WRITER + WRITER.replace("10_000", "10").replace("request % 2", "False")
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", program, f"sqlite:{path}", str(run)], stdout=subprocess.DEVNULL

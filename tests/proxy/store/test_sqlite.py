@@ -15,6 +15,8 @@ from proxy.store import CachedCredentials, Store, StoreError, open_store
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.processes import PATIENCE_SECONDS
+from tests.support.store import PATIENT_WRITER
 
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 SHA_512 = ScramMechanism.SCRAM_SHA_512
@@ -120,7 +122,7 @@ def test_a_store_that_fails_leaves_the_last_known_credentials(path: Path) -> Non
 
 def test_several_that_open_a_new_store_at_once_agree(path: Path) -> None:
     """Workers start together, and the secret must be one: salts would tell them apart."""
-    program = (
+    program = PATIENT_WRITER + (
         "import sys; from proxy.store import open_store;"
         "sys.stdin.readline(); print(open_store(sys.argv[1]).scram_fake_secret().hex())"
     )
@@ -150,9 +152,11 @@ def test_the_secret_is_another_in_another_store(store: Store, tmp_path: Path) ->
     other.close()
 
 
-def test_threads_may_share_a_store(store: Store) -> None:
+def test_threads_may_share_a_store(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes are made in threads, while the event loop reads."""
     failures: list[BaseException] = []
+    for wait in ("_WRITE_WAIT_S", "_READ_WAIT_S"):
+        monkeypatch.setattr(f"proxy.store.sqlite.database.{wait}", PATIENCE_SECONDS)
 
     def write(seed: int) -> None:
         try:
