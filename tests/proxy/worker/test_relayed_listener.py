@@ -239,7 +239,7 @@ def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path)
         tmp_path,
         test,
         sasl_broker_max_side_connections=1,
-        sasl_authentication_timeout_ms=1_000,
+        sasl_authentication_timeout_ms=3_000,  # for the first logins, too
     )
 
 
