@@ -351,9 +351,7 @@ async def browsing(directory: Path) -> AsyncIterator[Browser]:
     try:
         port = await _port(directory / "DevToolsActivePort")
         async with ClientSession(f"http://127.0.0.1:{port}") as session:
-            async with session.get("/json/list") as answer:
-                (tab,) = [one for one in await answer.json() if one["type"] == "page"]
-            url = tab["webSocketDebuggerUrl"]
+            url = await _tab(session)
             async with session.ws_connect(url, max_msg_size=0) as socket:
                 yield Browser(socket)
     finally:
@@ -370,6 +368,18 @@ async def _port(file: Path) -> str:
         while not (lines := _lines(file)):  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     return lines[0]
+
+
+async def _tab(session: ClientSession) -> str:
+    """Where the first tab is driven; it is opened a moment after the port is."""
+    async with asyncio.timeout(180):
+        while True:
+            async with session.get("/json/list") as answer:
+                tabs = [one for one in await answer.json() if one["type"] == "page"]
+            if tabs:
+                url: str = tabs[0]["webSocketDebuggerUrl"]
+                return url
+            await asyncio.sleep(0.05)
 
 
 def _lines(file: Path) -> list[str]:
