@@ -38,8 +38,8 @@ def run(
 ) -> int:
     """Run a worker process until it is stopped; return its exit status.
 
-    `settings` are those that the proxy was started with, `latest` those of the last reload, which
-    apply to a restarted worker, too. `lifeline` ends with the parent.
+    `settings` are those that the proxy was started with, `latest` those of the last reload before
+    the fork, which apply to a restarted worker, too. `lifeline` ends with the parent.
     """
 
     async def main() -> int:

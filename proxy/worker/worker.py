@@ -83,7 +83,7 @@ class Worker:
         self._store = open_store_to_share(settings, inputs.tls, inputs.store_start)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
-        self._is_configuration_stale = inputs.shared_configuration.take() == b""
+        self._is_configuration_stale = False
         """True if the last configuration file that was to be loaded was invalid."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
@@ -208,6 +208,7 @@ class Worker:
     async def run(self, lifeline: int) -> int:
         """Serve until it is stopped, then drain; return the exit status."""
         heed_parent(self._stopping, lifeline, self._inputs.heartbeat, reload=self._reload)
+        self._reload()  # until now, SIGHUP was ignored
         control = await serve_control(self._inputs.control, self._answer)
         self.loop.add_reader(self._inputs.connections.wakes[self._inputs.number], self._make_room)
         if self._events is not None:

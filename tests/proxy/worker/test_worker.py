@@ -159,17 +159,38 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             assert reloaded(b"") == ("probe", True)
             path.unlink()
             assert reloaded(right) == ("probe", False)
-            anew = WorkerInputs(
-                0, Shared.of_processes(1, [100]), shared_configuration=given.shared_configuration
-            )
-            with anew.control, anew.scrape:
-                given.shared_configuration.put(b"")
-                other = worker.Worker(settings, anew)
-                assert other._is_configuration_stale
-                await end(other)
             await end(one)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("good", "seen"), [(True, ("probe", False)), (False, ("observe", True))], ids=["good", "bad"]
+)
+def test_a_reload_while_a_worker_starts_is_in_effect(
+    tmp_path: Path, good: bool, seen: tuple[str, bool]
+) -> None:
+    """Its parent's signal is ignored until then: it may have waited for its store for long."""
+
+    async def run(listening: socket.socket) -> None:
+        path, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
+        given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
+        lifeline, parent = os.pipe()
+        with given.control, given.scrape:
+            one = worker.Worker(settings, given)
+            path.write_text(path.read_text().replace("observe", "probe"))
+            given.shared_configuration.put(pickle.dumps(config.load(path)) if good else b"")
+            running = asyncio.create_task(one.run(lifeline))
+            await until(lambda: given.heartbeat.beats > 0)
+            (listener,) = one._listeners
+            terms = listener.terms("User:alice", "SCRAM-SHA-256")
+            assert (terms.enforcement, one._is_configuration_stale) == seen
+            os.close(parent)
+            assert await running == 0
+        os.close(lifeline)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))
 
 
 def test_what_is_just_being_put_is_not_taken() -> None:
