@@ -1,9 +1,9 @@
 """Clients that reach another broker than they mean (KIP-1242), through a real load balancer."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,22 @@ class Gateway:
         at = proxy.addresses()[LISTENER]
         self.bootstrap = f"{HOST}:{at.port}"
         self.ports = {node: broker_at(proxy, node).port for node in cluster.node_ids}
+        self.brokers = [*cluster.node_ids]
+        """The ids of those that run."""
 
     def swap(self, one: int, other: int) -> None:
         """Send clients of each of these brokers to the other one's port; twice: as it was."""
         mine, yours = self.ports[one], self.ports[other]
         self.balancer.swap(mine, yours)
+
+    def replace_last(self) -> None:
+        """Let a broker with another id run at the addresses of the last one."""
+        old = self.brokers.pop()
+        self.cluster.stop_node(old)
+        new = self.cluster.add_node(instead_of=old)
+        self.brokers.append(new)
+        wait_until(lambda: not _listens(broker_at(self.proxy, old)), what=f"{old} is hidden")
+        wait_until(lambda: _listens(broker_at(self.proxy, new)), what=f"{new} is shown")
 
     def misrouted(self) -> float:
         return self.proxy.metric("misrouted_total")
@@ -66,16 +77,18 @@ def gateway(
         add_users(process)
         with process:
             at = process.addresses()[LISTENER]
-            known = [Address("127.0.0.1", broker_at(process, node).port) for node in range(1, 5)]
+            known = [Address("127.0.0.1", broker_at(process, node).port) for node in range(1, 6)]
             with LoadBalancer({one.port: one for one in (at, *known)}) as balancer:
                 yield Gateway(process, cluster, balancer)
 
 
-def spread_topic(cluster: KafkaCluster) -> str:
+def spread_topic(gateway: Gateway) -> str:
     """On all three brokers, so that two of them suffice."""
     name = f"misrouted-{uuid.uuid4()}"
-    replicas = {index: [index % 3 + 1, (index + 1) % 3 + 1] for index in range(PARTITIONS)}
-    cluster.create_topic(name, replicas=replicas, configs={"min.insync.replicas": "1"})
+    one, other, third = gateway.brokers
+    pairs = ([one, other], [other, third], [third, one])
+    replicas = {index: pairs[index % 3] for index in range(PARTITIONS)}
+    gateway.cluster.create_topic(name, replicas=replicas, configs={"min.insync.replicas": "1"})
     return name
 
 
@@ -88,7 +101,7 @@ def test_java_bootstraps_anew_where_ports_are_swapped(
     gateway: Gateway, carol: User, tmp_path: Path
 ) -> None:
     """Nothing is lost or doubled while its connections lead to other brokers."""
-    topic, done, before = spread_topic(gateway.cluster), tmp_path / "done", gateway.misrouted()
+    topic, done, before = spread_topic(gateway), tmp_path / "done", gateway.misrouted()
     with ThreadPoolExecutor(1) as pool:
         traffic = pool.submit(
             java_traffic, carol, gateway.bootstrap, topic, 1, tmp_path, until=done
@@ -111,10 +124,9 @@ def test_java_bootstraps_anew_where_ports_are_swapped(
 
 def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_path: Path) -> None:
     """It says whom it means before it logs in."""
-    topic, done, before = spread_topic(gateway.cluster), tmp_path / "done", gateway.misrouted()
-    arguments = (gateway.bootstrap, "carol", password_of("carol"), topic, str(done))
+    topic, done, before = spread_topic(gateway), tmp_path / "done", gateway.misrouted()
     with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(go.run, "produce", arguments)
+        traffic = pool.submit(go_traffic, gateway.bootstrap, topic, done)
         try:
             wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
             gateway.swap(1, 2)
@@ -122,7 +134,7 @@ def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_
             gateway.swap(1, 2)
         finally:
             done.touch()
-        acknowledged, rebootstraps = map(int, traffic.result().split())
+        acknowledged, rebootstraps = traffic.result()
     assert sum(written(gateway.cluster, topic)) == acknowledged
     assert rebootstraps > 0
 
@@ -132,24 +144,42 @@ def test_java_follows_a_broker_that_has_another_id(
     gateway: Gateway, carol: User, tmp_path: Path
 ) -> None:
     """The port of the old id leads nowhere, rather than to the other one."""
-    topic, done = spread_topic(gateway.cluster), tmp_path / "done"
+    topic, done = spread_topic(gateway), tmp_path / "done"
     with ThreadPoolExecutor(1) as pool:
         traffic = pool.submit(
             java_traffic, carol, gateway.bootstrap, topic, 1, tmp_path, until=done
         )
-        try:
-            wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
-            gateway.cluster.stop_node(3)
-            assert gateway.cluster.add_node(instead_of=3) == 4
-            old = broker_at(gateway.proxy, 3)
-            wait_until(lambda: not _listens(old), what="the port of broker 3 is closed")
-            wait_until(lambda: _listens(broker_at(gateway.proxy, 4)), what="broker 4 is shown")
-            before = written(gateway.cluster, topic)
-            wait_until(lambda: written(gateway.cluster, topic) > before, what="traffic goes on")
-        finally:
-            done.touch()
+        replace_last_under_load(gateway, topic, done)
         records = traffic.result()
     assert written(gateway.cluster, topic) == records
+
+
+def test_franz_go_follows_a_broker_that_has_another_id(gateway: Gateway, tmp_path: Path) -> None:
+    topic, done = spread_topic(gateway), tmp_path / "done"
+    with ThreadPoolExecutor(1) as pool:
+        traffic = pool.submit(go_traffic, gateway.bootstrap, topic, done)
+        replace_last_under_load(gateway, topic, done)
+        acknowledged, _ = traffic.result()
+    assert sum(written(gateway.cluster, topic)) == acknowledged
+
+
+def go_traffic(bootstrap: str, topic: str, until: Path, user: str = "carol") -> tuple[int, int]:
+    """How many records were acknowledged, and how often the client bootstrapped anew."""
+    password = password_of(user) if user else ""
+    done = go.run("produce", (bootstrap, user, password, topic, str(until)))
+    acknowledged, rebootstraps = map(int, done.split())
+    return acknowledged, rebootstraps
+
+
+def replace_last_under_load(gateway: Gateway, topic: str, done: Path) -> None:
+    """Replace a broker while there is traffic, which goes on afterwards."""
+    try:
+        wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
+        gateway.replace_last()
+        before = written(gateway.cluster, topic)
+        wait_until(lambda: written(gateway.cluster, topic) > before, what="traffic goes on")
+    finally:
+        done.touch()
 
 
 def _listens(address: Address) -> bool:
@@ -160,42 +190,109 @@ def _listens(address: Address) -> bool:
         return False
 
 
+class Replaceable:
+    """A cluster at an address, and the one that takes its place."""
+
+    def __init__(self, shown: int) -> None:
+        options: dict[str, Any] = {"sasl_listeners": {}, "sidecar_port": shown}
+        self.old, self.new = KafkaCluster(**options), KafkaCluster(**options)
+        self.address = Address("127.0.0.1", shown)
+        """Where brokers send clients."""
+
+    @contextmanager
+    def at_its_address(self) -> Iterator[Callable[[], None]]:
+        """Both run; what is yielded replaces the one that is at the address by the other."""
+        with self._balanced(self.address) as replace:
+            yield replace
+
+    @contextmanager
+    def behind_a_sidecar(self, jwks: Path, directory: Path) -> Iterator[Callable[[], None]]:
+        """The same, with a sidecar at the address, which is in front of them."""
+        behind = Address(HOST, free_ports(1)[0])
+        config = sidecar_config(str(behind), jwks, listeners={LISTENER: 0}, port=self.address.port)
+        process = ProxyProcess(config, directory)
+        add_users(process)
+        with self._balanced(behind) as replace, process:
+            yield replace
+
+    @contextmanager
+    def _balanced(self, at: Address) -> Iterator[Callable[[], None]]:
+        with self.old, self.new:
+            for cluster in (self.old, self.new):
+                cluster.create_topic("topic")
+            target = self.old.address(listener=BEHIND)
+            with LoadBalancer({at.port: target}, host=at.host) as balancer:
+                yield lambda: self._replace(balancer, at.port)
+
+    def _replace(self, balancer: LoadBalancer, port: int) -> None:
+        """When there is traffic, and it is known which one it is; returns when it goes on."""
+        ids = [_id(self.old), _id(self.new)]
+        wait_until(lambda: answered(self.address, *ids) == [RIGHT, MISROUTED], what="the old one")
+        wait_until(lambda: self.written()[0] > 100, what="traffic")
+        balancer.route({port: self.new.address(listener=BEHIND)})
+        wait_until(lambda: answered(self.address, *ids) == [MISROUTED, RIGHT], what="the new one")
+        wait_until(lambda: self.written()[1] > 100, what="traffic goes on")
+
+    def written(self) -> list[int]:
+        """Records of the old one, and of the new one."""
+        return [end_offset(cluster, "topic", 0) for cluster in (self.old, self.new)]
+
+
+@pytest.fixture
+def replaceable(require_kafka: None) -> Replaceable:  # noqa: ARG001 - skips
+    return Replaceable(*free_ports(1))
+
+
 @pytest.mark.skipif(not is_since("4.4"), reason="Java's clients have ApiVersions v5 since 4.4")
 def test_java_finds_another_cluster_behind_the_same_address(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    carol: User,
-    tmp_path: Path,
+    replaceable: Replaceable, jwks: Path, carol: User, tmp_path: Path
 ) -> None:
     """Of a sidecar, which tells who means the old one."""
-    shown, behind = free_ports(2)
-    options: dict[str, Any] = {"sasl_listeners": {}, "sidecar_port": shown}
     client = carol.java(tmp_path, acks="all", enable_idempotence="false")
-    where = ("--bootstrap-server", f"127.0.0.1:{shown}", "--command-config", client.properties)
+    where = ("--bootstrap-server", replaceable.address, "--command-config", client.properties)
     what = ("--topic", "topic", "--num-records", RECORDS, "--record-size", 10)
-    arguments = [str(each) for each in (*where, *what)]
-    with KafkaCluster(**options) as old, KafkaCluster(**options) as new:
-        for cluster in (old, new):
-            cluster.create_topic("topic")
-        config = sidecar_config(f"{HOST}:{behind}", jwks, listeners={LISTENER: 0}, port=shown)
-        process = ProxyProcess(config, tmp_path)
-        add_users(process)
-        with (
-            LoadBalancer({behind: old.address(listener=BEHIND)}) as balancer,
-            process as proxy,
-            ThreadPoolExecutor(1) as pool,
-        ):
-            address, ids = proxy.addresses()[LISTENER], [_id(old), _id(new)]
-            wait_until(lambda: answered(address, *ids) == [RIGHT, MISROUTED], what="the old one")
-            traffic = pool.submit(java.run_java, PERF_TEST, [*arguments, "--throughput", "100"])
-            wait_until(lambda: end_offset(old, "topic", 0) > 100, what="traffic")
-            balancer.route({behind: new.address(listener=BEHIND)})
-            wait_until(lambda: answered(address, *ids) == [MISROUTED, RIGHT], what="the new one")
-            wait_until(lambda: end_offset(new, "topic", 0) > 100, what="traffic goes on")
-            done = traffic.result()
-        both = end_offset(old, "topic", 0) + end_offset(new, "topic", 0)
+    arguments = [str(each) for each in (*where, *what, "--throughput", 100)]
+    with (
+        replaceable.behind_a_sidecar(jwks, tmp_path) as replace,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        traffic = pool.submit(java.run_java, PERF_TEST, arguments)
+        replace()
+        done = traffic.result()
+        both = sum(replaceable.written())
     assert f"{RECORDS} records sent" in done.stdout, done
     assert both >= RECORDS, "what was under way may be in both"
+
+
+def test_franz_go_finds_another_cluster_behind_the_same_address(
+    replaceable: Replaceable, jwks: Path, tmp_path: Path
+) -> None:
+    """Of a sidecar."""
+    with replaceable.behind_a_sidecar(jwks, tmp_path) as replace:
+        assert_franz_go_goes_on(replaceable, replace, tmp_path / "done", "carol")
+
+
+@pytest.mark.skipif(not is_since("4.4"), reason="Kafka has ApiVersions v5 since 4.4")
+def test_franz_go_finds_another_cluster_in_the_place_of_kafka(
+    replaceable: Replaceable, tmp_path: Path
+) -> None:
+    """Without a proxy: what the client asks of the application is asked here, too."""
+    with replaceable.at_its_address() as replace:
+        assert_franz_go_goes_on(replaceable, replace, tmp_path / "done", "")
+
+
+def assert_franz_go_goes_on(
+    replaceable: Replaceable, replace: Callable[[], None], done: Path, user: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        traffic = pool.submit(go_traffic, str(replaceable.address), "topic", done, user)
+        try:
+            replace()
+        finally:
+            done.touch()
+        acknowledged, rebootstraps = traffic.result()
+    assert rebootstraps > 0
+    assert sum(replaceable.written()) >= acknowledged, "what was under way may be in both"
 
 
 def _id(cluster: KafkaCluster) -> str:

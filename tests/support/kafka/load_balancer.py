@@ -14,11 +14,11 @@ HOST = "127.0.0.2"
 
 
 class LoadBalancer:
-    """Listens at `HOST`, on each port of `targets`."""
+    """Listens on each port of `targets`."""
 
-    def __init__(self, targets: Mapping[int, Address]) -> None:
+    def __init__(self, targets: Mapping[int, Address], host: str = HOST) -> None:
         self._targets = dict(targets)
-        self._listening = [socket.create_server((HOST, port)) for port in targets]
+        self._listening = [socket.create_server((host, port)) for port in targets]
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
 
