@@ -39,7 +39,6 @@ _SINCE_4_4: Mapping[str, Sequence[str]] = {
         for what in ("the broker", "both")
     ),
     "AlterShareGroupOffsets of a denied topic": ("91 AlterShareGroupOffsets of ",),
-    "DeleteShareGroupOffsets of denied topics alone": ("92 DeleteShareGroupOffsets of ",),
     "StreamsGroupHeartbeat v0, denied": ("88 StreamsGroupHeartbeat of ",),
 }
 
