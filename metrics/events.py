@@ -225,8 +225,14 @@ class SessionEvent:
     )
     api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
     operation: str | None = _optional("What was denied, e.g. `READ`.", *_DENIALS)
-    resource_type: str | None = _optional("To what, e.g. `TOPIC`.", *_DENIALS)
-    resource_name: str | None = _optional("Its name.", *_DENIALS)
+    resource_type: str | None = _optional(
+        """To what, e.g. `TOPIC`; `UNKNOWN`, as is the operation: to requests of a version that ACLs
+        cannot judge.""",
+        *_DENIALS,
+    )
+    resource_name: str | None = _optional(
+        "Its name; the API and version of what cannot be judged, e.g. `Produce v2`.", *_DENIALS
+    )
     denials: int | None = _optional(
         """How often, since the last event about the same principal, operation and resource.""",
         *_DENIALS,

@@ -63,6 +63,8 @@ def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:
 def _obstacle(principal: str, kind: str, name: str) -> str | None:
     """Say why no command can allow this, and only this; null: one can."""
     texts = (principal, name)
+    if kind == "UNKNOWN":
+        return "no ACL can allow a version that the proxy cannot judge: the client must be upgraded"
     if kind not in _OPTIONS:
         return "kafka-acls has no option for such a resource"
     if principal.partition(":")[2] == _WILDCARD or name == _WILDCARD:

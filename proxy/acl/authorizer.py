@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from proxy.acl.decision import AllowedTopics
-from proxy.acl.index import AclIndex, Decision
+from proxy.acl.index import DENIED_BY_DEFAULT, AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MAX_DECISIONS: Final = 4096
@@ -71,13 +71,19 @@ class Denial:
     resource_type: ResourceType
     name: str
     """Name of the resource; `*` if access to any resource of the type would have sufficed,
-    `orders-*` if access to all resources with this prefix was required."""
+    `orders-*` if access to all resources with this prefix was required. Of a request that is not
+    `judged`: its API and version."""
     rule: Acl | None
     """ACL that denied the operation; None if no ACL allowed it."""
     would_be: bool
     """True if the operation was let through, in audit mode."""
     on_behalf_of: object = None
     """Value of `Authorizer.on_behalf_of` at the time: the connection, or None."""
+
+    @property
+    def judged(self) -> bool:
+        """Return whether the request could be judged; if not, no ACL would allow it."""
+        return self.resource_type is not ResourceType.UNKNOWN
 
 
 class DecisionCounts:
@@ -217,6 +223,12 @@ class IndexAuthority:
         decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
         self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
         return decision.allowed
+
+    def passes_unjudged(self, api: str) -> None:
+        """Count and report a request that passes in audit mode alone, as it cannot be judged: one
+        of this API and version, such as `Produce v2`."""
+        unknown = Operation.UNKNOWN, ResourceType.UNKNOWN
+        self._count(DENIED_BY_DEFAULT, *unknown, api, would_be=True)
 
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation with code N."""

@@ -79,7 +79,7 @@ class Decision:
 
 _SUPER_USER: Final = Decision(allowed=True, super_user=True)
 _ALLOWED_BY_DEFAULT: Final = Decision(allowed=True)
-_DENIED_BY_DEFAULT: Final = Decision(allowed=False)
+DENIED_BY_DEFAULT: Final = Decision(allowed=False)
 
 
 class AclIndex:
@@ -178,7 +178,7 @@ class AclIndex:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find(name) is None:
                 return _ALLOWED_BY_DEFAULT
-        return _DENIED_BY_DEFAULT
+        return DENIED_BY_DEFAULT
 
     def decide_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
@@ -227,7 +227,7 @@ class AclIndex:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find_for_any(name_prefix) is None:
                 return _ALLOWED_BY_DEFAULT
-        return _DENIED_BY_DEFAULT
+        return DENIED_BY_DEFAULT
 
     def matching(self, wanted: AclFilter) -> Iterator[Acl]:
         """Yield the ACLs that a filter matches, sorted, from this snapshot."""
@@ -255,7 +255,7 @@ class AclIndex:
         for patterns in _patterns_of(rules, _ALLOWING_EXACTLY[question]):
             if (rule := _not_denied(patterns, denied)) is not None:
                 return Decision(allowed=True, rule=rule)
-        return _DENIED_BY_DEFAULT
+        return DENIED_BY_DEFAULT
 
 
 _PatternsOfRules = Patterns[index_tables.Rule]

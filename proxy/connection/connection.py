@@ -153,7 +153,7 @@ class Connection:
         self.responses = Responses(self.inflight, to_client)
         self.pipe = RequestPipe(self.inflight, rules.request_max_bytes)
         self.authentication = Authentication(self.session, self.pipe, target, rules.rights)
-        self.stages = Stages(self.authentication, self.pipe, target, rules)
+        self.stages = Stages(self.authentication, self.pipe, target, rules, self._passes_unjudged)
         self.long_work = LongWork()
         self.requests = Requests(self.stages, self.pipe, self.long_work, target, rules)
         self.throttling: Throttling | None = None
@@ -565,6 +565,10 @@ class Connection:
     def _judge_by(self, principal: str) -> None:
         self.stages.authorization = self.rules.rights.admit(self, principal)
         self.forget()
+
+    def _passes_unjudged(self, key: int) -> None:
+        if (principal := self.principal) is not None:
+            self.rules.rights.passes_unjudged(self, principal, key)
 
     def forget(self) -> None:
         """Look closer at all requests again."""

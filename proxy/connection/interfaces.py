@@ -54,6 +54,13 @@ class ConnectionRights(Protocol):
         """Return whether a principal may do everything, whatever ACLs say."""
         ...
 
+    def passes_unjudged(self, connection: AuthorizedConnection, principal: str, key: int) -> None:
+        """Take notice of a request that is forwarded although it cannot be judged by ACLs.
+
+        `key` is its API and version, as in `DROPPED_BY_KAFKA_4`.
+        """
+        ...
+
 
 class NoAuthorizer:
     """No authorizer: everybody may do everything, but only super users administer the proxy."""
@@ -71,6 +78,11 @@ class NoAuthorizer:
     def replace_super_users(self, super_users: Iterable[str]) -> None:
         """Take other super users."""
         self._super_users = frozenset(super_users)
+
+    def passes_unjudged(
+        self, _connection: AuthorizedConnection, _principal: str, _key: int
+    ) -> None:
+        """Nobody would judge it."""
 
 
 class ConnectionQuotas(Protocol):

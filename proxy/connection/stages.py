@@ -14,6 +14,7 @@ Laws:
   proxy cannot decode (`FIRST_KEPT_BY_KAFKA_4`), where ACLs are not enforced.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -113,6 +114,7 @@ class Stages:
         "_stage",
         "_target",
         "_throttle_time_ms",
+        "_unjudged",
         "authentication",
         "authorization",
         "dropped_versions",
@@ -126,7 +128,10 @@ class Stages:
         pipe: RequestPipe,
         target: UpstreamBroker,
         rules: ConnectionRules,
+        unjudged: Callable[[int], None],
     ) -> None:
+        """`unjudged` is called once with each of `DROPPED_BY_KAFKA_4` that passes."""
+        self._unjudged: Callable[[int], None] | None = unjudged
         self.authentication = authentication
         self._pipe = pipe
         self._target = target
@@ -192,12 +197,14 @@ class Stages:
         """Record a version that Kafka 4.0 dropped, and forward its request, which the proxy cannot
         decode, unless it would have to be judged."""
         api_key, throttling = key >> 16, self.throttling
-        if key not in self.dropped_versions:
+        if is_first := key not in self.dropped_versions:
             self.dropped_versions |= {key}
         if key not in self._target.routes:
             return self._look_at_own(key, size)
         if self._must_be_judged(api_key):
             return Close(reason=CloseReason.UNSUPPORTED_API)
+        if is_first and self._unjudged is not None:
+            self._unjudged(key)
         if self._pipe.to_broker is None:
             return Wait(PauseReason.NO_BROKER, ConnectToBroker())
         if throttling is None or not throttling.bounds(api_key):
@@ -311,7 +318,7 @@ class Stages:
 
     def drop(self) -> None:
         """The connection is closed: judge nothing more, and keep nothing."""
-        self.authorization = self._pending = None
+        self.authorization = self._pending = self._unjudged = None
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.close()

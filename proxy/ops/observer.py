@@ -209,7 +209,9 @@ class SessionObserver:
             )
         )
         kind = EventKind.WOULD_BE_DENIED if denial.would_be else EventKind.DENIED
-        what = f"{operation} on {resource_type} {bounded_text(denial.name)}".rstrip()
+        what = bounded_text(denial.name)
+        if denial.judged:
+            what = f"{operation} on {resource_type} {what}".rstrip()
         self._note(self._incident(history, kind, what, now, times=notice.count))
 
     def logged_in(self, *, again: bool) -> None:

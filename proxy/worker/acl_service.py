@@ -16,7 +16,7 @@ from proxy import config
 from proxy.acl.authorizer import Authorizer, Denial
 from proxy.acl.denial_log import DenialNotice, Denials
 from proxy.acl.index import AclIndex
-from proxy.acl.model import Operation
+from proxy.acl.model import AuthorizerMode, Operation
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
@@ -24,6 +24,7 @@ from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers.acl_changes import Acls
 from proxy.store import Store
 from proxy.store.acl_cache import CachedAcls
+from proxy.wire.apis import APIS
 
 log = logging.getLogger("proxy.denials")
 
@@ -111,6 +112,14 @@ class AclService:
         """Return whether a principal may do everything, whatever the ACLs are."""
         return principal in self._super_users
 
+    def passes_unjudged(self, connection: AuthorizedConnection, principal: str, key: int) -> None:
+        """Report a request that enforcing would refuse: of super users, too, as nobody is offered
+        what cannot be judged."""
+        if self._authorizer.mode is AuthorizerMode.AUDIT:
+            self._asks(connection)
+            authority = self._authorizer.authority(principal, connection.peer_host)
+            authority.passes_unjudged(f"{APIS[key >> 16].name} v{key & 0xFFFF}")
+
     def replace_super_users(self, super_users: Iterable[str]) -> None:
         """Replace the super users; the caller informs connections."""
         self._super_users = frozenset(super_users)
@@ -163,6 +172,8 @@ def sentence(notice: DenialNotice) -> str:
     why = "no ACL allows it" if denial.rule is None else f"by {_rule(denial)}"
     times = "" if notice.count == 1 else f", {notice.count} times"
     who = f"{_quoted(denial.principal)} at {denial.host}"
+    if not (denial.judged or notice.others):
+        return f"{who} {verb} {denial.name}: ACLs cannot judge this old version{times}"
     return f"{who} {verb} {denial.operation.name} on {resource}: {why}{times}"
 
 

@@ -217,12 +217,17 @@ class Judge:
     def __init__(self, *allowed: Any, known: KnownTopics | None = None) -> None:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {} if known is None else known
+        self.unjudged: list[tuple[str, int]] = []
+        """Principals, and APIs and versions that passed unjudged, by `route_key`."""
 
     def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
         return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
 
     def is_super_user(self, _principal: str) -> bool:
         return False
+
+    def passes_unjudged(self, _connection: AuthorizedConnection, principal: str, key: int) -> None:
+        self.unjudged.append((principal, key))
 
 
 class Guarded(Judge):

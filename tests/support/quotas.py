@@ -132,6 +132,11 @@ class Judged:
     def is_super_user(self, _principal: str) -> bool:
         return False
 
+    def passes_unjudged(
+        self, _connection: AuthorizedConnection, _principal: str, _key: int
+    ) -> None:
+        """Nobody asks."""
+
 
 # A connection of a controller_mutation_rate, a broker that makes topics, and its requests
 

@@ -49,6 +49,7 @@ def test_a_name_stays_one_word_of_the_command(name: str) -> None:
         {"principal": "User:*"},
         {"resource_name": "x" * 255 + "…"},
         {"resource_type": "A_LATER_TYPE"},
+        {"resource_type": "UNKNOWN", "resource_name": "Produce v2", "operations": ["UNKNOWN"]},
         {"resource_type": None},
         {"operations": []},
         {"resource_type": "GROUP", "resource_name": "* "},

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.connection.frames import route_key
+from proxy.connection.interfaces import AuthorizedConnection
 from proxy.connection.stages import DROPPED_BY_KAFKA_4
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import (
@@ -69,6 +70,30 @@ def test_all_pass_where_acls_are_only_audited() -> None:
     play = passing(rights=judge)
     play.client(*(old(*each, number) for number, each in enumerate(FORWARDED, 3)))
     assert len(play.owed) == len(FORWARDED)
+
+
+def test_each_that_passes_unjudged_is_reported_once() -> None:
+    """Of super users, too: where ACLs are enforced, it is offered to nobody."""
+
+    class Lenient(Judge):
+        def admit(self, _connection: AuthorizedConnection, _principal: str) -> None:  # type: ignore[override]
+            """It may do everything."""
+
+    judge = Lenient()
+    play = passing(rights=judge)
+    for first in (3, 103):
+        play.client(*(old(*each, number) for number, each in enumerate(FORWARDED, first)))
+    play.client(request(FETCH, 4, 203))
+    assert [key for _, key in judge.unjudged] == [route_key(*each) for each in FORWARDED]
+    assert {principal for principal, _ in judge.unjudged} == {play.connection.principal}
+
+
+def test_what_does_not_pass_is_not_reported() -> None:
+    judge = Judge(EVERYTHING)
+    play = passing(rights=judge)
+    play.client(old(PRODUCE, 2, 3))
+    assert play.take() == ["closed unsupported_api", "close"]
+    assert judge.unjudged == []
 
 
 def test_others_are_not_recorded() -> None:

@@ -194,6 +194,21 @@ def test_a_denial(would_be: bool, kind: str) -> None:
     assert (one.kind, one.what, one.times) == (kind, "WRITE on TOPIC orders", 3)
 
 
+def test_what_could_not_be_judged() -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    denial = replace(
+        DENIAL,
+        operation=Operation.UNKNOWN,
+        resource_type=ResourceType.UNKNOWN,
+        name="Produce v2",
+        would_be=True,
+    )
+    seen.observer.denied(seen.connection, DenialNotice(denial=denial, count=1), NOW + 1)
+    one = seen.only()
+    assert (one.kind, one.what) == ("would-be-denied", "Produce v2")
+
+
 @pytest.mark.parametrize("reason", CloseReason)
 def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> None:
     """Once: the summary row of the same end says nothing new."""

@@ -14,7 +14,9 @@ from proxy.acl.denial_log import DenialNotice
 from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
 from proxy.config import Authorizer
 from proxy.connection.connection import Connection
+from proxy.connection.frames import route_key
 from proxy.store import StoreError, open_store
+from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
 from tests.support.frames import request, response
@@ -165,6 +167,31 @@ def test_in_audit_everything_passes_and_is_told(store: Failing) -> None:
     assert services.may(Operation.READ, "a")
     (notice,) = services.reported.notices
     assert notice.denial.would_be
+
+
+def test_in_audit_what_cannot_be_judged_is_reported(
+    store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    services = Services(store, AuthorizerMode.AUDIT)
+    connection = services.connection
+    services.authorization.passes_unjudged(connection, "User:alice", route_key(PRODUCE, 2))
+    (notice,) = services.reported.notices
+    assert (notice.denial.name, notice.denial.would_be) == ("Produce v2", True)
+    (record,) = caplog.records
+    expected = "would be denied Produce v2: ACLs cannot judge this old version"
+    assert record.getMessage() == f"User:alice at {connection.peer_host} {expected}"
+    snapshot = Snapshot(run="r", values={}, histograms={})
+    services.authorization.collect(snapshot)
+    decisions = snapshot.values[registry.AUTHORIZER_DECISIONS.name]
+    assert decisions == {("UNKNOWN", "would_be_denied"): 1}
+
+
+def test_without_audit_it_is_not(store: Failing) -> None:
+    services = Services(store, AuthorizerMode.ENFORCE)
+    key = route_key(PRODUCE, 2)
+    services.authorization.passes_unjudged(services.connection, "User:alice", key)
+    assert services.reported.notices == []
 
 
 @pytest.mark.parametrize(("brokers_make_topics", "error"), [(True, 29), (False, 3)])
