@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.kafka.acl_differential.profiles import creation
 from tests.support.kafka.acl_differential.side import AUTHORIZER_PROPERTIES, PASSWORD, SCRAM, Client
 from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import is_since
 from tests.support.kafka.wire_client import Address
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
@@ -25,6 +26,9 @@ LISTENER = "LONG"
 MEMBER = "carol"
 RIGHTS = ("+topic:orders-^:DESCRIBE", "+group:g^:READ")
 VISIBLE, HIDDEN = ["orders-1", "orders-2"], ["a-payroll", "orders", "orderz", "z-payroll"]
+has_regular_expressions = pytest.mark.skipif(
+    not is_since("4.0"), reason="ConsumerGroupHeartbeat has them since Kafka 4.0"
+)
 FIND_COORDINATOR, CREATE_ACLS, HEARTBEAT, DESCRIBE_TOPIC_PARTITIONS = 10, 30, 68, 75
 
 
@@ -142,6 +146,7 @@ def _names(broker: KafkaCluster) -> dict[uuid.UUID, str]:
     return {one.topic_id: one.name for one in topics}
 
 
+@has_regular_expressions
 def test_a_regular_expression_gets_what_may_be_described(
     address: Address, broker: KafkaCluster
 ) -> None:
@@ -150,6 +155,7 @@ def test_a_regular_expression_gets_what_may_be_described(
         assert _assigned(member, broker, r"^orders\-1") == {"orders-1"}
 
 
+@has_regular_expressions
 def test_kafka_matches_whole_names(broker: KafkaCluster) -> None:
     """So that what a regular expression begins with, all begins with that it matches."""
     with closing(Client(broker.address(), None)) as everybody:
@@ -158,6 +164,7 @@ def test_kafka_matches_whole_names(broker: KafkaCluster) -> None:
         assert _assigned(everybody, broker, "(?i)ORDERS|orders-2") == {"orders", "orders-2"}
 
 
+@has_regular_expressions
 @pytest.mark.parametrize("regex", [".*", "order.*", "orders-.*|z.*", "(?i)orders-.*", "z-payroll"])
 def test_one_that_could_match_others_is_refused(proxy: ProxyProcess, regex: str) -> None:
     with closing(Client(proxy.addresses()[LISTENER], MEMBER)) as member:

@@ -16,11 +16,12 @@ from tests.support.kafka.acl_differential.side import (
     FEATURES,
     PASSWORD,
     Side,
+    needs_groups,
 )
 from tests.support.kafka.cluster import StartCluster
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, needs_groups]
 
 LISTENERS = {"LONG": 3_600_000}
 SETTING = "auto.create.topics.enable"

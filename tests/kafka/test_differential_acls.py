@@ -28,11 +28,12 @@ from tests.support.kafka.acl_differential.side import (
     FEATURES,
     PASSWORD,
     Side,
+    needs_groups,
 )
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, needs_groups]
 
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000

@@ -47,6 +47,13 @@ TOOLS = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
+#: Those that Kafka 4 moved.
+_TOOLS_BEFORE_4 = {
+    "kafka-acls": "kafka.admin.AclCommand",
+    "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
+    "kafka-console-producer": "kafka.tools.ConsoleProducer",
+}
+
 #: For a program and all that it asks for, on a machine that is busy with something else.
 RUN_SECONDS = 300.0
 
@@ -193,8 +200,9 @@ def run_tool(
     timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Runs what `tool.sh` of a Kafka distribution would run."""
+    classes = TOOLS if is_since("4.0") else TOOLS | _TOOLS_BEFORE_4
     return run_java(
-        TOOLS[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds, release=_TOOLS
+        classes[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds, release=_TOOLS
     )
 
 

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from proxy.wire.apis import is_flexible, response_header_version
 from proxy.wire.codec import decode, response_type
 from tests.support.kafka.acl_differential.profiles import (
@@ -21,6 +23,7 @@ from tests.support.kafka.acl_differential.profiles import (
     as_filter,
 )
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
+from tests.support.kafka.java import is_since
 from tests.support.kafka.scram_client import ScramClient, salted_password
 from tests.support.kafka.wire_client import (
     Address,
@@ -50,11 +53,18 @@ AUTHORIZER_PROPERTIES = {
     "group.coordinator.append.linger.ms": "0",
     "unstable.api.versions.enable": "true",
     "unstable.feature.versions.enable": "true",
-    "group.coordinator.rebalance.protocols": "classic,consumer,share,streams",
+    "group.coordinator.rebalance.protocols": (
+        "classic,consumer,share,streams" if is_since("4.1") else "classic,consumer"
+    ),
     "log.index.size.max.bytes": "65536",
 }
 
-FEATURES = ("share.version=1", "streams.version=1")
+FEATURES = ("share.version=1", "streams.version=1") if is_since("4.1") else ()
+
+#: For tests with a `Side`, which has groups of each kind.
+needs_groups = pytest.mark.skipif(
+    not is_since("4.1"), reason="Kafka has share and streams groups since 4.1"
+)
 
 _SALT = b"0123456789abcdef"
 _HANDSHAKE, _AUTHENTICATE = 17, 36

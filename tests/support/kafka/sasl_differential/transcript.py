@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from typing import Any
 
+from tests.support.kafka.java import is_since
 from tests.support.kafka.scram_client import NONCE, ScramClient, ScramFinal
 from tests.support.kafka.wire_client import (
     API_VERSIONS,
@@ -325,7 +326,8 @@ def describe(message: Any) -> str:
         return f"{text} auth={_auth_text(message.auth_bytes)}{lifetime}"
     if kind == "ApiVersions":
         ranges = [(k.api_key, k.min_version, k.max_version) for k in message.api_keys]
-        sasl = [f"{key}:{low}-{high}" for key, low, high in ranges if key in (17, 18, 36)]
+        compared = (17, 18, 36) if is_since("4.4") else (17, 36)  # before, it had no v5
+        sasl = [f"{key}:{low}-{high}" for key, low, high in ranges if key in compared]
         return f"{version} error={message.error_code:d} {' '.join(sorted(sasl))}"
     return f"{version} errors={sorted(set(_error_codes(message)))}"
 
