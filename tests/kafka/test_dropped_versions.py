@@ -1,7 +1,4 @@
-"""Clients of versions that Kafka 4.0 dropped (KIP-896), with real brokers that still have them.
-
-KAFKA_VERSION=3.9.1 pytest tests/kafka/test_dropped_versions.py
-"""
+"""Clients of versions that Kafka 4.0 dropped (KIP-896), with real brokers that still have them."""
 
 import json
 from collections.abc import Iterator
@@ -24,21 +21,28 @@ from proxy.wire.throttle_times import has_throttle_time
 from tests.drift.definitions import Definitions, read_definitions
 from tests.support.kafka.clients import add_users, password_of, user
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.java import KAFKA_VERSION, fetch_jar
+from tests.support.kafka.java import fetch_jar
 from tests.support.kafka.wire_client import Address, ask
 from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
 from tests.support.sasl import Issuer
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SCRAM = "SCRAM-SHA-256"
 LISTENERS = {"OBSERVE": 3_600_000, "PROBE": 3_600_000}
 OLD_PROTOCOL = (0, 10)
 """What kafka-python is told to speak: the versions of Kafka 0.10."""
 RECORDS = 200
-has_dropped = pytest.mark.skipif(KAFKA_VERSION >= "4", reason="this Kafka has dropped them")
+LAST_WITH_THEM = "3.9.1"
 BETWEEN_BROKERS = {56: 2}
 """AlterPartition: its first version that is left."""
+
+
+@pytest.fixture(scope="module")
+def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+    """A node that has them, whatever the release under test."""
+    with KafkaCluster(jwks=jwks, release=LAST_WITH_THEM) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -77,7 +81,6 @@ def relay(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProc
         yield process
 
 
-@has_dropped
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_old_client_works_and_is_recorded_where_the_broker_authenticates_it(
     relay: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
@@ -85,7 +88,6 @@ def test_old_client_works_and_is_recorded_where_the_broker_authenticates_it(
     assert_works_and_is_recorded(relay, issuer, topic, tmp_path, listener)
 
 
-@has_dropped
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_old_client_works_and_is_recorded(
     proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
@@ -139,7 +141,6 @@ def reported(directory: Path) -> dict[str, Any]:
     return found
 
 
-@has_dropped
 @pytest.mark.parametrize("mode", ["off", "audit", "enforce"])
 def test_offer_is_the_brokers_own_unless_acls_are_enforced(
     kafka: KafkaCluster, config: dict[str, Any], tmp_path: Path, mode: str
@@ -155,18 +156,34 @@ def test_offer_is_the_brokers_own_unless_acls_are_enforced(
             assert here[key] == (kept if mode == "enforce" and key != PRODUCE else 0)
 
 
+def test_audit_reports_what_enforcing_would_refuse(
+    config: dict[str, Any], issuer: Issuer, topic: str, tmp_path: Path
+) -> None:
+    config["authorizer"]["mode"] = "audit"
+    proxy = ProxyProcess(config, tmp_path)
+    add_users(proxy)
+    with proxy:
+        producer = python.KafkaProducer(**old_client(proxy, issuer, "OBSERVE"))
+        producer.send(topic, b"x").get(60)
+        producer.close()
+        proxy.stop()
+        reported = [event for event in proxy.events() if event["kind"] == "would-be-denied"]
+    assert ("User:carol", "Produce v2") in {
+        (event["principal"], event["resource_name"]) for event in reported
+    }
+
+
 def offer(address: Address) -> dict[int, int]:
     """The lowest version of each API."""
     answer = ask(address, API_VERSIONS, 0)
     return {int(one.api_key): int(one.min_version) for one in answer.api_keys}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("require_kafka")
 def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
     before, after = (
         read_definitions(fetch_jar("kafka-clients", version, tmp_path / version))
-        for version in ("3.9.1", "4.0.1")
+        for version in (LAST_WITH_THEM, "4.0.1")
     )
     first = first_versions(after)
     dropped = {
@@ -177,10 +194,9 @@ def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
     assert dropped == {**FIRST_KEPT_BY_KAFKA_4, **BETWEEN_BROKERS}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("require_kafka")
 def test_responses_of_dropped_versions_have_what_the_proxy_believes(tmp_path: Path) -> None:
-    definitions = read_definitions(fetch_jar("kafka-clients", "3.9.1", tmp_path / "jar"))
+    definitions = read_definitions(fetch_jar("kafka-clients", LAST_WITH_THEM, tmp_path / "jar"))
     responses = {one.api_key: one for one in definitions.messages if not one.is_request}
     for key, kept in FIRST_KEPT_BY_KAFKA_4.items():
         if APIS[key].kind is not Kind.FORWARDED:
