@@ -94,7 +94,7 @@ kafka-drift: $(VENV)/test ## what a release of Kafka has that is unknown here: K
 lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
-	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --output-file requirements/runtime.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra zookeeper --output-file requirements/runtime.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 
 $(VENV)/bin/python:

@@ -143,7 +143,9 @@ def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
         r"^([\w.-]+)==(\S+)", (ROOT / "requirements/runtime.lock").read_text(), re.M
     )
     assert listed <= {(name.lower(), version) for name, version in locked}
-    assert {"uvloop", "cryptography", "aiohttp"} <= {name for name, _ in listed}
+    assert {"uvloop", "cryptography", "aiohttp", "kazoo", "pure-sasl"} <= {
+        name for name, _ in listed
+    }
 
 
 @pytest.mark.slow
