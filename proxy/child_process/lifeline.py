@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 
 from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat
 
@@ -30,3 +30,15 @@ def heed_parent(
         loop.call_later(BEAT_EVERY, beat)
 
     beat()
+
+
+async def run_until(stopping: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run coroutines that never end until `stopping` is set, then cancel them.
+
+    Raises what any of them raises, after the others were cancelled.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+        await stopping.wait()
+        for task in tasks:
+            task.cancel()

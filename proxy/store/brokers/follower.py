@@ -20,7 +20,7 @@ from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
 from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.lifeline import heed_parent
+from proxy.child_process.lifeline import heed_parent, run_until
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
 from proxy.log_rate_limit import LogRateLimit
@@ -168,8 +168,4 @@ async def _follow(
             work.append(follow_certificates(ProxyTls(listeners={}, upstream=tls)))
         if access.identity is not None:
             work.append(access.identity.run())
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-            await stopping.wait()
-            for task in tasks:
-                task.cancel()
+        await run_until(stopping, work)

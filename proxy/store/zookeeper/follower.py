@@ -21,7 +21,7 @@ from typing import Final
 from proxy import config
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.lifeline import heed_parent
+from proxy.child_process.lifeline import heed_parent, run_until
 from proxy.errors import ProxyError
 from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
@@ -222,8 +222,4 @@ async def _follow(
         work = [Follower(mirror, settings, tls).run()]
         if tls is not None:
             work.append(follow_certificates(ProxyTls(listeners={}, zookeeper=tls)))
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-            await stopping.wait()
-            for task in tasks:
-                task.cancel()
+        await run_until(stopping, work)
