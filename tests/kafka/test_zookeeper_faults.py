@@ -21,7 +21,9 @@ from proxy.store.zookeeper import ZookeeperMirror, ZookeeperStore
 from proxy.store.zookeeper.direct import Zookeeper
 from proxy.store.zookeeper.follower import Follower
 from proxy.store.zookeeper.nodes import config_change
+from proxy.tls.contexts import open_zookeeper_tls
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.certificates import Authority
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.zookeeper import CHROOT, Ensemble
 
@@ -70,9 +72,10 @@ class Following:
     """A follower in a thread, as it is in a process of its own, and a worker's store."""
 
     def __init__(self, settings: Config) -> None:
+        self._tls = open_zookeeper_tls(settings.store.zookeeper, time.time())
         with closing(ZookeeperStore(settings.store)) as fresh:
             start = fresh.begin()
-        self.store = ZookeeperStore(settings.store, None, start)
+        self.store = ZookeeperStore(settings.store, self._tls, start)
         self.follower: Follower
         self._mirror = ZookeeperMirror(settings.store.path(), start)
         self._settings = settings
@@ -82,7 +85,7 @@ class Following:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.follower = Follower(self._mirror, self._settings, None)
+        self.follower = Follower(self._mirror, self._settings, self._tls)
         self._task = asyncio.create_task(self.follower.run())
         await asyncio.wait([self._task])
 
@@ -322,3 +325,67 @@ def test_a_user_of_the_scheme_digest_is_known(one: Ensemble, tmp_path: Path) -> 
     with one.client(auth_data=[("digest", f"kafka:{PASSWORD}")]) as kafka:
         acls, _ = kafka.get_acls("/config/users/alice")
         assert [entry.id.scheme for entry in acls] == ["digest"]
+
+
+# TLS
+
+
+@pytest.mark.parametrize("scheme", ["sasl", "digest", "x509"])
+def test_tls_with_every_way_to_log_in(scheme: str, tmp_path: Path, require_kafka: None) -> None:  # noqa: ARG001
+    """Nodes belong to who made them; and a thousand answers that come at once are all read."""
+    authority = Authority()
+    authority.write(tmp_path)
+    (tmp_path / "client.pem").write_bytes(authority.issue("kafka").pem)
+    (tmp_path / "password").write_text(PASSWORD)
+    login = {"username": "kafka", "password": f"file:{tmp_path / 'password'}"}
+    settings: dict[str, Any] = {
+        "security.protocol": "SASL_SSL" if scheme == "sasl" else "SSL",
+        "ssl.truststore.location": "ca.pem",
+        "set.acl": True,
+        **({"ssl.keystore.location": "client.pem"} if scheme == "x509" else login),
+    }
+    upsert = {(f"user-{number}", SHA_256): VERIFIER for number in range(1_000)}
+    with Ensemble(sasl={"kafka": PASSWORD}, authority=authority) as ensemble:
+        ensemble.make_nodes()
+        with following(ensemble, tmp_path, **settings) as proxy:
+            proxy.until(lambda: proxy.age() < 5, "not read")
+            proxy.store.alter_credentials(upsert=upsert)
+            assert len(proxy.users()) == len(upsert)
+            tree = proxy.follower._tree
+            assert tree is not None
+            acls, _ = tree._client.get_acls("/config/users/user-0")
+            assert [entry.id.scheme for entry in acls] == [scheme]
+        with ensemble.client() as anybody, pytest.raises(NoAuthError):
+            anybody.get("/config/users/user-0")
+
+
+@pytest.mark.parametrize(
+    ("trusted", "hosts", "problem"),
+    [
+        ("another", ("127.0.0.1",), "unable to get local issuer certificate"),
+        ("ours", ("zookeeper.example.com",), "IP address mismatch"),
+    ],
+)
+def test_a_server_that_is_not_whom_it_says_is_told_nothing(
+    trusted: str,
+    hosts: tuple[str, ...],
+    problem: str,
+    tmp_path: Path,
+    require_kafka: None,  # noqa: ARG001
+) -> None:
+    """Its certificate is another authority's, or for another host."""
+    ours, another = Authority(), Authority("another")
+    (ours if trusted == "ours" else another).write(tmp_path)
+    (tmp_path / "password").write_text(PASSWORD)
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "username": "kafka",
+        "password": f"file:{tmp_path / 'password'}",
+        "ssl.truststore.location": "ca.pem",
+    }
+    with (
+        Ensemble(sasl={"kafka": PASSWORD}, authority=ours, hosts=hosts) as ensemble,
+        following(ensemble, tmp_path, **settings) as proxy,
+    ):
+        proxy.until(lambda: problem in proxy.problem(), "not told")
+        assert proxy.age() == float("inf")

@@ -169,6 +169,8 @@ def missing() -> str | None:
 @dataclass(frozen=True)
 class Namespace:
     name: str
+    address: str = ""
+    """The one that others reach it at; empty: they do not, or at several."""
 
     @property
     def prefix(self) -> tuple[str, ...]:

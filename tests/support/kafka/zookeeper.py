@@ -6,84 +6,44 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kazoo.client import KazooClient
 
+from tests.support.certificates import Authority
 from tests.support.kafka import java
-from tests.support.kafka.cluster import DEADLINE_SECONDS, START_DEADLINE_SECONDS, wait_until
+from tests.support.kafka.cluster import END_WITH_PARENT, START_DEADLINE_SECONDS, wait_until
 from tests.support.kafka.wire_client import Address, ask, metadata_fields
-from tests.support.processes import free_ports, is_stopped
+from tests.support.processes import Namespace, free_ports, is_stopped
 from tests.support.zookeeper_tree import KAFKAS
 
-_END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 _LOG4J = "-Dlog4j.configuration=none"
 CHROOT = "/kafka"
 SCRAM = "SCRAM"
 _ACL_TOOL = "kafka.admin.AclCommand"
 _CONFIG_TOOL = "kafka.admin.ConfigCommand"
+_AUTHENTICATION = "org.apache.zookeeper.server.auth"
+
+T = TypeVar("T")
 
 
-def _launch(directory: Path, main_class: str, *arguments: str, options: Sequence[str] = ()) -> Any:
-    path = java.class_path(java.ZOOKEEPER_VERSION)
-    command = ["java", *java.FAST_START, *options, "-cp", path, main_class, *arguments]
-    with (directory / "log").open("ab") as log:
-        return subprocess.Popen(
-            [*_END_WITH_PARENT, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+class _Servers(ABC):
+    """Servers with a directory of their own, gone when the test is."""
 
-
-def _end(process: "subprocess.Popen[bytes] | None") -> None:
-    if process is not None:
-        process.kill()
-        process.wait()
-
-
-class Ensemble:
-    """ZooKeeper of one server, or of three; `sasl` are passwords of users of DIGEST-MD5."""
-
-    def __init__(self, nodes: int = 1, *, sasl: dict[str, str] | None = None) -> None:
-        self.nodes = nodes
-        self._sasl = sasl
+    def __init__(self) -> None:
         self._directory = Path()
-        self._ports = free_ports(nodes)
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * nodes
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         self._directory = Path(tempfile.mkdtemp(prefix="zookeeper-"))
         atexit.register(self.close)
-        peers = free_ports(2 * self.nodes)
-        servers = "".join(
-            f"server.{node + 1}=127.0.0.1:{peers[2 * node]}:{peers[2 * node + 1]}\n"
-            for node in range(self.nodes)
-            if self.nodes > 1
-        )
-        for node, port in enumerate(self._ports):
-            directory = self._directory / str(node)
-            (directory / "data").mkdir(parents=True)
-            (directory / "data" / "myid").write_text(str(node + 1))
-            provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
-            (directory / "zoo.cfg").write_text(
-                f"tickTime=500\ninitLimit=40\nsyncLimit=10\ndataDir={directory / 'data'}\n"
-                f"clientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
-                + (f"authProvider.1={provider}\n" if self._sasl else "")
-                + servers
-            )
-        if self._sasl:
-            users = "".join(f' user_{name}="{password}"' for name, password in self._sasl.items())
-            module = "org.apache.zookeeper.server.auth.DigestLoginModule"
-            (self._directory / "jaas").write_text(f"Server {{ {module} required{users}; }};\n")
         try:
-            for node in range(self.nodes):
-                self._start(node)
-            self.wait_ready()
+            self._begin()
         except BaseException:
             self.close()
             raise
@@ -98,25 +58,126 @@ class Ensemble:
         self.close()
 
     def close(self) -> None:
-        for process in self._processes:
-            _end(process)
+        for number in list(self._processes):
+            self.kill(number)
         atexit.unregister(self.close)
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Start everything; return when it is ready."""
+
+    def kill(self, number: int = 0) -> None:
+        """SIGKILL."""
+        process = self._processes.pop(number)
+        process.kill()
+        process.wait()
+
+    def log(self) -> str:
+        return (self._directory / "log").read_text(errors="replace")
+
+    def _launch(
+        self,
+        number: int,
+        main_class: str,
+        configuration: Path,
+        options: Sequence[str],
+        prefix: Sequence[str] = (),
+    ) -> None:
+        path = java.class_path(java.ZOOKEEPER_VERSION)
+        jvm = ["java", *java.FAST_START, *options, _LOG4J, "-cp", path]
+        with (self._directory / "log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [*prefix, *END_WITH_PARENT, *jvm, main_class, str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+
+class Ensemble(_Servers):
+    """ZooKeeper of one server, or of several.
+
+    `sasl` are passwords of users of DIGEST-MD5. With `authority`, `url` is that of ports with TLS,
+    whose certificates are for `hosts`. With `at`, each server is in a namespace of its own, and
+    what is done here is done beside the first one.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        sasl: dict[str, str] | None = None,
+        authority: Authority | None = None,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        at: Sequence[Namespace] = (),
+    ) -> None:
+        super().__init__()
+        self.nodes = nodes
+        self._sasl = sasl
+        self._authority = authority
+        self._certified = hosts
+        self._at = at
+        self._ports = free_ports(nodes)
+        self._secure_ports = free_ports(nodes)
+
+    def _begin(self) -> None:
+        peers = free_ports(2 * self.nodes)
+        servers = [
+            f"server.{node + 1}={self._host(node)}:{peers[2 * node]}:{peers[2 * node + 1]}"
+            for node in range(self.nodes)
+            if self.nodes > 1
+        ]
+        for node in range(self.nodes):
+            directory = self._directory / str(node)
+            (directory / "data").mkdir(parents=True)
+            (directory / "data" / "myid").write_text(str(node + 1))
+            lines = [*self._settings(node, directory), *servers]
+            (directory / "zoo.cfg").write_text("\n".join(lines))
+        if self._sasl:
+            users = "".join(f' user_{name}="{password}"' for name, password in self._sasl.items())
+            module = f"{_AUTHENTICATION}.DigestLoginModule"
+            (self._directory / "jaas").write_text(f"Server {{ {module} required{users}; }};\n")
+        if self._authority is not None:
+            self._authority.write(self._directory)
+            pem = self._authority.issue("zookeeper", self._certified).pem
+            (self._directory / "server.pem").write_bytes(pem)
+        for node in range(self.nodes):
+            self._start(node)
+        self.wait_ready()
+
+    def _settings(self, node: int, directory: Path) -> Iterator[str]:
+        yield from ("tickTime=500", "initLimit=40", "syncLimit=10", "admin.enableServer=false")
+        yield f"dataDir={directory / 'data'}"
+        yield f"clientPort={self._ports[node]}"
+        yield f"clientPortAddress={self._host(node)}"
+        if self._sasl:
+            yield f"authProvider.1={_AUTHENTICATION}.SASLAuthenticationProvider"
+        if self._authority is not None:
+            yield "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"
+            yield f"secureClientPort={self._secure_ports[node]}"
+            yield f"secureClientPortAddress={self._host(node)}"
+            yield f"ssl.keyStore.location={self._directory / 'server.pem'}"
+            yield f"ssl.trustStore.location={self._directory / 'ca.pem'}"
+            yield "ssl.clientAuth=want"
+            yield f"authProvider.x509={_AUTHENTICATION}.X509AuthenticationProvider"
+
+    def _host(self, node: int) -> str:
+        return self._at[node].address if self._at else "127.0.0.1"
 
     @property
     def servers(self) -> str:
         """As in `zookeeper.connect`, without the chroot."""
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        return self._listed(self._ports)
 
     @property
     def url(self) -> str:
         """As in `store.url`."""
-        return f"zookeeper://{self.servers}{CHROOT}"
+        ports = self._ports if self._authority is None else self._secure_ports
+        return f"zookeeper://{self._listed(ports)}{CHROOT}"
 
-    def kill(self, node: int = 0) -> None:
-        """SIGKILL."""
-        _end(self._processes[node])
-        self._processes[node] = None
+    def _listed(self, ports: Sequence[int]) -> str:
+        return ",".join(f"{self._host(node)}:{port}" for node, port in enumerate(ports))
 
     def start(self, node: int = 0) -> None:
         """Starts one that was killed, with its data; returns when there is a quorum."""
@@ -126,33 +187,64 @@ class Ensemble:
     def pause(self, node: int = 0) -> None:
         """SIGSTOP: accepts connections and answers nothing, as behind a broken network."""
         process = self._processes[node]
-        assert process is not None
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: is_stopped(process.pid), what="it goes on")
 
     def resume(self, node: int = 0) -> None:
         """SIGCONT."""
-        process = self._processes[node]
-        assert process is not None
-        process.send_signal(signal.SIGCONT)
+        self._processes[node].send_signal(signal.SIGCONT)
 
     def _start(self, node: int) -> None:
-        directory = self._directory / str(node)
-        options = ["-Xmx96m", "-Dzookeeper.4lw.commands.whitelist=srvr", _LOG4J]
+        options = ["-Xmx96m", "-Dzookeeper.4lw.commands.whitelist=srvr,dump"]
         if self._sasl:
             options.append(f"-Djava.security.auth.login.config={self._directory / 'jaas'}")
-        main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        configuration = str(directory / "zoo.cfg")
-        self._processes[node] = _launch(directory, main_class, configuration, options=options)
+        self._launch(
+            node,
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            self._directory / str(node) / "zoo.cfg",
+            options,
+            self._at[node].prefix if self._at else (),
+        )
 
     def serving(self) -> list[int]:
         """Those that serve clients: they have a quorum."""
-        return [node for node, port in enumerate(self._ports) if _serves(port)]
+        return [node for node in range(self.nodes) if "Mode:" in self._said(node, "srvr")]
+
+    def leader(self) -> int:
+        """The one that leads."""
+        return next(n for n in range(self.nodes) if "Mode: leader" in self._said(n, "srvr"))
+
+    def sessions(self) -> str:
+        """The sessions that have not expired, with the times of their expiry."""
+        return self._said(self.leader(), "dump")
 
     def wait_ready(self) -> None:
         """Until all that run serve."""
-        running = [node for node, process in enumerate(self._processes) if process is not None]
-        wait_until(lambda: self.serving() == running, START_DEADLINE_SECONDS, what="no quorum")
+        running = sorted(self._processes)
+        wait_until(
+            lambda: self.serving() == running,
+            START_DEADLINE_SECONDS,
+            what="no quorum",
+            details=self.log,
+        )
+
+    def _said(self, node: int, word: str) -> str:
+        """Return the answer to a word of four letters, as a client beside the server sees it."""
+
+        def ask_it() -> str:
+            address = (self._host(node), self._ports[node])
+            with socket.create_connection(address, timeout=5) as connection:
+                connection.sendall(word.encode())
+                return b"".join(iter(lambda: connection.recv(4_096), b"")).decode()
+
+        try:
+            return self.beside(node, ask_it)
+        except OSError:
+            return ""
+
+    def beside(self, node: int, call: Callable[[], T]) -> T:
+        """Call it in the namespace of a server."""
+        return self._at[node].inside(call) if self._at else call()
 
     def make_nodes(self, **more: Any) -> None:
         """Make what a broker makes when it starts."""
@@ -164,12 +256,12 @@ class Ensemble:
     def client(self, **more: Any) -> Iterator[Any]:
         """A client of the chroot, which is made if there is none."""
         with_root = KazooClient(self.servers, **more)
-        with_root.start(timeout=DEADLINE_SECONDS)
+        self.beside(0, with_root.start)
         with_root.ensure_path(CHROOT)
         with_root.stop()
         with_root.close()
         client = KazooClient(f"{self.servers}{CHROOT}", **more)
-        client.start(timeout=DEADLINE_SECONDS)
+        self.beside(0, client.start)
         try:
             yield client
         finally:
@@ -177,28 +269,16 @@ class Ensemble:
             client.close()
 
 
-def _serves(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            connection.sendall(b"srvr")
-            return b"Mode:" in connection.recv(4_096)
-    except OSError:
-        return False
-
-
-class ZookeeperKafka:
+class ZookeeperKafka(_Servers):
     """One broker of Kafka 3.9, with a listener for SCRAM beside the plain one."""
 
     def __init__(self, ensemble: Ensemble) -> None:
+        super().__init__()
         self._ensemble = ensemble
-        self._directory = Path()
         plain, scram = free_ports(2)
         self._ports = {"PLAINTEXT": plain, SCRAM: scram}
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
-        atexit.register(self.close)
+    def _begin(self) -> None:
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports.items())
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
         settings = {
@@ -220,38 +300,13 @@ class ZookeeperKafka:
             "log.cleaner.enable": "false",
         }
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
-        (self._directory / "server.properties").write_text(text)
-        try:
-            self._process = _launch(
-                self._directory,
-                "kafka.Kafka",
-                str(self._directory / "server.properties"),
-                options=["-Xmx384m", _LOG4J],
-            )
-            wait_until(self._is_ready, START_DEADLINE_SECONDS, what="no broker", details=self.log)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        _end(self._process)
-        atexit.unregister(self.close)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        configuration = self._directory / "server.properties"
+        configuration.write_text(text)
+        self._launch(0, "kafka.Kafka", configuration, ["-Xmx384m"])
+        wait_until(self._is_ready, START_DEADLINE_SECONDS, what="no broker", details=self.log)
 
     def address(self, listener: str = "PLAINTEXT") -> Address:
         return Address("127.0.0.1", self._ports[listener])
-
-    def log(self) -> str:
-        return (self._directory / "log").read_text(errors="replace")
 
     def _is_ready(self) -> bool:
         try:
