@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,7 +150,7 @@ def slow(steps: int) -> Steps[int]:
     return steps
 
 
-# Two network namespaces with a wire between them: what needs root, and a kernel with netfilter
+# Network namespaces with wires between them: what needs root, and a kernel with netfilter
 
 _CLONE_NEWNET: Final = 0x40000000
 
@@ -200,16 +200,27 @@ class Namespace:
             library = ctypes.CDLL(None, use_errno=True)
             assert library.setns(handle.fileno(), _CLONE_NEWNET) == 0, ctypes.get_errno()
 
+    @contextmanager
+    def cut_off_from(self, *others: "Namespace") -> Iterator[None]:
+        """Drop packets from and to the others: no connection is refused or closed."""
+        hosts = ", ".join(other.address for other in others)
+        chains = [
+            f"chain {hook} {{ type filter hook {hook} priority 0; ip {end} {{ {hosts} }} drop; }}"
+            for hook, end in (("input", "saddr"), ("output", "daddr"))
+        ]
+        self.run("nft", f"table inet cut {{ {'; '.join(chains)}; }}")
+        try:
+            yield
+        finally:
+            self.run("nft", "delete table inet cut")
+
 
 @contextmanager
 def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Namespace, Namespace]]:
     """Two namespaces with these addresses (with their prefix lengths)."""
     mark = uuid.uuid4().hex[:6]
     pair = Namespace(f"here-{mark}"), Namespace(f"there-{mark}")
-    try:
-        for namespace in pair:
-            _ip("netns", "add", namespace.name)
-            namespace.run("ip", "link", "set", "lo", "up")
+    with _made(pair):
         ends = f"vh{mark}", f"vt{mark}"
         _ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
         for namespace, end, addresses in zip(pair, ends, (here, there), strict=True):
@@ -219,8 +230,36 @@ def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Names
                 namespace.run("ip", "address", "add", address, "dev", end, *nodad)
             namespace.run("ip", "link", "set", end, "up")
         yield pair
+
+
+@contextmanager
+def bridged(count: int) -> Iterator[tuple[Namespace, list[Namespace]]]:
+    """A namespace, and others that reach it and each other by a bridge in it."""
+    mark = uuid.uuid4().hex[:6]
+    middle = Namespace(f"middle-{mark}", "10.98.0.1")
+    others = [Namespace(f"at{n}-{mark}", f"10.98.0.{n + 2}") for n in range(count)]
+    with _made((middle, *others)):
+        middle.run("ip", "link", "add", "bridge", "type", "bridge")
+        middle.run("ip", "address", "add", f"{middle.address}/24", "dev", "bridge")
+        middle.run("ip", "link", "set", "bridge", "up")
+        for number, other in enumerate(others):
+            peer = ("peer", "name", "wire", "netns", other.name)
+            middle.run("ip", "link", "add", f"to{number}", "type", "veth", *peer)
+            middle.run("ip", "link", "set", f"to{number}", "master", "bridge", "up")
+            other.run("ip", "address", "add", f"{other.address}/24", "dev", "wire")
+            other.run("ip", "link", "set", "wire", "up")
+        yield middle, others
+
+
+@contextmanager
+def _made(namespaces: Sequence[Namespace]) -> Iterator[None]:
+    try:
+        for namespace in namespaces:
+            _ip("netns", "add", namespace.name)
+            namespace.run("ip", "link", "set", "lo", "up")
+        yield
     finally:
-        for namespace in pair:
+        for namespace in namespaces:
             subprocess.run(["ip", "netns", "delete", namespace.name], check=False)
 
 

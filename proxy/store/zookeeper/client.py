@@ -47,10 +47,12 @@ class ZookeeperTree:
         self._timeout_s = own.session_timeout_ms / 1000
         self._secure = own.set_acl
         self._changed = changed
-        self._handler = _handler(context)
+        hosts = settings.url.removeprefix("zookeeper://")
+        # As ZooKeeper's own client: one that is silent leaves the others time
+        self._handler = _handler(context, self._timeout_s / (hosts.count(",") + 1))
         password = _password(settings)
         self._client: Any = KazooClient(
-            hosts=settings.url.removeprefix("zookeeper://"),
+            hosts=hosts,
             timeout=self._timeout_s,
             handler=self._handler,
             logger=_quiet,
@@ -202,8 +204,11 @@ def _password(settings: StoreSettings) -> str | None:
         raise StoreError(problem) from None
 
 
-def _handler(context: ssl.SSLContext | None) -> Any:
-    """Return a handler of kazoo's whose connections use this context of TLS."""
+def _handler(context: ssl.SSLContext | None, connect_s: float) -> Any:
+    """Return a handler of kazoo's whose connections use this context of TLS.
+
+    They are opened within `connect_s` seconds; kazoo would wait for the whole timeout.
+    """
     from kazoo.handlers.threading import SequentialThreadingHandler
 
     class Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
@@ -216,11 +221,11 @@ def _handler(context: ssl.SSLContext | None) -> Any:
             return self._problem and f": {self._problem}"
 
         def create_connection(
-            self, address: tuple[str, int], hostname: str, timeout: float, **_: object
+            self, address: tuple[str, int], hostname: str, **_: object
         ) -> socket.socket:
             self._problem = ""
             try:
-                return _connected(address, hostname, timeout, context)
+                return _connected(address, hostname, connect_s, context)
             except OSError as error:
                 reason = getattr(error, "verify_message", None) or error.strerror or "no answer"
                 self._problem = f"{hostname}:{address[1]}: {reason}"

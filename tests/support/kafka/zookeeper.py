@@ -1,6 +1,7 @@
 """ZooKeeper on this machine, and Apache Kafka 3.9 that keeps everything in it."""
 
 import atexit
+import re
 import shutil
 import signal
 import socket
@@ -214,9 +215,13 @@ class Ensemble(_Servers):
         """The one that leads."""
         return next(n for n in range(self.nodes) if "Mode: leader" in self._said(n, "srvr"))
 
-    def sessions(self) -> str:
-        """The sessions that have not expired, with the times of their expiry."""
-        return self._said(self.leader(), "dump")
+    def sessions(self) -> int:
+        """How many have neither ended nor expired."""
+        found = re.search(
+            r"Session Sets \(\d+\)/\((\d+)\)", said := self._said(self.leader(), "dump")
+        )
+        assert found is not None, said
+        return int(found[1])
 
     def wait_ready(self) -> None:
         """Until all that run serve."""
