@@ -26,15 +26,16 @@ def main() -> None:
     declarations.hold_only()
     from proxy.process.start import serve
 
-    path, follow = arguments
-    sys.exit(serve(path, follow=follow))
+    path, options = arguments
+    sys.exit(serve(path, follow="--follow" in options, take_over="--take-over" in options))
 
 
-def _of_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
-    """Return file and `--follow` of a call of `serve`; None: it is another, or not a usual one."""
+def _of_serve(arguments: Sequence[str]) -> tuple[Path, frozenset[str]] | None:
+    """Return file and flags of a call of `serve`; None: it is another, or not a usual one."""
     if sys.platform != "linux":
         return None
-    match [one for one in arguments if one != "--follow"]:
+    flags = frozenset({"--follow", "--take-over"}.intersection(arguments))
+    match [one for one in arguments if one not in flags]:
         case ["serve", "--config", file]:
             pass
         case ["serve", option] if option.startswith("--config="):
@@ -43,7 +44,7 @@ def _of_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
             pass
         case _:
             return None
-    return Path(file), "--follow" in arguments
+    return Path(file), flags
 
 
 if __name__ == "__main__":

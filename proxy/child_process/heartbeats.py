@@ -22,24 +22,32 @@ START_CHECKS: Final = 120
 """Number of checks after which a process without any heartbeat counts as hung: a worker may have a
 million ACLs to read at its start."""
 
-_LIFE: Final = 0
-_BEATS: Final = 1
+_LIFE, _BEATS, _SERVES = range(3)
 
 
 class Heartbeat:
     """The heartbeat of one process; made by the parent, before it forks."""
 
     def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, 16)).cast("Q")
+        self._words = memoryview(mmap.mmap(-1, 24)).cast("Q")
 
     def begin(self) -> None:
         """Count another start of the process, which has no heartbeat so far."""
-        self._words[_BEATS] = 0
+        self._words[_BEATS] = self._words[_SERVES] = 0
         self._words[_LIFE] += 1
 
     def beat(self) -> None:
         """Count a heartbeat."""
         self._words[_BEATS] += 1
+
+    def serve(self) -> None:
+        """Record that the process has begun to serve."""
+        self._words[_SERVES] = 1
+
+    @property
+    def serves(self) -> bool:
+        """True if the process has begun to serve since its last start."""
+        return self._words[_SERVES] == 1
 
     @property
     def life(self) -> int:

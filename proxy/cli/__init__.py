@@ -84,6 +84,12 @@ def serve(
     follow: Annotated[
         bool, typer.Option("--follow", help="Reload when the file is replaced, too.")
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Replace the proxy that runs, if one does; refuse no connection."
+        ),
+    ] = False,
 ) -> None:
     """Run the proxy in the foreground until SIGTERM; SIGHUP reloads.
 
@@ -92,7 +98,7 @@ def serve(
     require_linux()
     from proxy.process.start import serve as run
 
-    raise typer.Exit(run(config_file(file, config), follow=follow))
+    raise typer.Exit(run(config_file(file, config), follow=follow, take_over=take_over))
 
 
 @app.command()

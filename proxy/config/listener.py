@@ -297,7 +297,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     broker_ports: PortRangeValue | None = setting(None, source=OWN)
     """`gateway` only, and required there: the broker with id N is at the first port + N. All of
     these ports are reserved for the proxy from its start; each takes a file descriptor of the
-    parent's."""
+    parent's, and of each worker's."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
     """The side that authenticates clients. `proxy`: the proxy, by its own users and keys; brokers
     see the proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers

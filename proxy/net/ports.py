@@ -1,5 +1,6 @@
 """Ports that the proxy listens on: each belongs to one setting, and to this proxy alone."""
 
+import mmap
 import socket
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -7,7 +8,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from proxy.config import Config
 from proxy.config.values import Address, PortRange
 from proxy.errors import ConfigError
-from proxy.net.sockets import Claim, numeric_host
+from proxy.net.inherited import Inherited
+from proxy.net.sockets import Claim, is_listening, numeric_host
 
 IpAddress = IPv4Address | IPv6Address
 
@@ -16,19 +18,34 @@ class BrokerPorts:
     """Ports of a listener's `broker.ports`: no other program can use them while the proxy runs.
 
     A port that another program used at the start can be listened on when that program has ended.
+    Made by the parent before it forks: all processes share a port's one socket, which listens for
+    as long as one of the workers wants it to.
     """
 
-    def __init__(self, key: str, host: str, ports: PortRange) -> None:
-        """Claim nothing yet; `key` is the setting that errors name.
+    def __init__(
+        self, key: str, host: str, ports: PortRange, workers: int, inherited: Inherited
+    ) -> None:
+        """Claim nothing yet but what is inherited; `key` is the setting that errors name.
 
         Raises ConfigError if the ports take more file descriptors than there are.
         """
         self._key = key
+        self._worker = 0
+        self._workers = workers
+        self._ports = ports
+        self._open: set[int] = set()
+        """The ports that this process listens on."""
+        self._wanted = memoryview(mmap.mmap(-1, len(ports) * workers + 1))
+        """A byte for each port and worker: 1 if the worker wants the port to listen. The last byte
+        is 1 if another process may listen, too."""
         try:
-            self._claims = {port: Claim(host, port) for port in ports}
+            self._claims = {port: Claim(host, port, inherited.take(host, port)) for port in ports}
         except OSError as error:
             problem = f"{ports} takes a file descriptor for each port: {error.strerror}"
             raise ConfigError(key, problem) from error
+        for port, claim in self._claims.items():
+            if claim.taken is not None and is_listening(claim.taken):
+                self._of(port)[:] = bytes([1] * workers)  # until `settle` says otherwise
 
     def take(self) -> list[int]:
         """Claim all ports; return those that other programs use now.
@@ -45,20 +62,58 @@ class BrokerPorts:
                 in_use.append(port)
         return in_use
 
+    def begin(self, worker: int) -> None:
+        """Use the ports as this worker."""
+        self._worker = worker
+
     def listen(self, port: int) -> socket.socket:
         """Listen on one of the ports. Raises ConfigError if another program uses it."""
-        return self._claims[port].listen()
+        wanted = self._of(port)
+        wanted[self._worker] = 1  # first, or another worker could stop it again
+        try:
+            listening = self._claims[port].listen()
+        except ConfigError:
+            wanted[self._worker] = 0
+            raise
+        self._open.add(port)
+        return listening
 
-    def leave_to_parent(self) -> None:
-        """Close a child's copies of the claims that its parent holds."""
-        for claim in self._claims.values():
-            if claim.is_taken:
-                claim.close()
+    def leave(self, port: int) -> None:
+        """Listen no longer on a port, if no other worker does; its socket here is closed."""
+        self._open.discard(port)
+        wanted = self._of(port)
+        wanted[self._worker] = 0
+        if self._is_wanted(port):
+            return
+        self._claims[port].stop_listening()
+        if self._is_wanted(port):  # since the last look
+            self._claims[port].listen().close()
+
+    def settle(self) -> None:
+        """Leave the ports that an earlier process of this worker has listened on, and not this."""
+        for port in self._ports:
+            if self._of(port)[self._worker] and port not in self._open:
+                self.leave(port)
+
+    def sockets(self) -> list[socket.socket]:
+        """Return the sockets of all ports that are claimed."""
+        return [sock for claim in self._claims.values() if (sock := claim.taken) is not None]
+
+    def share(self, shared: bool) -> None:
+        """Have ports that listen go on listening: another process may use their sockets, too."""
+        self._wanted[-1] = shared
 
     def close(self) -> None:
         """Release this process's claims."""
         for claim in self._claims.values():
             claim.close()
+
+    def _of(self, port: int) -> memoryview:
+        at = (port - self._ports.first) * self._workers
+        return self._wanted[at : at + self._workers]
+
+    def _is_wanted(self, port: int) -> bool:
+        return bool(self._wanted[-1]) or any(self._of(port))
 
 
 def refuse_overlaps(config: Config) -> None:

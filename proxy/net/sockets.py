@@ -21,33 +21,51 @@ def listen(host: str, port: int) -> socket.socket:
     """
     sock = _socket_for(host)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
+        begin_listening(sock)
     except OSError as error:
         sock.close()
         raise _unusable(host, port, error) from error
     return sock
 
 
+def begin_listening(sock: socket.socket) -> None:
+    """Listen on a bound socket, with the options that accepted connections inherit."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.listen(BACKLOG)
+    sock.setblocking(False)
+
+
+def is_listening(sock: socket.socket) -> bool:
+    """Return whether a socket listens."""
+    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
 class Claim:
     """Claim on a port: the proxy's processes can listen there, and other programs cannot.
 
     It is made before the fork of the processes that share it: a port that one of them claims,
-    belongs to all. It never accepts a client.
+    belongs to all, and so does its queue of connections. It accepts no client until `listen`.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        """Make a socket, unbound. Raises OSError if no file descriptor is left."""
+    def __init__(self, host: str, port: int, taken: socket.socket | None = None) -> None:
+        """Make a socket, unbound; or use `taken`, which another process has claimed the port with.
+
+        Raises OSError if no file descriptor is left.
+        """
         self._host = host
         self._port = port
-        self._sock = _socket_for(host)
-        self.is_taken = False
-        """True if this process, or its parent before the fork, has claimed the port."""
+        self._sock = taken or _socket_for(host)
+
+    @property
+    def taken(self) -> socket.socket | None:
+        """The socket that claims the port; None: the port is not claimed."""
+        is_taken = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+        return self._sock if is_taken else None
 
     def take(self) -> None:
         """Claim the port. Raises ConfigError if another program uses it, or has claimed it.
@@ -57,23 +75,31 @@ class Claim:
         """
         sock = self._sock
         try:
-            if self.is_taken or sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT):
+            if self.taken is not None:
                 return
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if not sock.getsockname()[1]:
                 sock.bind((self._host, self._port))
             sock.listen(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-            sock.shutdown(socket.SHUT_RDWR)  # still bound, but no longer listening
-            self.is_taken = True
+            self.stop_listening()
         except OSError as error:
             raise _unusable(self._host, self._port, error) from error
 
     def listen(self) -> socket.socket:
-        """Claim the port, and listen on it. Raises ConfigError."""
+        """Claim the port, and listen on it, for all processes that share it. Raises ConfigError."""
         self.take()
-        return listen(self._host, self._port)
+        try:
+            begin_listening(self._sock)
+            return self._sock.dup()
+        except OSError as error:
+            raise _unusable(self._host, self._port, error) from error
+
+    def stop_listening(self) -> None:
+        """Accept no client any more, in any process; the port stays claimed."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        if is_listening(self._sock):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def would_be_shared(self) -> bool:
         """Return whether the program that uses the port shares its clients, as a proxy does."""

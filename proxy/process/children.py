@@ -47,6 +47,8 @@ class Child:
     """True if the proxy cannot serve without a child of this kind."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     """The heartbeat of the process, in memory that it shares with its parent."""
+    waits: bool = False
+    """True if it is not to be started yet."""
     watch: Watch = field(init=False)
     """The parent's watch of the heartbeat."""
     pid: int = 0
@@ -78,9 +80,10 @@ class Children:
         return iter(self._children)
 
     def start(self) -> None:
-        """Start all children."""
+        """Start all children, but for those that wait."""
         for child in self._children:
-            self._start(child)
+            if not child.waits:
+                self._start(child)
 
     def _start(self, child: Child) -> None:
         child.started_at = time.monotonic()
@@ -141,7 +144,7 @@ class Children:
         for child in self._children:
             child.watch.check()
             if not child.pid:
-                if now >= child.started_at:
+                if now >= child.started_at and not child.waits:
                     self._start(child)
             elif child.watch.is_hung:
                 self._end_hung(child)

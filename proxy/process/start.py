@@ -9,17 +9,29 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from proxy.child_process.short_lived import ShortLived
 from proxy.errors import ProxyError, printable
 from proxy.process.validation import validate
 
+UNUSABLE: Final = 2
+"""Exit status if the configuration cannot be used."""
 
-def serve(path: Path, *, follow: bool) -> int:
+
+def serve(path: Path, *, follow: bool, take_over: bool = False) -> int:
     """Run the proxy that the file describes; return the exit status.
 
-    `follow`: a file that is replaced is reloaded, as by SIGHUP.
+    `follow`: a file that is replaced is reloaded, as by SIGHUP. `take_over`: the sockets of a
+    running proxy are taken over, which is then replaced.
     """
+    status = _serve(path, follow=follow, take_over=take_over)
+    if take_over and status == UNUSABLE:
+        _say("nothing was taken over; a proxy that runs goes on serving")
+    return status
+
+
+def _serve(path: Path, *, follow: bool, take_over: bool) -> int:
     begun = time.monotonic()
     validating = ShortLived(partial(validate, path))
     logging.basicConfig(
@@ -33,8 +45,16 @@ def serve(path: Path, *, follow: bool) -> int:
     try:
         validated = validating.result()
         raise_file_limit()
-        server = Server(path, validated, follow=follow, begun=begun)
+        server = Server(path, validated, follow=follow, take_over=take_over, begun=begun)
     except ProxyError as error:
-        print(f"reauth-proxy: {printable(f'{path}: {error}')}", file=sys.stderr)  # noqa: T201
-        return 2
-    return server.run()
+        _say(printable(f"{path}: {error}"))
+        return UNUSABLE
+    try:
+        return server.run()
+    except ProxyError as error:
+        _say(str(error))
+        return UNUSABLE
+
+
+def _say(text: str) -> None:
+    print(f"reauth-proxy: {text}", file=sys.stderr)  # noqa: T201 - the command's output

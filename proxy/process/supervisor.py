@@ -12,7 +12,6 @@ import pickle
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -27,10 +26,13 @@ from proxy.child_process.short_lived import ShortLived
 from proxy.config import Config, Listener, QuotasMode, Store
 from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
+from proxy.net.inherited import Inherited
+from proxy.net.inherited import of_systemd as sockets_of_systemd
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
 from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
+from proxy.process.take_over import READY_SECONDS, Predecessor, Successor, path_beside
 from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
@@ -43,13 +45,15 @@ from proxy.upstream.correlation_id import (
 )
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
-from proxy.worker.inputs import SharedConfiguration, WorkerInputs
+from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
 
 log = logging.getLogger(__name__)
 
 SIGNALS: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGALRM}
 )
+_HTTP: Final = ""
+"""Name of the HTTP address among those of listeners, whose names are not empty."""
 KILL_AFTER: Final = 5.0
 """Seconds beyond `shutdown.drain.ms` after which a child that still runs is killed."""
 
@@ -57,7 +61,9 @@ KILL_AFTER: Final = 5.0
 class Server:
     """State of the parent."""
 
-    def __init__(self, path: Path, validated: Validated, *, follow: bool, begun: float) -> None:
+    def __init__(
+        self, path: Path, validated: Validated, *, follow: bool, take_over: bool, begun: float
+    ) -> None:
         config: Config = pickle.loads(validated.config)  # noqa: S301 - from our own child
         self._path = path
         self._follow = follow
@@ -68,7 +74,14 @@ class Server:
         self._config = config
         self._latest = config
         """The configuration as of the last reload; what needs a restart is not in effect."""
-        self._stopping = False
+        self._take_over = take_over
+        self._predecessor: Predecessor | None = None
+        """The running proxy that this one takes over from; None: this one serves."""
+        self._successor: Successor | None = None
+        """The process that may take over from this one; None: none can."""
+        self._give_up_at = 0.0
+        """The time at which this process gives up taking over, in monotonic seconds."""
+        self._gate = Gate()
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
         max_connections = [listener.max_connections for listener in config.listeners]
@@ -88,6 +101,7 @@ class Server:
                 usage=usage,
                 link=Link(len(config.listeners)) if config.workers > 1 else None,
                 acceptor=self._acceptor_heartbeat,
+                gate=self._gate,
                 proxy_start=begun,
             )
             for number in range(config.workers)
@@ -101,24 +115,26 @@ class Server:
         self._children = Children((), self._lifeline_writer, SIGNALS)
 
     def run(self) -> int:
-        """Serve until a signal stops it; return the exit status."""
+        """Serve until a signal stops it; return the exit status.
+
+        Raises ProxyError if the configuration cannot be used.
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         logs.configure(self._config.log)
         store = self._config.store.path()
         new: tuple[str, ...] = ()
         if not store.exists() and not self._config.store.in_zookeeper:
             new = (f"{store}: there was no store, an empty one was made",)
+        self._bind()
         try:
-            self._bind()
-            try:
-                self._open_store()
-            except StoreError as error:
-                raise ConfigError("store.url", str(error)) from error
-            self._make_events_directory()
-            self._try_callback()
-        except ProxyError as error:
-            print(f"reauth-proxy: {error}", file=sys.stderr)  # noqa: T201 - the command's output
-            return 2
+            self._open_store()
+        except StoreError as error:
+            raise ConfigError("store.url", str(error)) from error
+        self._make_events_directory()
+        self._try_callback()
+        if self._predecessor is not None:
+            self._gate.close()
+            self._give_up_at = time.monotonic() + READY_SECONDS
         for line in logs.banner(self._config):
             log.info("%s", line)
         for line in (
@@ -144,28 +160,59 @@ class Server:
     def _bind(self) -> None:
         config = self._config
         refuse_overlaps(config)
-        with ExitStack() as claims:
-            for address in (*(one.address for one in config.listeners), config.http.address):
-                if address is not None:
-                    claims.enter_context(closing(Claim(address.host, address.port))).take()
-            self._bind_claimed()
+        of_systemd = sockets_of_systemd(os.environ)
+        inherited = Inherited([*self._inherit(), *of_systemd])
+        self._bind_addresses(inherited)
+        if unused := inherited.left_of(of_systemd):
+            problem = f"systemd passes {', '.join(unused)}, which is no listener's address"
+            raise ConfigError("LISTEN_FDS", problem)
         for number, listener in enumerate(config.listeners):
             if listener.broker_ports is not None:
-                self._broker_ports[listener.name] = _claim_broker_ports(number, listener)
+                ports = _claim_broker_ports(number, listener, config.workers, inherited)
+                self._broker_ports[listener.name] = ports
+        path = config.admin_socket()
         try:
-            self._admin_socket = listen_privately(config.admin_socket())
+            self._admin_socket = inherited.take_private(path) or listen_privately(path)
         except ConfigError as error:
             if config.admin.socket is not None:
                 raise ConfigError("admin.socket", str(error)) from error
             log.warning("`reauth-proxy sessions` will not work: %s", error)
+        path = path_beside(path)
+        try:
+            self._successor = Successor(inherited.take_private(path) or listen_privately(path))
+        except ConfigError as error:
+            log.warning("`serve --take-over` will not work: %s", error)
+        inherited.close()
 
-    def _bind_claimed(self) -> None:
-        config = self._config
-        for listener in config.listeners:
-            address = listener.address
-            self._listening[listener.name] = listen(address.host, address.port)
-        if config.http.address is not None:
-            self._http_socket = listen(config.http.address.host, config.http.address.port)
+    def _inherit(self) -> list[socket.socket]:
+        """Return the sockets of the proxy that this one takes over from; empty: there is none."""
+        if not self._take_over:
+            return []
+        path = path_beside(self._config.admin_socket())
+        self._predecessor = Predecessor.find(path)
+        if self._predecessor is None:
+            log.info("no proxy listens on %s: there is nothing to take over", path)
+            return []
+        return self._predecessor.sockets()
+
+    def _bind_addresses(self, inherited: Inherited) -> None:
+        addresses = [(one.name, one.address) for one in self._config.listeners]
+        http = self._config.http.address
+        if http is not None:
+            addresses.append((_HTTP, http))
+        bound = {}
+        for name, address in addresses:
+            sock = inherited.take_listening(address.host, address.port)
+            if sock is not None:
+                bound[name] = sock
+        to_bind = [(name, address) for name, address in addresses if name not in bound]
+        with ExitStack() as claims:
+            for _, address in to_bind:
+                claims.enter_context(closing(Claim(address.host, address.port))).take()
+            for name, address in to_bind:
+                bound[name] = listen(address.host, address.port)
+        self._http_socket = bound.pop(_HTTP, None)
+        self._listening |= bound
 
     def _open_store(self) -> None:
         settings = self._config.store
@@ -218,7 +265,8 @@ class Server:
         if self._http_socket is not None or self._admin_socket is not None:
             heartbeat = Heartbeat()
             main = partial(self._http_main, heartbeat)
-            children.append(Child(name="http", main=main, heartbeat=heartbeat))
+            waits = self._predecessor is not None  # which answers probes and scrapes meanwhile
+            children.append(Child(name="http", main=main, heartbeat=heartbeat, waits=waits))
         if (followed := _followed(self._config.store)) is not None:
             heartbeat = Heartbeat()
             main = partial(self._follower_main, heartbeat)
@@ -230,16 +278,17 @@ class Server:
             from proxy.worker.process import run
 
             for ports in self._broker_ports.values():
-                ports.leave_to_parent()
+                ports.begin(worker.number)
             if worker.link is None:
                 worker.listening = self._listening
             else:
-                self._close_listening()
+                self._close_addresses()
             return run(self._config, self._latest, worker, self._lifeline)
 
         return main
 
     def _acceptor_main(self) -> int:
+        self._close_broker_ports()
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
         listening = list(self._listening.values())
@@ -270,8 +319,56 @@ class Server:
 
     def _close_listening(self) -> None:
         """Close the listeners' sockets, or clients could still connect after the others have."""
+        self._close_addresses()
+        self._close_broker_ports()
+
+    def _close_addresses(self) -> None:
         for listening in self._listening.values():
             listening.close()
+
+    def _close_broker_ports(self) -> None:
+        for ports in self._broker_ports.values():
+            ports.close()
+
+    # Take-over
+
+    def _may_serve_on(self) -> bool:
+        """Return whether no other process has taken over."""
+        if self._successor is None or self._predecessor is not None:
+            return True
+        has_begun = self._successor.poll(self._sockets)
+        for ports in self._broker_ports.values():
+            ports.share(self._successor.is_starting or has_begun)
+        return not has_begun
+
+    def _sockets(self) -> list[socket.socket]:
+        """Return all sockets that another process may take over."""
+        own = [self._http_socket, self._admin_socket]
+        if self._successor is not None:
+            own.append(self._successor.listening)
+        ports = [sock for one in self._broker_ports.values() for sock in one.sockets()]
+        return [*self._listening.values(), *(one for one in own if one is not None), *ports]
+
+    def _may_take_over(self) -> bool:
+        """Replace the running proxy as soon as all workers serve; False: that took too long."""
+        if self._predecessor is None:
+            return True
+        if self._predecessor.has_ended():
+            log.error("take-over: process %d has ended meanwhile", self._predecessor.pid)
+        elif not all(worker.heartbeat.serves for worker in self._workers):
+            if time.monotonic() < self._give_up_at:
+                return True
+            text = "take-over: not ready within %.0f s, process %d goes on serving"
+            log.error(text, READY_SECONDS, self._predecessor.pid)
+            return False
+        else:
+            log.info("take-over: process %d is replaced", self._predecessor.pid)
+        self._predecessor.replace()
+        self._predecessor = None
+        self._gate.open()
+        for child in self._children:
+            child.waits = False  # `check` starts it
+        return True
 
     # Signals
 
@@ -283,6 +380,10 @@ class Server:
             match signal.sigwait(SIGNALS):
                 case signal.SIGALRM:
                     self._heartbeat.beat()
+                    if not self._may_serve_on():
+                        return self._stop(0)
+                    if not self._may_take_over():
+                        return self._stop(1)
                     self._children.check()
                     if self._follow and signature_of(self._path) != self._seen:
                         self._reload()
@@ -320,12 +421,16 @@ class Server:
     def _stop(self, status: int) -> int:
         """Let the workers drain, then end all children; return `status`."""
         self._close_listening()
-        for ports in self._broker_ports.values():
-            ports.close()
+        if self._predecessor is not None:
+            self._predecessor.close()
         self._children.stop(self._config.shutdown_drain_ms / 1000 + KILL_AFTER)
+        path = self._config.admin_socket()
         if self._admin_socket is not None:
             self._admin_socket.close()
-            remove_left_over(self._config.admin_socket())
+            remove_left_over(path)
+        if self._successor is not None:
+            self._successor.close()
+            remove_left_over(path_beside(path))
         return status
 
 
@@ -372,11 +477,13 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
     )
 
 
-def _claim_broker_ports(number: int, listener: Listener) -> BrokerPorts:
+def _claim_broker_ports(
+    number: int, listener: Listener, workers: int, inherited: Inherited
+) -> BrokerPorts:
     """Claim a listener's ports of brokers, and warn about those that another program uses."""
     assert listener.broker_ports is not None
     key = f"listeners[{number}].broker.ports"
-    ports = BrokerPorts(key, listener.address.host, listener.broker_ports)
+    ports = BrokerPorts(key, listener.address.host, listener.broker_ports, workers, inherited)
     in_use = ports.take()
     if in_use:
         shown = ", ".join(map(str, in_use[:10])) + (", …" if len(in_use) > 10 else "")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from metrics import registry
@@ -13,6 +13,7 @@ from proxy.config.values import Address
 from proxy.connection.commands import CloseReason
 from proxy.errors import ConfigError
 from proxy.net.ports import BrokerPorts
+from proxy.net.sockets import BACKLOG
 from proxy.routing.brokers import Gateway
 from proxy.routing.discovery import ClusterDiscovery, DiscoveredBroker, Discovery, SidecarDiscovery
 from proxy.routing.transparent import (
@@ -88,10 +89,13 @@ class Endpoints:
                 access=access, on_versions=self._apply_versions
             )
 
-    async def open(self, listening: Mapping[str, socket.socket]) -> None:
+    async def open(
+        self, listening: Mapping[str, socket.socket], may_accept: Callable[[], Awaitable[None]]
+    ) -> None:
         """Discover brokers once, open every listener's own address, and go on discovering.
 
         `listening` has the sockets of these addresses, if this process accepts connections.
+        `may_accept` returns when clients may be accepted on them.
         """
         if self._identity is not None:
             self._spawn(supervised(self._identity.run))
@@ -101,6 +105,7 @@ class Endpoints:
         for discovery in self._discoveries():
             await discovery.look(now)
             self._spawn(supervised(discovery.run))
+        await may_accept()
         for listener in self._listeners:
             sock = listening.get(listener.name)
             await self._serve(listener, None, sock, self._protocol_factory(listener))
@@ -169,13 +174,18 @@ class Endpoints:
                 self._open(listener, listener.gateway, broker, broker.broker_id)
 
     def _open_remaining(self) -> None:
-        """Open the ports that could not be opened when their brokers joined."""
+        """Open the ports that could not be opened when their brokers joined.
+
+        Ports that an earlier process has listened on, and whose brokers have left, are closed.
+        """
+        assert self._cluster is not None
         for listener in self._listeners:
             if listener.gateway is not None:
-                assert self._cluster is not None
                 for broker_id in tuple(listener.gateway.unopened):
                     broker = self._cluster.brokers[broker_id]
                     self._open(listener, listener.gateway, broker, broker_id)
+                if self._cluster.is_reached and not self._closed:
+                    self._broker_ports[listener.name].settle()
 
     def _open(
         self, listener: Listener, gateway: Gateway, broker: DiscoveredBroker, broker_id: int
@@ -207,7 +217,9 @@ class Endpoints:
         server: asyncio.Server | Served
         if self._accepted is None:
             assert sock is not None
-            server = await asyncio.get_running_loop().create_server(accept, sock=sock)
+            server = await asyncio.get_running_loop().create_server(
+                accept, sock=sock, backlog=BACKLOG
+            )
         else:
             server = self._accepted.serve(listener, broker_id, sock, accept)
         if self._closed:
@@ -223,6 +235,13 @@ class Endpoints:
             server = self._endpoints.pop((listener.name, broker.broker_id), None)
             if server is not None:
                 server.close()
+                self._leave_port(listener, broker.broker_id)
+
+    def _leave_port(self, listener: Listener, broker_id: int) -> None:
+        assert listener.gateway is not None
+        port = listener.gateway.port_of(broker_id)
+        if port is not None and not self._closed:
+            self._broker_ports[listener.name].leave(port)
 
     def any_broker(self) -> tuple[DiscoveredBroker, bool] | None:
         """Return a broker to query about the cluster, and whether it is the only one.

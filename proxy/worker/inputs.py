@@ -5,6 +5,7 @@ twice within a moment could leave workers with different settings.
 """
 
 import hashlib
+import mmap
 import os
 import socket
 from collections.abc import Mapping
@@ -47,6 +48,29 @@ class SharedConfiguration:
         return text if digest == hashlib.sha256(text).digest() else None
 
 
+class Gate:
+    """Gate in shared memory: while it is closed, another process serves, and workers may wait.
+
+    It is made before the fork, and the parent alone moves it.
+    """
+
+    def __init__(self) -> None:
+        self._byte = memoryview(mmap.mmap(-1, 1))
+
+    @property
+    def is_closed(self) -> bool:
+        """True if a worker that is not ready must not accept clients."""
+        return self._byte[0] == 1
+
+    def close(self) -> None:
+        """Have workers accept clients only when they are ready."""
+        self._byte[0] = 1
+
+    def open(self) -> None:
+        """Have workers accept clients: nobody else does."""
+        self._byte[0] = 0
+
+
 @dataclass(slots=True)
 class WorkerInputs:
     """Inputs of one worker process, from its parent."""
@@ -79,6 +103,8 @@ class WorkerInputs:
     """The HTTP process's end of that pair."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     """The worker's own heartbeat."""
+    gate: Gate = field(default_factory=Gate)
+    """The gate before its clients, the same for all workers."""
 
     def __post_init__(self) -> None:
         self.scrape, self.control = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

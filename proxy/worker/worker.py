@@ -62,6 +62,8 @@ TICK: Final = 1.0
 """Seconds between two runs of the periodic work."""
 DRAIN_CHECK_EVERY: Final = 0.05
 """Seconds between two checks during a drain whether all connections have ended."""
+GATE_CHECK_EVERY: Final = 0.05
+"""Seconds between two checks of a worker that waits until it is ready."""
 CLIENTS_AT_ONCE: Final = 256
 """Number of connections that are informed of new quotas, or swept, in one iteration of the event
 loop."""
@@ -245,7 +247,8 @@ class Worker:
         fake_secret = self._users.scram_fake_secret()  # a mirror has it from where it copies
         for listener in self._listeners:
             listener.fake_secret = fake_secret
-        await self._endpoints.open(self._inputs.listening)
+        await self._endpoints.open(self._inputs.listening, self._may_accept)
+        self._inputs.heartbeat.serve()
         self.spawn(supervised(self._tick))
         self.spawn(supervised(self._store_service.follow))
         self.spawn(supervised(self._follow_cluster))
@@ -257,6 +260,15 @@ class Worker:
                 print(line, flush=True)  # noqa: T201 - scripts wait for it
             if self._inputs.proxy_start is not None and self._inputs.heartbeat.life == 1:
                 log.info("started in %.2f s", monotonic() - self._inputs.proxy_start)
+
+    async def _may_accept(self) -> None:
+        """Wait until this worker is ready, where another process serves as long as it is not."""
+        logged: list[str] = []
+        while self._inputs.gate.is_closed and (reasons := self._not_ready()):
+            if reasons != logged:
+                logged = reasons
+                log.info("worker %d is not ready: %s", self._inputs.number, "; ".join(reasons))
+            await asyncio.sleep(GATE_CHECK_EVERY)
 
     async def _drain(self) -> None:
         """Accept no clients, and let requests in flight finish, within `shutdown.drain.ms`."""

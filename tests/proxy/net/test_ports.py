@@ -11,6 +11,7 @@ import pytest
 from proxy.config import from_mapping
 from proxy.config.values import PortRange
 from proxy.errors import ConfigError
+from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from tests.support.processes import free_port_range
 
@@ -68,25 +69,78 @@ def test_a_port_is_meant_by_one_key(
     assert refusal(first, second, ports, http) == problem
 
 
-def test_a_child_needs_no_descriptors_of_what_its_parent_has() -> None:
-    """There may be thousands, and each is a client less; the others it must be able to take."""
+def ports_of(workers: int) -> tuple[BrokerPorts, int]:
+    """Two broker ports, and the first of them."""
     first = free_port_range(2)
-    with closing(BrokerPorts("broker.ports", "127.0.0.1", PortRange(first, first + 1))) as ports:
-        with socket.create_server(("127.0.0.1", first)):
-            assert ports.take() == [first]
+    ports = PortRange(first, first + 1)
+    return BrokerPorts("broker.ports", "127.0.0.1", ports, workers, Inherited()), first
+
+
+def is_served(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_port_listens_for_as_long_as_a_worker_wants_it() -> None:
+    """Workers learn at different times that a broker has left, or is back."""
+    ports, first = ports_of(workers=2)
+    with closing(ports):
+        assert ports.take() == []
+        for worker in (0, 1):
+            ports.begin(worker)
+            ports.listen(first).close()
+        ports.leave(first)
+        assert is_served(first), "worker 0 has not left it"
+        ports.begin(0)
+        ports.leave(first)
+        assert not is_served(first)
+        ports.listen(first).close()
+        assert is_served(first), "the broker is back"
+
+
+def test_a_restarted_worker_leaves_the_ports_of_brokers_that_have_left() -> None:
+    ports, first = ports_of(workers=1)
+    with closing(ports):
         child = os.fork()
         if not child:
-            try:
-                before = open_files()
-                ports.leave_to_parent()
-                spared = before - open_files()
-                for port in (first, first + 1):
-                    ports.listen(port).close()
-            except BaseException:
-                os._exit(99)
-            os._exit(spared)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+            ports.listen(first)
+            ports.listen(first + 1)
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert is_served(first), "clients wait for the next worker"
+        ports.listen(first + 1).close()
+        ports.settle()
+        assert (is_served(first), is_served(first + 1)) == (False, True)
 
 
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+def test_a_port_that_another_process_may_use_is_not_closed_for_it() -> None:
+    ports, first = ports_of(workers=1)
+    with closing(ports):
+        ports.listen(first).close()
+        ports.share(True)
+        ports.leave(first)
+        assert is_served(first)
+
+
+def test_inherited_ports_listen_until_it_is_known_which_brokers_there_are() -> None:
+    """A port that was only claimed stays closed; one that listened keeps its clients waiting."""
+    old, first = ports_of(workers=2)
+    with closing(old):
+        old.take()
+        with old.listen(first), socket.create_connection(("127.0.0.1", first)):
+            sockets = [one.dup() for one in old.sockets()]
+            old.close()
+            inherited = Inherited(sockets)
+            range_ = PortRange(first, first + 1)
+            with closing(BrokerPorts("key", "127.0.0.1", range_, 1, inherited)) as new:
+                assert new.take() == []
+                assert (is_served(first), is_served(first + 1)) == (True, False)
+                with new.listen(first) as listening, listening.accept()[0]:
+                    pass
+                new.settle()
+                assert is_served(first)
+                new.leave(first)
+                assert not is_served(first)

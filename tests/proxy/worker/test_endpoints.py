@@ -10,6 +10,7 @@ import pytest
 
 from proxy.config import from_mapping
 from proxy.connection.interfaces import NoAuthorizer
+from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts
 from proxy.upstream.access import open_access
 from proxy.worker.endpoints import Endpoints
@@ -45,7 +46,7 @@ def routed(broker: FakeBroker, first: int) -> tuple[Endpoints, Listener]:
     )
     (settings,) = config.listeners
     assert settings.broker_ports is not None
-    ports = BrokerPorts("broker.ports", HOST, settings.broker_ports)
+    ports = BrokerPorts("broker.ports", HOST, settings.broker_ports, 1, Inherited())
     routing = Endpoints(services.spawn, config, [front], services.access, {"gate": ports})
     routing._make_gateway(front)
     return routing, front
