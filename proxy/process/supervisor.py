@@ -381,6 +381,7 @@ class Server:
                 case signal.SIGALRM:
                     self._heartbeat.beat()
                     if not self._may_serve_on():
+                        self._gate.close()
                         return self._stop(0)
                     if not self._may_take_over():
                         return self._stop(1)

@@ -49,7 +49,8 @@ class SharedConfiguration:
 
 
 class Gate:
-    """Gate in shared memory: while it is closed, another process serves, and workers may wait.
+    """Gate in shared memory: while it is closed, another process serves, and workers take their
+    time, to begin as well as to end.
 
     It is made before the fork, and the parent alone moves it.
     """
@@ -59,15 +60,15 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
-        """True if a worker that is not ready must not accept clients."""
+        """True if another process serves the same addresses."""
         return self._byte[0] == 1
 
     def close(self) -> None:
-        """Have workers accept clients only when they are ready."""
+        """Have workers accept clients only when they are ready, and drain them one by one."""
         self._byte[0] = 1
 
     def open(self) -> None:
-        """Have workers accept clients: nobody else does."""
+        """Have workers accept clients at once: nobody else does."""
         self._byte[0] = 0
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import pickle
+import random
 import socket
 import time
 from collections.abc import Coroutine, Iterator, Mapping
@@ -62,6 +63,10 @@ TICK: Final = 1.0
 """Seconds between two runs of the periodic work."""
 DRAIN_CHECK_EVERY: Final = 0.05
 """Seconds between two checks during a drain whether all connections have ended."""
+MAX_DRAIN_PAUSE: Final = 0.25
+"""Longest pause in seconds between two connections that are drained after a take-over. A client
+whose connections all end at once begins anew with its bootstrap servers (KIP-899, KIP-1102), and
+clients that all log in at once wait for each other."""
 GATE_CHECK_EVERY: Final = 0.05
 """Seconds between two checks of a worker that waits until it is ready."""
 CLIENTS_AT_ONCE: Final = 256
@@ -273,9 +278,17 @@ class Worker:
     async def _drain(self) -> None:
         """Accept no clients, and let requests in flight finish, within `shutdown.drain.ms`."""
         self._endpoints.close()
-        deadline = self.loop.time() + self._settings.shutdown_drain_ms / 1000
-        for client in self._clients():
+        patience = self._settings.shutdown_drain_ms / 1000
+        deadline = self.loop.time() + patience
+        clients = self._clients()
+        pause = 0.0
+        if self._inputs.gate.is_closed:  # another process serves: those that wait lose nothing
+            pause = min(MAX_DRAIN_PAUSE, patience / 2 / max(1, len(clients)))
+            random.shuffle(clients)
+        for client in clients:
             client.call(Connection.drain)
+            if pause:
+                await asyncio.sleep(pause)
         while self._clients() and self.loop.time() < deadline:  # noqa: ASYNC110 - no such event
             await asyncio.sleep(DRAIN_CHECK_EVERY)
         for client in self._clients():

@@ -134,6 +134,7 @@ class Producing:
                 "acks": "all",
                 "error_cb": self._error,
                 "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,  # it doubles at restarts within ten seconds
                 "log_level": 0,
             }
         )
