@@ -470,10 +470,11 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
     """Return a warning if a worker may have fewer file descriptors than its clients need."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
+    needed += sum(len(one.broker_ports or ()) for one in config.listeners)
     if limit == resource.RLIM_INFINITY or needed <= limit:
         return ()
     return (
-        f"max.connections of all listeners take up to {needed} file descriptors in each worker,"
+        f"max.connections and broker.ports take up to {needed} file descriptors in each worker,"
         f" which may have {limit} (ulimit -Hn)",
     )
 
