@@ -5,7 +5,7 @@
     python -m benchmarks.restarts --times 10 --plain
 
 A hundred restarts take some six minutes. A gateway before librdkafka's mock cluster is replaced by
-`serve --take-over` again and again, while one producer sends a numbered message every millisecond
+`serve --take-over` again and again, while one producer sends a hundred numbered messages a second
 and one client connects to every port, five hundred times a second. `--plain` ends the proxy by
 SIGTERM and starts the next one, as without a take-over. The exit status is 1 if a connection was
 refused, or a message was not delivered or is not in the topic.

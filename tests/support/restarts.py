@@ -156,7 +156,7 @@ class Producing:
 
     def _run(self) -> None:
         number = 0
-        while not self._stopping.wait(0.001):
+        while not self._stopping.wait(0.01):
             self._produce(number)
             number += 1
             self._producer.poll(0)
