@@ -86,13 +86,17 @@ class BrokerPorts:
         if self._is_wanted(port):
             return
         self._claims[port].stop_listening()
-        if self._is_wanted(port):  # since the last look
+        if self._is_wanted(port):  # since the last check
             self._claims[port].listen().close()
 
     def settle(self) -> None:
-        """Leave the ports that an earlier process of this worker has listened on, and not this."""
-        for port in self._ports:
-            if self._of(port)[self._worker] and port not in self._open:
+        """Leave the ports that this process does not listen on.
+
+        An earlier process of this worker did, or the proxy before this one, or no worker wanted
+        them any more while they were shared.
+        """
+        for port, claim in self._claims.items():
+            if port not in self._open and (self._of(port)[self._worker] or claim.listens):
                 self.leave(port)
 
     def sockets(self) -> list[socket.socket]:
@@ -100,7 +104,10 @@ class BrokerPorts:
         return [sock for claim in self._claims.values() if (sock := claim.taken) is not None]
 
     def share(self, shared: bool) -> None:
-        """Have ports that listen go on listening: another process may use their sockets, too."""
+        """Have ports that listen go on listening: another proxy may use their sockets, too.
+
+        Those that no worker wants then, are left by the next `settle` after it.
+        """
         self._wanted[-1] = shared
 
     def close(self) -> None:

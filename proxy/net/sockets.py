@@ -67,6 +67,11 @@ class Claim:
         is_taken = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
         return self._sock if is_taken else None
 
+    @property
+    def listens(self) -> bool:
+        """True if clients can connect."""
+        return is_listening(self._sock)
+
     def take(self) -> None:
         """Claim the port. Raises ConfigError if another program uses it, or has claimed it.
 
@@ -98,7 +103,7 @@ class Claim:
     def stop_listening(self) -> None:
         """Accept no client any more, in any process; the port stays claimed."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        if is_listening(self._sock):
+        if self.listens:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def would_be_shared(self) -> bool:

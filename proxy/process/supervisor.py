@@ -32,7 +32,8 @@ from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
 from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
-from proxy.process.take_over import READY_SECONDS, Predecessor, Successor, path_beside
+from proxy.process.service_manager import ServiceManager
+from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
 from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
@@ -82,6 +83,7 @@ class Server:
         self._give_up_at = 0.0
         """The time at which this process gives up taking over, in monotonic seconds."""
         self._gate = Gate()
+        self._service_manager = ServiceManager()
         tls = open_tls(config, time.time())
         usage = _usage_table(config)
         max_connections = [listener.max_connections for listener in config.listeners]
@@ -169,6 +171,7 @@ class Server:
         for number, listener in enumerate(config.listeners):
             if listener.broker_ports is not None:
                 ports = _claim_broker_ports(number, listener, config.workers, inherited)
+                ports.share(self._predecessor is not None)
                 self._broker_ports[listener.name] = ports
         path = config.admin_socket()
         try:
@@ -218,7 +221,7 @@ class Server:
         settings = self._config.store
         store = open_mirror(settings) if settings.in_zookeeper else open_store(settings.url)
         try:
-            self._store_start = store.begin()
+            self._store_start = store.begin() if self._predecessor is None else store.join()
             for worker in self._workers:
                 worker.store_start = self._store_start
             if settings.users_file is None:
@@ -277,6 +280,7 @@ class Server:
         def main() -> int:
             from proxy.worker.process import run
 
+            self._close_take_over()
             for ports in self._broker_ports.values():
                 ports.begin(worker.number)
             if worker.link is None:
@@ -288,6 +292,7 @@ class Server:
         return main
 
     def _acceptor_main(self) -> int:
+        self._close_take_over()
         self._close_broker_ports()
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
@@ -297,6 +302,7 @@ class Server:
     def _http_main(self, own: Heartbeat) -> int:
         from proxy.ops.http_process import run
 
+        self._close_take_over()
         self._close_listening()
         scrapes = [worker.scrape for worker in self._workers]
         store = partial(StoreInUse.of, self._config.store.path(), self._store_start)
@@ -307,6 +313,7 @@ class Server:
         )
 
     def _follower_main(self, own: Heartbeat) -> int:
+        self._close_take_over()
         self._close_listening()
         tls = self._workers[0].tls
         if self._config.store.in_zookeeper:
@@ -332,13 +339,27 @@ class Server:
 
     # Take-over
 
+    @property
+    def _serves(self) -> bool:
+        """True if all workers serve."""
+        return all(worker.heartbeat.serves for worker in self._workers)
+
+    def _close_take_over(self) -> None:
+        """Leave both sides to the parent: what a child keeps open seems to be a living parent."""
+        if self._successor is not None:
+            self._successor.close()
+        if self._predecessor is not None:
+            self._predecessor.close()
+
     def _may_serve_on(self) -> bool:
         """Return whether no other process has taken over."""
         if self._successor is None or self._predecessor is not None:
             return True
-        has_begun = self._successor.poll(self._sockets)
-        for ports in self._broker_ports.values():
-            ports.share(self._successor.is_starting or has_begun)
+        has_begun = self._successor.poll(self._sockets, time.monotonic())
+        self._share_broker_ports(self._successor.is_starting or has_begun)
+        if has_begun:
+            self._gate.close()
+            self._service_manager.is_replaced(self._successor.pid)
         return not has_begun
 
     def _sockets(self) -> list[socket.socket]:
@@ -349,26 +370,50 @@ class Server:
         ports = [sock for one in self._broker_ports.values() for sock in one.sockets()]
         return [*self._listening.values(), *(one for one in own if one is not None), *ports]
 
+    def _share_broker_ports(self, shared: bool) -> None:
+        for ports in self._broker_ports.values():
+            ports.share(shared)
+
     def _may_take_over(self) -> bool:
-        """Replace the running proxy as soon as all workers serve; False: that took too long."""
-        if self._predecessor is None:
+        """Replace the running proxy as soon as all workers serve; False: it goes on serving."""
+        predecessor = self._predecessor
+        if predecessor is None:
             return True
-        if self._predecessor.has_ended():
-            log.error("take-over: process %d has ended meanwhile", self._predecessor.pid)
-        elif not all(worker.heartbeat.serves for worker in self._workers):
-            if time.monotonic() < self._give_up_at:
+        match predecessor.answer():
+            case Answer.NONE if predecessor.is_told:
                 return True
-            text = "take-over: not ready within %.0f s, process %d goes on serving"
-            log.error(text, READY_SECONDS, self._predecessor.pid)
-            return False
-        else:
-            log.info("take-over: process %d is replaced", self._predecessor.pid)
-        self._predecessor.replace()
+            case Answer.NONE:
+                return self._is_starting(predecessor)
+            case Answer.TOO_LATE:
+                log.error("take-over: too late, process %d goes on serving", predecessor.pid)
+                return False
+            case Answer.ENDED:
+                log.error("take-over: process %d has ended meanwhile", predecessor.pid)
+            case Answer.DRAINS:
+                log.info("take-over: process %d is replaced", predecessor.pid)
+        predecessor.close()
         self._predecessor = None
+        self._share_broker_ports(False)
+        if self._successor is not None:
+            self._successor.begin()
+        self._serve_alone()
+        return True
+
+    def _is_starting(self, predecessor: Predecessor) -> bool:
+        """Inform the running proxy as soon as all workers serve; False: that takes too long."""
+        if self._serves:
+            predecessor.replace()
+            self._serve_alone()
+        elif time.monotonic() >= self._give_up_at:
+            text = "take-over: not ready within %.0f s, process %d goes on serving"
+            log.error(text, READY_SECONDS, predecessor.pid)
+            return False
+        return True
+
+    def _serve_alone(self) -> None:
         self._gate.open()
         for child in self._children:
             child.waits = False  # `check` starts it
-        return True
 
     # Signals
 
@@ -381,10 +426,11 @@ class Server:
                 case signal.SIGALRM:
                     self._heartbeat.beat()
                     if not self._may_serve_on():
-                        self._gate.close()
                         return self._stop(0)
                     if not self._may_take_over():
                         return self._stop(1)
+                    if self._serves:
+                        self._service_manager.serves()
                     self._children.check()
                     if self._follow and signature_of(self._path) != self._seen:
                         self._reload()
@@ -394,9 +440,16 @@ class Server:
                 case signal.SIGHUP:
                     self._reload()
                 case _:
+                    self._service_manager.stops()
                     return self._stop(0)
 
     def _reload(self) -> None:
+        self._service_manager.reloads()
+        self._apply_file()
+        if self._serves:
+            self._service_manager.serves()
+
+    def _apply_file(self) -> None:
         self._seen = signature_of(self._path)
         work = partial(validate_change, self._path, self._validated.config, self._latest_pickled)
         try:

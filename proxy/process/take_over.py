@@ -6,13 +6,17 @@ The running proxy listens on a Unix socket beside its admin socket, which only i
     running → next    the length of a `_Reply`, and the reply, which may be a refusal
                       all listening sockets and claimed ports, by SCM_RIGHTS (unix(7))
     next → running    SERVES, as soon as all of its workers do
+    running → next    DRAINS, or TOO_LATE instead
 
 Rules:
 
 - Both sides refuse a peer of another user, root included: the sockets decide who serves clients,
   and files of root would be none of the proxy's.
-- One process at a time takes over. If it ends before it has sent SERVES, nothing has changed.
-- The parent waits for nobody longer than `PATIENCE`: it polls once a second.
+- One process at a time takes over. Until the running one has sent DRAINS, nothing has changed: it
+  goes on serving if the next one ends, even right after SERVES, or takes longer than
+  `HELD_SECONDS`. The next one serves if the running one ends.
+- The parent waits for nobody: it polls once a second. A peer that does not say what it wants until
+  the next time is dropped; a reply that the peer does not read takes `PATIENCE` at most.
 - Both processes hold the same sockets, so no connection in their queues is lost, whichever ends.
 """
 
@@ -21,13 +25,14 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Final, TypedDict
 
 from proxy.errors import ConfigError
-from proxy.net.sockets import connect_privately
+from proxy.net.sockets import BACKLOG, connect_privately
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +40,24 @@ VERSION: Final = 1
 """Version of this exchange."""
 REQUEST: Final = b"take over\n"
 SERVES: Final = b"serves\n"
+DRAINS: Final = b"drains\n"
+TOO_LATE: Final = b"too late\n"
 PATIENCE: Final = 1.0
-"""Seconds for which the running proxy waits for a message of the other."""
+"""Seconds for which the running proxy waits for a peer to read the reply."""
 REPLY_SECONDS: Final = 15.0
 """Seconds for which the next one waits for the sockets."""
 READY_SECONDS: Final = 60.0
 """Seconds after which the next one gives up if it is not ready to serve."""
+HELD_SECONDS: Final = READY_SECONDS + 30.0
+"""Seconds after which the running one no longer waits for the next one, which hangs."""
 _LENGTH: Final = struct.Struct("!I")
 _MAX_REPLY: Final = 10_000
 _CREDENTIALS: Final = struct.Struct("3i")
 """The peer's process, user and group (unix(7), SO_PEERCRED)."""
 _AT_ONCE: Final = 200
 """Number of sockets in one message; the kernel allows 253 (SCM_MAX_FD)."""
+_MAX_ASKING: Final = 8
+"""Largest number of peers that are accepted at a time."""
 
 
 class _Reply(TypedDict):
@@ -55,6 +66,15 @@ class _Reply(TypedDict):
     """The number of sockets that follow."""
     refusal: str
     """The reason why there are none; empty: there are some."""
+
+
+class Answer(Enum):
+    """Answer of the running proxy to SERVES."""
+
+    NONE = "none so far"
+    DRAINS = "it drains"
+    ENDED = "it has ended"
+    TOO_LATE = "it goes on serving"
 
 
 def path_beside(admin_socket: Path) -> Path:
@@ -68,73 +88,120 @@ class Successor:
     def __init__(self, listening: socket.socket) -> None:
         self.listening = listening
         """The Unix socket on which requests arrive."""
+        self.pid = 0
+        """The id of the process that was given the sockets last; 0: none was."""
+        self._asking: list[socket.socket] = []
+        """The peers that have not said yet what they want."""
         self._peer: socket.socket | None = None
-        self._pid = 0
+        """The connection of the process that has the sockets, and does not serve yet."""
+        self._until = 0.0
 
     @property
     def is_starting(self) -> bool:
         """True if a process has the sockets, and does not serve yet."""
         return self._peer is not None
 
-    def poll(self, sockets: Callable[[], Sequence[socket.socket]]) -> bool:
+    def begin(self) -> None:
+        """Answer requests from now on, in place of the process that listened before.
+
+        `listen` makes this process the one that peers see (unix(7), SO_PEERCRED).
+        """
+        self.listening.listen(BACKLOG)
+
+    def poll(self, sockets: Callable[[], Sequence[socket.socket]], now: float) -> bool:
         """Handle what has arrived, without waiting for more; True: the next process serves.
 
-        `sockets` are those that it is given.
+        `sockets` are those that it is given; `now` is in monotonic seconds.
         """
-        with suppress(BlockingIOError):
-            peer, _ = self.listening.accept()
-            peer.settimeout(PATIENCE)
-            try:
-                kept = self._answer(peer, sockets)
-            except OSError as error:
-                log.warning("take-over: %s", error)
-                kept = False
-            if not kept:
+        late, self._asking = self._asking, []
+        for peer in late:
+            if not self._answered(peer, sockets, now):
                 peer.close()
-        return self._has_begun()
+        for peer in self._accepted():
+            if not self._answered(peer, sockets, now):
+                self._asking.append(peer)
+        return self._has_begun(now)
 
     def close(self) -> None:
-        """Answer no more requests."""
-        self.listening.close()
+        """Answer no more requests; a process that has the sockets learns that this one ends."""
+        for one in (self.listening, self._peer, *self._asking):
+            if one is not None:
+                one.close()
+        self._peer = None
 
-    def _answer(self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]]) -> bool:
+    def _accepted(self) -> Iterator[socket.socket]:
+        for _ in range(_MAX_ASKING):
+            try:
+                peer, _ = self.listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:  # no file descriptor is left
+                log.warning("take-over: %s", error)
+                return
+            peer.setblocking(False)
+            yield peer
+
+    def _answered(
+        self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]], now: float
+    ) -> bool:
+        """Answer a peer, which is closed unless it is given the sockets; False: it said nothing."""
+        try:
+            given = self._answer(peer, sockets, now)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            log.warning("take-over: %s", error)
+            given = False
+        if not given:
+            peer.close()
+        return True
+
+    def _answer(
+        self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]], now: float
+    ) -> bool:
         """Answer a request; True: the sockets were sent."""
         pid, uid = _credentials(peer)
-        if peer.recv(len(REQUEST)) != REQUEST:
-            return False  # `remove_left_over` only tries whether anybody listens
         if uid != os.geteuid():
             log.warning("take-over: process %d of user %d is refused", pid, uid)
             _reply(peer, 0, f"only the user that the proxy runs as, {os.geteuid()}, may take over")
-        elif self._peer is not None:
-            log.warning("take-over: process %d is refused, %d is taking over", pid, self._pid)
-            _reply(peer, 0, f"process {self._pid} is taking over already")
-        else:
-            given = sockets()
-            log.info("take-over: process %d is given the sockets", pid)
-            _reply(peer, len(given), "")
-            for first in range(0, len(given), _AT_ONCE):
-                some = [one.fileno() for one in given[first : first + _AT_ONCE]]
-                socket.send_fds(peer, [b"s"], some)
-            peer.setblocking(False)
-            self._peer, self._pid = peer, pid
-            return True
-        return False
+            return False
+        if peer.recv(len(REQUEST)) != REQUEST:
+            return False  # `remove_left_over` only tries whether anybody listens
+        if self._peer is not None:
+            log.warning("take-over: process %d is refused, %d is taking over", pid, self.pid)
+            _reply(peer, 0, f"process {self.pid} is taking over already")
+            return False
+        given = sockets()
+        log.info("take-over: process %d is given the sockets", pid)
+        peer.settimeout(PATIENCE)
+        _reply(peer, len(given), "")
+        for first in range(0, len(given), _AT_ONCE):
+            some = [one.fileno() for one in given[first : first + _AT_ONCE]]
+            socket.send_fds(peer, [b"s"], some)
+        peer.setblocking(False)
+        self._peer, self.pid, self._until = peer, pid, now + HELD_SECONDS
+        return True
 
-    def _has_begun(self) -> bool:
-        if self._peer is None:
+    def _has_begun(self, now: float) -> bool:
+        peer = self._peer
+        if peer is None:
             return False
         try:
-            message = self._peer.recv(len(SERVES))
+            message = peer.recv(len(SERVES))
         except BlockingIOError:
-            return False
+            if now < self._until:
+                return False
+            message = TOO_LATE
         except OSError:
             message = b""
-        self._peer.close()
         self._peer = None
-        if message == SERVES:
-            log.info("take-over: process %d serves now, this one drains", self._pid)
-            return True
-        log.error("take-over: process %d gave up or ended, this one goes on serving", self._pid)
+        with peer:
+            if message == SERVES and _is_open(peer) and _sent(peer, DRAINS):
+                log.info("take-over: process %d serves now, this one drains", self.pid)
+                return True
+            _sent(peer, TOO_LATE)
+        ended = "hangs" if message == TOO_LATE else "gave up or ended"
+        log.error("take-over: process %d %s, this one goes on serving", self.pid, ended)
         return False
 
 
@@ -145,6 +212,8 @@ class Predecessor:
         self._peer = peer
         self.pid, _ = _credentials(peer)
         """The process id of its parent."""
+        self.is_told = False
+        """True if it knows that this process serves."""
 
     @classmethod
     def find(cls, path: Path) -> "Predecessor | None":
@@ -160,7 +229,7 @@ class Predecessor:
         """Receive the sockets. Raises ConfigError if they are refused."""
         try:
             return self._received()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             problem = f"process {self.pid} does not hand over its sockets: {error}"
             raise ConfigError("--take-over", problem) from error
 
@@ -187,20 +256,22 @@ class Predecessor:
         self._peer.setblocking(False)
         return sockets
 
-    def has_ended(self) -> bool:
-        """Return whether the running proxy has ended."""
+    def answer(self) -> Answer:
+        """Return what the running proxy has answered so far."""
         try:
-            return self._peer.recv(1) == b""
+            message = self._peer.recv(len(TOO_LATE))
         except BlockingIOError:
-            return False
+            return Answer.NONE
         except OSError:
-            return True
+            message = b""
+        if not message:
+            return Answer.ENDED
+        return Answer.DRAINS if message == DRAINS else Answer.TOO_LATE
 
     def replace(self) -> None:
         """Have the running proxy drain and end: this process serves."""
-        with suppress(OSError):  # it has ended
-            self._peer.sendall(SERVES)
-        self.close()
+        self.is_told = True
+        _sent(self._peer, SERVES)  # or it has ended, as `answer` says
 
     def close(self) -> None:
         """Leave the running proxy as it is."""
@@ -211,6 +282,25 @@ def _credentials(peer: socket.socket) -> tuple[int, int]:
     packed = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(packed)
     return pid, uid
+
+
+def _is_open(peer: socket.socket) -> bool:
+    """Return whether the peer, which has nothing more to say, still runs."""
+    try:
+        peer.recv(1)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _sent(peer: socket.socket, message: bytes) -> bool:
+    """Send a message to a peer that may have ended; False: it has."""
+    with suppress(OSError):
+        peer.sendall(message)
+        return True
+    return False
 
 
 def _reply(peer: socket.socket, sockets: int, refusal: str) -> None:

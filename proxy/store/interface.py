@@ -203,6 +203,13 @@ class Store(UserStore, AclStore, QuotaStore, BrokerStore, Protocol):
         it."""
         ...
 
+    def join(self) -> StoreStart:
+        """Start the proxy beside one that uses the store, and leave the content as it is.
+
+        To be called in place of `begin`. Raises StoreError if that one uses it in another way.
+        """
+        ...
+
     def mirror(self) -> Mirror | None:
         """Return the state of the copy of ACLs and quotas; None if they are this store's own.
 

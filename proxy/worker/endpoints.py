@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from metrics import registry
@@ -58,6 +59,8 @@ class Endpoints:
         self._listeners = listeners
         self._broker_ports = broker_ports
         self._endpoints: dict[tuple[str, int | None], asyncio.Server | Served] = {}
+        self._accepting = asyncio.Event()
+        """Set when clients may be accepted, or no more will be."""
         self._closed = False
         self._sidecar: SidecarDiscovery | None = None
         self._cluster: ClusterDiscovery | None = None
@@ -106,6 +109,7 @@ class Endpoints:
             await discovery.look(now)
             self._spawn(supervised(discovery.run))
         await may_accept()
+        self._accepting.set()
         for listener in self._listeners:
             sock = listening.get(listener.name)
             await self._serve(listener, None, sock, self._protocol_factory(listener))
@@ -204,8 +208,19 @@ class Endpoints:
             return
         if gateway.unopened.pop(broker_id, None) is not None:
             log.info("listener %s: broker %d is shown now", listener.name, broker_id)
-        endpoint = Endpoint(listener, lambda: broker)
-        self._spawn(self._serve(listener, broker_id, sock, endpoint.client))
+        self._spawn(self._serve_broker(listener, broker, broker_id, sock))
+
+    async def _serve_broker(
+        self, listener: Listener, broker: DiscoveredBroker, broker_id: int, sock: socket.socket
+    ) -> None:
+        with ExitStack() as unused:
+            unused.enter_context(sock)
+            await self._accepting.wait()
+            assert self._cluster is not None
+            if self._closed or self._cluster.brokers.get(broker_id) is not broker:
+                return  # it has left meanwhile
+            unused.pop_all()
+        await self._serve(listener, broker_id, sock, Endpoint(listener, lambda: broker).client)
 
     async def _serve(
         self,
@@ -235,11 +250,10 @@ class Endpoints:
             server = self._endpoints.pop((listener.name, broker.broker_id), None)
             if server is not None:
                 server.close()
-                self._leave_port(listener, broker.broker_id)
+            self._leave_port(listener, broker.broker_id)
 
     def _leave_port(self, listener: Listener, broker_id: int) -> None:
-        assert listener.gateway is not None
-        port = listener.gateway.port_of(broker_id)
+        port = None if listener.gateway is None else listener.gateway.port_of(broker_id)
         if port is not None and not self._closed:
             self._broker_ports[listener.name].leave(port)
 
@@ -308,6 +322,7 @@ class Endpoints:
     def close(self) -> None:
         """Accept no more connections."""
         self._closed = True
+        self._accepting.set()
         for server in self._endpoints.values():
             server.close()
         for ports in self._broker_ports.values():

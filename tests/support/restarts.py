@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -73,6 +73,10 @@ class Gateway(Serving):
         assert old.stdout is not None
         old.stdout.close()
         return took
+
+    def has_confirmed(self, replaced: int) -> Callable[[], bool]:
+        """Whether this process knows that the one before drains."""
+        return lambda: f"take-over: process {replaced} is replaced" in self.log()
 
     def restart(self) -> float:
         """End the process, and start the next; return the seconds until it serves."""

@@ -17,6 +17,10 @@ _NEVER_KNOWN: Final = (
     " until the proxy is ready, or another file"
 )
 
+USED_OTHERWISE: Final = (
+    "the proxy that runs uses it with another kind of `store.url`: restart it instead"
+)
+
 
 class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas, SqliteBrokers):
     """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
@@ -25,6 +29,12 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas, SqliteBrokers):
         """Start the proxy with this store: a mirror becomes its own store. Raises StoreError."""
         if (mirror := self.mirror()) is not None:
             self._make_its_own(mirror)
+        return StoreStart(identity=self._identity, at=monotonic())
+
+    def join(self) -> StoreStart:
+        """Start the proxy beside one that uses this store as its own, too. Raises StoreError."""
+        if self.mirror() is not None:
+            raise StoreError(f"{self._path}: {USED_OTHERWISE}")
         return StoreStart(identity=self._identity, at=monotonic())
 
     def _make_its_own(self, mirror: Mirror) -> None:

@@ -15,7 +15,7 @@ from proxy.acl.model import Acl
 from proxy.quota.model import Quotas
 from proxy.quota.store import Changes
 from proxy.store.interface import CredentialKey, Mirror, StoreError, StoreStart
-from proxy.store.sqlite import SqliteStore, acls, credentials, quotas
+from proxy.store.sqlite import USED_OTHERWISE, SqliteStore, acls, credentials, quotas
 from sasl.credentials import ScramCredential
 
 SETTLES_WITHIN: Final = 1.0
@@ -66,6 +66,13 @@ class SqliteMirror(SqliteStore):
             connection.execute("DELETE FROM recent_quotas")
         return StoreStart(identity=self._identity, at=monotonic())
 
+    def join(self) -> StoreStart:
+        """Start the proxy beside one that keeps this mirror up to date, too. Raises StoreError."""
+        with self.reading() as connection:
+            if not _is_mirror(connection) or _mirrors_users(connection) != self.mirrors_users:
+                raise StoreError(f"{self._path}: {USED_OTHERWISE}")
+        return StoreStart(identity=self._identity, at=monotonic())
+
     def mirror(self) -> Mirror:
         """Return the state of the copy; one of before the start counts as unknown."""
         found = super().mirror()
@@ -88,13 +95,16 @@ class SqliteMirror(SqliteStore):
         """Replace the content by the answer to a query at `asked_at`, monotonic seconds.
 
         `new_acls`, `new_quotas`, `new_users` and `secret`, from which salts of users that do not
-        exist are derived, are None if they are unchanged. Returns None if the
-        content also has recent changes. Raises StoreError.
+        exist are derived, are None if they are unchanged. Returns None if the content is not that
+        answer: it also has recent changes, or is a later answer, to the proxy that takes over from
+        this one, or that this one takes over from. Raises StoreError.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
             if not _is_mirror(connection):
                 raise StoreError(_NO_MIRROR)
+            if _has_later_answer(connection, asked_at):
+                return None
             if new_acls is not None:
                 acls.replace(connection, acls.with_recent(connection, new_acls, settled))
             if new_quotas is not None:
@@ -130,6 +140,12 @@ class SqliteMirror(SqliteStore):
 
 def _is_mirror(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM mirror").fetchone() is not None
+
+
+def _has_later_answer(connection: sqlite3.Connection, asked_at: float) -> bool:
+    (shown,) = connection.execute("SELECT asked_at FROM mirror").fetchone()
+    # Monotonic seconds restart with the machine: what is in the future is of an earlier one
+    return shown is not None and asked_at < shown <= monotonic()
 
 
 def _mirrors_users(connection: sqlite3.Connection) -> bool:

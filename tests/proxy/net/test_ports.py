@@ -123,6 +123,11 @@ def test_a_port_that_another_process_may_use_is_not_closed_for_it() -> None:
         ports.share(True)
         ports.leave(first)
         assert is_served(first)
+        ports.settle()
+        assert is_served(first)
+        ports.share(False)
+        ports.settle()
+        assert not is_served(first), "nobody would accept its clients"
 
 
 def test_inherited_ports_listen_until_it_is_known_which_brokers_there_are() -> None:

@@ -1,7 +1,11 @@
 """`serve --take-over`: a running proxy is replaced, and no client notices."""
 
+import json
 import os
+import resource
+import signal
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +16,15 @@ from confluent_kafka.admin import AdminClient
 
 from proxy.errors import ConfigError
 from proxy.net.sockets import connect_privately, listen_privately
-from proxy.process.take_over import REQUEST, Predecessor, Successor
+from proxy.process.take_over import (
+    HELD_SECONDS,
+    REQUEST,
+    SERVES,
+    VERSION,
+    Answer,
+    Predecessor,
+    Successor,
+)
 from tests.support.processes import free_ports
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
 from tests.support.restarts import Connecting, Gateway, Producing, messages, mock_cluster
@@ -36,8 +48,10 @@ def test_no_connection_is_refused_and_no_message_lost(
         address = f"127.0.0.1:{gateway.port}"
         with Connecting(ports) as connecting, Producing(address) as producing:
             for _ in range(2):
+                replaced = gateway.process.pid
                 gateway.take_over()
                 gateway.until_ready()
+                eventually(gateway.has_confirmed(replaced), "the exchange is over")
         assert connecting.connected > 100
         assert not connecting.refused
         assert (producing.failed, producing.refused) == ([], [])
@@ -143,6 +157,33 @@ def test_one_at_a_time_takes_over_and_its_death_changes_nothing(gateway: Gateway
     assert serves(gateway)
 
 
+HASTY = """
+from proxy.process import take_over
+take_over.HELD_SECONDS = 1.0
+from proxy.__main__ import main
+main()
+"""
+
+
+def test_a_process_that_hangs_meanwhile_gives_up(cluster: str, tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, 1, cluster)
+    gateway.program = ["-c", HASTY]
+    gateway.start()
+    try:
+        with another(gateway, unready=True) as hanging:
+            eventually(lambda: "is not ready" in hanging.log(), "it has the sockets")
+            hanging.process.send_signal(signal.SIGSTOP)
+            text = f"process {hanging.process.pid} hangs, this one goes on serving"
+            eventually(lambda: text in gateway.log(), "it is not waited for")
+            hanging.process.send_signal(signal.SIGCONT)
+            assert hanging.process.wait(PATIENCE_SECONDS) == 1
+            text = f"too late, process {gateway.process.pid} goes on serving"
+            assert text in hanging.log()
+        assert serves(gateway)
+    finally:
+        gateway.stop()
+
+
 def test_the_running_proxy_may_die_meanwhile(gateway: Gateway) -> None:
     """The next one then serves, ready or not, as at any start."""
     with another(gateway, unready=True) as taking:
@@ -166,56 +207,195 @@ def test_a_socket_that_a_killed_proxy_left_is_nobody(gateway: Gateway) -> None:
     assert not (gateway.path.parent / "state.db.sock.take-over").exists()
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "take-over"
+
+
+@pytest.fixture
+def successor(path: Path) -> Iterator[Successor]:
+    """The side of the running proxy, which gives a socket away."""
+    with closing(Successor(listen_privately(path))) as one:
+        yield one
+
+
+@contextmanager
+def asking(path: Path, request: bytes = REQUEST) -> Iterator[socket.socket]:
+    with connect_privately(path, PATIENCE_SECONDS) as client:
+        client.sendall(request)
+        yield client
+
+
+def polled(successor: Successor, now: float = 0.0) -> bool:
+    """Whether the next process serves; it is given one socket."""
+    return successor.poll(lambda: [successor.listening], now)
+
+
 def test_only_the_user_of_the_proxy_takes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    successor: Successor,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whatever the mode of the file has become: the sockets decide who serves clients."""
-    path = tmp_path / "take-over"
     user = os.geteuid()
-    with closing(Successor(listen_privately(path))) as successor:
-        assert path.stat().st_mode & 0o777 == 0o600
-        client = connect_privately(path, PATIENCE_SECONDS)
-        with client:
-            client.sendall(REQUEST)
-            monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-            assert not successor.poll(list)
-            assert not successor.is_starting
-            assert f"the user that the proxy runs as, {user + 1}, may" in client.recv(1000).decode()
-        assert f"of user {user} is refused" in caplog.text
-        predecessor = Predecessor.find(path)
-        assert predecessor is not None
-        with closing(predecessor), pytest.raises(ConfigError, match=f"it is user {user}'s"):
-            predecessor.sockets()
+    assert path.stat().st_mode & 0o777 == 0o600
+    with asking(path) as client:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        assert not polled(successor)
+        assert not successor.is_starting
+        assert f"the user that the proxy runs as, {user + 1}, may" in client.recv(1000).decode()
+    assert f"of user {user} is refused" in caplog.text
+    predecessor = Predecessor.find(path)
+    assert predecessor is not None
+    with closing(predecessor), pytest.raises(ConfigError, match=f"it is user {user}'s"):
+        predecessor.sockets()
 
 
 @pytest.mark.parametrize("sent", [b"", REQUEST[:-1], b"sessions\n"])
-def test_what_asks_for_something_else_is_given_nothing(tmp_path: Path, sent: bytes) -> None:
-    path = tmp_path / "take-over"
-    with closing(Successor(listen_privately(path))) as successor:
-        with connect_privately(path, PATIENCE_SECONDS) as client:
-            client.sendall(sent)
-            client.shutdown(socket.SHUT_WR)
-            assert not successor.poll(list)
-            assert client.recv(1) == b""
+def test_what_asks_for_something_else_is_given_nothing(
+    successor: Successor, path: Path, sent: bytes
+) -> None:
+    with asking(path, sent) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert not polled(successor)
+        assert client.recv(1) == b""
+    assert not successor.is_starting
+
+
+def test_peers_that_say_nothing_hold_up_nobody(successor: Successor, path: Path) -> None:
+    """They have until the next time, and are as many as is allowed at a time."""
+    silent = [connect_privately(path, PATIENCE_SECONDS) for _ in range(12)]
+    with asking(path) as client:
+        for _ in range(3):
+            assert not polled(successor)
+        assert successor.is_starting
+        assert client.recv(1)
+    for one in silent:
+        assert one.recv(1) == b"", "it was dropped"
+        one.close()
+
+
+def test_a_proxy_without_file_descriptors_serves_on(
+    successor: Successor, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with asking(path) as client:
+        with socket.socket() as lowest:
+            first_free = lowest.fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
+        try:
+            assert not polled(successor)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "take-over: [Errno 24] Too many open files" in caplog.text
         assert not successor.is_starting
+        assert not polled(successor)
+        assert successor.is_starting, "it is answered as soon as there are some"
+        assert client.recv(1)
 
 
-def test_hundreds_of_sockets_are_handed_over(tmp_path: Path) -> None:
-    """As a range of broker ports has; the kernel passes some 250 at once."""
-    path = tmp_path / "take-over"
-    given = [socket.socket() for _ in range(450)]
-    with closing(Successor(listen_privately(path))) as successor:
+@pytest.mark.parametrize("last", [b"", SERVES, SERVES[:-1], b"something"])
+def test_a_process_that_ends_changes_nothing(
+    successor: Successor, path: Path, caplog: pytest.LogCaptureFixture, last: bytes
+) -> None:
+    """Even if its workers have served already: nobody would."""
+    with asking(path) as client:
+        assert not polled(successor)
+        client.sendall(last)
+    assert not polled(successor, 1.0)
+    assert not successor.is_starting
+    assert "gave up or ended, this one goes on serving" in caplog.text
+    with asking(path):
+        assert not polled(successor, 2.0)
+        assert successor.is_starting, "the next one may try"
+
+
+def taking_over(successor: Successor, path: Path, count: int = 1) -> Predecessor:
+    """The other side, which has received as many sockets."""
+    predecessor = Predecessor.find(path)
+    assert predecessor is not None
+    received: list[socket.socket] = []
+    thread = threading.Thread(target=lambda: received.extend(predecessor.sockets()))
+    thread.start()
+
+    def is_given() -> bool:
+        assert not successor.poll(lambda: [successor.listening] * count, 0.0)
+        return successor.is_starting
+
+    eventually(is_given, "it asks")
+    thread.join(PATIENCE_SECONDS)
+    assert len(received) == count
+    assert not any(os.get_inheritable(one.fileno()) for one in received)
+    for one in received:
+        one.close()
+    return predecessor
+
+
+@pytest.mark.parametrize("count", [0, 1, 450])
+def test_all_sockets_are_handed_over(successor: Successor, path: Path, count: int) -> None:
+    """A range of broker ports has hundreds, and the kernel passes some 250 at once."""
+    with closing(taking_over(successor, path, count)) as predecessor:
+        assert predecessor.answer() is Answer.NONE
+        predecessor.replace()
+        assert polled(successor, HELD_SECONDS)
+        assert predecessor.answer() is Answer.DRAINS
+
+
+def test_the_end_of_the_running_proxy_is_noticed(successor: Successor, path: Path) -> None:
+    with closing(taking_over(successor, path)) as predecessor:
+        successor.close()
+        assert predecessor.answer() is Answer.ENDED
+        predecessor.replace()
+        assert predecessor.answer() is Answer.ENDED
+
+
+def test_a_process_that_hangs_is_not_waited_for(
+    successor: Successor, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Should it go on after all, it must not take the silence for the end of the running one."""
+    with closing(taking_over(successor, path)) as predecessor:
+        assert not polled(successor, HELD_SECONDS - 0.1)
+        assert successor.is_starting
+        assert not polled(successor, HELD_SECONDS)
+        assert not successor.is_starting
+        assert f"process {os.getpid()} hangs, this one goes on serving" in caplog.text
+        predecessor.replace()
+        assert predecessor.answer() is Answer.TOO_LATE
+
+
+def reply(version: object = VERSION, sockets: object = 1, refusal: object = "") -> bytes:
+    text = json.dumps({"version": version, "sockets": sockets, "refusal": refusal}).encode()
+    return struct.pack("!I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"", "it has ended"),
+        (reply()[:3], "it has ended"),
+        (reply()[:-1], "it has ended"),
+        (reply(), "it has ended"),
+        (reply(sockets=2) + b"s", "it has ended"),
+        (reply(version=VERSION + 1), "is of another version: restart it instead"),
+        (reply(refusal="not now"), "not now"),
+        (reply(sockets="many"), "not supported"),
+        (struct.pack("!I", 1_000_000), "its reply is too long"),
+        (struct.pack("!I", 2) + b"[]", "list indices"),
+        (struct.pack("!I", 2) + b"{}", "version"),
+        (struct.pack("!I", 2) + b"{{", "Expecting property name"),
+    ],
+)
+def test_half_a_hand_over_is_none(path: Path, answer: bytes, problem: str) -> None:
+    """The running proxy may die at any point, or be another program."""
+    with listen_privately(path) as listening:
         predecessor = Predecessor.find(path)
         assert predecessor is not None
-        thread = threading.Thread(target=lambda: received.extend(predecessor.sockets()))
-        received: list[socket.socket] = []
-        thread.start()
-        eventually(lambda: successor.poll(lambda: given) or successor.is_starting, "it asks")
-        thread.join(PATIENCE_SECONDS)
-        assert len(received) == len(given)
-        assert not any(os.get_inheritable(one.fileno()) for one in received)
-        assert not predecessor.has_ended()
-        predecessor.replace()
-        assert successor.poll(list)
-    for one in (*given, *received):
-        one.close()
+        running, _ = listening.accept()
+        with running:
+            running.sendall(answer)
+            running.shutdown(socket.SHUT_WR)
+            with closing(predecessor), pytest.raises(ConfigError) as raised:
+                predecessor.sockets()
+    assert problem in str(raised.value)
+    assert "does not hand over its sockets" in str(raised.value)

@@ -121,6 +121,35 @@ def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
     asyncio.run(run())
 
 
+def test_the_followers_of_two_proxies_keep_one_mirror(mirror: SqliteMirror) -> None:
+    """As during a take-over, when the answer to the earlier query may be written last."""
+    peer = broker(acl("a"))
+
+    class Late(SqliteMirror):
+        def take_over(self, **answer: Any) -> Versions | None:
+            meanwhile()
+            return super().take_over(**answer)
+
+    def meanwhile() -> None:
+        mirror.take_over(asked_at=30.0, new_acls=[acl("b")], new_quotas={})
+
+    async def run() -> None:
+        with closing(Late(mirror._path)) as late:
+            async with followed(peer, late) as old:
+                await old.query(20.0)
+                assert shown(mirror)[0] == [acl("b")]
+                new = following(mirror, peer.address)
+                await new.query(40.0)
+                await new._admin.close()
+                assert shown(mirror)[0] == [acl("a")]
+                peer.acl_store.acls = {acl("c")}
+                old._mirror = mirror
+                await old.query(50.0)
+                assert shown(mirror)[0] == [acl("c")]
+
+    asyncio.run(run())
+
+
 def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(mirror: SqliteMirror) -> None:
     """A worker wrote it before the follower looked at the versions, and the brokers undo it."""
 

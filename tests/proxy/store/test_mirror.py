@@ -1,7 +1,9 @@
 """A file that shows what brokers keep: the laws of `proxy.store.sqlite.mirror`."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -47,6 +49,45 @@ def test_the_clock_of_an_earlier_start_counts_no_more(mirror: SqliteMirror) -> N
     mirror.begin()
     assert take_over(mirror, 5.0, acl(), quotas={})
     assert shown(mirror) == ([acl()], {})
+
+
+def test_a_proxy_that_takes_over_leaves_a_copy_as_it_is(mirror: SqliteMirror, path: Path) -> None:
+    """The one that runs judges by it, and has made a change that brokers may not show yet."""
+    take_over(mirror, 50.0, acl("a"), quotas=LIMITED)
+    mirror.note_acls(50.5, [acl("a")], created=False)
+    with closing(SqliteMirror(path)) as joining, closing(SqliteMirror(path, joining.join())) as new:
+        assert mirror.mirror() == Mirror(asked_at=50.0)
+        assert new.mirror() == Mirror(), "the one that takes over asks for itself"
+        assert take_over(new, 51.0, acl("a"), acl("b"), quotas={}) is None
+    assert shown(mirror) == ([acl("b")], {})
+
+
+def test_an_earlier_answer_does_not_replace_a_later_one(mirror: SqliteMirror, path: Path) -> None:
+    """Two followers write one file during a take-over; one of them may have waited long."""
+    with closing(SqliteMirror(path)) as new:
+        assert take_over(new, 50.0, quotas={})
+    assert take_over(mirror, 49.0, acl("revoked"), quotas=LIMITED) is None
+    assert shown(mirror) == ([], {})
+    assert mirror.mirror() == Mirror(asked_at=50.0)
+
+
+def test_the_answer_of_another_boot_is_not_later(mirror: SqliteMirror) -> None:
+    take_over(mirror, monotonic() + 1_000.0, acl("old"), quotas=LIMITED)
+    assert take_over(mirror, 49.0, acl("new"), quotas={})
+    assert shown(mirror) == ([acl("new")], {})
+
+
+def test_a_proxy_that_takes_over_uses_the_store_as_the_one_that_runs(path: Path) -> None:
+    """A change of `store.url` would take the store away from the one that runs."""
+    with closing(SqliteMirror(path)) as mirror, closing(open_store(f"sqlite:{path}")) as own:
+        own.join()
+        with pytest.raises(StoreError, match="another kind of"):
+            mirror.join()
+        mirror.begin()
+        mirror.join()
+        with pytest.raises(StoreError, match="another kind of"):
+            own.join()
+        assert own.mirror() == Mirror()
 
 
 def test_every_process_sees_the_same(mirror: SqliteMirror, path: Path) -> None:

@@ -76,6 +76,8 @@ class Plain:
             self.quotas = altered(self.quotas, what)
 
     def _take_over(self, at: float, acls: list[Acl] | None, quotas: Quotas | None) -> None:
+        if self.known.asked_at is not None and at < self.known.asked_at:
+            return  # two followers, and the earlier answer comes last
         self.known = Mirror(asked_at=at)
         for kind, answer in ((("create", "delete"), acls), (("alter",), quotas)):
             if answer is None:

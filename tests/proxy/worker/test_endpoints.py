@@ -12,6 +12,7 @@ from proxy.config import from_mapping
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts
+from proxy.net.sockets import listen
 from proxy.upstream.access import open_access
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
@@ -113,6 +114,37 @@ def test_a_gateway_that_shows_no_broker_is_not_ready() -> None:
             await routing._cluster.round(10.0)
             assert routing.not_ready() == []
             await until(answers(first + 1))
+            routing.close()
+
+    asyncio.run(run())
+
+
+def test_brokers_ports_accept_nobody_before_the_listener_does() -> None:
+    """Another process serves them, which is taken over from when this one is ready."""
+    first = free_port_range(3)
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
+            routing, _ = routed(broker, first)
+            assert routing._cluster is not None
+            ready = asyncio.Event()
+
+            async def may_accept() -> None:
+                await ready.wait()
+
+            own = listen(HOST, first + 2)
+            opening = asyncio.create_task(routing.open({"gate": own}, may_accept))
+            await until(answers(first + 1))
+            broker.brokers = {0: (HOST, broker.port)}
+            for now in (5.0, 10.0):
+                await routing._cluster.round(now)
+            await until(lambda: not answers(first + 1)())
+            assert not routing._endpoints, "clients wait in the queue of the port"
+            ready.set()
+            await opening
+            await until(lambda: routing._endpoints.keys() == {("gate", None), ("gate", 0)})
+            assert not answers(first + 1)(), "its broker has left"
             routing.close()
 
     asyncio.run(run())
