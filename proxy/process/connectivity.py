@@ -20,7 +20,7 @@ from proxy.tls.contexts import open_upstream_tls
 from proxy.upstream.access import Access, open_access
 from proxy.upstream.service_connection import fetch_broker, fetch_metadata
 from proxy.worker.key_service import KeyService
-from sasl.jwks import KeyCache
+from proxy.worker.listener import key_service
 
 _SOCKET_S: Final = 5.0
 """Limit in seconds of the connection to the admin socket of a proxy that may run."""
@@ -39,9 +39,8 @@ async def outcomes(config: Config) -> AsyncIterator[Outcome]:
         async for outcome in _brokers(config, key, address, access):
             yield outcome
     for index, listener in enumerate(config.listeners):
-        source = listener.jwks_file() or listener.sasl_oauthbearer_jwks_endpoint_url
-        if source and "OAUTHBEARER" in listener.sasl_enabled_mechanisms:
-            yield await _keys(f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url", source)
+        if (keys := key_service(listener)) is not None:
+            yield await _keys(f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url", keys)
     yield await asyncio.to_thread(_store, config.store.path())
 
 
@@ -77,6 +76,10 @@ async def _brokers(
     config: Config, key: str, address: Address, access: Access
 ) -> AsyncIterator[Outcome]:
     try:
+        if access.clients_log_in:
+            await fetch_broker(address.host, address.port, access)
+            yield f"broker {address} answers; clients log in to it themselves"
+            return
         cluster = await fetch_metadata(address.host, address.port, access)
     except BrokerFault as fault:
         yield ConfigError(key, fault.reason)
@@ -91,12 +94,11 @@ async def _brokers(
                 yield ConfigError(key, f"its cluster: {fault.reason}")
 
 
-async def _keys(key: str, source: Path | str) -> Outcome:
-    cache = KeyCache()
-    await KeyService(cache, source).refresh()
-    if cache.last_error is not None:
-        return ConfigError(key, cache.last_error)
-    return f"{key} has {cache.key_count} keys"
+async def _keys(key: str, keys: KeyService) -> Outcome:
+    await keys.refresh()
+    if keys.cache.last_error is not None:
+        return ConfigError(key, keys.cache.last_error)
+    return f"{key} has {keys.cache.key_count} keys"
 
 
 def _store(path: Path) -> Outcome:

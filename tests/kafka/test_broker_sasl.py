@@ -181,6 +181,13 @@ def test_a_gateway_learns_brokers_from_what_passes_and_knows_them_after_a_restar
             assert actor.lines[-1].startswith("< Metadata")
 
 
+def test_a_trial_needs_no_login(sidecar_relay: ProxyProcess, gateway_relay: ProxyProcess) -> None:
+    """Kafka closes on a Metadata request before a login."""
+    for proxy in (sidecar_relay, gateway_relay):
+        found = proxy.command("config", "check", "--connect")
+        assert "answers; clients log in to it themselves" in found
+
+
 def test_brokers_see_who_the_client_is(
     cluster: KafkaCluster, sidecar_relay: ProxyProcess, issuer: Issuer
 ) -> None:

@@ -167,6 +167,13 @@ class FakeBroker:
         )
 
 
+class WantsLogin(FakeBroker):
+    """As Kafka's SASL listeners: it tells anybody its versions, and closes on any other request."""
+
+    def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
+        return super().respond(api_key, version, body) if api_key == API_VERSIONS else None
+
+
 async def main(arguments: list[str]) -> None:
     """Each tells of itself alone, by its id."""
     async with AsyncExitStack() as stack:

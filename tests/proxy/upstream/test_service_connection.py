@@ -21,7 +21,7 @@ from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVers
 from proxy.wire.metadata import BrokerAddress
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import handshake_response
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, WantsLogin
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 Fetch = Callable[..., Awaitable[Any]]
@@ -101,13 +101,6 @@ def test_versions_are_known_whatever_metadata_says() -> None:
     upstream, identity = ask(broker, fetch_broker)
     assert upstream.apis == broker.versions
     assert identity == UNKNOWN_BROKER
-
-
-class WantsLogin(FakeBroker):
-    """As Kafka's SASL listeners do: anybody is told the versions, and nothing else."""
-
-    def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
-        return super().respond(api_key, version, body) if api_key == 18 else None
 
 
 @pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
