@@ -11,6 +11,8 @@ broker's answer decides. Laws:
   message does not wait for an answer then (`is_answered`).
 - A client is authenticated when the broker says so. Where an exchange does not show that it is
   complete (`Progress`), the broker is asked a request that it answers to nobody else (`confirmed`).
+- On a side connection a client is authenticated when that connection is also known to lead to the
+  broker of its requests, as far as brokers say which one they are (`confirms_aside`).
 - `observe` changes nothing: a lifetime that the broker announces reaches the client, and the broker
   keeps it.
 - A re-authentication goes where it can succeed. A broker that announces lifetimes itself takes it
@@ -143,6 +145,7 @@ class RelayedSession:
         "_settings",
         "_terms",
         "_unconfirmed",
+        "confirms_aside",
         "moves",
         "state",
     )
@@ -170,6 +173,9 @@ class RelayedSession:
         self._opaque = False
         """True if the principal of the session is opaque."""
         self._reauthentication_began: float | None = None
+        self.confirms_aside = False
+        """True if a login on a side connection counts only when it was `confirmed`: by the broker
+        that the requests go to."""
         self.moves = False
         """True if requests are to go where the last login went, when those in flight are
         answered."""
@@ -385,11 +391,13 @@ class RelayedSession:
         grant = self._grant(state, reader, version, broker_ms, now)
         if self._changes_principal(state, grant):
             return self._refuse_change(state, grant)
-        if progress is Progress.COMPLETE or broker_ms:
+        is_complete = progress is Progress.COMPLETE or broker_ms > 0
+        if is_complete and not (self.confirms_aside and self._channel is Channel.SIDE):
             self._succeed(state, grant, now)
         else:
             self._unconfirmed = grant
-        confirms = self._unconfirmed is not None and progress is Progress.FINAL
+        is_final = is_complete or progress is Progress.FINAL
+        confirms = self._unconfirmed is not None and is_final
         if response is not None and version and grant.announced_ms != broker_ms:
             body = messages.with_lifetime(body, response.lifetime_at, grant.announced_ms)
         return Outcome(reply=body, confirms=confirms)

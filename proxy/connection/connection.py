@@ -72,7 +72,10 @@ from proxy.connection.verdicts import (
 )
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import LongTask, Steps
+from proxy.wire.api_versions import REBOOTSTRAP_REQUIRED
 from proxy.wire.apis import API_VERSIONS, METADATA
+from proxy.wire.identification import Query
+from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Send, Step
 from sasl.mechanism import FailureReason
 from sasl.relayed import RelayedSession
@@ -409,6 +412,7 @@ class Connection:
             login.unsent = relay
             session = self.session.state
             assert isinstance(session, Authenticated)
+            self._identify(login.identify(self.target))
             until = now if session.deadline is None else max(now, session.deadline)
             login.ends_at = max(until, now + self.rules.authentication_timeout)
             self.commands += (WakeAt(login.ends_at), OpenSideConnection(until))
@@ -444,16 +448,36 @@ class Connection:
         if not (login.is_moving or login.is_confirming):
             self.release(PauseReason.LOGIN, now)
 
+    def _identify(self, query: Query | None) -> None:
+        """Ask the broker of the requests which one it is; None: that is over."""
+        login = self.login_relay
+        assert login is not None
+        assert isinstance(self.session, RelayedSession)
+        self.session.confirms_aside = login.is_identifying or login.confirmation != CONFIRMATION
+        if query is not None:
+            api_key, api_version, body = query
+            frame = request_frame(api_key, api_version, ASKED_ID, CLIENT_ID, body)
+            self._ask(Question(api_key, api_version, self._identified), frame)
+
+    def _identified(self, content: bytes, now: float) -> None:
+        login = self.login_relay
+        assert login is not None
+        self._identify(login.identified(content))
+        if login.is_confirming and not login.is_identifying:
+            self._confirm_login(now)
+
     def _confirm_login(self, now: float) -> None:
-        """Ask the broker whether a login is complete."""
+        """Ask the broker whether a login is complete; aside, when it is known which one to ask."""
         login = self.login_relay
         assert login is not None
         self.hold(PauseReason.LOGIN)
         login.is_confirming = True
+        if login.to_side is not None and login.is_identifying:
+            return
         login.ends_at = min(login.ends_at, now + CONFIRM_SECONDS)
         self.commands.append(WakeAt(login.ends_at))
         if login.to_side is not None:
-            login.ask_aside(CONFIRMATION, 0)
+            login.ask_aside(login.confirmation, ASKED_ID)
         else:
             if self.inflight.owes_raw:
                 self.inflight.forget_last()  # to the last token there is no answer
@@ -466,7 +490,11 @@ class Connection:
         login.is_confirming = False
         if login.to_side is None:
             login.ends_at = inf
-        self.session.confirmed(confirmation_error(content), now)
+        error_code = confirmation_error(content)
+        if error_code == REBOOTSTRAP_REQUIRED:  # another node
+            self._relay_failed(FailureReason.BROKER_UNAVAILABLE, now)
+            return
+        self.session.confirmed(error_code, now)
         self._session_changed(SessionChanged(None, is_relayed=True), now)
         self._relay_goes_on(now)
 

@@ -8,7 +8,12 @@ from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
 from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
-from proxy.wire.api_versions import ApiVersionsAnswers, ApiVersionsRequest, BrokerIdentity
+from proxy.wire.api_versions import (
+    ApiVersionsAnswers,
+    ApiVersionsRequest,
+    BrokerIdentity,
+    UpstreamVersions,
+)
 from sasl.mechanism import Mechanism
 from sasl.relayed import RelaySettings
 from sasl.states import Authenticated, Failed, Terms
@@ -153,6 +158,16 @@ class UpstreamBroker(Protocol):
     @property
     def identity(self) -> BrokerIdentity:
         """The broker's cluster id and node ids, as far as they are known."""
+        ...
+
+    @property
+    def offered(self) -> UpstreamVersions | None:
+        """What it offers itself; None: it has never been reached."""
+        ...
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port by which it is reached."""
         ...
 
     @property

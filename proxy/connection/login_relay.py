@@ -9,6 +9,8 @@ No sockets, no clock. Laws:
   answers are cut here.
 - A side connection is bounded in time (`ends_at`) and in bytes (`MAX_RESPONSE_BYTES`), and what
   comes on it unasked is a fault of the broker.
+- A broker that says which node it is (KIP-1242) is asked once on the connection of the requests,
+  and on each side connection behind its login: another node there fails the re-authentication.
 """
 
 from collections.abc import Callable
@@ -17,9 +19,12 @@ from typing import Final
 
 from proxy.connection.frames import RESPONSE_HEAD, SIZE, Bytes
 from proxy.connection.inflight import ASKED_ID
+from proxy.connection.interfaces import UpstreamBroker
 from proxy.connection.verdicts import Relay
 from proxy.errors import BrokerFault
+from proxy.wire.api_versions import BrokerIdentity
 from proxy.wire.apis import API_VERSIONS
+from proxy.wire.identification import Identification, Query, identify, meaning, names_itself
 from proxy.wire.primitives import INT16
 from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.messages import MAX_RESPONSE_BYTES
@@ -28,12 +33,25 @@ CONFIRMATION: Final = request_frame(API_VERSIONS, 0, ASKED_ID, CLIENT_ID, b"")
 """Request that a broker answers without an error before a login, or after it, but not within."""
 CONFIRM_SECONDS: Final = 10.0
 """Seconds for the answer to it."""
+MAX_NODES_TRIED: Final = 16
+"""Largest number of nodes that a broker is asked for on a client's connection."""
 
 
 class LoginRelay:
     """Login of one client, on its way to the broker. See the laws at the head of this module."""
 
-    __slots__ = ("_data", "_expected", "ends_at", "is_confirming", "is_moving", "to_side", "unsent")
+    __slots__ = (
+        "_data",
+        "_expected",
+        "_identification",
+        "confirmation",
+        "ends_at",
+        "is_confirming",
+        "is_identified",
+        "is_moving",
+        "to_side",
+        "unsent",
+    )
 
     def __init__(self) -> None:
         self.unsent: Relay | None = None
@@ -47,10 +65,58 @@ class LoginRelay:
         """True if requests move to the side connection, and those in flight are waited for."""
         self.is_confirming = False
         """True while the broker is asked whether a login is complete."""
+        self.confirmation = CONFIRMATION
+        """Request that a broker answers without an error behind a login, and on a side connection
+        only the broker of the requests, if it says which one it is."""
+        self.is_identified = False
+        """True if the broker of the requests was asked which one it is, and answered."""
+        self._identification: Identification | None = None
         self._expected: int | None = None
         """Correlation id of the answer on the side connection; negative: it has none, to a raw
         token; None: no answer is expected."""
         self._data = bytearray()
+
+    def identify(self, target: UpstreamBroker) -> Query | None:
+        """Begin to find out which broker the requests go to; return what to ask it.
+
+        None: it does not say, or it was asked before.
+        """
+        offered = target.offered
+        if self.is_identified or self.is_identifying or offered is None:
+            return None
+        if not names_itself(offered):
+            self.is_identified = True
+            return None
+        said = next(iter(target.identity.node_ids), None)
+        self._identification = identify(offered, target.address, said, MAX_NODES_TRIED)
+        return self._next_query(None)
+
+    @property
+    def is_identifying(self) -> bool:
+        """True while the broker of the requests is asked which one it is."""
+        return self._identification is not None
+
+    def identified(self, content: bytes) -> Query | None:
+        """Take an answer from behind its size; return what to ask next, None: nothing.
+
+        Raises BrokerFault.
+        """
+        return self._next_query(content[SIZE.size :])
+
+    def _next_query(self, answer: bytes | None) -> Query | None:
+        steps = self._identification
+        assert steps is not None
+        try:
+            return next(steps) if answer is None else steps.send(answer)
+        except StopIteration as found:
+            self._identification = None
+            self.is_identified = True
+            identity: BrokerIdentity = found.value
+            for node_id in identity.node_ids:
+                assert identity.cluster_id is not None
+                api_key, version, body = meaning(identity.cluster_id, node_id)
+                self.confirmation = request_frame(api_key, version, ASKED_ID, CLIENT_ID, body)
+            return None
 
     def ask_aside(self, frame: bytes, correlation_id: int | None) -> None:
         """Send a message on the side connection."""

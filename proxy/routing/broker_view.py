@@ -97,6 +97,16 @@ class BrokerView:
             return broker.identity
         return replace(broker.identity, node_ids={broker.broker_id, *broker.identity.node_ids})
 
+    @property
+    def offered(self) -> UpstreamVersions | None:
+        """What the broker offers itself; None: it has never been reached."""
+        return self.broker.versions
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port by which the broker is reached."""
+        return self.broker.host, self.broker.port
+
     def offer(self, versions: UpstreamVersions) -> None:
         """Apply the versions that the broker offers."""
         enforces_acls, passes = self._enforces_acls, self._passes

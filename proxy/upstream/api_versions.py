@@ -1,18 +1,12 @@
-"""ApiVersions requests of the proxy to a broker: what it offers, and which broker it is.
+"""ApiVersions requests of the proxy to a broker, which fall back to older versions (KIP-511)."""
 
-The first falls back to older versions (KIP-511); the others say which broker is meant (KIP-1242).
-"""
-
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import cache
-from typing import Final
 
 from proxy import __version__
 from proxy.errors import BrokerFault
 from proxy.wire.api_versions import (
-    FIRST_WITH_IDS,
     HIGHEST_VERSION,
-    REBOOTSTRAP_REQUIRED,
     UNSUPPORTED_VERSION,
     ApiVersionsRequest,
     ClientSoftware,
@@ -21,9 +15,6 @@ from proxy.wire.api_versions import (
     write_request,
 )
 from proxy.wire.apis import API_VERSIONS
-
-_NOBODY: Final = -2
-"""Node id that no broker has; Kafka takes -1 for none."""
 
 Ask = Callable[[int, int, bytes], Awaitable[bytes]]
 """`request(api_key, api_version, body)`: sends a request, and returns the body of the response."""
@@ -45,26 +36,6 @@ async def ask_api_versions(software_name: str, request: Ask) -> UpstreamVersions
             raise BrokerFault(f"ApiVersions v{api_version} is answered with error {error_code}")
         _, highest = offered.apis.get(API_VERSIONS, (0, 0))
         api_version = max(0, min(highest, api_version - 1))
-
-
-async def ask_node_id(
-    software_name: str, cluster_id: str, node_ids: Iterable[int], request: Ask
-) -> int | None:
-    """Find out which of these nodes a broker with ApiVersions v5 is; None: none, or it won't say.
-
-    It refuses every node but its own. One that does not refuse `_NOBODY` refuses nothing. Raises
-    BrokerFault.
-    """
-    software = _software(software_name)
-    for node_id in (_NOBODY, *node_ids):
-        meant = ApiVersionsRequest(software, cluster_id, node_id)
-        answer = await request(API_VERSIONS, FIRST_WITH_IDS, write_request(FIRST_WITH_IDS, meant))
-        error_code, _ = parse_response(FIRST_WITH_IDS, answer)
-        if error_code == 0:
-            return None if node_id == _NOBODY else node_id
-        if error_code != REBOOTSTRAP_REQUIRED:
-            return None
-    return None
 
 
 @cache

@@ -14,23 +14,19 @@ from typing import Final, TypeVar
 from proxy.errors import BrokerFault, LoginRefused
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.upstream.access import Access
-from proxy.upstream.api_versions import ask_api_versions, ask_node_id
+from proxy.upstream.api_versions import ask_api_versions
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.identity import UpstreamIdentity
 from proxy.upstream.login import log_in
 from proxy.wire import api_versions, metadata
-from proxy.wire.api_versions import (
-    FIRST_WITH_IDS,
-    UNKNOWN_BROKER,
-    BrokerIdentity,
-    UpstreamVersions,
-)
+from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVersions
 from proxy.wire.apis import (
     API_VERSIONS,
     METADATA,
     SASL_AUTHENTICATE,
     response_body_at,
 )
+from proxy.wire.identification import identify, metadata_version
 from proxy.wire.metadata import ClusterView
 from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
@@ -191,36 +187,20 @@ async def _identity(
     connection: ServiceConnection, address: tuple[str, int], node_id: int | None
 ) -> BrokerIdentity:
     """Find out which broker this is, after a Metadata request, which a listener with SASL would
-    refuse to who did not log in.
-
-    One with ApiVersions v5 says whether it is a node. Of an older one it is known where it
-    advertises the address by which it was reached.
-    """
-    if _metadata_version(connection.offered) is None:
-        return UNKNOWN_BROKER
-    view = await _metadata(connection)
-    if view.cluster_id is None:
-        return UNKNOWN_BROKER
-    here = [id_ for id_, one in view.brokers.items() if (one.host, one.port) == address]
-    _, highest = connection.offered.apis.get(API_VERSIONS, (0, 0))
-    if highest >= FIRST_WITH_IDS:
-        guesses = here if node_id is None else [node_id, *here]
-        ids = dict.fromkeys((*guesses, *view.brokers))
-        found = await ask_node_id(CLIENT_ID, view.cluster_id, ids, connection.request)
-        here = [] if found is None else [found]
-    return BrokerIdentity(cluster_id=view.cluster_id, node_ids=frozenset(here[:1]))
-
-
-def _metadata_version(offered: UpstreamVersions) -> int | None:
-    """Return the highest version that both sides know; None: there is none."""
-    low, high = offered.apis.get(METADATA, (0, 0))
-    api_version = min(high, metadata.HIGHEST_VERSION)
-    return api_version if api_version >= max(low, metadata.LOWEST_VERSION) else None
+    refuse to who did not log in."""
+    steps = identify(connection.offered, address, node_id)
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(await connection.request(*query))
+    except StopIteration as found:
+        identity: BrokerIdentity = found.value
+        return identity
 
 
 async def _metadata(connection: ServiceConnection) -> ClusterView:
     """Request Metadata without topics, in the highest version that both sides know."""
-    api_version = _metadata_version(connection.offered)
+    api_version = metadata_version(connection.offered)
     if api_version is None:
         low, high = connection.offered.apis.get(METADATA, (0, 0))
         raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")

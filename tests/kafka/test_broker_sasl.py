@@ -1,5 +1,6 @@
 """Kafka authenticates the clients, and the proxy adds sessions (`sasl.termination: broker`)."""
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from confluent_kafka import KafkaError, Producer
 from tests.support.kafka import properties
 from tests.support.kafka.clients import User, confluent_admin, password_of
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.java import is_since
+from tests.support.kafka.load_balancer import HOST, LoadBalancer
 from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
@@ -210,6 +213,41 @@ def test_brokers_see_who_the_client_is(
     )
     assert produced(alice, bootstrap, topic) is None
     assert produced(carol, bootstrap, topic) == "TOPIC_AUTHORIZATION_FAILED"
+
+
+@pytest.mark.skipif(not is_since("4.4"), reason="brokers say which node they are since 4.4")
+def test_a_session_is_not_renewed_at_another_node(
+    require_kafka: None,  # noqa: ARG001 - skips
+    jwks: Path,
+    issuer: Issuer,
+    tmp_path: Path,
+) -> None:
+    """A load balancer leads a side connection to another broker than that of the requests."""
+    [port] = free_ports(1)
+    with KafkaCluster(nodes=2, controllers=1) as cluster:
+        cluster.add_scram_user("alice", password_of("alice"))
+        one, other = (cluster.address(node, "NEVER") for node in cluster.node_ids)
+        config = sidecar_config(f"{HOST}:{port}", jwks, listeners={"LONG": 3_600_000})
+        with (
+            LoadBalancer({port: one}) as balancer,
+            ProxyProcess(relaying_logins(config), tmp_path) as proxy,
+            WireClient(proxy.addresses()["LONG"]) as client,
+        ):
+            actor = Actor(client, issuer)
+            for _ in range(2):
+                actor.scram("alice", password=password_of("alice"))
+                actor.metadata()
+                assert actor.lines[-1].startswith("< Metadata")
+            balancer.route_others({port: other})
+            time.sleep(1.1)  # KIP-368's second between two re-authentications
+            actor.scram("alice", password=password_of("alice"))
+            actor.metadata()
+            assert actor.lines[-1] == "< closed"
+            assert proxy.metric("successful_reauthentication_total") == 1
+            proxy.stop()  # its events are written then
+            [failed] = [event for event in proxy.events() if event["kind"] == "failed"]
+            assert failed["failure_reason"] == "broker_unavailable"
+            assert "Traceback" not in proxy.log()
 
 
 def produced(who: User, bootstrap: str, topic: str) -> str | None:

@@ -131,6 +131,8 @@ class Offer:
     api_versions: ApiVersionsAnswers | None
     sasl_version: int = 2
     identity: BrokerIdentity = UNKNOWN_BROKER
+    offered: UpstreamVersions | None = None
+    address: tuple[str, int] = ("broker", 9092)
     not_answered: frozenset[int] = frozenset()
 
 

@@ -11,7 +11,7 @@ from sasl.relayed import RelaySettings
 from sasl.scram_client import ScramClientExchange
 from sasl.states import Authenticated, Enforcement
 from tests.support.frames import authenticate, handshake, response, sized
-from tests.support.playbook import HOUR_MS, SCRAM, Playbook
+from tests.support.playbook import HOUR_MS, SCRAM, Offer, Playbook
 
 OFFERED = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "GSSAPI", "X-OWN")
 CHALLENGE = b"r=%s,s=c2FsdA==,i=4096"
@@ -29,6 +29,7 @@ def relaying(
     max_reauth_ms: int = HOUR_MS,
     connects: bool = True,
     relays: RelaySettings | None = None,
+    offer: Offer | None = None,
     kind: type[Playbook] = Playbook,
 ) -> Playbook:
     """A connection whose broker authenticates the client."""
@@ -37,6 +38,7 @@ def relaying(
         max_reauth_ms=max_reauth_ms,
         connects=connects,
         relays=relays or settings(),
+        offer=offer,
     )
 
 

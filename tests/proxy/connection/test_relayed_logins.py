@@ -1,8 +1,19 @@
 """Logins that the broker authenticates, as transcripts (`sasl.termination: broker`)."""
 
+from dataclasses import replace
+
 import pytest
 
+from proxy.wire.api_versions import (
+    REBOOTSTRAP_REQUIRED,
+    UNSUPPORTED_VERSION,
+    BrokerIdentity,
+    UpstreamVersions,
+)
+from proxy.wire.apis import API_VERSIONS, METADATA
+from proxy.wire.primitives import INT16, INT32
 from sasl.states import Enforcement
+from tests.support import messages
 from tests.support.frames import (
     authenticate,
     fetch,
@@ -10,8 +21,9 @@ from tests.support.frames import (
     metadata,
     read_authenticated,
     response,
+    sized,
 )
-from tests.support.playbook import HOUR_MS, SCRAM, Playbook
+from tests.support.playbook import HOUR_MS, SCRAM, VERSIONS, Playbook, everything
 from tests.support.relayed_logins import (
     Login,
     answered,
@@ -22,6 +34,17 @@ from tests.support.relayed_logins import (
     shaken,
 )
 from tests.support.sasl import NOW
+
+NO_APIS = b"\x01" + INT32.pack(0) + b"\0"
+"""The rest of an answer to ApiVersions v5."""
+
+
+def cluster(*node_ids: int) -> bytes:
+    """The answer to a Metadata v13."""
+    brokers = [{"node_id": id_, "host": f"kafka-{id_}", "port": 9092} for id_ in node_ids]
+    told = messages.response(METADATA, 13, brokers=brokers, cluster_id="c1", controller_id=3)
+    return sized(messages.response_bytes(told, 0))
+
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
 
@@ -313,6 +336,81 @@ class TestOpaque:
         play.client(authenticate(3, b"c=biws,r=nonceserver,p=cHJvb2Y="))
         play.broker(answered(3, b"v=c2lnbmF0dXJl"))
         assert play.take()[-1] == "authenticated Opaque:SCRAM-SHA-256@tokenauth=token-id"
+
+
+class TestNode:
+    """A broker with ApiVersions v5 says which node it is to who is authenticated (KIP-1242)."""
+
+    @staticmethod
+    def renewed(*answers: int, versions: UpstreamVersions = VERSIONS) -> Playbook:
+        """A login on a side connection, while the broker of the requests is asked which node it
+        is: its answers to the ApiVersions that follow Metadata."""
+        identity = BrokerIdentity(node_ids=frozenset({7}))
+        offer = replace(everything(), offered=versions, identity=identity)
+        play = logged_in(relaying(offer=offer))
+        login = Login(play, play.side, first_id=10)
+        login.begin()
+        assert play.take() == ["to broker: Metadata v13 #0", "open side until 3600"]
+        play.side_connects()
+        play.side(shaken(10))
+        play.broker(cluster(3, 7))
+        for error_code in answers:
+            play.broker(response(0, INT16.pack(error_code) + NO_APIS))
+        login.first()
+        login.challenged()
+        login.final()
+        login.proven()
+        return play
+
+    def test_the_same_node_renews_the_session(self) -> None:
+        play = self.renewed(REBOOTSTRAP_REQUIRED, 0)
+        asked = [line for line in play.take() if "ApiVersions" in line]
+        assert asked == ["to broker: ApiVersions v5 #0"] * 2 + ["to side: ApiVersions v5 #0"]
+        assert bytes(play.to_side).endswith(b"\x03c1" + INT32.pack(7) + b"\0")
+        play.client(fetch(13))
+        assert play.take() == [], "only who is let in gets anything through"
+        play.side(response(0, INT16.pack(0) + NO_APIS))
+        assert play.take() == [
+            "authenticated User:alice again (1)",
+            "close side",
+            "to broker: Fetch v12 #13",
+        ]
+        play.now += 100
+        Login(play, play.side, first_id=30).begin()
+        assert play.take() == ["open side until 3600"], "it is asked once"
+
+    @pytest.mark.parametrize("error_code", [REBOOTSTRAP_REQUIRED, UNSUPPORTED_VERSION])
+    def test_another_node_fails_the_re_authentication(self, error_code: int) -> None:
+        play = self.renewed(REBOOTSTRAP_REQUIRED, 0)
+        play.client(fetch(13))
+        play.take()
+        play.side(response(0, INT16.pack(error_code) + NO_APIS))
+        other = error_code == REBOOTSTRAP_REQUIRED
+        assert play.take()[:2] == [
+            f"failed {'broker_unavailable' if other else 'refused_by_broker'}",
+            "closed authentication_failed",
+        ]
+        assert b"Fetch" not in b"".join(play.received)
+
+    def test_a_login_aside_waits_until_it_is_known_which_node_to_ask(self) -> None:
+        play = self.renewed(REBOOTSTRAP_REQUIRED)
+        assert play.take()[-1] == "to side: SaslAuthenticate v1 #12"
+        play.broker(response(0, INT16.pack(0) + NO_APIS))
+        assert "to side: ApiVersions v5 #0" in play.take()
+
+    @pytest.mark.parametrize("answers", [(0,), (REBOOTSTRAP_REQUIRED,) * 3])
+    def test_a_broker_that_is_not_known_by_its_node_is_one_by_its_address(
+        self, answers: tuple[int, ...]
+    ) -> None:
+        """It refuses no node at all, or each."""
+        play = self.renewed(*answers)
+        assert play.take()[-2:] == ["authenticated User:alice again (1)", "close side"]
+
+    def test_a_broker_before_v5_is_not_asked(self) -> None:
+        apis = {**VERSIONS.apis, API_VERSIONS: (0, 4)}
+        play = logged_in(relaying(offer=replace(everything(), offered=UpstreamVersions(apis=apis))))
+        Login(play, play.side, first_id=10).begin()
+        assert play.take() == ["open side until 3600"]
 
 
 class TestRawTokens:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.upstream.access import Access
-from proxy.wire.apis import METADATA
+from proxy.wire.api_versions import UpstreamVersions
+from proxy.wire.apis import API_VERSIONS, METADATA
 from sasl.credentials import ScramMechanism
 from sasl.messages import (
     SASL_AUTHENTICATE,
@@ -40,6 +41,8 @@ class Authenticator(Peer):
         conversation = _Conversation(self)
 
         def answer(key: int, version: int, body: bytes) -> bytes | None:
+            if key == API_VERSIONS and conversation._authenticated:
+                return self.respond(key, version, body)  # only then does Kafka look at the ids
             if key != METADATA:
                 return conversation.answer(key, version, body)
             assert conversation._authenticated, "a request of nobody"
@@ -258,6 +261,32 @@ def test_a_broker_that_is_gone_or_elsewhere_ends_the_session(tmp_path: Path, mov
         assert running.log[1:] == ["failed broker_unavailable", "closed authentication_failed"]
 
     play(tmp_path, test, connections_max_reauth_ms=500)
+
+
+def test_another_node_behind_the_same_address_ends_the_session(tmp_path: Path) -> None:
+    """As behind a load balancer, or an address that was given away (KIP-1242)."""
+    broker = Authenticator(cluster_id="c1", node_id=7, brokers={3: ("a", 1), 7: ("b", 1)})
+    broker.versions = {**broker.versions, METADATA: (0, 13), API_VERSIONS: (0, 5)}
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        running.upstream.versions = UpstreamVersions(apis=broker.versions)
+        client = await connected(running)
+        assert await client.log_in() == HOUR_MS
+        assert await client.log_in() == HOUR_MS
+        await client.metadata()
+        broker.node_id = 3
+        await asyncio.sleep(1.05)  # KIP-368's second between two of them
+        assert await client.log_in() == HOUR_MS
+        assert await client.is_closed()
+        assert running.log == [
+            "authenticated User:alice",
+            "authenticated User:alice again (1)",
+            "failed broker_unavailable",
+            "closed authentication_failed",
+        ]
+        assert slots_taken(running) == (0, 0)
+
+    play(tmp_path, test, broker=broker)
 
 
 def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:

@@ -41,8 +41,12 @@ class LoadBalancer:
 
     def route(self, targets: Mapping[int, Address]) -> None:
         """Forward elsewhere from now on; what is connected is cut."""
-        self._targets |= targets
+        self.route_others(targets)
         self._cut()
+
+    def route_others(self, targets: Mapping[int, Address]) -> None:
+        """Forward later connections elsewhere; what is connected stays where it is."""
+        self._targets |= targets
 
     def swap(self, one: int, other: int) -> None:
         """Let two ports forward to where the other one did."""
