@@ -22,8 +22,8 @@ from metrics.metric import (
 
 LISTENER = ("listener",)
 SESSION_LABELS = ("listener", "mechanism")
-"""Labels of metrics by session. Their values are known from the configuration, so such metrics are
-0 from the start."""
+"""Labels of metrics by session. Such metrics are 0 from the start where the configuration names the
+mechanisms, and from the first login by a mechanism where brokers offer them."""
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -62,6 +62,13 @@ SUCCESSFUL_AUTHENTICATION_NO_REAUTH = counter(
     " clients to which no session lifetime can be announced.",
     SESSION_LABELS,
     kip="successful-authentication-no-reauth",
+)
+OPAQUE_AUTHENTICATION = counter(
+    "opaque_authentication_total",
+    "The part of successful_authentication_total with an opaque principal: the broker accepted a"
+    " login that does not show who the client is (`sasl.termination: broker`). Those of whom a rule"
+    " makes a user are not counted.",
+    SESSION_LABELS,
 )
 _LATENCY = f"{PREFIX}reauthentication_latency_seconds"
 REAUTHENTICATION_LATENCY = Metric(

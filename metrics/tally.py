@@ -15,8 +15,9 @@ class Tally:
     """Counters and histograms of one worker, to be used by one thread.
 
     Counters with the label sets of `sessions` (listener, mechanism), of their listeners and of
-    `listeners`, which may have no mechanism, are 0 from the start. Besides these, a metric has at
-    most `max_label_sets`, so that no client can fill the memory with invented names.
+    `listeners`, which may have no mechanism, are 0 from the start; those of another mechanism when
+    one of them is first counted. Besides these, a metric has at most `max_label_sets`, so that no
+    client can fill the memory with invented names.
     """
 
     def __init__(
@@ -50,11 +51,19 @@ class Tally:
             self._histograms[metric.name] = {labels: Histogram.empty(metric) for labels in start}
         self._max_sets[metric.name] = len(start) + metric.max_label_sets
 
+    def _start_session(self, labels: Labels) -> None:
+        """Begin the counters of a mechanism that the configuration does not name with 0."""
+        for metric in METRICS:
+            if metric.labels == SESSION_LABELS and metric.type is MetricType.COUNTER:
+                self._counters[metric.name].setdefault(labels, 0)
+
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
         """Add to a counter; label values are in the order of the declaration."""
         series = self._counters[metric.name]
         if labels not in series:
             labels = self._bounded(metric, labels, len(series))
+            if metric.labels == SESSION_LABELS:
+                self._start_session(labels)
         series[labels] = series.get(labels, 0) + by
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:

@@ -454,7 +454,7 @@ class RelayedSession:
             handshake_version=state.handshake_version,
             authenticate_version=grant.version,
             enforcement=grant.terms.enforcement,
-            authenticated_at=now,
+            authenticated_at=grant.at,
             latency=now - state.started_at,
             session_lifetime_ms=grant.lifetime_ms,
             announced_lifetime_ms=grant.announced_ms,
@@ -466,8 +466,9 @@ class RelayedSession:
         )
 
     def _fail(self, reason: FailureReason) -> Outcome:
+        claimed = None if self._reader is None else self._reader.name
         self._asked = self._reader = self._unconfirmed = None
-        self.state = failed(self.state, reason)
+        self.state = failed(self.state, reason, claimed)
         return NO_REPLY
 
 

@@ -134,6 +134,18 @@ MIGRATION = (
         [("{{le}} s", "sum by (le) (P_session_lifetime_left_seconds_bucket{%})")],
         kind="bargauge",
     ),
+    Panel(
+        "Logins that do not show who it is",
+        "Per second; brokers accepted them (`sasl.termination: broker`), and their principals are"
+        " `Opaque:…`.",
+        "ops",
+        [
+            (
+                "{{listener}} {{mechanism}}",
+                per_second("opaque_authentication_total", by="listener, mechanism"),
+            )
+        ],
+    ),
 )
 
 OPERATION = (

@@ -382,7 +382,7 @@ class Connection:
         elif self.login_relay is not None:
             self._judge_by(session.principal)  # another one, if it is opaque
         self._meter()
-        self.observer.authenticated(self, session, now)
+        self.observer.authenticated(self, session)
         if self.login_relay is not None and self.login_relay.to_side is not None:
             self._end_side(self.login_relay, now)
 

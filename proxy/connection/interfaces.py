@@ -184,7 +184,7 @@ class UpstreamBroker(Protocol):
 class Observer(Protocol[AnyConnection]):
     """Observer of the events of connections, called on the control path only."""
 
-    def authenticated(self, connection: AnyConnection, session: Authenticated, now: float) -> None:
+    def authenticated(self, connection: AnyConnection, session: Authenticated) -> None:
         """An authentication or re-authentication succeeded."""
         ...
 

@@ -19,6 +19,7 @@ from proxy.acl.denial_log import DenialNotice
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.principals.opaque import is_opaque
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.api_versions import ApiVersionsRequest
@@ -101,7 +102,7 @@ class SessionObserver:
         self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, str(reason))
 
-    def authenticated(self, connection: Connection, session: Authenticated, now: float) -> None:
+    def authenticated(self, connection: Connection, session: Authenticated) -> None:
         """Record that an authentication or re-authentication succeeded, or that none is needed.
 
         Without SASL there is nothing that KIP-368 counts, and no session to record.
@@ -118,6 +119,8 @@ class SessionObserver:
             self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
             if not session.lifetime_announced:
                 self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
+            if is_opaque(session.principal):
+                self._tally.count(registry.OPAQUE_AUTHENTICATION, *labels)
         history.client.enforcement = str(session.enforcement)
         history.client.mechanism = session.mechanism
         history.client.handshake_version = session.handshake_version
@@ -130,7 +133,7 @@ class SessionObserver:
             latency=session.latency,
             authenticator=str(session.authenticator),
         )
-        for line in history.authenticated(grant, usage(connection), now):
+        for line in history.authenticated(grant, usage(connection), session.authenticated_at):
             self._emit(line)
 
     def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:

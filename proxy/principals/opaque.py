@@ -9,6 +9,11 @@ TYPE: Final = "Opaque"
 """Type of an opaque principal, which no Kafka broker gives."""
 
 
+def is_opaque(principal: str) -> bool:
+    """Return whether a principal is opaque: no rule made a user of it."""
+    return principal.startswith(f"{TYPE}:")
+
+
 class OpaqueNames:
     """Names of a listener's opaque principals."""
 

@@ -12,6 +12,7 @@ from metrics.registry import (
     CONNECTIONS_OPENED,
     EVENT_LOOP_LAG,
     EVENTS_WRITTEN,
+    EXPIRED_CONNECTIONS_KILLED,
     JWKS_AGE,
     METRICS,
     REAUTHENTICATION_LATENCY,
@@ -52,6 +53,14 @@ def test_a_listener_without_sasl_begins_with_zeros_too() -> None:
     values = Tally(run="a", sessions=[SCRAM], listeners=["clients", "plain"]).snapshot().values
     assert values[CONNECTIONS_OPENED.name] == {("clients",): 0, ("plain",): 0}
     assert values[SUCCESSFUL_AUTHENTICATION.name] == {SCRAM: 0}
+
+
+def test_mechanisms_that_brokers_offer_are_zero_from_their_first_login_on() -> None:
+    """Or `increase()` would not see the first connection that is killed."""
+    tally = Tally(run="a", listeners=["clients"])
+    assert tally.snapshot().values.get(EXPIRED_CONNECTIONS_KILLED.name) is None
+    tally.count(SUCCESSFUL_AUTHENTICATION, *SCRAM)
+    assert tally.snapshot().values[EXPIRED_CONNECTIONS_KILLED.name] == {SCRAM: 0}
 
 
 def test_counts_and_observations() -> None:

@@ -85,8 +85,7 @@ class Recorder:
     log: list[str]
     seen: list[Authenticated | Failed] = field(default_factory=list)
 
-    def authenticated(self, _: Connection, session: Authenticated, now: float) -> None:
-        assert session.authenticated_at == now
+    def authenticated(self, _: Connection, session: Authenticated) -> None:
         self.seen.append(session)
         again = f" again ({session.reauthentications})" if session.reauthentications else ""
         self.log.append(f"authenticated {session.principal}{again}")

@@ -92,7 +92,7 @@ class Observed:
         self.observer.opened(self.connection, NOW)
 
     def log_in(self, as_whom: Authenticated) -> None:
-        self.observer.authenticated(self.connection, as_whom, NOW)
+        self.observer.authenticated(self.connection, as_whom)
 
     def only(self) -> Incident:
         (one,) = self.noted

@@ -46,7 +46,7 @@ def test_versions_that_kafka_4_dropped_are_reported_by_name() -> None:
     play = Playbook(offer=everything(enforces_acls=False))
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(ALICE, now))
-    observer.authenticated(play.connection, play.session, NOW)
+    observer.authenticated(play.connection, play.session)
     play.client(request(PRODUCE, 2, 3, b"\xff\xff"), request(FETCH, 3, 4), request(FETCH, 4, 5))
     observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
     (event,) = map(read, reported)
@@ -63,7 +63,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     play = Playbook()
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(ALICE, now))
-    observer.authenticated(play.connection, play.session, NOW)
+    observer.authenticated(play.connection, play.session)
     denial = Denial(
         principal=ALICE,
         host="192.0.2.1",
