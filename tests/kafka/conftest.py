@@ -5,6 +5,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.quotas import SCRAM, remove_quotas
+from tests.support.kafka.redirected import Inside
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
-from tests.support.processes import free_ports
+from tests.support.processes import Namespace, free_ports, wired
 from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
 
@@ -54,6 +56,20 @@ def require_kafka() -> None:
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Namespace]:
+    # librdkafka looks up no IPv4 address where there is none but loopback's.
+    with wired(("10.99.0.1/24",), ("10.99.0.2/24",)) as (here, _):
+        yield here
+
+
+@pytest.fixture(scope="module")
+def inside(here: Namespace) -> Iterator[Inside]:
+    """Call something in the namespace, in a thread that outlives what is started there."""
+    with ThreadPoolExecutor(1, initializer=here.enter) as thread:
+        yield lambda work: thread.submit(work).result(900)
 
 
 @pytest.fixture(scope="session")

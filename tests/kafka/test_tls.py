@@ -5,15 +5,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import kafka as python
 import pytest
 
 from tests.support.certificates import Authority
-from tests.support.kafka.clients import User, add_users, user
+from tests.support.kafka.clients import SslUser, User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.sasl_differential.comparison import (
@@ -35,33 +33,6 @@ SECONDS = 5
 """At the least: they go on until all is replaced."""
 REPLACEMENTS = 10
 DEADLINE = 120.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class SslUser(User):
-    """Trusts an authority."""
-
-    ca: Path
-
-    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
-        """librdkafka's configuration."""
-        mine = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.ca)}
-        return super().confluent(bootstrap, **more) | mine
-
-    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
-        """kafka-python's keyword arguments."""
-        mine = {"security_protocol": "SASL_SSL", "ssl_cafile": str(self.ca)}
-        return super().python(bootstrap, **more) | mine
-
-    def java(self, directory: Path, **more: str) -> Any:
-        """A properties file for Java's clients."""
-        return super().java(
-            directory,
-            security_protocol="SASL_SSL",
-            ssl_truststore_type="PEM",
-            ssl_truststore_location=str(self.ca),
-            **more,
-        )
 
 
 @pytest.fixture(scope="module")

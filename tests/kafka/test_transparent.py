@@ -6,10 +6,9 @@ that logs in has met the proxy.
 
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka as confluent
 import kafka as python
@@ -18,6 +17,7 @@ import pytest
 from tests.support.kafka.clients import OAUTHBEARER, add_users, user
 from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
+from tests.support.kafka.redirected import PROXY_UID, Inside, redirect, run_unprivileged
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
     USERS,
@@ -26,7 +26,7 @@ from tests.support.kafka.sasl_differential.comparison import (
     run_all,
 )
 from tests.support.kafka.sasl_differential.transcript import TOPIC
-from tests.support.processes import Namespace, missing, wired
+from tests.support.processes import Namespace, missing
 from tests.support.proxy_process import ProxyProcess, sidecar_config
 from tests.support.sasl import Issuer
 
@@ -36,26 +36,8 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
 
-SCRIPT = Path(__file__).parents[2] / "deploy" / "transparent" / "redirect.sh"
-PROXY_UID = "65532"
 BROKERS = (1, 2)
 DEADLINE = 120.0
-
-Inside = Callable[[Callable[[], Any]], Any]
-
-
-@pytest.fixture(scope="module")
-def here() -> Iterator[Namespace]:
-    # librdkafka looks up no IPv4 address where there is none but loopback's.
-    with wired(("10.99.0.1/24",), ("10.99.0.2/24",)) as (here, _):
-        yield here
-
-
-@pytest.fixture(scope="module")
-def inside(here: Namespace) -> Iterator[Inside]:
-    """Call something in the namespace, in a thread that outlives what is started there."""
-    with ThreadPoolExecutor(1, initializer=here.enter) as thread:
-        yield lambda work: thread.submit(work).result(900)
 
 
 @pytest.fixture(scope="module")
@@ -90,17 +72,7 @@ def proxy(cluster: KafkaCluster, here: Namespace, jwks: Path) -> Iterator[ProxyP
         add_users(process)
         for user_name, password, mechanism in USERS:
             process.add_user(user_name, password, mechanism)
-        directory.chmod(0o777)
-        for file in directory.iterdir():
-            file.chmod(0o666)
-        process.prefix = (
-            *here.prefix,
-            "setpriv",
-            f"--reuid={PROXY_UID}",
-            "--clear-groups",
-            "--inh-caps=+dac_read_search",
-            "--ambient-caps=+dac_read_search",
-        )
+        run_unprivileged(process, here, directory)
         with process:
             yield process
 
@@ -111,8 +83,7 @@ def redirected(here: Namespace, cluster: KafkaCluster, proxy: ProxyProcess) -> N
     for name, address in proxy.addresses().items():
         brokers = ",".join(str(cluster.address(one, name).port) for one in BROKERS)
         if name == "LONG":
-            settings = {"PROXY_PORT": str(address.port), "BROKER_PORTS": brokers}
-            here.run(str(SCRIPT), "up", PROXY_UID=PROXY_UID, TOOL="iptables", **settings)
+            redirect(here, address.port, brokers)
         else:
             rule = f"-t nat -A OUTPUT -p tcp -m multiport --dports {brokers}"
             others = f"-m owner ! --uid-owner {PROXY_UID}"

@@ -167,6 +167,33 @@ class JavaClient:
         return java.run_tool(tool, [*where, *arguments])
 
 
+@dataclass(frozen=True, kw_only=True)
+class SslUser(User):
+    """Trusts an authority."""
+
+    ca: Path
+
+    def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """librdkafka's configuration."""
+        mine = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(self.ca)}
+        return super().confluent(bootstrap, **more) | mine
+
+    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
+        """kafka-python's keyword arguments."""
+        mine = {"security_protocol": "SASL_SSL", "ssl_cafile": str(self.ca)}
+        return super().python(bootstrap, **more) | mine
+
+    def java(self, directory: Path, **more: str) -> Any:
+        """A properties file for Java's clients."""
+        return super().java(
+            directory,
+            security_protocol="SASL_SSL",
+            ssl_truststore_type="PEM",
+            ssl_truststore_location=str(self.ca),
+            **more,
+        )
+
+
 def user(issuer: Issuer, mechanism: str, name: str = "carol", **more: Any) -> User:
     """Someone whom `add_users` knows."""
     return User(name=name, mechanism=mechanism, issuer=issuer, **more)

@@ -1,0 +1,36 @@
+"""A proxy in a network namespace to which connections are redirected, as a user of its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.processes import Namespace
+from tests.support.proxy_process import ProxyProcess
+
+SCRIPT = Path(__file__).parents[3] / "deploy" / "transparent" / "redirect.sh"
+PROXY_UID = "65532"
+
+Inside = Callable[[Callable[[], Any]], Any]
+"""Calls something in the namespace."""
+
+
+def run_unprivileged(process: ProxyProcess, here: Namespace, directory: Path) -> None:
+    """Have a proxy whose files are in `directory` start in the namespace as `PROXY_UID`, who may
+    read this tree."""
+    directory.chmod(0o777)
+    for file in directory.iterdir():
+        file.chmod(0o666)
+    process.prefix = (
+        *here.prefix,
+        "setpriv",
+        f"--reuid={PROXY_UID}",
+        "--clear-groups",
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+    )
+
+
+def redirect(here: Namespace, proxy_port: int, broker_ports: str) -> None:
+    """Redirect connections to these ports to the proxy, by the script of deploy/."""
+    settings = {"PROXY_PORT": str(proxy_port), "BROKER_PORTS": broker_ports}
+    here.run(str(SCRIPT), "up", PROXY_UID=PROXY_UID, TOOL="iptables", **settings)
