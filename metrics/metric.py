@@ -99,3 +99,23 @@ def gauge(
         unit=unit,
         merge=merge,
     )
+
+
+def histogram(
+    name: str,
+    help: str,  # noqa: A002
+    labels: tuple[str, ...] = (),
+    *,
+    buckets: tuple[float, ...],
+    max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
+) -> Metric:
+    """Declare a histogram of seconds; `buckets` are their upper bounds."""
+    return Metric(
+        name=f"{PREFIX}{name}",
+        type=MetricType.HISTOGRAM,
+        help=help,
+        labels=labels,
+        unit="seconds",
+        buckets=buckets,
+        max_label_sets=max_label_sets,
+    )

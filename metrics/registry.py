@@ -18,6 +18,7 @@ from metrics.metric import (
     MetricType,
     counter,
     gauge,
+    histogram,
 )
 
 LISTENER = ("listener",)
@@ -26,6 +27,7 @@ SESSION_LABELS = ("listener", "mechanism")
 mechanisms, and from the first login by a mechanism where brokers offer them."""
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+ADDED_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, *LATENCY_BUCKETS)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 LIFETIME_BUCKETS = (0.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 14400.0, 43200.0, 86400.0)
 """Bounds of the remaining lifetime in seconds; that of sessions past their end is 0 or less."""
@@ -89,6 +91,13 @@ REAUTHENTICATION_LATENCY = Metric(
             query=f"1000 * histogram_quantile(1, sum by (le) (rate({_LATENCY}_bucket[5m])))",
         ),
     ),
+)
+AUTHENTICATION_LATENCY = histogram(
+    "authentication_latency_seconds",
+    "From the arrival of a connection's first SaslHandshake to the success of its login;"
+    " re-authentications and failed logins are not counted.",
+    SESSION_LABELS,
+    buckets=LATENCY_BUCKETS,
 )
 EXPIRED_CONNECTIONS_KILLED = Metric(
     name=f"{PREFIX}expired_connections_killed_total",
@@ -168,6 +177,30 @@ UPSTREAM_CONNECT_FAILURES = counter(
     " counted.",
     LISTENER,
 )
+UPSTREAM_CONNECT_TIME = histogram(
+    "upstream_connect_seconds",
+    "Time that it took to open a connection to a broker for a client, with the TLS handshake and"
+    " without a login of the proxy; connections that could not be opened are not counted.",
+    LISTENER,
+    buckets=LATENCY_BUCKETS,
+)
+BROKER_LATENCY = histogram(
+    "broker_latency_seconds",
+    "From when a request was written to the broker to the first bytes of the response, by API; with"
+    " the network between them, and a Fetch's wait for records. A sample: a listener of a worker"
+    " times 100 requests a second at most, so that the count is none of requests.",
+    ("listener", "api"),
+    buckets=LATENCY_BUCKETS,
+    max_label_sets=500,
+)
+PROXY_LATENCY = histogram(
+    "proxy_latency_seconds",
+    "What the proxy added to the requests of broker_latency_seconds: from reading a request to"
+    " writing it, waits for quotas, ACLs, memory or a connection included, and the same for the"
+    " response. Bytes that were not read yet are not counted; event_loop_lag_seconds shows that.",
+    LISTENER,
+    buckets=ADDED_BUCKETS,
+)
 UPSTREAM_SUCCESSFUL_AUTHENTICATION = counter(
     "upstream_successful_authentication_total",
     "First logins of the proxy on a connection to a broker that succeeded.",
@@ -222,6 +255,13 @@ CONFIGURATION_STALE = gauge(
     "configuration_stale",
     "1 if the configuration file was invalid at the last SIGHUP, so that the previous one is still"
     " in use. The log says what is wrong with it.",
+    merge=Merge.MAX,
+)
+CONFIGURATION_LOADED = gauge(
+    "configuration_loaded_timestamp_seconds",
+    "Time at which a worker last took over a valid configuration, by its start or a reload, in Unix"
+    " time.",
+    unit="seconds",
     merge=Merge.MAX,
 )
 
@@ -381,11 +421,9 @@ EVENT_LOG_BYTES = counter(
     "event_log_bytes_total", "Bytes written to the session event log.", (), unit="bytes"
 )
 
-EVENT_LOOP_LAG = Metric(
-    name=f"{PREFIX}event_loop_lag_seconds",
-    type=MetricType.HISTOGRAM,
-    help="Delay of a timer of a worker's event loop.",
-    unit="seconds",
+EVENT_LOOP_LAG = histogram(
+    "event_loop_lag_seconds",
+    "Delay of a timer of a worker's event loop.",
     buckets=LAG_BUCKETS,
 )
 BUILD_INFO = gauge(

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from panels import MIGRATION, OPERATION, Panel
+from panels import ANNOTATIONS, MIGRATION, OPERATION, Annotation, Panel
 
 HERE = Path(__file__).parent
 _WIDTH = 24
 """Columns of Grafana's grid."""
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _REFRESH = "30s"
+_ANNOTATION_STEP = "60s"
+"""Resolution of annotations: less than the range of their queries, so that none is missed."""
 
 DASHBOARDS = {"migration": MIGRATION, "operation": OPERATION}
 
@@ -43,6 +45,7 @@ def dashboard(name: str) -> dict[str, Any]:
         "refresh": _REFRESH,
         "time": {"from": "now-6h", "to": "now"},
         "templating": {"list": _variables()},
+        "annotations": {"list": [_annotation(one) for one in ANNOTATIONS]},
         "panels": _laid_out(DASHBOARDS[name]),
     }
 
@@ -68,6 +71,19 @@ def _variables() -> list[dict[str, Any]]:
         labels("instance", 'build_info{job=~"$job"}', "Proxy"),
         labels("listener", 'connections{job=~"$job"}', "Listener"),
     ]
+
+
+def _annotation(annotation: Annotation) -> dict[str, Any]:
+    return {
+        "name": annotation.name,
+        "datasource": _DATASOURCE,
+        "enable": True,
+        "expr": promql(annotation.query),
+        "titleFormat": annotation.name,
+        "textFormat": annotation.says,
+        "iconColor": annotation.colour,
+        "step": _ANNOTATION_STEP,
+    }
 
 
 def _laid_out(panels: Sequence[Panel]) -> list[dict[str, Any]]:

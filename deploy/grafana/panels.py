@@ -25,6 +25,58 @@ def per_second(metric: str, by: str = "", of: str = "%") -> str:
     return f"{grouped}(rate(P_{metric}{{{of}}}[$__rate_interval]))"
 
 
+def greatest(query: str) -> str:
+    """Query the ten greatest values, without those that are 0: most are, of many label sets."""
+    return f"topk(10, {query} > 0)"
+
+
+def quantile(percent: int, metric: str, by: str = "", of: str = "%") -> str:
+    """Query a percentile of a histogram."""
+    labels = f"{by}, le" if by else "le"
+    return (
+        f"histogram_quantile({percent / 100}, sum by ({labels})"
+        f" (rate(P_{metric}_bucket{{{of}}}[$__rate_interval])))"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A moment that all panels mark: where `query` has a value."""
+
+    name: str
+    says: str
+    query: str
+    colour: str
+
+
+ANNOTATIONS = (
+    Annotation(
+        "Kills",
+        "expired connections killed on {{listener}}",
+        "sum by (listener) (increase(P_expired_connections_killed_total{%}[2m])) > 0",
+        "red",
+    ),
+    Annotation(
+        "Reloads",
+        "{{instance}} took over a configuration",
+        "changes(P_configuration_loaded_timestamp_seconds{@}[2m]) > 0",
+        "blue",
+    ),
+    Annotation(
+        "Starts",
+        "{{instance}} started",
+        "changes(P_start_time_seconds{@}[2m]) > 0",
+        "purple",
+    ),
+    Annotation(
+        "Brokers return",
+        "{{instance}} reaches a broker again",
+        "max by (instance) (max_over_time(P_upstream_unreachable{@}[2m])) == 1"
+        " and on (instance) max by (instance) (P_upstream_unreachable{@}) == 0",
+        "green",
+    ),
+)
+
 MIGRATION = (
     Panel(
         "Clients that re-authenticate",
@@ -120,8 +172,7 @@ MIGRATION = (
         [
             (
                 f"p{percent} {{{{mechanism}}}}",
-                f"histogram_quantile({percent / 100}, sum by (mechanism, le)"
-                " (rate(P_reauthentication_latency_seconds_bucket{%}[$__rate_interval])))",
+                quantile(percent, "reauthentication_latency_seconds", by="mechanism"),
             )
             for percent in (50, 99)
         ],
@@ -183,9 +234,9 @@ OPERATION = (
     ),
     Panel(
         "Requests",
-        "Of authenticated clients, per second.",
+        "Of authenticated clients, per second; the ten APIs with the most.",
         "reqps",
-        [("{{api}}", per_second("requests_total", by="api"))],
+        [("{{api}}", greatest(per_second("requests_total", by="api")))],
     ),
     Panel(
         "Traffic",
@@ -197,6 +248,37 @@ OPERATION = (
         ],
     ),
     Panel(
+        "Latency of the brokers",
+        "From a request written to them to the first bytes of the response, p99 of a sample; the"
+        " ten APIs that take longest. A Fetch waits for records.",
+        "s",
+        [("{{api}}", greatest(quantile(99, "broker_latency_seconds", by="api")))],
+    ),
+    Panel(
+        "Latency that the proxy adds",
+        "To the same requests, with waits for quotas and ACLs.",
+        "s",
+        [
+            (
+                f"p{percent} {{{{listener}}}}",
+                quantile(percent, "proxy_latency_seconds", by="listener"),
+            )
+            for percent in (50, 99)
+        ],
+    ),
+    Panel(
+        "Latency of connections and logins",
+        "p99 of the time to open a connection to a broker, and of first logins.",
+        "s",
+        [
+            ("brokers of {{listener}}", quantile(99, "upstream_connect_seconds", by="listener")),
+            (
+                "login: {{mechanism}}",
+                quantile(99, "authentication_latency_seconds", by="mechanism"),
+            ),
+        ],
+    ),
+    Panel(
         "Connections by listener",
         "Open now.",
         "short",
@@ -204,13 +286,13 @@ OPERATION = (
     ),
     Panel(
         "Connections opened and closed",
-        "Per second; closed by reason.",
+        "Per second; closed by reason, the ten most frequent.",
         "ops",
         [
             ("opened", per_second("connections_opened_total")),
             (
                 "closed: {{reason}}",
-                per_second("connections_closed_total", by="reason"),
+                greatest(per_second("connections_closed_total", by="reason")),
             ),
         ],
     ),
@@ -231,23 +313,19 @@ OPERATION = (
     ),
     Panel(
         "Failures by reason",
-        "Of authentications and re-authentications, per second.",
+        "Of authentications and re-authentications, per second; the ten most frequent.",
         "ops",
-        [
-            (
-                "{{reason}}",
-                per_second("authentication_failures_total", by="reason"),
-            )
-        ],
+        [("{{reason}}", greatest(per_second("authentication_failures_total", by="reason")))],
     ),
     Panel(
         "Decisions about requests",
-        "Of the authorizer, per second; what connections remember is not counted.",
+        "Of the authorizer, per second, the ten most frequent; what connections remember is not"
+        " counted.",
         "ops",
         [
             (
                 "{{result}} {{operation}}",
-                per_second("authorizer_decisions_total", by="result, operation", of="@"),
+                greatest(per_second("authorizer_decisions_total", by="result, operation", of="@")),
             )
         ],
     ),
@@ -259,9 +337,15 @@ OPERATION = (
     ),
     Panel(
         "Quotas exceeded",
-        "How often, per second, by the entry that limits; in `audit` nobody waits.",
+        "How often, per second, by the entry that limits, the ten most frequent; in `audit` nobody"
+        " waits.",
         "ops",
-        [("{{quota}} {{entry}}", per_second("quota_throttles_total", by="quota, entry", of="@"))],
+        [
+            (
+                "{{quota}} {{entry}}",
+                greatest(per_second("quota_throttles_total", by="quota, entry", of="@")),
+            )
+        ],
     ),
     Panel(
         "No way to any broker",
@@ -335,13 +419,7 @@ OPERATION = (
         "Event loop lag",
         "How late timers run, p99.",
         "s",
-        [
-            (
-                "{{instance}}",
-                "histogram_quantile(0.99, sum by (instance, le)"
-                " (rate(P_event_loop_lag_seconds_bucket{@}[$__rate_interval])))",
-            )
-        ],
+        [("{{instance}}", quantile(99, "event_loop_lag_seconds", by="instance", of="@"))],
     ),
     Panel(
         "Memory by worker",

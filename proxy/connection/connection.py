@@ -154,7 +154,7 @@ class Connection:
         )
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
-        self.pipe = RequestPipe(self.inflight, rules.request_max_bytes)
+        self.pipe = RequestPipe(self.inflight, rules.request_max_bytes, rules.latency)
         self.authentication = Authentication(self.session, self.pipe, target, rules.rights)
         self.stages = Stages(self.authentication, self.pipe, target, rules, self._passes_unjudged)
         self.long_work = LongWork()
@@ -236,7 +236,7 @@ class Connection:
         while (verdict := requests.next(data, now)) is not None:
             self._carry_out(verdict, now)
             self._limit(now)
-        requests.finish(data, closed=self.closed)
+        requests.finish(data, now, closed=self.closed)
         self._limit(now)
         self._release_memory()
         if requests.held and not self.pipe.left:
@@ -250,6 +250,8 @@ class Connection:
         if self.requests.rest:
             self.requests.position = 0
             self._take(b"", now)
+        else:
+            self.pipe.waiting_since = inf
         if started and stopwatch is not None:
             self._charge_time(stopwatch, now)
 
@@ -677,6 +679,8 @@ class Connection:
         started = stopwatch is not None and stopwatch.start()
         try:
             looked = self.responses.broker_bytes(data, now)
+            if self.inflight.timed is not None:
+                self.responses.time(self.inflight.timed, now)
             if looked or self.requests.held or self.life != Life.SERVING:
                 self._answered_something(now)
         except BrokerFault:

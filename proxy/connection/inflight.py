@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.connection.frames import Amendment, Owed, Route
+from proxy.connection.latency import TimedRequest
 from proxy.wire.apis import FETCHES
 
 MAX_IN_FLIGHT: Final = 1_024
@@ -65,7 +66,7 @@ class Answer(Route):
 class InFlight:
     """Responses that one client is owed."""
 
-    __slots__ = ("_answers", "_kept_bytes", "queue")
+    __slots__ = ("_answers", "_kept_bytes", "queue", "timed")
 
     def __init__(self) -> None:
         self.queue: list[Owed] = []
@@ -74,6 +75,8 @@ class InFlight:
         self._answers = 0
         self._kept_bytes = 0
         """Bytes of answers that wait, and of amendments to responses."""
+        self.timed: TimedRequest | None = None
+        """The request that is timed; None: none is."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -103,7 +106,10 @@ class InFlight:
         for index in range(-1, -len(self.queue) - 1, -1):
             correlation_id, owed = self.queue[index]
             if not isinstance(owed, Answer | Question) and may(owed):
-                self.queue[index] = correlation_id, amended(owed)
+                entry: Owed = correlation_id, amended(owed)
+                if self.timed is not None and self.timed.owed is self.queue[index]:
+                    self.timed.owed = entry
+                self.queue[index] = entry
                 return
 
     def forget_last(self) -> None:
@@ -119,6 +125,7 @@ class InFlight:
     def clear(self) -> None:
         """The connection is over."""
         self.queue.clear()
+        self.timed = None
         self._answers = self._kept_bytes = 0
 
     # What is paid
@@ -146,6 +153,11 @@ class InFlight:
         self._answers -= 1
         self._kept_bytes -= len(route.frame)
         return route.frame
+
+    @property
+    def owes_timed(self) -> bool:
+        """Return whether the broker has not begun to answer the request that is timed."""
+        return self.timed is not None and any(one is self.timed.owed for one in self.queue)
 
     # How much it is
 

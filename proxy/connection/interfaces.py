@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
+from proxy.connection.latency import UNSAMPLED, LatencySampler
 from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.api_versions import (
@@ -136,6 +137,8 @@ class ConnectionRules:
     """Settings for logins that are relayed to the broker; None: the proxy ends them itself."""
     logs_in: bool = False
     """True if brokers want a login of the proxy's own."""
+    latency: LatencySampler = UNSAMPLED
+    """Chooses the requests that are timed."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     """For long requests; one for all connections of a worker."""
     unauthenticated_memory: MemoryBudget = field(default_factory=MemoryBudget)

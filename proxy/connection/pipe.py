@@ -10,6 +10,7 @@ more. Laws:
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from proxy.connection.fingerprints import (
@@ -31,6 +32,7 @@ from proxy.connection.frames import (
     read_response_head,
 )
 from proxy.connection.inflight import InFlight
+from proxy.connection.latency import LatencySampler
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import PRODUCE
 from proxy.wire.throttle_times import HEAD
@@ -52,16 +54,22 @@ class RequestPipe:
         "inflight",
         "is_owed",
         "last_at",
+        "latency",
         "left",
         "max_bytes",
         "produced",
         "requests",
         "throttle",
         "to_broker",
+        "waiting_since",
     )
 
-    def __init__(self, inflight: InFlight, max_bytes: int) -> None:
+    def __init__(self, inflight: InFlight, max_bytes: int, latency: LatencySampler) -> None:
         self.inflight = inflight
+        self.latency = latency
+        """Chooses the requests that are timed."""
+        self.waiting_since = inf
+        """Time since which a request that was read waits, in monotonic seconds; inf: none does."""
         self.max_bytes = max_bytes
         """`socket.request.max.bytes`."""
         self.to_broker: Callable[[Bytes], None] | None = None
@@ -121,7 +129,19 @@ class RequestPipe:
             if end - pos < CORRELATED or (looked and pos == at):
                 break
             fingerprints, looked = self.fingerprints.of(data, pos), True
-        return self._forward(data, start, pos, now) if pos > start else start
+        if pos == start:
+            return start
+        pos = self._forward(data, start, pos, now)
+        if now >= self.latency.due and not self.left:
+            self._time_last(now)
+        return pos
+
+    def _time_last(self, now: float) -> None:
+        """Time the request that was forwarded last, of which the broker owes the response."""
+        inflight = self.inflight
+        if inflight.timed is None:
+            self.flush()
+            inflight.timed = self.latency.begin(inflight.queue[-1], min(now, self.waiting_since))
 
     def _count(self, route: Route, count: int, size: int) -> None:
         route.requests += count
@@ -149,6 +169,8 @@ class RequestPipe:
         self._count(route, 1, after - start)
         end = self._forward(data, start, after, now)
         self.is_owed = is_owed
+        if is_owed and now >= self.latency.due and not self.left:
+            self._time_last(now)
         return end
 
     def _forward(self, data: Bytes, start: int, after: int, now: float) -> int:
@@ -165,11 +187,13 @@ class RequestPipe:
             self._put(data, start, after)
         return after
 
-    def cut_through(self, data: Bytes, pos: int) -> int:
+    def cut_through(self, data: Bytes, pos: int, now: float) -> int:
         """Forward what comes of the frame of which the broker has a part; return where it ends."""
         after = min(pos + self.left, len(data))
         self.left -= after - pos
         self._put(data, pos, after)
+        if self.is_owed and now >= self.latency.due and not self.left:
+            self._time_last(now)
         return after
 
     def cut_off(self) -> bool:

@@ -160,7 +160,7 @@ class Requests:
         verdict: Verdict | None = None
         while (pos := self.position) < end and verdict is None:
             if pipe.left:
-                self.position = pipe.cut_through(data, pos)
+                self.position = pipe.cut_through(data, pos, now)
             elif self.gathered is not None:
                 verdict = self._gather(self.gathered, data, pos, now)
             elif self.held or self.is_limited(now):
@@ -174,9 +174,10 @@ class Requests:
                     break  # for want of bytes
         return verdict
 
-    def finish(self, data: Bytes, *, closed: bool) -> None:
+    def finish(self, data: Bytes, now: float, *, closed: bool) -> None:
         """All that can be dealt with was."""
         self._pipe.flush()
+        self._pipe.waiting_since = min(self._pipe.waiting_since, now) if self.held else inf
         if self.position < len(data) and not closed:
             self.rest = bytes(data[self.position :])
         self.reconsider()

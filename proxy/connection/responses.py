@@ -23,6 +23,7 @@ from proxy.connection.frames import (
     cut,
 )
 from proxy.connection.inflight import InFlight, Question
+from proxy.connection.latency import TimedRequest
 from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.connection.pipe import ResponsePipe
 from proxy.connection.throttling import announcing
@@ -220,6 +221,17 @@ class Responses:
             else:
                 self._send_changed(route.transform(bytes(content)))
         return after
+
+    def time(self, timed: TimedRequest, now: float) -> None:
+        """Take notice of what bytes that were read at `now` are to the request that is timed."""
+        if self.inflight.owes_timed:
+            return
+        timed.responding(now)
+        if self._gathered is None:
+            timed.complete(now)
+            if not self.changing:
+                self.inflight.timed = None
+                timed.responded()
 
     def take_change(self) -> tuple[Transform, bytes] | None:
         """Take what is to be changed in steps, and how; `changed` is given the result."""

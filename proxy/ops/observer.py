@@ -117,6 +117,7 @@ class SessionObserver:
             self._tally.observe(registry.REAUTHENTICATION_LATENCY, session.latency, *labels)
         else:
             self._tally.count(registry.SUCCESSFUL_AUTHENTICATION, *labels)
+            self._tally.observe(registry.AUTHENTICATION_LATENCY, session.latency, *labels)
             if not session.lifetime_announced:
                 self._tally.count(registry.SUCCESSFUL_AUTHENTICATION_NO_REAUTH, *labels)
             if is_opaque(session.principal):
@@ -235,6 +236,15 @@ class SessionObserver:
         )
         self._tally.count(metric, self._listener)
         self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
+
+    def connected(self, seconds: float) -> None:
+        """Record that a connection to a broker was opened, within `seconds`."""
+        self._tally.observe(registry.UPSTREAM_CONNECT_TIME, seconds, self._listener)
+
+    def responded(self, api_key: int, broker: float, proxy: float) -> None:
+        """Record what broker and proxy took for a request, in seconds; see `LatencySampler`."""
+        self._tally.observe(registry.BROKER_LATENCY, broker, self._listener, _api_name(api_key))
+        self._tally.observe(registry.PROXY_LATENCY, proxy, self._listener)
 
     def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
         """Record that a connection to a broker could not be opened."""

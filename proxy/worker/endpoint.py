@@ -196,7 +196,9 @@ class Endpoint:
         broker = cast(BrokerView, client.connection.target).broker
         client.dialled = broker.host, broker.port
         try:
+            began = monotonic()
             await self._dial(BrokerSide(client, self), broker.host, *client.dialled)
+            self._listener.observer.connected(monotonic() - began)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
             client.call(Connection.broker_unreachable)

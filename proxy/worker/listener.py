@@ -12,6 +12,7 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
+from proxy.connection.latency import LatencySampler
 from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -155,6 +156,7 @@ class Listener:
         """The secret from which salts of users that do not exist are derived."""
         self._rights = rights
         self._enforces_acls = enforces_acls
+        self._latency = LatencySampler(monotonic, lambda *took: self.observer.responded(*took))
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
         self.apply(settings)
@@ -197,6 +199,7 @@ class Listener:
             quotas=self.quotas,
             relays=_relay_settings(settings) if self.relays_logins else None,
             logs_in=self.services.access.identity is not None and not self.relays_logins,
+            latency=self._latency,
             memory=self.services.memory_budget,
             unauthenticated_memory=self._unauthenticated_memory,
         )

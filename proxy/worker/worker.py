@@ -92,6 +92,8 @@ class Worker:
         self._credentials = CachedCredentials(self._users)
         self._is_configuration_stale = False
         """True if the last configuration file that was to be loaded was invalid."""
+        self._configured_at = self._started
+        """Unix time at which the configuration was taken over."""
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
@@ -368,6 +370,7 @@ class Worker:
             return
         self._is_configuration_stale = not text  # the parent has logged why
         if text:
+            self._configured_at = time.time()
             self.apply(pickle.loads(text))  # noqa: S301 - written by the parent
 
     def apply(self, settings: config.Config) -> None:
@@ -444,6 +447,7 @@ class Worker:
         if self._events is not None:
             self._events.report(snapshot, rate_limited=self._event_limit.dropped)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_configuration_stale)
+        snapshot.gauge(registry.CONFIGURATION_LOADED, self._configured_at)
         self._store_service.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)

@@ -19,7 +19,7 @@ from proxy.demo import identity
 from proxy.demo.broker import BROKERS
 from proxy.demo.processes import Program
 from tests.support.certificates import Authority
-from tests.support.deploy import DEPLOY, SERIES, find, metric_names
+from tests.support.deploy import DEPLOY, RECORDED, SERIES, find, metric_names
 from tests.support.processes import free_port_range, free_ports
 from tests.support.proxy_process import ProxyProcess
 
@@ -38,9 +38,9 @@ _SEEN = (
     "kafka_reauth_proxy_expired_connections_would_be_killed_total",
     "kafka_reauth_proxy_failed_authentication_total",
     # Rates need two of each.
-    "kafka_reauth_proxy:successful_reauthentication_rate",
-    "kafka_reauth_proxy:successful_authentication_no_reauth_rate",
-    "kafka_reauth_proxy:throttle_time",
+    "job_listener_mechanism:kafka_reauth_proxy_successful_reauthentication:rate1m",
+    "job_listener_mechanism:kafka_reauth_proxy_successful_authentication_no_reauth:rate1m",
+    "job_quota_entry:kafka_reauth_proxy_quota_throttle_time_seconds:mean1m",
 )
 """What must have happened before the dashboards are looked at."""
 
@@ -213,6 +213,10 @@ PANELS = [
     for name, dashboard in DASHBOARDS.items()
     for panel in dashboard["panels"]
 ]
+ANNOTATIONS = [
+    pytest.param(annotation, id=annotation["name"])
+    for annotation in DASHBOARDS["operation"]["annotations"]["list"]
+]
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +243,19 @@ def test_panels_are_about_metrics_that_exist(panel: dict[str, Any]) -> None:
     assert panel["targets"]
     for target in panel["targets"]:
         assert metric_names(target["expr"]) <= SERIES
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+def test_annotations_are_about_metrics_that_exist(annotation: dict[str, Any]) -> None:
+    assert metric_names(annotation["expr"]) <= SERIES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+def test_annotations_are_queries(prometheus: Prometheus, annotation: dict[str, Any]) -> None:
+    """Kills have happened; nothing was reloaded."""
+    found = prometheus.values(_filled_in(annotation["expr"]))
+    assert bool(found) == (annotation["name"] == "Kills")
 
 
 @pytest.mark.slow
@@ -292,5 +309,5 @@ def test_every_rule_evaluates_and_kills_are_noticed(prometheus: Prometheus) -> N
 
 @pytest.mark.slow
 def test_every_rate_of_a_kip_has_values(prometheus: Prometheus) -> None:
-    for name in sorted(name for name in SERIES if name.startswith("kafka_reauth_proxy:")):
+    for name in sorted(RECORDED):
         until(lambda name=name: bool(prometheus.values(name)))  # type: ignore[misc]

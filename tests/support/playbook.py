@@ -42,6 +42,7 @@ from proxy.connection.interfaces import (
     ConnectionRules,
     NoAuthorizer,
 )
+from proxy.connection.latency import UNSAMPLED, LatencySampler
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
@@ -190,6 +191,7 @@ class Playbook:
         memory: MemoryBudget | None = None,
         logs_in: bool = False,
         relays: RelaySettings | None = None,
+        latency: LatencySampler = UNSAMPLED,
     ) -> None:
         self.now = NOW
         self.log: list[str] = []
@@ -237,6 +239,7 @@ class Playbook:
             quotas=quotas,
             logs_in=logs_in,
             relays=relays,
+            latency=latency,
             memory=memory or MemoryBudget(),
         )
         self.connection = Connection(

@@ -1,0 +1,160 @@
+"""Requests that are timed: which are, and what the broker and the proxy took."""
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.connection.connection import Connection
+from proxy.connection.latency import SAMPLE_SECONDS, LatencySampler
+from proxy.connection.throttling import announcing
+from proxy.net.read_buffer import BUFFER_BYTES
+from proxy.wire.apis import FETCH, METADATA, PRODUCE
+from tests.support.frames import fetch, metadata, produce, response
+from tests.support.playbook import Playbook, logged_in
+
+
+class Timed:
+    """A logged-in connection, whose proxy takes `spends` seconds for each read."""
+
+    def __init__(self, *, spends: float = 0.0, connects: bool = True) -> None:
+        self.reports: list[tuple[int, float, float]] = []
+        self.spends = spends
+        self.sampler = LatencySampler(self._clock, lambda *report: self.reports.append(report))
+        self.play = logged_in(Playbook(latency=self.sampler, connects=connects))
+
+    def _clock(self) -> float:
+        return self.play.now + self.spends
+
+    def after(self, seconds: float, what: Callable[..., None], *pieces: bytes) -> None:
+        self.play.now += seconds
+        what(*pieces)
+
+    def taken(self) -> list[tuple[int, float, float]]:
+        """What was reported since the last call, in milliseconds."""
+        taken, self.reports[:] = list(self.reports), []
+        return [
+            (key, round(broker * 1e3, 3), round(proxy * 1e3, 3)) for key, broker, proxy in taken
+        ]
+
+
+def test_both_parts_of_a_request() -> None:
+    """The proxy's is what it took for the request, and what it took for the response."""
+    one = Timed(spends=0.002)
+    one.play.client(produce(1))
+    one.after(0.05, one.play.broker, response(1))
+    assert one.taken() == [(PRODUCE, 48.0, 4.0)]
+
+
+def test_of_those_that_pass_together_the_last_is_timed() -> None:
+    one = Timed()
+    one.play.client(fetch(1))
+    one.play.broker(response(1))
+    assert len(one.taken()) == 1
+    one.after(1.0, one.play.client, fetch(2), fetch(3), fetch(4))
+    one.after(0.01, one.play.broker, response(2), response(3))
+    assert one.taken() == []
+    one.after(0.01, one.play.broker, response(4))
+    assert one.taken() == [(FETCH, 20.0, 0.0)]
+
+
+def test_one_that_is_recognised_is_timed_as_the_first_of_its_kind() -> None:
+    one = Timed()
+    for number in range(1, 4):
+        one.after(1.0, one.play.client, fetch(number))
+        one.after(0.5, one.play.broker, response(number))
+    assert one.taken() == [(FETCH, 500.0, 0.0)] * 3
+
+
+def test_no_more_than_one_in_so_long() -> None:
+    one = Timed()
+    for number in range(1, 1_001):
+        one.after(0.001, one.play.client, fetch(number))
+        one.play.broker(response(number))
+    assert 1.0 / SAMPLE_SECONDS / 2 < len(one.taken()) <= 1.0 / SAMPLE_SECONDS + 1
+
+
+def test_several_connections_share_that_limit() -> None:
+    one = Timed()
+    other = logged_in(Playbook(latency=one.sampler))
+    one.play.client(fetch(1))
+    other.client(fetch(1))
+    one.play.broker(response(1))
+    other.broker(response(1))
+    assert len(one.taken()) == 1
+
+
+def test_one_that_waits_has_waited_in_the_proxy() -> None:
+    """For the broker's connection here."""
+    one = Timed(connects=False)
+    one.play.client(fetch(1), fetch(2))
+    one.after(2.0, one.play.broker_connects)
+    one.after(0.5, one.play.broker, response(1), response(2))
+    assert one.taken() == [(FETCH, 500.0, 2_000.0)]
+
+
+def test_those_after_one_that_waited_have_not() -> None:
+    one = Timed(connects=False)
+    one.play.client(fetch(1))
+    one.after(2.0, one.play.broker_connects)
+    one.after(0.5, one.play.broker, response(1))
+    one.taken()
+    one.after(5.0, one.play.client, fetch(2))
+    one.after(0.5, one.play.broker, response(2))
+    assert one.taken() == [(FETCH, 500.0, 0.0)]
+
+
+@pytest.mark.parametrize("size", [3 * BUFFER_BYTES, 100_000])
+def test_a_long_one_begins_when_it_is_all_there(size: int) -> None:
+    one = Timed()
+    frame = produce(1, records=bytes(size))
+    one.play.client(frame[:1_000])
+    one.after(3.0, one.play.client, frame[1_000:])
+    one.after(0.25, one.play.broker, response(1))
+    assert one.taken() == [(PRODUCE, 250.0, 0.0)]
+
+
+def test_the_broker_is_done_with_the_first_bytes() -> None:
+    one = Timed()
+    one.play.client(fetch(1))
+    answer = response(1, bytes(100_000))
+    one.after(0.25, one.play.broker, answer[:20])
+    one.after(3.0, one.play.broker, answer[20:])
+    assert one.taken() == [(FETCH, 250.0, 0.0)]
+
+
+def test_one_that_is_rewritten_is_not_the_proxys_while_it_comes() -> None:
+    one = Timed(spends=0.001)
+    one.play.client(metadata(1))
+    answer = response(1, bytes(50))
+    one.after(0.251, one.play.broker, answer[:20])
+    one.after(3.0, one.play.broker, answer[20:])
+    assert one.taken() == [(METADATA, 250.0, 2.0)]
+
+
+def test_a_response_that_is_changed_later_is_still_that_one() -> None:
+    """A throttle time is announced in the last response that is owed."""
+    one = Timed()
+    one.play.client(fetch(1))
+    amend_last = one.play.connection.inflight.amend_last
+    amend_last(lambda _: True, lambda route: announcing(route, 7))
+    one.play.call(lambda connection, now: connection.broker_bytes(b"", now))
+    assert one.taken() == []
+    one.after(0.5, one.play.broker, response(1, bytes(20)))
+    assert one.taken() == [(FETCH, 500.0, 0.0)]
+
+
+def test_what_nobody_answers_is_not_timed() -> None:
+    one = Timed()
+    one.play.client(produce(1, acks=0))
+    assert one.play.connection.inflight.timed is None
+    one.after(0.5, one.play.client, fetch(2))
+    one.after(0.5, one.play.broker, response(2))
+    assert one.taken() == [(FETCH, 500.0, 0.0)]
+
+
+def test_one_that_is_never_answered_is_forgotten_with_its_connection() -> None:
+    one = Timed()
+    one.play.client(fetch(1))
+    one.play.call(Connection.broker_closed)
+    assert one.play.connection.inflight.timed is None
+    assert one.taken() == []
