@@ -20,6 +20,7 @@ from proxy.cli.common import (
     output_failed,
     require_linux,
     say,
+    usage_explained,
 )
 
 NAME: Final = "reauth-proxy"
@@ -40,6 +41,16 @@ class Commands(TyperGroup):
         """Return the names of all commands."""
         self._import_others()
         return super().list_commands(ctx)
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the options before the command."""
+        with usage_explained():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the rest, and run the command."""
+        with usage_explained():
+            return super().invoke(ctx)
 
     def _import_others(self) -> None:
         for name in GROUPS:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from proxy.acl.model import Acl, AclFilter, AuthorizerMode, exactly
+from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.cli import declared
 from proxy.cli.acl_explanation import AuthorizerRules, question_of
 from proxy.cli.acl_options import (
@@ -15,7 +15,12 @@ from proxy.cli.acl_options import (
     acls_to_add,
     filters_to_remove,
 )
-from proxy.cli.administration import Administration, Where, administration
+from proxy.cli.administration import (
+    Administration,
+    Where,
+    administration,
+    mode_in_effect,
+)
 from proxy.cli.common import (
     Exit,
     FilterFile,
@@ -27,7 +32,14 @@ from proxy.cli.common import (
     say,
 )
 from proxy.cli.declared import DeclaredFile, DryRun, Prune
-from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.listing import (
+    Listing,
+    Output,
+    OutputOption,
+    print_document,
+    print_list,
+    require_document,
+)
 from proxy.cli.options import filters_of_file, takes_groups
 
 app = typer.Typer(
@@ -72,7 +84,7 @@ def add(
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
         missing = [acl for acl in wanted if acl not in existing]
         errors = acls.create_acls(missing) if missing else {}
-    _tell_mode(where)
+    mode_in_effect(where, "authorizer")
     status = {acl: "exists" if acl in existing else errors[acl] or "added" for acl in wanted}
     _print([(acl, status[acl]) for acl in sorted(wanted)], output)
     if refused := sum(error is not None for error in errors.values()):
@@ -119,7 +131,7 @@ def explain_acls(
     """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
     with misuse_explained():
         question = question_of(principal, operation, resources, host)
-    mode = _tell_mode(where)
+    mode = mode_in_effect(where, "authorizer")
     settings = where.settings()
     rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)
     if settings is None:
@@ -136,9 +148,10 @@ def explain_acls(
 @takes_groups
 def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
     """Print all ACLs as `apply` takes them, in YAML or JSON."""
+    require_document(output)
     with administration(where) as acls:
         found = _matching(acls, [AclFilter()])
-    print_document([_row(acl, None) for acl in found], _document_format(output))
+    print_document([_row(acl, None) for acl in found], output)
 
 
 @app.command()
@@ -163,36 +176,13 @@ def apply(
             errors = acls.create_acls(missing) if missing else {}
             if others and not any(errors.values()):
                 acls.delete_acls([*map(exactly, others)])
-    _tell_mode(where)
+    mode_in_effect(where, "authorizer")
     would = "would be " if dry_run else ""
     changes = [(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
     removed = "not removed" if any(errors.values()) else f"{would}removed"
     _print([*changes, *((acl, removed) for acl in others)], output, items="changes")
     if refused := sum(error is not None for error in errors.values()):
         raise fail(f"{refused} of {len(missing)} ACLs were refused", Exit.REFUSED)
-
-
-def _tell_mode(where: Where) -> str | None:
-    """Return the mode of the authorizer; say so if it does not deny what ACLs deny."""
-    settings = where.settings()
-    if settings is None:
-        return None
-    mode = settings.authorizer.mode
-    if mode is not AuthorizerMode.ENFORCE:
-        note(f"authorizer.mode is {mode}: {_EFFECT[mode]}")
-    return str(mode)
-
-
-_EFFECT: Final = {
-    AuthorizerMode.OFF: "ACLs are kept, but they have no effect",
-    AuthorizerMode.AUDIT: "what ACLs deny is recorded, and done all the same",
-}
-
-
-def _document_format(output: Output) -> Output:
-    if output not in (Output.YAML, Output.JSON):
-        raise typer.BadParameter("--output must be yaml or json here")
-    return output
 
 
 def _filter_of_resource(acl: Acl) -> AclFilter:

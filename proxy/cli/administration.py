@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 
 import typer
 
@@ -79,6 +79,25 @@ class Where:
 
         with explained(file):
             return load(file)
+
+
+_LIMITED_EFFECT: Final = {
+    ("authorizer", "off"): "ACLs are kept, but they have no effect",
+    ("authorizer", "audit"): "what ACLs deny is recorded, and done all the same",
+    ("quotas", "off"): "quotas are kept, but they have no effect",
+    ("quotas", "audit"): "what quotas would throttle is recorded, and not throttled",
+}
+
+
+def mode_in_effect(where: Where, section: Literal["authorizer", "quotas"]) -> str | None:
+    """Return the mode of ACLs or quotas, with a note if it is not `enforce`; None: not known."""
+    settings = where.settings()
+    if settings is None:
+        return None
+    mode = str((settings.authorizer if section == "authorizer" else settings.quotas).mode)
+    if effect := _LIMITED_EFFECT.get((section, mode)):
+        note(f"{section}.mode is {mode}: {effect}")
+    return mode
 
 
 class Administration(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import typer
 
@@ -114,6 +114,27 @@ def unlogged() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+UsageError: Final = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
+"""Error in a command line: typer exports no name for this class."""
+
+
+@contextmanager
+def usage_explained() -> Iterator[None]:
+    """Turn a mistake in the command line into one line, and where to read on."""
+    try:
+        yield
+    except UsageError as error:
+        problem = error.format_message().removeprefix("Invalid value: ").rstrip(".")
+        problem = problem.replace("Value error, ", "")  # of pydantic, by which typer converts
+        if error.ctx is None:
+            raise fail(problem, Exit.USAGE) from None
+        if problem == error.ctx.get_help().rstrip("."):  # no command was given
+            raise
+        command = error.ctx.command_path
+        typer.echo(f"{command}: {printable(problem)} (see {command} --help)", err=True)
+        raise typer.Exit(Exit.USAGE) from None
 
 
 @contextmanager

@@ -78,6 +78,12 @@ def print_list(listing: Listing[T], found: Sequence[T], output: Output) -> None:
         say(_table(listing.headings, rows, hidden, listing.left_out, _columns(wide=wide)))
 
 
+def require_document(output: Output) -> None:
+    """Raise BadParameter unless the format is JSON or YAML."""
+    if output not in _DOCUMENTS:
+        raise typer.BadParameter("--output must be yaml or json here")
+
+
 def print_document(document: object, output: Output) -> bool:
     """Print a document if the format is JSON or YAML; return whether it is."""
     if output is Output.JSON:

@@ -118,8 +118,10 @@ def _text(file: Path) -> str:
         if str(file) == "-":
             return typer.get_text_stream("stdin").read()
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise Misuse(f"{file}: {problem}") from None
+    except OSError as error:
+        raise Misuse(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Misuse(f"{file} is not UTF-8 text") from None
 
 
 def _words(line: str) -> list[str]:

@@ -8,20 +8,26 @@ from typing import Annotated, Final
 import typer
 
 from proxy.cli import declared
-from proxy.cli.administration import Where, administration
+from proxy.cli.administration import Where, administration, mode_in_effect
 from proxy.cli.common import (
     Exit,
     FilterFile,
     Misuse,
     fail,
     misuse_explained,
-    note,
     printable,
     say,
     user_name,
 )
 from proxy.cli.declared import DeclaredFile, DryRun, Prune
-from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.listing import (
+    Listing,
+    Output,
+    OutputOption,
+    print_document,
+    print_list,
+    require_document,
+)
 from proxy.cli.options import filters_of_file, takes_groups
 from proxy.quota.model import (
     DEFAULT,
@@ -185,7 +191,7 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
         raise typer.BadParameter("a key is given twice")
     with administration(where) as administrator:
         administrator.alter_quotas({entity: changes})
-    _tell_mode(where)
+    mode_in_effect(where, "quotas")
     limited = ", ".join(f"{key}={format_limit(value)}" for key, value in changes.items())
     say(f"{printable(str(entity))}: {limited}")
 
@@ -220,7 +226,7 @@ def explain_quotas(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
-    mode = _tell_mode(where)
+    mode = mode_in_effect(where, "quotas")
     settings = where.settings()
     static = {} if settings is None else settings.quotas.static_defaults()
     with administration(where) as administrator:
@@ -237,8 +243,7 @@ def explain_quotas(
 @takes_groups
 def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
     """Print all quotas as `apply` takes them, in YAML or JSON."""
-    if output not in (Output.YAML, Output.JSON):
-        raise typer.BadParameter("--output must be yaml or json here")
+    require_document(output)
     with administration(where) as administrator:
         found = _in_order_of_path(administrator.quotas())
     print_document([_QUOTAS.document(one) for one in found], output)
@@ -262,7 +267,7 @@ def apply(
         changes = _changes(existing, wanted, prune=prune)
         if changes and not dry_run:
             administrator.alter_quotas(changes)
-    _tell_mode(where)
+    mode_in_effect(where, "quotas")
     _print_changes(changes, output, would="would be " if dry_run else "")
 
 
@@ -306,23 +311,6 @@ def _print_changes(changes: Mapping[QuotaEntity, Change], output: Output, *, wou
         name=lambda one: f"{one[0]} {one[1].value}",
     )
     print_list(listing, rows, output)
-
-
-def _tell_mode(where: Where) -> str | None:
-    """Return the mode of quotas; say so if it does not throttle."""
-    settings = where.settings()
-    if settings is None:
-        return None
-    mode = settings.quotas.mode
-    if mode.value in _EFFECT:
-        note(f"quotas.mode is {mode}: {_EFFECT[mode.value]}")
-    return str(mode)
-
-
-_EFFECT: Final = {
-    "off": "quotas are kept, but they have no effect",
-    "audit": "what quotas would throttle is recorded, and not throttled",
-}
 
 
 def _key(entity: QuotaEntity, name: str) -> QuotaKey:

@@ -285,3 +285,47 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["--bogus"], "reauth-proxy: No such option: --bogus (see reauth-proxy --help)"),
+        (
+            ["acls", "lst"],
+            "reauth-proxy acls: No such command 'lst'. Did you mean 'list'?"
+            " (see reauth-proxy acls --help)",
+        ),
+        (
+            ["users", "add"],
+            "reauth-proxy users add: Missing argument 'NAME' (see reauth-proxy users add --help)",
+        ),
+        (
+            ["acls", "list", "--principal"],
+            "reauth-proxy: Option '--principal' requires an argument",
+        ),
+        (
+            ["sessions", "kill"],
+            "reauth-proxy sessions kill: give --principal, --client-id or --connection"
+            " (see reauth-proxy sessions kill --help)",
+        ),
+        (
+            ["acls", "list", "-o", "xml"],
+            "reauth-proxy acls list: Invalid value for '--output' / '-o': 'xml' is not one of"
+            " 'table', 'wide', 'json', 'yaml', 'name' (see reauth-proxy acls list --help)",
+        ),
+        (
+            ["users\nERROR all is lost"],
+            "reauth-proxy: No such command 'users\\nERROR all is lost' (see reauth-proxy --help)",
+        ),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_one_line(command: list[str], line: str) -> None:
+    result = run(*command)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{line}\n")
+
+
+def test_a_group_without_a_command_shows_its_help() -> None:
+    result = run("acls")
+    assert result.exit_code == 2
+    assert "Commands:" in result.stderr
