@@ -52,7 +52,8 @@ def judged(text: bytes, path: Path) -> Config:
 def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[ConfigError]]:
     """Return the same, None if there is none; and all problems that are found, in order.
 
-    Problems between settings, and those of files, are found once each setting is right by itself.
+    Problems between settings are found where those concerned are right by themselves, and those of
+    files once there is nothing else.
     """
     from pydantic import ValidationError
 
@@ -65,7 +66,14 @@ def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[Config
     try:
         config = Config.model_validate(mapping, context={"base_dir": path.absolute().parent})
     except ValidationError as error:
-        return None, _config_errors(error)
+        from proxy.config.cross_checks import cross_problems
+
+        found = _config_errors(error)
+        every = error.errors(include_url=False)
+        wrong = {one["loc"] for one in every} | _meant(every)
+        between = cross_problems(Config, mapping, wrong, path.absolute().parent)
+        found += [ConfigError(_key_path(at), problem) for at, problem in between]
+        return None, list({str(one): one for one in found}.values())
     return config, list(_file_problems(config))
 
 
@@ -121,13 +129,22 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
     every = error.errors(include_url=False)
     misspelt = [one for one in every if one["type"] == "extra_forbidden"]
     others = [one for one in every if one["type"] != "extra_forbidden"]
-    meant = {(*one["loc"][:-1], _nearest_key(one["loc"])) for one in misspelt}
+    meant = _meant(every)
     causes = [
         one
         for one in others
         if not (one["type"] == "missing" and one["loc"] in meant) and not _is_emptied(one, every)
     ]
     return [_config_error(one) for one in misspelt + causes]
+
+
+def _meant(every: "Sequence[ErrorDetails]") -> set[tuple[int | str, ...]]:
+    """Return the locations of the keys that are probably meant by those that do not exist."""
+    return {
+        (*one["loc"][:-1], nearest)
+        for one in every
+        if one["type"] == "extra_forbidden" and (nearest := _nearest_key(one["loc"]))
+    }
 
 
 def _is_emptied(error: "ErrorDetails", every: "Sequence[ErrorDetails]") -> bool:

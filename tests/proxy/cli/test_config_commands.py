@@ -37,6 +37,7 @@ def test_all_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
     done = run("config", "check", file)
     assert (done.exit_code, done.stdout) == (2, "")
     expected = [
+        (4, "listeners[0].sasl.enabled.mechanisms", "is required"),
         (5, "listeners[0].adress", "unknown key, did you mean address?"),
         (7, "listeners[0].max.connections", "must be at least 1, got 0"),
         (

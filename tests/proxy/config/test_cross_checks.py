@@ -1,0 +1,110 @@
+"""Mistakes between settings are found beside those of single ones, and none that is not there."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config import judged_entirely
+from proxy.config.document import parse
+from tests.support.proxy_process import BASE
+
+WRONG = {"no": {"setting": "is like this"}}
+
+
+def problems(mapping: Any, directory: Path) -> list[str]:
+    _, found = judged_entirely(json.dumps(mapping).encode(), directory / "proxy.yaml")
+    return [str(one) for one in found]
+
+
+def test_all_are_found_whose_settings_are_right(tmp_path: Path) -> None:
+    """Nothing is said of the gateway's TLS, as its protocol is wrong, or of ports that are."""
+    sidecar = {
+        "name": "a",
+        "address": "0.0.0.0:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+        "broker.ports": "9100-9200",
+        "connections.max.idle.ms": "abc",
+        "reauth.overrides": [{"principal": "User:a"}],
+    }
+    gateway = {
+        "name": "a",
+        "address": "0.0.0.0:9095",
+        "routing": "gateway",
+        "brokr.ports": "9100-9200",
+        "security.protocol": "SASL_SSLL",
+        "ssl.keystore.location": "x",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    mapping = {
+        "upstream": {"bootstrap.servers": "b:1,c:2"},
+        "listeners": [sidecar, gateway],
+        "max.connections.per.ip": 0,
+        "workers": "many",
+    }
+    assert sorted(problems(mapping, tmp_path)) == [
+        "listeners[0].broker.ports: has no meaning with routing: sidecar",
+        "listeners[0].connections.max.idle.ms: must be a whole number of milliseconds, got 'abc'",
+        "listeners[0].reauth.overrides[0].reauth.enforcement: give it or"
+        " connections.max.reauth.ms: nothing is overridden",
+        "listeners[1].brokr.ports: unknown key, did you mean broker.ports?",
+        "listeners[1].name: a is the name of another listener",
+        "listeners[1].security.protocol: must be PLAINTEXT or SSL or SASL_PLAINTEXT or SASL_SSL,"
+        " got 'SASL_SSLL'",
+        "max.connections.per.ip: can be 0 only if max.connections.per.ip.overrides allows"
+        " connections",
+        "upstream.bootstrap.servers: must be one broker: a listener is its sidecar",
+        "workers: must be a whole number, got 'many'",
+    ]
+
+
+def test_several_of_one_section_are_found(tmp_path: Path) -> None:
+    mapping = parse(BASE.encode())
+    del mapping["upstream"]["bootstrap.servers"]
+    mapping["listeners"][0]["connection.failed.authentication.delay.ms"] = 600_000
+    mapping["listeners"][0]["sasl.oauthbearer.jwks.max.stale.ms"] = 1
+    found = {one.partition(": ")[0] for one in problems(mapping, tmp_path)}
+    assert found == {
+        "upstream.bootstrap.servers",
+        "listeners[0].connection.failed.authentication.delay.ms",
+        "listeners[0].sasl.oauthbearer.jwks.max.stale.ms",
+    }
+
+
+def paths(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where each value of a file is, sections and lists included."""
+    if at:
+        yield at
+    if isinstance(found, dict | list):
+        for key, value in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from paths(value, (*at, key))
+
+
+PATHS = [*paths(parse(BASE.encode()))]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=str)
+def test_one_that_is_wrong_makes_no_other_wrong(path: tuple[Any, ...], tmp_path: Path) -> None:
+    mapping = parse(BASE.encode())
+    section = mapping
+    for part in path[:-1]:
+        section = section[part]
+    section[path[-1]] = WRONG
+    named = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
+    found = problems(mapping, tmp_path)
+    assert found
+    assert [one for one in found if not one.startswith(named)] == []
+
+
+@pytest.mark.parametrize("path", [one for one in PATHS if isinstance(one[-1], str)], ids=str)
+def test_a_misspelt_key_is_not_missing_elsewhere(path: tuple[Any, ...], tmp_path: Path) -> None:
+    mapping = parse(BASE.encode())
+    section = mapping
+    for part in path[:-1]:
+        section = section[part]
+    section[f"{path[-1]}x"] = section.pop(path[-1])
+    (found,) = problems(mapping, tmp_path)
+    assert f"unknown key, did you mean {path[-1]}?" in found
