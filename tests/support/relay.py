@@ -283,6 +283,13 @@ class ListenerRecorder(Recorder):
     def opened(self, connection: Connection, now: float) -> None:
         del connection, now
 
+    def connected(self, seconds: float) -> None:
+        assert seconds >= 0
+
+    def responded(self, _api_key: int, broker: float, proxy: float) -> None:
+        assert broker >= 0
+        assert proxy >= 0
+
     def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
         del broker, problem
 
