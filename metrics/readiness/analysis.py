@@ -7,7 +7,6 @@ from typing import Any
 from metrics.readiness import authentications, events, sessions, trends, usage, what_if
 from metrics.readiness.engine import Engine, Row, words
 from metrics.readiness.events import AT_READING, Problem
-from metrics.readiness.output import Staging
 from metrics.readiness.published import published
 
 MAX_ROWS = 5_000
@@ -43,14 +42,24 @@ class Analysis:
     """
 
     def __init__(
-        self, engine: Engine, question: Question, made: Staging | None, progress: Progress
+        self,
+        engine: Engine,
+        question: Question,
+        progress: Progress,
+        tables: str | None = None,
+        run_id: str = "",
     ) -> None:
-        """Ask `engine`; the tables are published in `made`, or nowhere if it is None."""
+        """Ask `engine`.
+
+        `tables`: the folder or address below which tables are published as those of the run
+        `run_id`; None: they are not.
+        """
         self.rows: dict[str, list[Row]] = {}
         self.lines: dict[str, int] = {}
         self._engine = engine
         self._question = question
-        self._made = made
+        self._tables = tables
+        self._run_id = run_id
         self._progress = progress
 
     def run(self, counts: dict[str, int] | None = None) -> None:
@@ -247,10 +256,10 @@ class Analysis:
             self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
             count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
             self._show("breaks_at_kafka_4_count", count)
-        if (made := self._made) is not None:
+        if self._tables is not None:
             for name in names:
-                query = published(name, made.run_id, self._question.as_of_ms)
-                self._engine.write(query, made.tables / name)
+                query = published(name, self._run_id, self._question.as_of_ms)
+                self._engine.write(query, f"{self._tables}/{name}")
         self._first_rows()
 
     def _first_rows(self) -> None:

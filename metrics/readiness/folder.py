@@ -48,6 +48,13 @@ def is_remote(path: str) -> bool:
     return _SCHEME.match(path) is not None
 
 
+def is_within(path: str, folder: str) -> bool:
+    """Return True if a path or address is that of a folder, or below it."""
+    if is_remote(path) or is_remote(folder):
+        return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+    return Path(path).resolve().is_relative_to(Path(folder).resolve())
+
+
 def event_files(path: str) -> Folder:
     """Find the event files; raise ReportError if none can be read, or there are two kinds."""
     folder = Path(path)

@@ -10,6 +10,7 @@ import argparse
 import secrets
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError, explained
-from metrics.readiness.folder import event_files
+from metrics.readiness.folder import event_files, is_remote
 from metrics.readiness.output import RUN_NAME, Staging, add_to_history, publish, staging
 from metrics.readiness.settings import EngineName, Settings
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
@@ -40,7 +41,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     engine = settings.choose_engine()
     moment = datetime.fromtimestamp(settings.as_of_ms / 1000, UTC)
     run_id = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
-    with staging(settings.out, run_id) as made:
+    with _place(settings.out) as place, staging(place, run_id) as made:
         progress(f"reading events with {'DuckDB' if engine is EngineName.DUCKDB else 'Spark'}")
         ask = _by_duckdb if engine is EngineName.DUCKDB else _by_spark
         analysis = ask(settings, made, progress)
@@ -58,10 +59,25 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
         progress("writing the report")
         write_report(facts, made.folder)
         (made.tables / RUN_NAME).write_text(f"{run_id}\n", encoding="ascii")
-        publish(made, settings.out)
-    if settings.history is not None:
-        add_to_history(settings.out, settings.history, run_id, settings.as_of_ms)
+        if is_remote(settings.out):
+            from metrics.spark.remote_output import RemoteRun
+
+            RemoteRun(settings.out, run_id).publish(made)
+        else:
+            publish(made, place)
+        if settings.history is not None:
+            add_to_history(place, settings.history, run_id, settings.as_of_ms)
     return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
+
+
+@contextmanager
+def _place(out: str) -> Iterator[Path]:
+    """Give the folder of the report; for an address one that goes at the end."""
+    if is_remote(out):
+        with tempfile.TemporaryDirectory(prefix="reauth-report-") as folder:
+            yield Path(folder)
+    else:
+        yield Path(out)
 
 
 def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysis:
@@ -71,7 +87,8 @@ def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysi
         raise ReportError("--engine duckdb needs DuckDB: pip install duckdb") from None
     with duckdb_errors(), DuckEngine(made.scratch) as engine:
         engine.read(event_files(settings.events))
-        analysis = Analysis(engine, settings.question, made, progress)
+        tables = str(made.tables)
+        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
         analysis.run()
         return analysis
 
@@ -104,7 +121,7 @@ def arg_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder, or address")
     parser.add_argument(
         "--lifetime", type=_typed(duration_ms), action="append", default=[], metavar="15m"
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
-from metrics.readiness.folder import event_files, is_remote
+from metrics.readiness.folder import event_files, is_remote, is_within
 from metrics.readiness.output import TABLES
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
@@ -33,7 +33,8 @@ class Settings:
 
     events: str
     """The folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""
-    out: Path
+    out: str
+    """The folder of the report, or an address that Hadoop knows."""
     lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
     requirements: tuple[Requirement, ...] = ()
     as_of_ms: int
@@ -72,25 +73,24 @@ class Settings:
 
     def check(self) -> None:
         """Raise ReportError if there are no events, or this would write among them."""
-        if is_remote(str(self.out)):
-            raise ReportError(f"{self.out}: the report is written to a folder of this machine")
         if self.history is not None:
             self._check_history(self.history)
-        if self.topic is not None or is_remote(self.events):
+        if self.topic is not None:
             return
-        event_files(self.events)
+        if not is_remote(self.events):
+            event_files(self.events)
         history = None if self.history is None else str(self.history)
-        folders = (("--out", str(self.out)), ("--state", self.state), ("--history", history))
+        folders = (("--out", self.out), ("--state", self.state), ("--history", history))
         for option, path in folders:
-            if path is None or is_remote(path):
-                continue
-            if Path(path).resolve().is_relative_to(Path(self.events).resolve()):
+            if path is not None and is_within(path, self.events):
                 raise ReportError(f"{path}: {option} is within --events; give it a place elsewhere")
 
     def _check_history(self, history: Path) -> None:
         if is_remote(str(history)):
             raise ReportError(f"{history}: the history is written to a folder of this machine")
-        if history.resolve().is_relative_to((self.out / TABLES).resolve()):
+        if is_remote(self.out):
+            raise ReportError(f"{self.out}: --history takes a report in a folder of this machine")
+        if is_within(str(history), str(Path(self.out) / TABLES)):
             raise ReportError(
                 f"{history}: --history is within the tables of --out, which every run replaces; "
                 "give it a place elsewhere"
@@ -104,6 +104,7 @@ class Settings:
         needs_spark = (
             self.topic is not None
             or is_remote(self.events)
+            or is_remote(self.out)
             or self.state is not None
             or self.master is not None
         )

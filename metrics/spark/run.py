@@ -18,6 +18,7 @@ from metrics.readiness.settings import Settings
 from metrics.spark.engine import SparkEngine
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new, parsed
+from metrics.spark.remote_output import RemoteRun
 from metrics.spark.sources import FolderSource, KafkaSource, LineSource, holds_parquet, literal
 from metrics.spark.spark_session import SMALL_BYTES, make_session, tune_for_little
 
@@ -59,6 +60,12 @@ def _ask(
     # executors of a cluster may go, and what Spark keeps in them with them
     one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
     small = one_machine and size is not None and size <= SMALL_BYTES
+    scratch, tables = str(made.scratch), str(made.tables)
+    if is_remote(settings.out):
+        run = RemoteRun(settings.out, made.run_id)
+        run.begin(spark)
+        if not one_machine:
+            scratch, tables = run.scratch, run.tables
     counts = None
     if settings.topic is None and holds_parquet(spark, settings.events):
         if settings.state is not None:
@@ -68,15 +75,15 @@ def _ask(
     elif small and settings.state is None:
         rows = parsed(_source(settings).batch(spark)).localCheckpoint()
     else:
-        table = EventTable(settings.state or str(made.scratch / "events"))
+        table = EventTable(settings.state or f"{scratch}/events")
         (ingest_new if settings.state else ingest_batch)(spark, _source(settings), table)
         counts, rows = table.counts(spark), table.events(spark)
         small = one_machine and counts["lines"] * _LINE_BYTES <= SMALL_BYTES
     if small:
         tune_for_little(spark)
-    engine = _engine(spark, made.scratch, small=small)
+    engine = _engine(spark, scratch, small=small)
     engine.read(rows)
-    analysis = Analysis(engine, settings.question, made, progress)
+    analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
     try:
         analysis.run(counts)
     finally:
@@ -84,13 +91,16 @@ def _ask(
     return analysis
 
 
-def _engine(spark: SparkSession, scratch: Path, *, small: bool) -> "SparkEngine | HybridEngine":
-    """Leave what is not about events to DuckDB, if the driver has it."""
+def _engine(spark: SparkSession, scratch: str, *, small: bool) -> "SparkEngine | HybridEngine":
+    """Leave what is not about events to DuckDB, if the driver has it, and the scratch folder."""
+    on_spark = SparkEngine(spark, None if small else scratch)
+    if is_remote(scratch):
+        return on_spark
     try:
         from metrics.spark.hybrid import HybridEngine
     except ImportError:
-        return SparkEngine(spark, None if small else str(scratch))
-    return HybridEngine(spark, scratch)
+        return on_spark
+    return HybridEngine(spark, Path(scratch))
 
 
 @contextmanager

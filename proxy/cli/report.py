@@ -22,7 +22,7 @@ def report(
         typer.Option(metavar="PATH", help="Folder of event files or Parquet, or kafka:TOPIC."),
     ],
     out: Annotated[
-        Path,
+        str,
         typer.Option(metavar="DIR", help="Where the report goes: index.html is the page."),
     ],
     lifetime: Annotated[
@@ -100,7 +100,7 @@ def report(
         raise fail("interrupted", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
         raise fail(explained(error), Exit.USAGE) from None
-    say(str(out / PAGE_NAME))
+    say(f"{out.rstrip('/')}/{PAGE_NAME}")
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
 

@@ -183,7 +183,7 @@ def answers(
     """Ask DuckDB everything; that Spark says the same, `test_engines` shows."""
     engine = duckdb_log(given)
     question = Question(as_of_ms=as_of_ms, lifetimes_ms=lifetimes_ms, **more)
-    analysis = Analysis(engine, question, None, lambda _: None)
+    analysis = Analysis(engine, question, lambda _: None)
     analysis.run()
     return Answers(engine, analysis)
 

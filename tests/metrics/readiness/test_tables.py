@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, as_of_ms: int) -> None:
     settings = Settings(
         events=str(folder / "events"),
-        out=folder / "report",
+        out=str(folder / "report"),
         as_of_ms=as_of_ms,
         history=folder / "history",
     )
@@ -117,7 +117,7 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
 def test_a_history_in_a_wrong_place_is_refused(folder: Path, history: str, problem: str) -> None:
     place = Path(history) if "://" in history else folder / history
     settings = Settings(
-        events=str(folder / "events"), out=folder / "report", as_of_ms=0, history=place
+        events=str(folder / "events"), out=str(folder / "report"), as_of_ms=0, history=place
     )
     with pytest.raises(ReportError, match=problem):
         settings.check()

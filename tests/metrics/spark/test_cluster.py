@@ -67,7 +67,7 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
             *("--master", "local-cluster[2,1,1024]"),
             *(text for name, value in options.items() for text in ("--conf", f"{name}={value}")),
             *("--py-files", package, tmp_path / "submit.py"),
-            *("--events", events.as_uri(), "--out", out, "--as-of-ms", str(AS_OF_MS)),
+            *("--events", events.as_uri(), "--out", out.as_uri(), "--as-of-ms", str(AS_OF_MS)),
             *("--state", (tmp_path / "state").as_uri()),
         ],
         cwd=tmp_path,
@@ -81,4 +81,6 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
     facts = json.loads((out / "report.json").read_text())
     truth = json.loads((events / "truth.json").read_text())
     assert {row["client_id"]: row["verdict"] for row in facts["clients"]} == truth
-    assert (out / "tables" / "clients" / "_SUCCESS").exists()
+    (of_run,) = (out / "runs").iterdir()
+    assert {path.name for path in of_run.iterdir()} == {"index.html", "report.json", "tables"}
+    assert (of_run / "tables" / "clients" / "_SUCCESS").exists()

@@ -125,7 +125,7 @@ def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, ot
     found = []
     engines: tuple[Engine, ...] = (here, there)
     for engine in engines:
-        analysis = Analysis(engine, question, None, lambda _: None)
+        analysis = Analysis(engine, question, lambda _: None)
         analysis.run()
         found.append(analysis)
     try:

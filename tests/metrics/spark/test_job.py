@@ -36,8 +36,8 @@ SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_sec
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
 
 
-def settings(events: Path, out: Path, **more: Any) -> Settings:
-    return Settings(events=str(events), out=out, as_of_ms=AS_OF_MS, **more)
+def settings(events: Path, out: Path | str, **more: Any) -> Settings:
+    return Settings(events=str(events), out=str(out), as_of_ms=AS_OF_MS, **more)
 
 
 def run(given: Settings) -> tuple[dict[str, Any], list[str]]:
@@ -158,6 +158,60 @@ def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path)
     (tmp_path / ".old-1").mkdir()
     run(settings(folder, tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "report.json", "tables"}
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_report_at_an_address_is_that_of_a_folder(
+    folder: Path,
+    report: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is of the last whole run, whose tables are kept, and those of the one before."""
+    out = tmp_path / "bucket" / "report"
+    given = settings(folder, out.as_uri())
+    runs = []
+    for is_whole in (True, True, False, True):
+        if not is_whole:
+            with monkeypatch.context() as patched:
+                patched.setattr(job, "write_report", full_disk)
+                with pytest.raises(OSError, match="No space"):
+                    run(given)
+        else:
+            facts, _ = run(given)
+            same(facts, report[1])
+            runs.append(facts["run_id"])
+        assert json.loads((out / "report.json").read_text()) == facts
+    assert {path.name for path in (out / "runs").iterdir()} == set(runs[1:])
+    for name in runs[1:]:
+        tables = out / "runs" / name / "tables"
+        assert {path.name for path in tables.iterdir()} == tables_of(report[0])
+        assert not (out / "runs" / name / "scratch").exists()
+    assert runs[-1] in (out / "index.html").read_text()
+
+
+def tables_of(out: Path) -> set[str]:
+    return {path.name for path in (out / "tables").iterdir() if path.is_dir()}
+
+
+@pytest.mark.parametrize(
+    ("events", "out", "is_refused"),
+    [
+        ("s3a://fleet/events", "s3a://fleet/events/report", True),
+        ("s3a://fleet/events/", "s3a://fleet/events", True),
+        ("s3a://fleet/events", "s3a://fleet/events-report", False),
+        ("s3a://fleet/events", "/srv/report", False),
+    ],
+)
+def test_no_address_of_a_report_is_among_the_events(
+    events: str, out: str, is_refused: bool
+) -> None:
+    given = Settings(events=events, out=out, as_of_ms=AS_OF_MS)
+    if is_refused:
+        with pytest.raises(ReportError, match="--out is within --events"):
+            given.check()
+    else:
+        given.check()
 
 
 @pytest.mark.usefixtures("spark")
@@ -427,12 +481,14 @@ def test_an_address_without_events_is_one_clear_sentence(
         holds_parquet(spark, (tmp_path / "no").as_uri())
 
 
-def test_a_report_is_not_written_to_an_address(
+@pytest.mark.usefixtures("spark")
+def test_what_is_wrong_with_an_address_is_known_before_the_work(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A path would be made of it, and a folder named `s3a:` in the working directory."""
     assert job.main(["--events", str(folder), "--out", "s3a://bucket/report"]) == 2
-    assert "a folder of this machine" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Spark has no jar for such addresses" in said
+    assert "applying lifetimes" not in said
 
 
 @pytest.mark.usefixtures("spark")
