@@ -51,7 +51,7 @@ class Observed:
             killed_after=NOW + 60,
             reauthentications=reauthentications,
         )
-        self.observer.authenticated(connection, session, NOW)
+        self.observer.authenticated(connection, session)
 
     def counted(self, metric: Metric) -> dict[Labels, tuple[int, float]]:
         """How many values a histogram has, and their sum."""
