@@ -6,13 +6,12 @@ import pytest
 
 from metrics import registry
 from metrics.event_rate_limit import UnauthenticatedEventLimit
-from metrics.history import Cadence, Timeline
+from metrics.history import Timeline
 from metrics.tally import Tally
 from proxy.acl.authorizer import Denial
 from proxy.acl.denial_log import DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
-from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
@@ -21,6 +20,7 @@ from proxy.wire.apis import PRODUCE
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.metrics import read
+from tests.support.observer import observer_of
 from tests.support.playbook import Playbook
 from tests.support.sasl import NOW, WALL
 
@@ -74,18 +74,12 @@ class Observed:
         self.told: list[str] = []
         self.connection = Playbook().connection
         self.connection.target = BrokerView(self.broker, resolve=None)
-        self.observer = SessionObserver(
-            proxy_id="proxy",
-            worker=0,
-            listener="clients",
-            enforcement=lambda: Enforcement.ENFORCE,
+        self.observer = observer_of(
             timeline=Timeline(wall=WALL, now=NOW),
-            cadence=Cadence(),
             tally=tally or Tally(run="r"),
             event_limit=event_limit or UnauthenticatedEventLimit(workers=1),
             emit=self.lines.append,
             note=self.noted.append,
-            upstream_failed=lambda _broker, _problem, _words: None,
             may_have_changed=lambda broker, _now: self.doubted.append(broker),
             inform=lambda _cause, text: self.told.append(text),
         )

@@ -1,16 +1,14 @@
 """What the observer makes of times: histograms by listener, API and mechanism."""
 
 from metrics import registry
-from metrics.event_rate_limit import UnauthenticatedEventLimit
-from metrics.history import Cadence, Timeline
 from metrics.metric import Metric
 from metrics.snapshot import Labels
 from metrics.tally import Tally
-from proxy.ops.observer import SessionObserver
 from proxy.wire.apis import FETCH, PRODUCE
 from sasl.states import Authenticated, Enforcement
+from tests.support.observer import observer_of
 from tests.support.playbook import Playbook
-from tests.support.sasl import NOW, WALL
+from tests.support.sasl import NOW
 
 LABELS = ("clients", "SCRAM-SHA-256")
 
@@ -18,21 +16,7 @@ LABELS = ("clients", "SCRAM-SHA-256")
 class Observed:
     def __init__(self) -> None:
         self.tally = Tally(run="r", sessions=[LABELS])
-        self.observer = SessionObserver(
-            proxy_id="proxy",
-            worker=0,
-            listener="clients",
-            enforcement=lambda: Enforcement.ENFORCE,
-            timeline=Timeline(wall=WALL, now=NOW),
-            cadence=Cadence(),
-            tally=self.tally,
-            event_limit=UnauthenticatedEventLimit(workers=1),
-            emit=lambda _line: None,
-            note=lambda _incident: None,
-            upstream_failed=lambda _broker, _problem, _words: None,
-            may_have_changed=lambda _broker, _now: None,
-            inform=lambda _cause, _text: None,
-        )
+        self.observer = observer_of(tally=self.tally)
 
     def log_in(self, latency: float, *, reauthentications: int) -> None:
         connection = Playbook().connection

@@ -5,9 +5,9 @@ import pytest
 from metrics import registry
 from metrics.tally import Tally
 from sasl.states import Failed
-from tests.proxy.ops.test_observer_without_sasl import observer_of
 from tests.support.frames import authenticate, handshake, response
 from tests.support.metrics import read
+from tests.support.observer import observer_of
 from tests.support.playbook import HOUR_MS, Playbook
 from tests.support.relayed_logins import Login, answered, relaying, settings, shaken
 from tests.support.sasl import NOW
@@ -42,7 +42,7 @@ def test_logins_that_do_not_show_who_it_is_are_counted(
 ) -> None:
     recorded: list[str] = []
     tally = Tally(run="r")
-    observer = observer_of(recorded, tally=tally)
+    observer = observer_of(emit=recorded.append, tally=tally)
     observer.opened(play.connection, NOW)
     observer.authenticated(play.connection, play.session)
     labels = "clients", mechanism
@@ -56,7 +56,7 @@ def test_logins_that_do_not_show_who_it_is_are_counted(
 def test_who_the_broker_refused_is_marked_as_a_claim() -> None:
     recorded: list[str] = []
     play = relaying()
-    observer = observer_of(recorded)
+    observer = observer_of(emit=recorded.append)
     observer.opened(play.connection, NOW)
     play.client(handshake(1, "PLAIN"))
     play.broker(shaken(1))
@@ -74,7 +74,7 @@ def test_a_session_begins_with_the_answer_that_told_its_lifetime() -> None:
     """However long the broker takes to confirm that the login is complete."""
     recorded: list[str] = []
     play = relaying()
-    observer = observer_of(recorded)
+    observer = observer_of(emit=recorded.append)
     observer.opened(play.connection, NOW)
     play.client(handshake(1, "GSSAPI"))
     play.broker(shaken(1))

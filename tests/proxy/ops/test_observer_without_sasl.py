@@ -1,48 +1,25 @@
 """What is reported of a client without SASL: that it is connected, and what it is denied."""
 
 from metrics import registry
-from metrics.event_rate_limit import UnauthenticatedEventLimit
-from metrics.history import Cadence, Timeline
 from metrics.tally import Tally
 from proxy.acl.authorizer import Denial
 from proxy.acl.denial_log import DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
-from proxy.ops.observer import SessionObserver
 from proxy.ops.status.incidents import Incident
 from proxy.wire.apis import FETCH, PRODUCE
-from sasl.states import Enforcement
 from tests.support.frames import request
 from tests.support.metrics import read
+from tests.support.observer import observer_of
 from tests.support.playbook import Playbook, everything
 from tests.support.sasl import NOW
 
 ALICE = "User:CN=alice"
 
 
-def observer_of(
-    reported: list[str], noted: list[Incident] | None = None, tally: Tally | None = None
-) -> SessionObserver:
-    return SessionObserver(
-        proxy_id="proxy",
-        worker=0,
-        listener="clients",
-        enforcement=lambda: Enforcement.OBSERVE,
-        timeline=Timeline(wall=NOW, now=NOW),
-        cadence=Cadence(),
-        tally=tally or Tally(run="r"),
-        event_limit=UnauthenticatedEventLimit(workers=1),
-        emit=reported.append,
-        note=([] if noted is None else noted).append,
-        upstream_failed=lambda _broker, _problem, _words: None,
-        may_have_changed=lambda _broker, _now: None,
-        inform=lambda _cause, _text: None,
-    )
-
-
 def test_versions_that_kafka_4_dropped_are_reported_by_name() -> None:
     reported: list[str] = []
-    observer = observer_of(reported)
+    observer = observer_of(emit=reported.append)
     play = Playbook(offer=everything(enforces_acls=False))
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(ALICE, now))
@@ -59,7 +36,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     reported: list[str] = []
     noted: list[Incident] = []
     tally = Tally(run="r")
-    observer = observer_of(reported, noted, tally)
+    observer = observer_of(emit=reported.append, note=noted.append, tally=tally)
     play = Playbook()
     observer.opened(play.connection, NOW)
     play.call(lambda connection, now: connection.admit(ALICE, now))
