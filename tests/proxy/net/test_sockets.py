@@ -6,7 +6,7 @@ import pytest
 
 from proxy.errors import ConfigError
 from proxy.net.sockets import Claim, listen
-from tests.support.processes import free_ports
+from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:
@@ -36,6 +36,12 @@ def is_free(port: int) -> bool:
         return True
 
 
+def accepted(listening: socket.socket) -> socket.socket:
+    """Accept a client, which may be connected a moment before the kernel has it to accept."""
+    listening.settimeout(PATIENCE_SECONDS)
+    return listening.accept()[0]
+
+
 def test_a_claimed_port_is_ours_alone_and_meets_no_client_of_ours() -> None:
     (port,) = free_ports(1)
     with closing(Claim("127.0.0.1", port)) as ours:
@@ -48,7 +54,7 @@ def test_a_claimed_port_is_ours_alone_and_meets_no_client_of_ours() -> None:
         one, two = ours.listen(), ours.listen()
         with one, socket.create_connection(("127.0.0.1", port)):
             one.close()
-            with two, two.accept()[0]:  # the queue is that of all processes
+            with two, accepted(two):  # the queue is that of all processes
                 assert not is_free(port)
     assert is_free(port)
 
@@ -59,7 +65,7 @@ def test_a_claimed_port_listens_again_while_clients_of_before_are_connected() ->
         closing(Claim("127.0.0.1", port)) as ours,
         ours.listen() as listening,
         socket.create_connection(("127.0.0.1", port)),
-        listening.accept()[0],
+        accepted(listening),
     ):
         ours.stop_listening()
         assert not is_free(port)
