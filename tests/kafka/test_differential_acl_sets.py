@@ -22,6 +22,7 @@ from tests.support.kafka.acl_differential.side import (
     Client,
 )
 from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import is_since
 from tests.support.kafka.wire_client import Address
 from tests.support.messages import Values
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, sidecar_config
@@ -58,6 +59,8 @@ OPERATIONS = (
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
+#: Groups have configurations, and rights to these, since Kafka 4.0.
+_GROUPS_ARE_CONFIGURED = is_since("4.0")
 _LITERAL, _PREFIXED = 3, 4
 PRODUCER: Values = {"transactional_id": None, "transaction_timeout": 60_000}
 EVERY_ACL: Values = asking()
@@ -139,6 +142,7 @@ def reported(client: Client) -> Mapping[str, object]:
     resources = [
         {"resource_type": kind, "resource_name": name, "configuration_keys": ["x"]}
         for kind, name in ((2, "foo"), (4, "1"), (32, "g"))
+        if kind != 32 or _GROUPS_ARE_CONFIGURED
     ]
     rights, error = "authorized_operations", "error_code"
     cluster = {"topics": [], f"include_cluster_{rights}": True}
@@ -151,7 +155,8 @@ def reported(client: Client) -> Mapping[str, object]:
             include_topic_authorized_operations=True,
         ),
         "groups": ask(
-            *(15, 5, "groups", "group_id", error, rights),
+            *(15, 5, "groups", "group_id", error),
+            *((rights,) if _GROUPS_ARE_CONFIGURED else ()),
             groups=GROUPS,
             include_authorized_operations=True,
         ),
