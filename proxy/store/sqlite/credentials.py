@@ -48,7 +48,7 @@ class SqliteCredentials(Database):
     ) -> frozenset[CredentialKey]:
         """Delete, then insert or replace; return the keys in `delete` that did not exist."""
         with self.writing() as connection:
-            return _alter(connection, delete, upsert)
+            return alter(connection, delete, upsert)
 
     def scram_fake_secret(self) -> bytes:
         """Return the 32 random bytes from which salts of users that do not exist are derived."""
@@ -65,7 +65,7 @@ def replace(
     """Replace all credentials by these, inside the caller's write transaction."""
     present = _credentials(_rows(connection))
     changed = {key: one for key, one in credentials.items() if present.get(key) != one}
-    _alter(connection, present.keys() - credentials.keys(), changed)
+    alter(connection, present.keys() - credentials.keys(), changed)
 
 
 def replace_secret(connection: sqlite3.Connection, secret: bytes) -> None:
@@ -91,11 +91,13 @@ def _credentials(rows: Iterable[_Row]) -> dict[CredentialKey, ScramCredential]:
     }
 
 
-def _alter(
+def alter(
     connection: sqlite3.Connection,
     delete: Collection[CredentialKey],
     upsert: Mapping[CredentialKey, ScramCredential],
 ) -> frozenset[CredentialKey]:
+    """Delete, then insert or replace, inside the caller's write transaction; return the keys in
+    `delete` that did not exist."""
     missing = frozenset(
         (user, mechanism)
         for user, mechanism in delete

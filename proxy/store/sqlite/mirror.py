@@ -8,6 +8,7 @@ a change.
 
 import sqlite3
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -38,6 +39,19 @@ class Versions(NamedTuple):
     acls: int
     quotas: int
     users: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What one answer has otherwise than the one before it."""
+
+    created_acls: Collection[Acl] = ()
+    deleted_acls: Collection[Acl] = ()
+    quotas: Changes = field(default_factory=dict)
+    """Limits by entity and key; None: it is gone."""
+    users: Mapping[CredentialKey, ScramCredential] = field(default_factory=dict)
+    """New and changed verifiers."""
+    deleted_users: Collection[CredentialKey] = ()
 
 
 class SqliteMirror(SqliteStore):
@@ -113,14 +127,23 @@ class SqliteMirror(SqliteStore):
                 credentials.replace(connection, new_users)
             if secret is not None:
                 credentials.replace_secret(connection, secret)
-            connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
-            if _has_recent(connection):
-                return None
-            return Versions(
-                acls.version(connection),
-                quotas.version(connection),
-                credentials.version(connection),
-            )
+            _confirm(connection, asked_at)
+            return None if _has_recent(connection) else _versions(connection)
+
+    def follow(self, difference: Difference, *, asked_at: float) -> Versions:
+        """Make the changes that an answer to a query at `asked_at`, monotonic seconds, has.
+
+        The content must be that of the answer before it. Raises StoreError.
+        """
+        with self.writing() as connection:
+            if not _is_mirror(connection):
+                raise StoreError(_NO_MIRROR)
+            created, deleted = difference.created_acls, difference.deleted_acls
+            acls.change(connection, delete=deleted, create=created)
+            quotas.alter(connection, difference.quotas)
+            credentials.alter(connection, difference.deleted_users, difference.users)
+            _confirm(connection, asked_at)
+            return _versions(connection)
 
     def note_problem(self, problem: str) -> None:
         """Record the reason for which brokers could not be queried, or did not answer."""
@@ -154,6 +177,16 @@ def _mirrors_users(connection: sqlite3.Connection) -> bool:
 
 def _has_its_own(connection: sqlite3.Connection) -> bool:
     return _has_rows(connection, "acls") or _has_rows(connection, "quotas")
+
+
+def _confirm(connection: sqlite3.Connection, asked_at: float) -> None:
+    connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
+
+
+def _versions(connection: sqlite3.Connection) -> Versions:
+    return Versions(
+        acls.version(connection), quotas.version(connection), credentials.version(connection)
+    )
 
 
 def _has_recent(connection: sqlite3.Connection) -> bool:

@@ -23,7 +23,7 @@ class SqliteQuotas(Database):
     def alter_quotas(self, changes: Changes) -> None:
         """Set and remove quotas, all in one transaction."""
         with self.writing() as connection:
-            _alter_all(connection, changes)
+            alter(connection, changes)
 
 
 def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
@@ -33,7 +33,7 @@ def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
     }
     for entity, limits in quotas.items():
         changes.setdefault(entity, {}).update(limits)
-    _alter_all(connection, changes)
+    alter(connection, changes)
 
 
 def note_recent(connection: sqlite3.Connection, at: float, changes: Changes) -> None:
@@ -86,7 +86,8 @@ def _entity(path: str) -> QuotaEntity:
         raise ValueError(str(bad)) from None
 
 
-def _alter_all(connection: sqlite3.Connection, changes: Changes) -> None:
+def alter(connection: sqlite3.Connection, changes: Changes) -> None:
+    """Set and remove quotas, inside the caller's write transaction."""
     changed = sum(
         _alter(connection, entity.entity_path, key, value)
         for entity, ops in changes.items()

@@ -10,13 +10,14 @@ Rules:
   reading everything.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from proxy.acl.model import Acl, PatternType
-from proxy.quota.model import QuotaEntity, Quotas
+from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.store.interface import CredentialKey, StoreError
+from proxy.store.sqlite.mirror import Difference
 from proxy.store.zookeeper.nodes import (
     ACL_CHANGES,
     ACL_ROOTS,
@@ -24,6 +25,7 @@ from proxy.store.zookeeper.nodes import (
     CLIENTS,
     CONFIG,
     CONFIG_CHANGES,
+    NO_ACLS,
     RESOURCE_TYPES,
     USERS,
     BadNode,
@@ -42,6 +44,8 @@ from sasl.credentials import ScramCredential
 
 MAX_ROUNDS: Final = 10
 """Maximum number of times that new notifications are followed before the content is used."""
+
+_NO_CONFIG: Final = Config(credentials={}, quotas={})
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -114,6 +118,38 @@ class Content:
         for resource, acls in self.resources.items():
             if acls.unknown:
                 yield f"{resource.path}: {len(acls.unknown)} ACLs are unknown to this version"
+
+
+def difference(before: Content, after: Content) -> Difference:
+    """Return what has changed; what was not read again is the same object, and costs little."""
+    created: set[Acl] = set()
+    deleted: set[Acl] = set()
+    for _, old, new in _different(before.resources, after.resources, NO_ACLS):
+        created |= new.acls - old.acls
+        deleted |= old.acls - new.acls
+    quotas: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
+    users: dict[CredentialKey, ScramCredential] = {}
+    deleted_users: list[CredentialKey] = []
+    for entity, old_config, new_config in _different(before.configs, after.configs, _NO_CONFIG):
+        quotas[entity] = dict.fromkeys(old_config.quotas) | dict(new_config.quotas)
+        if isinstance(user := entity.user, str):
+            is_, was = new_config.credentials, old_config.credentials
+            users |= {(user, key): one for key, one in is_.items() if was.get(key) != one}
+            deleted_users += [(user, key) for key in was.keys() - is_.keys()]
+    return Difference(created, deleted, quotas, users, deleted_users)
+
+
+def _different(
+    before: Mapping[_Key, _Value], after: Mapping[_Key, _Value], nothing: _Value
+) -> Iterator[tuple[_Key, _Value, _Value]]:
+    """Yield keys whose values differ, with both; `nothing` is the value of one without the key."""
+    if after is before:
+        return
+    for key, value in after.items():
+        if (old := before.get(key, nothing)) is not value and old != value:
+            yield key, old, value
+    for key in before.keys() - after.keys():
+        yield key, before[key], nothing
 
 
 class _Change(NamedTuple):
@@ -222,8 +258,10 @@ def _read_again(tree: Tree, content: Content, change: _Change) -> Content:
 
 
 def _updated(
-    before: Mapping[_Key, _Value], read: Iterable[_Key], found: Mapping[_Key, _Value]
-) -> dict[_Key, _Value]:
+    before: Mapping[_Key, _Value], read: Collection[_Key], found: Mapping[_Key, _Value]
+) -> Mapping[_Key, _Value]:
+    if not read:
+        return before
     after = dict(before)
     for key in read:
         if key in found:

@@ -12,29 +12,25 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from time import monotonic, process_time
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy import config
-from proxy.acl.model import Acl, AuthorizerMode
+from proxy.acl.model import AuthorizerMode
 from proxy.child_process.heartbeats import Heartbeat
 from proxy.child_process.lifeline import heed_parent, run_until
 from proxy.errors import ProxyError
 from proxy.log_rate_limit import LogRateLimit
-from proxy.quota.model import Quotas
 from proxy.routing.discovery import FIRST_BACKOFF, MAX_BACKOFF
-from proxy.store.interface import CredentialKey, StoreError, StoreStart
+from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror, Versions
 from proxy.store.zookeeper import ZookeeperMirror
 from proxy.store.zookeeper.changes import shared_secret
 from proxy.store.zookeeper.client import ZookeeperTree
-from proxy.store.zookeeper.content import Content, Reader, Unanswered
+from proxy.store.zookeeper.content import Content, Reader, Unanswered, difference
 from proxy.tls.contexts import ProxyTls, Tls
 from proxy.tls.reload import follow as follow_certificates
-from sasl.credentials import ScramCredential
 from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)
@@ -48,14 +44,10 @@ MAX_PAUSE: Final = 30.0
 """Maximum pause in seconds between two reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """State that was last written to the mirror, so that the same is not written again."""
+class _Written(NamedTuple):
+    """State that was last written to the mirror, so that only what has changed is written."""
 
     content: Content
-    acls: frozenset[Acl]
-    quotas: Quotas
-    users: Mapping[CredentialKey, ScramCredential]
     versions: Versions
 
 
@@ -68,22 +60,21 @@ class Mirroring:
 
     def write(self, content: Content, asked_at: float, secret: bytes | None = None) -> None:
         """Make the mirror like the content as of `asked_at`. Raises StoreError."""
-        before, mirror = self._written, self._mirror
-        versions = Versions(mirror.acl_version(), mirror.quota_version(), mirror.version())
-        if before is not None and before.versions != versions:
-            before = None  # the file was restored
-        if before is not None and before.content is content:
-            mirror.take_over(asked_at=asked_at, new_acls=None, new_quotas=None, secret=secret)
-            return
-        acls, quotas, users = content.acls(), content.quotas(), content.credentials()
-        new = mirror.take_over(
-            asked_at=asked_at,
-            new_acls=None if before is not None and before.acls == acls else acls,
-            new_quotas=None if before is not None and before.quotas == quotas else quotas,
-            new_users=None if before is not None and before.users == users else users,
-            secret=secret,
-        )
-        self._written = None if new is None else _Written(content, acls, quotas, users, new)
+        mirror = self._mirror
+        written, self._written = self._written, None
+        present = Versions(mirror.acl_version(), mirror.quota_version(), mirror.version())
+        # Another version: the file was restored. A secret: all was read, for the first time
+        if written is None or written.versions != present or secret is not None:
+            versions = mirror.take_over(
+                asked_at=asked_at,
+                new_acls=content.acls(),
+                new_quotas=content.quotas(),
+                new_users=content.credentials(),
+                secret=secret,
+            )
+        else:
+            versions = mirror.follow(difference(written.content, content), asked_at=asked_at)
+        self._written = None if versions is None else _Written(content, versions)
 
 
 class Follower:
