@@ -20,6 +20,7 @@ from tests.support.kafka.quotas import SCRAM, remove_quotas
 from tests.support.kafka.redirected import Inside
 from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
+from tests.support.kafka.zookeeper import Ensemble
 from tests.support.processes import Namespace, free_ports, wired
 from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
@@ -89,6 +90,14 @@ def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: A
     """One node for the whole run: leave it as you found it."""
     with KafkaCluster(nodes=1, jwks=jwks, sidecar_port=free_ports(1)[0]) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def zookeeper_store(require_kafka: None) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - skips
+    """`store` in the configuration of a proxy whose users, ACLs and quotas are in ZooKeeper."""
+    with Ensemble() as ensemble:
+        ensemble.make_nodes()
+        yield {"url": ensemble.url, "refresh.ms": 500}
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
 SETS = 100
+IN_ZOOKEEPER = 25
+"""How many of them are put into ZooKeeper as well, for a proxy that has its ACLs there."""
 MAX_ACLS = 8
 
 USERS = ("one", "two")
@@ -70,9 +72,10 @@ EVERY_ACL: Values = asking()
 def sides(
     require_kafka: None,  # noqa: ARG001 - skips
     jwks: Path,
+    zookeeper_store: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, Address]]:
-    """Kafka, which judges itself, and the proxy in front of it."""
+    """Kafka, which judges itself, and two proxies in front of it, by the store of their ACLs."""
     listeners = {LISTENER: _REAUTH_MS}
     with KafkaCluster(
         nodes=1,
@@ -80,18 +83,24 @@ def sides(
         features=FEATURES,
         sasl_listeners=listeners,
     ) as kafka:
-        config = enforcing_acls(sidecar_config(str(kafka.address()), jwks, listeners=listeners))
-        config["authorizer"]["allow.everyone.if.no.acl.found"] = True
-        proxy = ProxyProcess(config, tmp_path_factory.mktemp("sets"))
+        proxies = {}
+        for name, store in (("sqlite", {}), ("zookeeper", {"store": zookeeper_store})):
+            sidecar = sidecar_config(str(kafka.address()), jwks, listeners=listeners)
+            config = enforcing_acls(sidecar, **store)
+            config["authorizer"]["allow.everyone.if.no.acl.found"] = True
+            proxies[name] = ProxyProcess(config, tmp_path_factory.mktemp(name))
         for user in (SUPER_USER, *USERS):
             kafka.add_scram_user(user, PASSWORD)
-            proxy.add_user(user, PASSWORD, "SCRAM-SHA-256")
+            for proxy in proxies.values():
+                proxy.add_user(user, PASSWORD, "SCRAM-SHA-256")
         for topic in TOPICS:
             kafka.create_topic(topic)
-        with proxy:
+        with ExitStack() as stack:
+            for proxy in proxies.values():
+                stack.enter_context(proxy)
             yield {
                 "kafka": kafka.address(listener=LISTENER),
-                "proxy": proxy.addresses()[LISTENER],
+                **{name: proxy.addresses()[LISTENER] for name, proxy in proxies.items()},
             }
 
 
@@ -186,12 +195,14 @@ def test_any_acls_are_judged_as_in_kafka(sides: Mapping[str, Address]) -> None:
             for user in USERS
         }
         wait_until(partial(_are_coordinated, admins["kafka"]), what="no coordinators")
-        for _ in range(SETS):
+        for number in range(SETS):
             acls = drawn(random)
-            for admin in admins.values():
-                replace_all(admin, acls)
+            asked = [one for one in sides if one != "zookeeper" or number < IN_ZOOKEEPER]
+            for side in asked:
+                replace_all(admins[side], acls)
             for user, clients in users.items():
-                assert reported(clients["proxy"]) == reported(clients["kafka"]), (user, acls)
+                kafkas, *proxys = (reported(clients[side]) for side in asked)
+                assert all(each == kafkas for each in proxys), (asked, user, acls)
 
 
 def _are_coordinated(client: Client) -> bool:

@@ -6,9 +6,10 @@ where the proxy is a super user and has judged before.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,11 +70,31 @@ def broker(require_kafka: None) -> Iterator[KafkaCluster]:  # noqa: ARG001 - ski
 def proxy(
     broker: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
+    with _started(broker, jwks, tmp_path_factory.mktemp("acls")) as process:
+        yield process
+
+
+@contextmanager
+def _started(
+    broker: KafkaCluster, jwks: Path, directory: Path, **more: Any
+) -> Iterator[ProxyProcess]:
     listeners = {LISTENER: _REAUTH_MS}
     config = sidecar_config(str(broker.address()), jwks, listeners=listeners)
-    process = ProxyProcess(enforcing_acls(config), tmp_path_factory.mktemp("acls"))
+    process = ProxyProcess(enforcing_acls(config, **more), directory)
     process.add_user(SUPER_USER, PASSWORD, "SCRAM-SHA-256")
     with process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def proxy_with_zookeeper(
+    broker: KafkaCluster,
+    jwks: Path,
+    zookeeper_store: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ProxyProcess]:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    with _started(broker, jwks, directory, store=zookeeper_store) as process:
         yield process
 
 
@@ -115,14 +136,20 @@ def test_every_deliberate_difference_is_documented() -> None:
     assert not {what for what in DELIBERATE if f"\n| {what} | " not in text}
 
 
+@pytest.mark.parametrize(
+    ("with_store", "name"), [("proxy", "prx"), ("proxy_with_zookeeper", "zoo")]
+)
 def test_proxy_judges_as_kafka_does(
     broker: KafkaCluster,
-    proxy: ProxyProcess,
+    with_store: str,
+    name: str,
     versions: Versions,
     kafkas: Mapping[str, str],
     capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    side = Side("prx", proxy.addresses()[LISTENER], broker.address())
+    proxy: ProxyProcess = request.getfixturevalue(with_store)
+    side = Side(name, proxy.addresses()[LISTENER], broker.address())
     proxys = _judge(side, versions, administers_users=True)
     different = _different(kafkas, proxys)
     unexpected = [case for case in different if explained_by(case) is None]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,27 @@ WIRE_ADMIN, WIRE_USER = "wire-admin", "wire-user"
 def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    process = enforcing_quotas(
-        kafka, jwks, tmp_path_factory.mktemp("quotas"), administrator=WIRE_ADMIN
-    )
+    with _started(kafka, jwks, tmp_path_factory.mktemp("quotas")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def proxy_with_zookeeper(
+    kafka: KafkaCluster,
+    jwks: Path,
+    zookeeper_store: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ProxyProcess]:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    with _started(kafka, jwks, directory, store=zookeeper_store) as process:
+        yield process
+
+
+@contextmanager
+def _started(
+    kafka: KafkaCluster, jwks: Path, directory: Path, **more: Any
+) -> Iterator[ProxyProcess]:
+    process = enforcing_quotas(kafka, jwks, directory, administrator=WIRE_ADMIN, **more)
     for name in (WIRE_ADMIN, WIRE_USER):
         process.add_user(name, PASSWORD, SCRAM)
     with process:
@@ -127,9 +146,11 @@ def normal(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("with_store", ["proxy", "proxy_with_zookeeper"])
 def test_the_apis_answer_as_kafkas_do(
-    kafka: KafkaCluster, proxy: ProxyProcess, version: int
+    kafka: KafkaCluster, with_store: str, version: int, request: pytest.FixtureRequest
 ) -> None:
+    proxy: ProxyProcess = request.getfixturevalue(with_store)
     remove_kafkas(kafka)  # other modules use the same cluster
     own = Client(kafka.address(), None)
     through = _logged_in(proxy, WIRE_ADMIN)

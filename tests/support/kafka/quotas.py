@@ -41,12 +41,16 @@ def enforcing_quotas(
     *,
     administrator: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> ProxyProcess:
-    """A gateway of two workers, so that what is shared is; to be started."""
+    """A gateway of two workers, so that what is shared is; to be started.
+
+    `more` are further top-level keys.
+    """
     config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     if administrator is not None:
         config["authorizer"]["super.users"].append(f"User:{administrator}")
-    config |= {"quotas": {"mode": "enforce", **(settings or {})}, "workers": 2}
+    config |= {"quotas": {"mode": "enforce", **(settings or {})}, "workers": 2, **more}
     process = ProxyProcess(config, directory)
     add_users(process)
     return process
