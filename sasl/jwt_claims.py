@@ -6,9 +6,11 @@ with lifetime 0, which means "no expiry" to the client), and lifetimes are clamp
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sasl.group_claims import BadGroups, groups_of
+from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, USER_TYPE, Attributes, Identity
 from sasl.mechanism import FailureReason
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
@@ -35,6 +37,8 @@ class OAuthBearerSettings:
     """Name of the claim that holds the scopes (`scope.claim.name`)."""
     sub_claim_name: str = "sub"
     """Name of the claim that holds the principal's name (`sub.claim.name`)."""
+    groups_claim_name: str | None = None
+    """Path of the claim that holds the groups (`groups.claim.name`); None if they do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,8 @@ class AcceptedClaims:
     """Claims of a valid token. Times are wall-clock seconds since 1970."""
 
     subject: str
+    """The claim that holds the principal's name."""
+    identity: Identity
     not_before: float
     """Time before which the token is not valid; minus infinity if it has no `nbf`."""
     expires_at: float
@@ -70,7 +76,59 @@ def judge_claims(
         or not scope_is_well_formed(claims.get(settings.scope_claim_name))
     ):
         return FailureReason.BAD_CLAIMS
-    return AcceptedClaims(subject=subject, not_before=not_before, expires_at=expires_at)
+    return _accepted(claims, settings, subject, not_before, expires_at)
+
+
+def _accepted(
+    claims: Mapping[str, Any],
+    settings: OAuthBearerSettings,
+    subject: str,
+    not_before: float,
+    expires_at: float,
+) -> AcceptedClaims | FailureReason:
+    """Return what is kept of valid claims, or the reason for which they are rejected."""
+    groups: frozenset[str] = frozenset()
+    if settings.groups_claim_name is not None:
+        try:
+            groups = groups_of(claims, settings.groups_claim_name)
+        except BadGroups:
+            return FailureReason.BAD_GROUPS
+    attributes = attributes_of(claims, settings.scope_claim_name)
+    if not may_be_kept(attributes):
+        return FailureReason.BAD_CLAIMS
+    return AcceptedClaims(
+        subject=subject,
+        identity=Identity(USER_TYPE + subject, groups, attributes),
+        not_before=not_before,
+        expires_at=expires_at,
+    )
+
+
+def attributes_of(claims: Mapping[str, Any], scope_claim_name: str) -> Attributes:
+    """Return the issuer, and the scopes with blanks between them (RFC 6749 section 3.3)."""
+    found = []
+    if (issuer := text_of(claims.get("iss"))) is not None:
+        found.append(("iss", issuer))
+    scope = claims.get(scope_claim_name)
+    if isinstance(scope, list):
+        scope = " ".join(scope)  # of texts, as `scope_is_well_formed` has found
+    if isinstance(scope, str):
+        found.append(("scope", scope))
+    return tuple(found)
+
+
+def with_extensions(claims: AcceptedClaims, extensions: Mapping[str, str]) -> AcceptedClaims | None:
+    """Return the claims with the client's SASL extensions as attributes; None if they are too long
+    to be kept."""
+    of_client = tuple((f"extension.{name}", value) for name, value in sorted(extensions.items()))
+    identity = claims.identity.with_attributes(of_client)
+    return replace(claims, identity=identity) if may_be_kept(identity.attributes) else None
+
+
+def may_be_kept(attributes: Attributes) -> bool:
+    """Return whether attributes are within their bound."""
+    characters = sum(len(name) + len(value) for name, value in attributes)
+    return characters <= MAX_ATTRIBUTE_CHARACTERS
 
 
 def judge_times(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, final
 
+from sasl.identity import Identity
+
 MAX_QUOTED_CHARACTERS: Final = 256
 """Maximum number of characters of a name that a message to the client repeats: the length of the
 message is an INT16, in bytes."""
@@ -44,6 +46,9 @@ class FailureReason(StrEnum):
     BAD_CLAIMS = "bad_claims"
     """A required claim is missing or malformed, or the client requested an authorization id that is
     not the token's subject."""
+    BAD_GROUPS = "bad_groups"
+    """The claim of the groups is malformed, names more groups than are accepted, or is in another
+    document than the token."""
     NO_KEYS = "no_keys"
     """The JWKS was never loaded, or is too old to be used."""
     PRINCIPAL_CHANGED = "principal_changed"
@@ -89,14 +94,16 @@ class Success:
     __slots__ = (
         "credential_deadline",
         "data",
-        "name",
+        "identity",
     )
 
-    def __init__(self, *, data: bytes, name: str, credential_deadline: float | None) -> None:
+    def __init__(
+        self, *, data: bytes, identity: Identity, credential_deadline: float | None
+    ) -> None:
         self.data: Final = data
         """Last message of the mechanism, sent with the success; it may be empty."""
-        self.name: Final = name
-        """Name of the principal, without its type: `alice` for `User:alice`."""
+        self.identity: Final = identity
+        """Who the client is."""
         self.credential_deadline: Final = credential_deadline
         """Expiry of the credential (a token) in monotonic seconds; None if it does not expire."""
 
@@ -106,8 +113,8 @@ class Success:
     def __hash__(self) -> int:
         return hash(self._values())
 
-    def _values(self) -> tuple[bytes, str, float | None]:
-        return self.data, self.name, self.credential_deadline
+    def _values(self) -> tuple[bytes, Identity, float | None]:
+        return self.data, self.identity, self.credential_deadline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

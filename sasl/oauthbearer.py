@@ -17,7 +17,7 @@ from typing import Final
 
 from sasl.json_web_token import judge_token
 from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, deadline_of
+from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, deadline_of, with_extensions
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -111,6 +111,11 @@ class OAuthBearerServerExchange:
         authorization_id = response.authorization_id
         if authorization_id is not None and authorization_id != verdict.claims.subject:
             return _authorization_id_differs(authorization_id, verdict.claims.subject)
+        if response.extensions:
+            claims = with_extensions(verdict.claims, response.extensions)
+            if claims is None:
+                return self._reject(FailureReason.BAD_CLAIMS)
+            verdict = replace(verdict, claims=claims)
         server.verified.remember(message, verdict)
         return _success(verdict.claims, wall_now, now)
 
@@ -136,7 +141,7 @@ _REASONS: Final = {
 
 def _success(claims: AcceptedClaims, wall_now: float, now: float) -> Success:
     deadline = deadline_of(claims.expires_at, wall_now, now)
-    return Success(data=b"", name=claims.subject, credential_deadline=deadline)
+    return Success(data=b"", identity=claims.identity, credential_deadline=deadline)
 
 
 def _authorization_id_differs(authorization_id: str, name: str) -> Failure:

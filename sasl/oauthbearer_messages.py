@@ -30,7 +30,7 @@ class ClientInitialResponse:
     token: str = field(repr=False)
     authorization_id: str | None
     extensions: Mapping[str, str]
-    """SASL extensions (KIP-342), which are ignored, as by Kafka's default validator."""
+    """SASL extensions (KIP-342): the client's own word, which decides nothing."""
 
 
 def read_client_initial_response(message: bytes) -> ClientInitialResponse | None:

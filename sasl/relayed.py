@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from sasl import messages
+from sasl.identity import Identity
 from sasl.learned import Progress, Reader, reader_of
 from sasl.mechanism import FailureReason
 from sasl.messages import MalformedMessage
@@ -449,7 +450,7 @@ class RelayedSession:
         self._asked = self._reader = self._unconfirmed = None
         deadline = grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None
         self.state = Authenticated(
-            principal=grant.principal,
+            identity=Identity(grant.principal),
             mechanism=state.mechanism,
             handshake_version=state.handshake_version,
             authenticate_version=grant.version,

@@ -27,6 +27,7 @@ from sasl.credentials import (
     ScramMechanism,
     Shape,
 )
+from sasl.identity import USER_TYPE, Identity
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.salts import SaltForm, salt_in
 from sasl.scram_messages import ClientFirst, ServerFirst
@@ -262,7 +263,7 @@ class ScramServerExchange:
         signature = self._mechanism.hmac(state.verifier.server_key, signed)
         return Success(
             data=f"v={messages.encode_base64(signature)}".encode(),
-            name=state.client_first.username,
+            identity=Identity(USER_TYPE + state.client_first.username),
             credential_deadline=None,
         )
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from sasl import messages
+from sasl.identity import Identity
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -106,11 +107,11 @@ class Session:
         self._pending_token: tuple[int | None, bytes] | None = None
         self.state: State = AwaitHandshake()
 
-    def admit(self, principal: str, now: float) -> Authenticated:
+    def admit(self, identity: Identity, now: float) -> Authenticated:
         """Accept a client without SASL; its session has no end."""
         assert isinstance(self.state, AwaitHandshake)
         self.state = Authenticated(
-            principal=principal,
+            identity=identity,
             mechanism=None,
             handshake_version=None,
             authenticate_version=None,
@@ -240,8 +241,8 @@ class Session:
     def _succeed(
         self, state: Authenticating, version: int | None, success: Success, now: float
     ) -> Outcome:
-        principal = f"User:{success.name}"
-        previous = state.previous
+        identity = success.identity
+        principal, previous = identity.principal, state.previous
         if previous is not None and previous.principal != principal:
             message = principal_changed(previous.principal, principal)
             changed = Failure(reason=FailureReason.PRINCIPAL_CHANGED, message=message)
@@ -251,7 +252,7 @@ class Session:
         lifetime_ms = session_lifetime_ms(terms, remaining_ms)
         killed_after_ms = _enforced_lifetime_ms(terms, remaining_ms)
         self.state = Authenticated(
-            principal=principal,
+            identity=identity,
             mechanism=state.mechanism,
             handshake_version=state.handshake_version,
             authenticate_version=version,

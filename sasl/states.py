@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
 
+from sasl.identity import Identity
 from sasl.mechanism import Exchange, FailureReason
 
 
@@ -74,10 +75,10 @@ class Authenticated:
         "deadline",
         "enforcement",
         "handshake_version",
+        "identity",
         "killed_after",
         "latency",
         "mechanism",
-        "principal",
         "reauthentications",
         "session_lifetime_ms",
     )
@@ -85,7 +86,7 @@ class Authenticated:
     def __init__(
         self,
         *,
-        principal: str,
+        identity: Identity,
         mechanism: str | None,
         handshake_version: int | None,
         authenticate_version: int | None,
@@ -100,8 +101,7 @@ class Authenticated:
         announced_lifetime_ms: int | None = None,
         authenticator: Authenticator = Authenticator.PROXY,
     ) -> None:
-        self.principal: Final = principal
-        """Principal with its type, e.g. `User:alice`."""
+        self.identity: Final = identity
         self.mechanism: Final = mechanism
         """Name of the mechanism; None without SASL."""
         self.handshake_version: Final = handshake_version
@@ -132,6 +132,11 @@ class Authenticated:
         protocol cannot announce it. In `observe` it is the broker's own (`sasl.termination:
         broker`)."""
         self.authenticator: Final = authenticator
+
+    @property
+    def principal(self) -> str:
+        """Principal with its type, e.g. `User:alice`."""
+        return self.identity.principal
 
     def is_killed(self, now: float) -> bool:
         """Return whether a use of the session closes its connection."""

@@ -7,12 +7,16 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from sasl.group_claims import BadGroups, groups_of
+from sasl.identity import MAX_ATTRIBUTE_CHARACTERS
 from sasl.json_web_token import parse_token
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import (
     OAuthBearerSettings,
+    attributes_of,
     audience_is_expected,
     issuer_is_expected,
+    may_be_kept,
     numeric_date,
     scope_is_well_formed,
     text_of,
@@ -87,6 +91,19 @@ def _claims(
     yield Finding(
         scope, _value(claims, scope), None if fits else "must not be blank, or name a scope twice"
     )
+    if fits and not may_be_kept(attributes_of(claims, scope)):
+        problem = f"iss and {scope} have more than {MAX_ATTRIBUTE_CHARACTERS} characters"
+        yield Finding("attributes", "", problem)
+    if settings.groups_claim_name is not None:
+        yield _groups(claims, settings.groups_claim_name)
+
+
+def _groups(claims: Mapping[str, Any], path: str) -> Finding:
+    try:
+        groups = groups_of(claims, path)
+    except BadGroups as bad:
+        return Finding(path, "?", str(bad))
+    return Finding(path, _shown(", ".join(sorted(groups))) or _MISSING, None)
 
 
 def _times(

@@ -21,7 +21,7 @@ from sasl.jwks import KeyCache
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
 
 MAX_CACHED_TOKENS: Final = 1_024
-"""Maximum number of cached tokens: 4 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
+"""Maximum number of cached tokens: 8 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
 MAX_CACHED_MESSAGE_BYTES: Final = 4_096
 """Maximum size in bytes of a message that is cached; most have about a thousand."""
 

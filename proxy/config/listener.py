@@ -215,6 +215,11 @@ class OauthbearerSettings(Section):
     """The claim that holds the token's scope."""
     sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
     """The claim that holds the principal's name."""
+    sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
+    """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
+    names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A
+    token whose groups are malformed, more than 256, or in another document is refused. null: tokens
+    have no groups."""
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:

@@ -76,6 +76,7 @@ from proxy.wire.api_versions import REBOOTSTRAP_REQUIRED
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.wire.identification import Query
 from proxy.wire.request import CLIENT_ID, request_frame
+from sasl.identity import Identity
 from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Send, Step
 from sasl.mechanism import FailureReason
 from sasl.relayed import RelayedSession
@@ -348,10 +349,10 @@ class Connection:
 
     # The session
 
-    def admit(self, principal: str, now: float) -> None:
+    def admit(self, identity: Identity, now: float) -> None:
         """Know a client without SASL: by what its listener is, or by its certificate."""
         assert isinstance(self.session, Session)
-        session = self.session.admit(principal, now)
+        session = self.session.admit(identity, now)
         self.requests.relaying = self.requests.nameless = True
         self._authenticated(session, now)
 

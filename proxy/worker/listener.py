@@ -369,6 +369,7 @@ def token_settings(settings: config.Listener) -> OAuthBearerSettings:
         clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
         scope_claim_name=settings.sasl_oauthbearer_scope_claim_name,
         sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
+        groups_claim_name=settings.sasl_oauthbearer_groups_claim_name,
     )
 
 

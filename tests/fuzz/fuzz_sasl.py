@@ -106,7 +106,7 @@ class Fuzzer:
         step = oauth_exchange(self.keys).step(client_initial_response(bearer), NOW)
         assert isinstance(step, Challenge | Failure | Success | KeysNeeded)
         if isinstance(step, Success):
-            assert step.name.strip().encode()
+            assert step.identity.principal.removeprefix("User:").strip().encode()
             assert step.credential_deadline is not None
             assert NOW < step.credential_deadline <= NOW + MAX_LIFETIME_SECONDS
 

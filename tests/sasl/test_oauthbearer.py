@@ -22,6 +22,7 @@ from sasl.oauthbearer_messages import (
     read_client_initial_response,
 )
 from tests.support.sasl import (
+    ALICE,
     NOW,
     WALL,
     Key,
@@ -56,7 +57,7 @@ def reason_for(bearer: str) -> FailureReason:
 
 @pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.kid)
 def test_good_tokens_let_in(key: Key) -> None:
-    assert offer(token(key=key)) == Success(data=b"", name="alice", credential_deadline=NOW + 300)
+    assert offer(token(key=key)) == Success(data=b"", identity=ALICE, credential_deadline=NOW + 300)
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])

@@ -11,6 +11,7 @@ from sasl.credentials import (
     ScramMechanism,
     ShapeShares,
 )
+from sasl.identity import Identity
 from sasl.mechanism import Challenge, Failure, FailureReason, Success
 from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer
 from sasl.scram_client import ScramClientExchange
@@ -90,7 +91,9 @@ def test_published_exchange(mechanism: ScramMechanism) -> None:
     client_final = client.final(server_first)
     assert client_final == f"c=biws,r={nonce},p={proof}".encode()
     success = exchange.step(client_final, NOW)
-    assert success == Success(data=f"v={verifier}".encode(), name="user", credential_deadline=None)
+    assert success == Success(
+        data=f"v={verifier}".encode(), identity=Identity("User:user"), credential_deadline=None
+    )
     client.verify(f"v={verifier}".encode())
 
 

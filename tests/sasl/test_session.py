@@ -1,14 +1,19 @@
 """The session alone: lifetimes, and states that no connection should reach."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.messages import MalformedMessage
+from sasl.oauthbearer import OAuthBearerServer
+from sasl.oauthbearer_messages import client_initial_response
 from sasl.session import MAX_SESSION_LIFETIME_MS, Session, session_lifetime_ms
 from sasl.states import Authenticated, AwaitHandshake, Enforcement, Failed, Terms
-from tests.support.sasl import NOW
+from tests.support.sasl import ALICE, NOW, SETTINGS, WALL, cache_of, claims, rsa_key, token
 
 ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
 
@@ -48,6 +53,23 @@ def session() -> Session:
     return Session({}, lambda _principal, _mechanism: ENFORCED)
 
 
+def test_a_session_has_the_groups_of_its_last_token() -> None:
+    """A newer token may bring other ones, without another principal (KIP-368)."""
+    server = OAuthBearerServer(
+        settings=replace(SETTINGS, groups_claim_name="groups"),
+        keys=cache_of(rsa_key()),
+        wall_clock=lambda: WALL,
+    )
+    one = Session({"OAUTHBEARER": server}, lambda _principal, _mechanism: ENFORCED)
+    for groups in (["a", "b"], ["b", "c"]):
+        one.handshake(1, b"\0\x0bOAUTHBEARER", NOW)
+        message = client_initial_response(token(claims(groups=groups)))
+        one.authenticate(1, len(message).to_bytes(4) + message, NOW)
+        assert isinstance(one.state, Authenticated)
+        expected = Identity(ALICE.principal, (f"Group:{name}" for name in groups), ALICE.attributes)
+        assert one.state.identity == expected
+
+
 @pytest.mark.parametrize("raw", [False, True])
 def test_tokens_before_a_handshake_fail(raw: bool) -> None:
     one = session()
@@ -67,7 +89,7 @@ def test_a_malformed_handshake_fails_without_an_answer(body: bytes) -> None:
 
 def test_who_is_known_without_sasl_has_a_session_that_nothing_ends_or_renews() -> None:
     one = session()
-    admitted = one.admit("User:CN=alice", NOW)
+    admitted = one.admit(Identity("User:CN=alice"), NOW)
     assert one.state is admitted
     assert (admitted.mechanism, admitted.deadline, admitted.session_lifetime_ms) == (None, None, 0)
     assert not one.may_begin_reauthentication(NOW + 10**9)
@@ -77,7 +99,7 @@ def test_who_is_known_without_sasl_has_a_session_that_nothing_ends_or_renews() -
 def test_what_is_out_of_place_must_parse_all_the_same() -> None:
     """Kafka reads a request before it says that it comes at the wrong time."""
     one = session()
-    one.admit("User:ANONYMOUS", NOW)
+    one.admit(Identity("User:ANONYMOUS"), NOW)
     with pytest.raises(MalformedMessage):
         one.handshake(1, b"\0\x20SCRAM", NOW)
     with pytest.raises(MalformedMessage):

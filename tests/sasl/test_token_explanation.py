@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ from sasl.json_web_token import AcceptedToken, judge_token
 from sasl.token_explanation import MAX_SHOWN, Finding, explain_token
 from tests.support.sasl import NOW, SETTINGS, WALL, cache_of, claims, ec_key, rsa_key, sign, token
 
+WITH_GROUPS = replace(SETTINGS, groups_claim_name="groups")
+
 
 def explained(text: str) -> dict[str, Finding]:
-    return {one.part: one for one in explain_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)}
+    findings = explain_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
+    return {one.part: one for one in findings}
 
 
 @pytest.mark.parametrize(
@@ -33,12 +37,16 @@ def explained(text: str) -> dict[str, Finding]:
         (token(claims(aud=None, sub=" ")), {"aud", "sub"}),
         (token(claims(scope="  ")), {"scope"}),
         (token(claims(scope=["a", "a"], exp=10**18)), {"scope"}),
+        (token(claims(scope="s" * 20_000)), {"attributes"}),
+        (token(claims(groups=["a", "b"])), set()),
+        (token(claims(groups=["a", "*"])), {"groups"}),
+        (token(claims(_claim_names={"groups": "src1"})), {"groups"}),
     ],
 )
 def test_what_is_wrong_is_named_if_and_only_if_it_is_refused(text: str, parts: set[str]) -> None:
     found = explained(text)
     assert {name for name, one in found.items() if one.problem is not None} == parts
-    accepted = judge_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)
+    accepted = judge_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
     assert isinstance(accepted, AcceptedToken) is (not parts)
 
 
@@ -48,13 +56,16 @@ def test_each_claim_is_shown_with_what_is_expected() -> None:
     assert found["iss"].found == "x" * MAX_SHOWN + "…"
     assert found["exp"] == Finding("exp", "2023-11-14 22:11:50 UTC", "has passed 90 s ago")
     assert found["sub"] == Finding("sub", "alice", None)
+    assert found["groups"] == Finding("groups", "missing", None)
+    found = explained(token(claims(groups=["b", "a"])))
+    assert found["groups"] == Finding("groups", "Group:a, Group:b", None)
 
 
 @pytest.mark.parametrize("value", [None, 7, "x", [], ["a", 7], {}, 10**400, True, "\ud800"])
-@pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp", "iat", "nbf", "scope"])
+@pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp", "iat", "nbf", "scope", "groups"])
 def test_any_claim_is_explained(name: str, value: Any) -> None:
     """Whoever wrote the token chose it: nothing in it raises, and the two agree."""
     text = token(json.dumps(claims() | {name: value}).encode())
     wrong = [one for one in explained(text).values() if one.problem is not None]
-    accepted = judge_token(text, cache_of(rsa_key()), SETTINGS, WALL, NOW)
+    accepted = judge_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
     assert isinstance(accepted, AcceptedToken) is (not wrong)

@@ -12,6 +12,7 @@ from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
 from sasl.oauthbearer_messages import client_initial_response
 from sasl.verified_tokens import MAX_CACHED_MESSAGE_BYTES, VerifiedTokens
 from tests.support.sasl import (
+    ALICE,
     NOW,
     SETTINGS,
     WALL,
@@ -25,7 +26,7 @@ from tests.support.sasl import (
 )
 
 TOKEN = token()
-ACCEPTED = Success(data=b"", name="alice", credential_deadline=NOW + 300)
+ACCEPTED = Success(data=b"", identity=ALICE, credential_deadline=NOW + 300)
 
 
 class Listener:

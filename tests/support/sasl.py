@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_algorithms
 
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
+from sasl.identity import Identity
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
@@ -30,6 +31,9 @@ FAKE_SECRET = b"sixteen bytes or more of secret"
 SETTINGS = OAuthBearerSettings(
     expected_audience=frozenset({"kafka", "kafka-dev"}), expected_issuer="https://issuer.test"
 )
+
+ALICE = Identity("User:alice", attributes=(("iss", "https://issuer.test"),))
+"""Who a token of `token()` makes of a client."""
 
 SHA_256, SHA_512 = ScramMechanism
 BAD_CREDENTIALS = Failure(reason=FailureReason.BAD_CREDENTIALS)

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection, NoAuthorizer
+from sasl.identity import Identity
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support.frames import (
     api_versions,
@@ -26,7 +27,7 @@ YEAR = 365 * 24 * 3600.0
 
 def admitted(play: Playbook | None = None) -> Playbook:
     play = play or Playbook()
-    play.call(lambda connection, now: connection.admit(ALICE, now))
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
     assert play.take() == [f"authenticated {ALICE}"]
     return play
 

@@ -10,6 +10,7 @@ from proxy.quota.window import WindowConfig
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.codec import decode, response_type
 from proxy.worker.quota_service import QuotaService
+from sasl.identity import Identity
 from tests.support.frames import fetch, metadata, produce, request
 from tests.support.playbook import Playbook, everything, log_in, logged_in
 from tests.support.quotas import (
@@ -57,7 +58,7 @@ class Reconnecting:
         play.now = self.now
         if sasl:
             return logged_in(play)
-        play.call(lambda connection, now: connection.admit("User:ANONYMOUS", now))
+        play.call(lambda connection, now: connection.admit(Identity("User:ANONYMOUS"), now))
         return play
 
     def close(self, play: Playbook) -> None:

@@ -7,6 +7,7 @@ from proxy.quota.model import DEFAULT, QuotaEntity
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.worker.quota_service import QuotaService
+from sasl.identity import Identity
 from tests.support.frames import produce, request
 from tests.support.playbook import Playbook, everything
 from tests.support.quotas import PLAIN, PRODUCER, RATE, MemoryStore
@@ -24,7 +25,7 @@ def service(entity: QuotaEntity) -> QuotaService:
 def admitted(quotas: QuotaService) -> Playbook:
     play = Playbook(quotas=quotas, offer=everything(rewritten=PLAIN, metered=True))
     play.now = float(int(play.now))
-    play.call(lambda connection, now: connection.admit("User:ANONYMOUS", now))
+    play.call(lambda connection, now: connection.admit(Identity("User:ANONYMOUS"), now))
     return play
 
 

@@ -17,6 +17,7 @@ from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
 from proxy.wire.apis import PRODUCE
+from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.metrics import read
@@ -44,7 +45,7 @@ DENIAL = Denial(
 
 def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenticated:
     return Authenticated(
-        principal=principal,
+        identity=Identity(principal),
         mechanism="SCRAM-SHA-256",
         handshake_version=1,
         authenticate_version=2,

@@ -8,6 +8,7 @@ from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.ops.status.incidents import Incident
 from proxy.wire.apis import FETCH, PRODUCE
+from sasl.identity import Identity
 from tests.support.frames import request
 from tests.support.metrics import read
 from tests.support.observer import observer_of
@@ -22,7 +23,7 @@ def test_versions_that_kafka_4_dropped_are_reported_by_name() -> None:
     observer = observer_of(emit=reported.append)
     play = Playbook(offer=everything(enforces_acls=False))
     observer.opened(play.connection, NOW)
-    play.call(lambda connection, now: connection.admit(ALICE, now))
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
     observer.authenticated(play.connection, play.session)
     play.client(request(PRODUCE, 2, 3, b"\xff\xff"), request(FETCH, 3, 4), request(FETCH, 4, 5))
     observer.closed(play.connection, CloseReason.CLIENT_CLOSED, NOW + 1)
@@ -39,7 +40,7 @@ def test_no_metric_of_kip_368_counts_it_and_no_event_but_a_denial_tells_of_it() 
     observer = observer_of(emit=reported.append, note=noted.append, tally=tally)
     play = Playbook()
     observer.opened(play.connection, NOW)
-    play.call(lambda connection, now: connection.admit(ALICE, now))
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now))
     observer.authenticated(play.connection, play.session)
     denial = Denial(
         principal=ALICE,

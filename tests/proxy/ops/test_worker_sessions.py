@@ -13,6 +13,7 @@ from proxy.errors import ProxyError
 from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
 from proxy.ops.status.snapshot import WorkerFacts
+from sasl.identity import Identity
 from sasl.states import Authenticated, Enforcement
 from tests.support.frames import (
     api_versions,
@@ -102,7 +103,7 @@ def unaware(play: Playbook) -> None:
 
 
 def without_sasl(play: Playbook) -> None:
-    play.call(lambda connection, now: connection.admit("User:CN=alice", now))
+    play.call(lambda connection, now: connection.admit(Identity("User:CN=alice"), now))
 
 
 @pytest.mark.parametrize(
