@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -61,14 +62,27 @@ def nested(count: int) -> list[Acl]:
     ]
 
 
-def miss(index: AclIndex, count: int, operation: Operation) -> float:
+def grouped(count: int) -> list[Acl]:
+    """Return the ACLs of `spread`, all but those of `User:u1` for groups."""
+    return [
+        acl if acl.principal == "User:u1" else replace(acl, principal=f"Group:{acl.principal[5:]}")
+        for acl in spread(count)
+    ]
+
+
+GROUPS = tuple(f"Group:u{n}" for n in range(2, 22))
+"""Groups of a client, all of which have ACLs."""
+
+
+def miss(index: AclIndex, count: int, operation: Operation, groups: tuple[str, ...] = ()) -> float:
     """Return the CPU microseconds of an uncached decision."""
+    principals = ("User:u1", *groups)
     names = [f"topic-{(n * 97 + 1) % count:06}{'' if n % 2 else 'x'}" for n in range(2000)]
     best = float("inf")
     for _ in range(5):
         started = time.process_time()
         for name in names:
-            index.decide("User:u1", "10.0.0.1", operation, TOPIC, name)
+            index.decide(principals, "10.0.0.1", operation, TOPIC, name)
         best = min(best, time.process_time() - started)
     return best / len(names) * 1e6
 
@@ -168,6 +182,13 @@ def main() -> None:
                 f"{shape.__name__:13}{count:8} ACLs  built {built:7.1f} ms"
                 f"  WRITE {write:5.2f} us  DESCRIBE {describe:5.2f} us"
             )
+    index = AclIndex(grouped(100_000), version=1)
+    for groups in ((), GROUPS):
+        write, describe = (miss(index, 100_000, one, groups) for one in (WRITE, DESCRIBE))
+        print(
+            f"grouped        100000 ACLs  {len(groups):2} groups"
+            f"        WRITE {write:5.2f} us  DESCRIBE {describe:5.2f} us"
+        )
     loaded, total, writing = changes()
     print(
         f"load 100,000 from SQLite {loaded:.2f} s;"

@@ -1,4 +1,4 @@
-"""Authorizer of one worker: what each principal may do by the current ACLs.
+"""Authorizer of one worker: what each client may do by the current ACLs.
 
 Laws: a decision is cached until the ACLs change, and no longer. Checks that only filter a list
 (`report=False`) are neither counted nor reported, as in Kafka's own log. Everything but `index` is
@@ -15,7 +15,7 @@ from proxy.acl.index import DENIED_BY_DEFAULT, AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MAX_DECISIONS: Final = 4096
-"""Maximum number of cached decisions per principal and address; beyond it, all are dropped."""
+"""Maximum number of cached decisions per principals and address; beyond it, all are dropped."""
 _MAX_CACHED_NAME: Final = 256
 """Maximum length in characters of a name whose decision is cached: topics have at most 249, other
 names up to 32,767."""
@@ -106,7 +106,7 @@ bounded."""
 
 
 class Authorizer:
-    """Authorizer that gives every principal its `Authority`."""
+    """Authorizer that gives every client its `Authority`."""
 
     def __init__(self, index: AclIndex, *, mode: AuthorizerMode, report: Report) -> None:
         self.index = index
@@ -119,25 +119,26 @@ class Authorizer:
         """Connection for which the next checks are made, or None; set by the caller, and passed on
         with denials."""
         self.counts = DecisionCounts()
-        self._authorities: WeakValueDictionary[tuple[str, str], IndexAuthority] = (
+        self._authorities: WeakValueDictionary[tuple[tuple[str, ...], str], IndexAuthority] = (
             WeakValueDictionary()
         )
 
-    def authority(self, principal: str, host: str) -> "IndexAuthority":
-        """Return the authority of this principal at this address: one object for all its
-        connections.
+    def authority(self, principals: tuple[str, ...], host: str) -> "IndexAuthority":
+        """Return the authority of a client at this address: one object for all connections of the
+        same principals.
 
-        `principal` is, for example, `User:alice`, `host` the peer's address as text.
+        The first of `principals` is its own, for example `User:alice`, the others are its groups;
+        `host` is the peer's address as text.
         """
-        key = principal, host
+        key = principals, host
         found = self._authorities.get(key)
         if found is None:
-            found = self._authorities[key] = IndexAuthority(self, principal, host)
+            found = self._authorities[key] = IndexAuthority(self, principals, host)
         return found
 
 
 class IndexAuthority:
-    """Authority of one principal at one address: a `proxy.acl.decision.ClientAuthority`."""
+    """Authority of one client at one address: a `proxy.acl.decision.ClientAuthority`."""
 
     __slots__ = (
         "__weakref__",
@@ -146,11 +147,11 @@ class IndexAuthority:
         "_decisions",
         "_index",
         "host",
-        "principal",
+        "principals",
     )
 
-    def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
-        self.principal = principal
+    def __init__(self, authorizer: Authorizer, principals: tuple[str, ...], host: str) -> None:
+        self.principals = principals
         self.host = host
         self._authorizer = authorizer
         self._index = authorizer.index
@@ -192,7 +193,7 @@ class IndexAuthority:
         authorizer = self._authorizer
         if authorizer.mode is AuthorizerMode.OFF:
             return True
-        decision = authorizer.index.decide_any(self.principal, self.host, operation, resource_type)
+        decision = authorizer.index.decide_any(self.principals, self.host, operation, resource_type)
         self._count(decision, operation, resource_type, WILDCARD, would_be=self.auditing)
         return decision.allowed or authorizer.mode is AuthorizerMode.AUDIT
 
@@ -210,7 +211,7 @@ class IndexAuthority:
         if authorizer.mode is AuthorizerMode.OFF:
             return True
         decision = authorizer.index.decide_every(
-            self.principal, self.host, operation, resource_type, name_prefix
+            self.principals, self.host, operation, resource_type, name_prefix
         )
         if report:
             name = name_prefix + WILDCARD
@@ -246,7 +247,7 @@ class IndexAuthority:
         if decision is not None:
             authorizer.counts.cache_hits += 1
             return decision
-        decision = index.decide(self.principal, self.host, operation, resource_type, name)
+        decision = index.decide(self.principals, self.host, operation, resource_type, name)
         if len(name) <= _MAX_CACHED_NAME:
             if len(self._decisions) >= _MAX_DECISIONS:
                 self._decisions = {}
@@ -279,7 +280,7 @@ class IndexAuthority:
         (counts.would_be_denied if would_be else counts.denied)[operation] += 1
         authorizer.report(
             Denial(
-                principal=self.principal,
+                principal=self.principals[0],
                 host=self.host,
                 operation=operation,
                 resource_type=resource_type,

@@ -59,7 +59,7 @@ Judgement = Forward | Answer | Change | Close
 
 
 class Authority(Protocol):
-    """Permissions of one principal at one address, by one version of the ACLs.
+    """Permissions of one client at one address, by one version of the ACLs.
 
     With `authorizer.mode: audit` every check is allowed, and denials that would have happened are
     reported to the observer.
@@ -101,9 +101,10 @@ class Authority(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AllowedTopics:
-    """Topics that a principal at an address may write and read, as the bytes that name them.
+    """Topics that a client at an address may write and read, as the bytes that name them.
 
-    One object for all its connections: they may be thousands, and each may use hundreds of topics.
+    One object for all connections of the same principals: they may be thousands, and each may use
+    hundreds of topics.
     """
 
     written: set[tuple[int, bytes]] = field(default_factory=set)
@@ -113,7 +114,7 @@ class AllowedTopics:
 
 
 class ClientAuthority(Authority, Protocol):
-    """Permissions of one principal at one address, including those for requests to the proxy
+    """Permissions of one client at one address, including those for requests to the proxy
     itself."""
 
     @property
@@ -207,7 +208,7 @@ class Inquiry:
     body: bytes
     """Body of the request, after its header."""
     authority: Authority
-    """Permissions of the principal that sent it."""
+    """Permissions of the client that sent it."""
     topics: TopicNames
     """Names of the topic ids that were looked up."""
     listed: Sequence[str] | None = None

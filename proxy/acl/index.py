@@ -6,8 +6,13 @@ includes DESCRIBE_CONFIGS, where they are allowed but not where they are denied;
 ACL names at all is open only with `allow.everyone.if.no.acl.found`. Hosts are compared as
 `proxy.acl.hosts` says.
 
+A client has several principals where it is a member of groups (KIP-257). It is denied what an ACL
+denies to any of them, allowed what one allows to any of them, and a super user if any of them is
+one: ACLs for its groups count as if they named itself.
+
 Structure: rules are stored by (principal, host), and a client has a handful of such pairs; for
-each, the patterns by resource type, permission and operation.
+each, the patterns by resource type, permission and operation. What concerns a client is collected
+once (`_Client`).
 
 An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
@@ -37,6 +42,8 @@ _REBUILD_BELOW: Final = 8
 """Number of ACLs per change below which a new index is built faster than the old one is updated."""
 _ANY_NAME: Final = "hardcode"
 """Name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
+_MAX_CLIENTS: Final = 4096
+"""Maximum number of clients whose rules are collected; beyond it, all are dropped."""
 _MAX_ANSWERS: Final = 4096
 """Maximum number of cached results of `decide_any`, each of which may require all rules of a
 principal."""
@@ -82,12 +89,43 @@ _ALLOWED_BY_DEFAULT: Final = Decision(allowed=True)
 DENIED_BY_DEFAULT: Final = Decision(allowed=False)
 
 
+_PatternsOfRules = Patterns[index_tables.Rule]
+
+
+class _Client:
+    """Rules that concern one set of principals at one address, collected when they are needed."""
+
+    __slots__ = ("_allowing", "_denying", "is_super", "rules")
+
+    def __init__(self, rules: list[index_tables.Rules], *, is_super: bool) -> None:
+        self.rules = rules
+        self.is_super = is_super
+        """True if any of its principals is a super user."""
+        self._denying: dict[int, list[_PatternsOfRules]] = {}
+        self._allowing: dict[int, list[_PatternsOfRules]] = {}
+
+    def denying(self, question: int) -> list[_PatternsOfRules]:
+        """Return the patterns of the rules that deny it."""
+        found = self._denying.get(question)
+        if found is None:
+            found = self._denying[question] = _patterns_of(self.rules, _DENYING[question])
+        return found
+
+    def allowing(self, question: int) -> list[_PatternsOfRules]:
+        """Return the patterns of the rules that allow it."""
+        found = self._allowing.get(question)
+        if found is None:
+            found = self._allowing[question] = _patterns_of(self.rules, _ALLOWING[question])
+        return found
+
+
 class AclIndex:
     """Immutable snapshot of all ACLs, with decisions and queries."""
 
     __slots__ = (
         "_allow_everyone",
         "_any_answers",
+        "_clients",
         "_shapes",
         "_super_users",
         "_tables",
@@ -114,7 +152,8 @@ class AclIndex:
         self.version = version
         self._tables = tables
         self._shapes = frozenset(tables.shapes)
-        self._any_answers: dict[tuple[str, str, int], Decision] = {}
+        self._any_answers: dict[tuple[tuple[str, ...], str, int], Decision] = {}
+        self._clients: dict[tuple[tuple[str, ...], str], _Client] = {}
 
     def with_changes(
         self, *, created: Iterable[Acl] = (), deleted: Iterable[Acl] = (), version: int
@@ -155,25 +194,24 @@ class AclIndex:
 
     def decide(
         self,
-        principal: str,
+        principals: tuple[str, ...],
         host: str,
         operation: Operation,
         resource_type: ResourceType,
         name: str,
     ) -> Decision:
-        """Decide whether a principal at an address may do this operation on the named resource."""
-        if principal in self._super_users:
+        """Decide whether a client with these principals, at an address, may do this operation on
+        the named resource."""
+        client = self._clients.get((principals, host)) or self._client(principals, host)
+        if client.is_super:
             return _SUPER_USER
-        rules = self._rules(principal, host)
         question = resource_type << 4 | operation  # `_question`, inlined
-        for code in _DENYING[question]:
-            for one in rules:
-                if (patterns := one.get(code)) is not None and (found := patterns.find(name)):
-                    return Decision(allowed=False, rule=found[0])
-        for code in _ALLOWING[question]:
-            for one in rules:
-                if (patterns := one.get(code)) is not None and (found := patterns.find(name)):
-                    return Decision(allowed=True, rule=found[0])
+        for patterns in client.denying(question):
+            if (found := patterns.find(name)) is not None:
+                return Decision(allowed=False, rule=found[0])
+        for patterns in client.allowing(question):
+            if (found := patterns.find(name)) is not None:
+                return Decision(allowed=True, rule=found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find(name) is None:
@@ -181,7 +219,11 @@ class AclIndex:
         return DENIED_BY_DEFAULT
 
     def decide_any(
-        self, principal: str, host: str, operation: Operation, resource_type: ResourceType
+        self,
+        principals: tuple[str, ...],
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
     ) -> Decision:
         """Decide whether the operation is allowed on any resource of the type.
 
@@ -189,12 +231,12 @@ class AclIndex:
         DENY counts only if it covers all that an allowed pattern covers, and implied operations are
         ignored, except for one unlikely name.
         """
-        key = (principal, host, _question(operation, resource_type))
+        key = (principals, host, _question(operation, resource_type))
         answer = self._any_answers.get(key)
         if answer is None:
-            answer = self.decide(principal, host, operation, resource_type, _ANY_NAME)
+            answer = self.decide(principals, host, operation, resource_type, _ANY_NAME)
             if not answer.allowed:
-                answer = self._decide_by_patterns(principal, host, key[2])
+                answer = self._decide_by_patterns(self._client(principals, host), key[2])
             if len(self._any_answers) >= _MAX_ANSWERS:
                 self._any_answers.clear()
             self._any_answers[key] = answer
@@ -202,7 +244,7 @@ class AclIndex:
 
     def decide_every(
         self,
-        principal: str,
+        principals: tuple[str, ...],
         host: str,
         operation: Operation,
         resource_type: ResourceType,
@@ -214,13 +256,13 @@ class AclIndex:
         An allowed result is certain. A denied result may still be allowed name by name: by several
         patterns together, or in part by a pattern and in part because no ACL was found.
         """
-        if principal in self._super_users:
+        client, question = self._client(principals, host), _question(operation, resource_type)
+        if client.is_super:
             return _SUPER_USER
-        rules, question = self._rules(principal, host), _question(operation, resource_type)
-        for patterns in _patterns_of(rules, _DENYING[question]):
+        for patterns in client.denying(question):
             if (found := patterns.find_for_any(name_prefix)) is not None:
                 return Decision(allowed=False, rule=found[0])
-        for patterns in _patterns_of(rules, _ALLOWING[question]):
+        for patterns in client.allowing(question):
             if (found := patterns.find_for_all(name_prefix)) is not None:
                 return Decision(allowed=True, rule=found[0])
         if self._tables.named is not None:
@@ -236,35 +278,36 @@ class AclIndex:
             acls = self._tables.of_principal.get(wanted.principal, ())
         return chain.from_iterable(listing.chunks(acls, wanted))
 
-    def _rules(self, principal: str, host: str) -> list[index_tables.Rules]:
-        """Return the rules for this principal or for every principal, at this address."""
-        rules = self._tables.rules
-        return [
-            found
-            for who in (principal, WILDCARD_PRINCIPAL)
-            for key in client_host_keys(host, self._shapes)
-            if (found := rules.get((who, key))) is not None
-        ]
+    def _client(self, principals: tuple[str, ...], host: str) -> _Client:
+        """Return the rules for these principals or for every principal, at this address."""
+        client = self._clients.get((principals, host))
+        if client is None:
+            rules, keys = self._tables.rules, client_host_keys(host, self._shapes)
+            if len(self._clients) >= _MAX_CLIENTS:
+                self._clients.clear()
+            client = self._clients[principals, host] = _Client(
+                [
+                    found
+                    for who in (*principals, WILDCARD_PRINCIPAL)
+                    for key in keys
+                    if (found := rules.get((who, key))) is not None
+                ],
+                is_super=not self._super_users.isdisjoint(principals),
+            )
+        return client
 
-    def _decide_by_patterns(self, principal: str, host: str, question: int) -> Decision:
-        rules = self._rules(principal, host)
-        denied = _patterns_of(rules, _DENYING[question])
+    def _decide_by_patterns(self, client: _Client, question: int) -> Decision:
+        denied = client.denying(question)
         for patterns in denied:
             if (found := patterns.literals.get(WILDCARD)) is not None:
                 return Decision(allowed=False, rule=found[0])
-        for patterns in _patterns_of(rules, _ALLOWING_EXACTLY[question]):
+        for patterns in _patterns_of(client.rules, _ALLOWING_EXACTLY[question]):
             if (rule := _not_denied(patterns, denied)) is not None:
                 return Decision(allowed=True, rule=rule)
         return DENIED_BY_DEFAULT
 
 
-_PatternsOfRules = Patterns[index_tables.Rule]
-
-
-def _patterns_of(
-    rules: Iterable[index_tables.Rules], codes: Iterable[int]
-) -> list[_PatternsOfRules]:
-    rules = list(rules)
+def _patterns_of(rules: list[index_tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
     return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
 
 

@@ -65,7 +65,7 @@ class Question:
             version=0,
         )
         return index.decide(
-            self.principal,
+            (self.principal,),
             self.host,
             self.operation,
             self.resource.resource_type,

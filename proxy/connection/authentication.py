@@ -36,6 +36,7 @@ from proxy.wire.request import (
     parse_request,
     response_frame,
 )
+from sasl.identity import Identity
 from sasl.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -131,12 +132,12 @@ class Authentication:
         """Message of a login that the broker has yet to answer; None: there is none."""
 
     @property
-    def principal(self) -> str | None:
-        """The authenticated principal, also during a re-authentication; None: nobody yet."""
+    def identity(self) -> Identity | None:
+        """Who is authenticated, also during a re-authentication; None: nobody yet."""
         session = self.session.state
         if isinstance(session, Authenticating) and session.previous is not None:
-            return session.previous.principal
-        return session.principal if isinstance(session, Authenticated) else None
+            return session.previous.identity
+        return session.identity if isinstance(session, Authenticated) else None
 
     @property
     def ever_succeeded(self) -> bool:
@@ -192,7 +193,7 @@ class Authentication:
         if isinstance(state, Authenticated) and answered_here(key, version):
             self.waiting = request
             if authorization is None:
-                authorized = self._rights.is_super_user(state.principal)
+                authorized = self._rights.is_super_user(state.identity)
             else:
                 authorized = authorization.may_administer(_RIGHTS[key])
             question = AnswerFromStore(request=request, authorized=authorized)

@@ -108,6 +108,7 @@ class Connection:
 
     __slots__ = (
         "_end",
+        "_judged_as",
         "active_at",
         "authentication",
         "client_is_full",
@@ -178,6 +179,8 @@ class Connection:
         """Reasons for which the client is not read: bits of `PauseReason`."""
         self.client_is_full = False
         """True if the client does not read its answers, and so the broker is not read."""
+        self._judged_as: tuple[str, ...] = ()
+        """Principals by whose rights requests are judged; empty: nobody is authenticated yet."""
         self._end: Close | None = None
         """The close that was decided; None: none is."""
 
@@ -206,7 +209,8 @@ class Connection:
     @property
     def principal(self) -> str | None:
         """The authenticated principal, also during a re-authentication; None: nobody yet."""
-        return self.authentication.principal
+        identity = self.authentication.identity
+        return None if identity is None else identity.principal
 
     @property
     def authorization(self) -> "RequestAuthorization | None":
@@ -380,10 +384,9 @@ class Connection:
         """An authentication or re-authentication succeeded."""
         self.stages.expires_at = inf if session.deadline is None else session.deadline
         if not session.reauthentications:
-            self._judge_by(session.principal)
             self.commands.append(CountAuthenticated())
-        elif self.login_relay is not None:
-            self._judge_by(session.principal)  # another one, if it is opaque
+        if session.identity.principals != self._judged_as:
+            self._judge_by(session.identity)  # a newer token may bring other groups
         self._meter()
         self.observer.authenticated(self, session)
         if self.login_relay is not None and self.login_relay.to_side is not None:
@@ -590,16 +593,19 @@ class Connection:
 
     def rights_changed(self, _now: float) -> None:
         """Judge by other rights from now on."""
-        if (principal := self.principal) is not None:
-            self._judge_by(principal)
+        if (identity := self.authentication.identity) is not None:
+            self._judge_by(identity)
 
-    def _judge_by(self, principal: str) -> None:
-        self.stages.authorization = self.rules.rights.admit(self, principal)
+    def _judge_by(self, identity: Identity) -> None:
+        """Judge by the rights of this client, and forget what was found before, fetch sessions
+        included."""
+        self._judged_as = identity.principals
+        self.stages.authorization = self.rules.rights.admit(self, identity)
         self.forget()
 
     def _passes_unjudged(self, key: int) -> None:
-        if (principal := self.principal) is not None:
-            self.rules.rights.passes_unjudged(self, principal, key)
+        if (identity := self.authentication.identity) is not None:
+            self.rules.rights.passes_unjudged(self, identity, key)
 
     def forget(self) -> None:
         """Look closer at all requests again."""

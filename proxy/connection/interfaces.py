@@ -15,6 +15,7 @@ from proxy.wire.api_versions import (
     BrokerIdentity,
     UpstreamVersions,
 )
+from sasl.identity import Identity
 from sasl.mechanism import Mechanism
 from sasl.relayed import RelaySettings
 from sasl.states import Authenticated, Failed, Terms
@@ -45,22 +46,25 @@ class AuthorizedConnection(Protocol):
 
 
 class ConnectionRights(Protocol):
-    """Rights of principals; one for all connections of a worker."""
+    """Rights of clients; one for all connections of a worker."""
 
     def admit(
-        self, connection: AuthorizedConnection, principal: str
+        self, connection: AuthorizedConnection, identity: Identity
     ) -> "RequestAuthorization | None":
         """Return who judges the requests of this connection from now on.
 
-        None: its principal may do everything.
+        None: the client may do everything.
         """
         ...
 
-    def is_super_user(self, principal: str) -> bool:
-        """Return whether a principal may do everything, whatever ACLs say."""
+    def is_super_user(self, identity: Identity) -> bool:
+        """Return whether a client may do everything, whatever ACLs say: by its principal, or by one
+        of its groups."""
         ...
 
-    def passes_unjudged(self, connection: AuthorizedConnection, principal: str, key: int) -> None:
+    def passes_unjudged(
+        self, connection: AuthorizedConnection, identity: Identity, key: int
+    ) -> None:
         """Take notice of a request that is forwarded although it cannot be judged by ACLs.
 
         `key` is its API and version, as in `DROPPED_BY_KAFKA_4`.
@@ -74,19 +78,19 @@ class NoAuthorizer:
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self._super_users = frozenset(super_users)
 
-    def admit(self, _connection: AuthorizedConnection, _principal: str) -> None:
+    def admit(self, _connection: AuthorizedConnection, _identity: Identity) -> None:
         """Judge nothing."""
 
-    def is_super_user(self, principal: str) -> bool:
-        """Return whether a principal may administer the proxy."""
-        return principal in self._super_users
+    def is_super_user(self, identity: Identity) -> bool:
+        """Return whether a client may administer the proxy."""
+        return not self._super_users.isdisjoint(identity.principals)
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:
         """Take other super users."""
         self._super_users = frozenset(super_users)
 
     def passes_unjudged(
-        self, _connection: AuthorizedConnection, _principal: str, _key: int
+        self, _connection: AuthorizedConnection, _identity: Identity, _key: int
     ) -> None:
         """Nobody would judge it."""
 

@@ -324,7 +324,7 @@ class Requests:
             return gather is TO_ANSWER or REQUEST_HEAD.unpack_from(data, pos)[1] >> 16 != PRODUCE
         return (
             size >= LONG_BYTES_UNAUTHENTICATED
-            and self._stages.authentication.principal is None
+            and self._stages.authentication.identity is None
             and not self._long_work.reserves_any
         )
 

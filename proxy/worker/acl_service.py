@@ -25,6 +25,7 @@ from proxy.handlers.acl_changes import Acls
 from proxy.store import Store
 from proxy.store.acl_cache import CachedAcls
 from proxy.wire.apis import APIS
+from sasl.identity import Identity
 
 log = logging.getLogger("proxy.denials")
 
@@ -67,12 +68,12 @@ class AclService:
         self._topics: KnownTopics = {}
 
     def admit(
-        self, connection: AuthorizedConnection, principal: str
+        self, connection: AuthorizedConnection, identity: Identity
     ) -> RequestAuthorization | None:
         """Return the authorization stage of a connection from now on; None for a super user."""
-        if principal in self._super_users:
+        if self.is_super_user(identity):
             return None
-        authority = self._authorizer.authority(principal, connection.peer_host)
+        authority = self._authorizer.authority(identity.principals, connection.peer_host)
         admission = connection.authorization
         if admission is None:
             return RequestAuthorization(
@@ -108,16 +109,18 @@ class AclService:
         self.read()
         return self._acls.index
 
-    def is_super_user(self, principal: str) -> bool:
-        """Return whether a principal may do everything, whatever the ACLs are."""
-        return principal in self._super_users
+    def is_super_user(self, identity: Identity) -> bool:
+        """Return whether a client may do everything, whatever the ACLs are."""
+        return not self._super_users.isdisjoint(identity.principals)
 
-    def passes_unjudged(self, connection: AuthorizedConnection, principal: str, key: int) -> None:
+    def passes_unjudged(
+        self, connection: AuthorizedConnection, identity: Identity, key: int
+    ) -> None:
         """Report a request that enforcing would refuse: of super users, too, as nobody is offered
         what cannot be judged."""
         if self._authorizer.mode is AuthorizerMode.AUDIT:
             self._asks(connection)
-            authority = self._authorizer.authority(principal, connection.peer_host)
+            authority = self._authorizer.authority(identity.principals, connection.peer_host)
             authority.passes_unjudged(f"{APIS[key >> 16].name} v{key & 0xFFFF}")
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:

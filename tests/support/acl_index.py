@@ -40,7 +40,7 @@ def index(*acls: Acl, everyone: bool = False, super_users: Sequence[str] = ()) -
 def may(
     acls: AclIndex, operation: Operation = READ, name: str = "orders", host: str = ADDRESS
 ) -> bool:
-    return acls.decide(ALICE, host, operation, TOPIC, name).allowed
+    return acls.decide((ALICE,), host, operation, TOPIC, name).allowed
 
 
 # The semantics of `StandardAuthorizer`, written as one reads them: a look at every ACL.
@@ -64,15 +64,52 @@ def decide(
     *,
     open_by_default: bool = False,
 ) -> bool:
-    named = [one for one in acls if one.resource_type is resource_type and _names(one, name)]
-    mine = [one for one in named if concerns(one, principal, host)]
+    said = permission(acls, principal, host, operation, resource_type, name)
+    if said is None:
+        return open_by_default and not _named(acls, resource_type, name)
+    return said is Permission.ALLOW
+
+
+def permission(
+    acls: Sequence[Acl],
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+) -> Permission | None:
+    """What the ACLs say; None: nothing."""
+    mine = [one for one in _named(acls, resource_type, name) if concerns(one, principal, host)]
     denied = {one.operation for one in mine if one.permission is Permission.DENY}
     allowed = {one.operation for one in mine if one.permission is Permission.ALLOW}
     if denied & {operation, Operation.ALL}:
-        return False
+        return Permission.DENY
     if allowed & {operation, Operation.ALL, *IMPLIED.get(operation, ())}:
+        return Permission.ALLOW
+    return None
+
+
+def decide_together(
+    acls: Sequence[Acl],
+    principals: Sequence[str],
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    open_by_default: bool = False,
+) -> bool:
+    """For a client with several principals: each is judged on its own, then they are combined."""
+    said = {permission(acls, one, host, operation, resource_type, name) for one in principals}
+    if Permission.DENY in said:
+        return False
+    if Permission.ALLOW in said:
         return True
-    return open_by_default and not named
+    return open_by_default and not _named(acls, resource_type, name)
+
+
+def _named(acls: Sequence[Acl], resource_type: ResourceType, name: str) -> list[Acl]:
+    return [one for one in acls if one.resource_type is resource_type and _names(one, name)]
 
 
 def decide_any(

@@ -31,6 +31,7 @@ from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, request_type, response_type
+from sasl.identity import Identity
 from tests.support.frames import request, response
 from tests.support.messages import produce_body
 from tests.support.playbook import Playbook, everything, logged_in
@@ -220,14 +221,16 @@ class Judge:
         self.unjudged: list[tuple[str, int]] = []
         """Principals, and APIs and versions that passed unjudged, by `route_key`."""
 
-    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
+    def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
         return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
 
-    def is_super_user(self, _principal: str) -> bool:
+    def is_super_user(self, _identity: Identity) -> bool:
         return False
 
-    def passes_unjudged(self, _connection: AuthorizedConnection, principal: str, key: int) -> None:
-        self.unjudged.append((principal, key))
+    def passes_unjudged(
+        self, _connection: AuthorizedConnection, identity: Identity, key: int
+    ) -> None:
+        self.unjudged.append((identity.principal, key))
 
 
 class Guarded(Judge):

@@ -6,7 +6,7 @@ The connection, its session, its mechanisms and what it offers are the real ones
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
@@ -257,7 +257,9 @@ class Playbook:
             mechanism=ScramMechanism.SCRAM_SHA_256, credentials=alice(), fake_secret=FAKE_SECRET
         )
         oauthbearer = OAuthBearerServer(
-            settings=SETTINGS, keys=keys, wall_clock=lambda: WALL + self.now - NOW
+            settings=replace(SETTINGS, groups_claim_name="groups"),
+            keys=keys,
+            wall_clock=lambda: WALL + self.now - NOW,
         )
         return {SCRAM: scram, OAUTHBEARER: oauthbearer}
 

@@ -29,6 +29,7 @@ from proxy.wire.apis import (
 )
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.worker.quota_service import QuotaService
+from sasl.identity import Identity
 from tests.support.authorization import Rights
 from tests.support.frames import request, response
 from tests.support.messages import large, request_body, small
@@ -126,14 +127,14 @@ class Judged:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
+    def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
         return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
 
-    def is_super_user(self, _principal: str) -> bool:
+    def is_super_user(self, _identity: Identity) -> bool:
         return False
 
     def passes_unjudged(
-        self, _connection: AuthorizedConnection, _principal: str, _key: int
+        self, _connection: AuthorizedConnection, _identity: Identity, _key: int
     ) -> None:
         """Nobody asks."""
 

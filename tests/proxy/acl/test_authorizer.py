@@ -33,7 +33,7 @@ class Desk:
         self.authorizer = Authorizer(
             AclIndex(acls, version=1), mode=mode, report=self.reported.append
         )
-        self.alice: IndexAuthority = self.authorizer.authority(ALICE, ADDRESS)
+        self.alice: IndexAuthority = self.authorizer.authority((ALICE,), ADDRESS)
         typed: ClientAuthority = self.alice
         assert typed is self.alice
 
@@ -161,16 +161,16 @@ def test_authorized_operations_are_those_that_kafka_tells_of() -> None:
 def test_connections_of_one_principal_and_address_share_what_was_decided() -> None:
     desk = Desk(acl())
     desk.alice.may(READ, TOPIC, "orders")
-    assert desk.authorizer.authority(ALICE, ADDRESS) is desk.alice
-    assert desk.authorizer.authority(ALICE, "10.0.0.2") is not desk.alice
-    desk.authorizer.authority(ALICE, ADDRESS).may(READ, TOPIC, "orders")
+    assert desk.authorizer.authority((ALICE,), ADDRESS) is desk.alice
+    assert desk.authorizer.authority((ALICE,), "10.0.0.2") is not desk.alice
+    desk.authorizer.authority((ALICE,), ADDRESS).may(READ, TOPIC, "orders")
     assert desk.authorizer.counts.cache_hits == 1
 
 
 def test_nothing_is_kept_of_principals_that_left() -> None:
     desk = Desk()
     for number in range(100):
-        desk.authorizer.authority(f"User:{number}", ADDRESS).may(READ, TOPIC, "x")
+        desk.authorizer.authority((f"User:{number}",), ADDRESS).may(READ, TOPIC, "x")
     gc.collect()
     assert len(desk.authorizer._authorities) == 1
 

@@ -118,10 +118,10 @@ def test_hosts(of_acl: str, of_client: str, applies: bool) -> None:
 
 def test_super_users_are_above_denials() -> None:
     acls = index(acl("*", ALL, DENY, principal="User:*"), super_users=[ALICE])
-    decision = acls.decide(ALICE, ADDRESS, READ, TOPIC, "orders")
+    decision = acls.decide((ALICE,), ADDRESS, READ, TOPIC, "orders")
     assert (decision.allowed, decision.super_user, decision.rule) == (True, True, None)
-    assert acls.decide_any(ALICE, ADDRESS, READ, TOPIC).allowed
-    assert not acls.decide("User:alic", ADDRESS, READ, TOPIC, "orders").allowed
+    assert acls.decide_any((ALICE,), ADDRESS, READ, TOPIC).allowed
+    assert not acls.decide(("User:alic",), ADDRESS, READ, TOPIC, "orders").allowed
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_a_resource_without_acls_is_open_if_so_configured(acls: list[Acl], allow
 def test_the_rule_that_decided_is_told() -> None:
     allowing, denying = acl("ord", pattern_type=PREFIXED), acl("orders2", ALL, DENY)
     acls = index(allowing, denying)
-    assert acls.decide(ALICE, ADDRESS, READ, TOPIC, "orders").rule == allowing
-    assert acls.decide(ALICE, ADDRESS, READ, TOPIC, "orders2").rule == denying
-    assert acls.decide(ALICE, ADDRESS, READ, TOPIC, "x").rule is None
+    assert acls.decide((ALICE,), ADDRESS, READ, TOPIC, "orders").rule == allowing
+    assert acls.decide((ALICE,), ADDRESS, READ, TOPIC, "orders2").rule == denying
+    assert acls.decide((ALICE,), ADDRESS, READ, TOPIC, "x").rule is None
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_the_rule_that_decided_is_told() -> None:
 )
 def test_any_resource_of_a_type(acls: list[Acl], allowed: bool) -> None:
     """Patterns against patterns: a narrower deny does not defeat a wider allow."""
-    assert index(*acls).decide_any(ALICE, ADDRESS, READ, TOPIC).allowed is allowed
+    assert index(*acls).decide_any((ALICE,), ADDRESS, READ, TOPIC).allowed is allowed
     assert acl_index.decide_any(acls, ALICE, ADDRESS, READ, TOPIC) is allowed
 
 
 def test_what_includes_an_operation_does_not_count_for_any_resource() -> None:
     """Seen in Kafka's `authorizeByResourceType`; only a rule for every name does."""
-    assert not index(acl(operation=READ)).decide_any(ALICE, ADDRESS, DESCRIBE, TOPIC).allowed
-    assert index(acl("*", READ)).decide_any(ALICE, ADDRESS, DESCRIBE, TOPIC).allowed
+    assert not index(acl(operation=READ)).decide_any((ALICE,), ADDRESS, DESCRIBE, TOPIC).allowed
+    assert index(acl("*", READ)).decide_any((ALICE,), ADDRESS, DESCRIBE, TOPIC).allowed
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_includes_an_operation_does_not_count_for_any_resource() -> None:
     ],
 )
 def test_every_resource(acls: list[Acl], everyone: bool, certain: bool) -> None:
-    decision = index(*acls, everyone=everyone).decide_every(ALICE, ADDRESS, READ, TOPIC, "")
+    decision = index(*acls, everyone=everyone).decide_every((ALICE,), ADDRESS, READ, TOPIC, "")
     assert decision.allowed is certain
 
 
@@ -241,18 +241,18 @@ def test_every_resource_whose_name_begins_so(
     acls: list[Acl], everyone: bool, certain: bool
 ) -> None:
     made = index(*acls, everyone=everyone)
-    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").allowed is certain
+    assert made.decide_every((ALICE,), ADDRESS, DESCRIBE, TOPIC, "orders-").allowed is certain
 
 
 def test_super_users_may_do_it_to_every_resource() -> None:
     made = index(acl("*", ALL, DENY), super_users=[ALICE])
-    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "").super_user
+    assert made.decide_every((ALICE,), ADDRESS, DESCRIBE, TOPIC, "").super_user
 
 
 def test_why_not_every_resource() -> None:
     rule = acl("orders-secret", DESCRIBE, DENY)
     made = index(acl("*"), rule)
-    assert made.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").rule == rule
+    assert made.decide_every((ALICE,), ADDRESS, DESCRIBE, TOPIC, "orders-").rule == rule
     other = acl("orders-new", DESCRIBE, DENY)
     changed = made.with_changes(created=[other], deleted=[rule], version=2)
-    assert changed.decide_every(ALICE, ADDRESS, DESCRIBE, TOPIC, "orders-").rule == other
+    assert changed.decide_every((ALICE,), ADDRESS, DESCRIBE, TOPIC, "orders-").rule == other

@@ -9,6 +9,7 @@ from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
+from sasl.identity import Identity
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
 from tests.support.authorization import produce
 from tests.support.frames import response
@@ -25,18 +26,18 @@ class Crowd:
         self.plays: list[Playbook] = []
         self.topics: KnownTopics = {}
 
-    def admit(self, connection: AuthorizedConnection, _principal: str) -> RequestAuthorization:
+    def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
         return RequestAuthorization(
-            self.authorizer.authority(ALICE, ADDRESS),
+            self.authorizer.authority((ALICE,), ADDRESS),
             self.topics,
             forget=connection.forget,
         )
 
-    def is_super_user(self, _principal: str) -> bool:
+    def is_super_user(self, _identity: Identity) -> bool:
         return False
 
     def passes_unjudged(
-        self, _connection: AuthorizedConnection, _principal: str, _key: int
+        self, _connection: AuthorizedConnection, _identity: Identity, _key: int
     ) -> None:
         """Nobody asks."""
 
@@ -50,7 +51,7 @@ class Crowd:
         for play in self.plays:
             admission = play.connection.authorization
             assert admission is not None
-            admission.rights_changed(self.authorizer.authority(ALICE, ADDRESS))
+            admission.rights_changed(self.authorizer.authority((ALICE,), ADDRESS))
             play.connection.forget()
 
 
@@ -84,7 +85,7 @@ def test_how_much_is_remembered_is_bounded() -> None:
     crowd = Crowd()
     play = crowd.join()
     play.client(produce(1, "mine" + "x" * MAX_NAME_BYTES))
-    remembered = crowd.authorizer.authority(ALICE, ADDRESS).allowed_topics.written
+    remembered = crowd.authorizer.authority((ALICE,), ADDRESS).allowed_topics.written
     assert not remembered
     for number in range(MAX_TOPICS + 1):
         play.client(produce(number, f"mine-{number}"))
@@ -98,7 +99,7 @@ def test_a_connection_that_has_asked_nothing_costs_little() -> None:
     connection = crowd.join().connection
     tracemalloc.start()
     try:
-        kept = [crowd.admit(connection, ALICE) for _ in range(1_000)]
+        kept = [crowd.admit(connection, Identity(ALICE)) for _ in range(1_000)]
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

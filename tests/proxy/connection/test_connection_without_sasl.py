@@ -105,8 +105,8 @@ def test_rights_are_asked_for_by_the_principal(super_users: tuple[str, ...]) -> 
     asked: list[str] = []
 
     class Rights(NoAuthorizer):
-        def admit(self, _connection: AuthorizedConnection, principal: str) -> None:
-            asked.append(principal)
+        def admit(self, _connection: AuthorizedConnection, identity: Identity) -> None:
+            asked.append(identity.principal)
 
     play = admitted(Playbook(rights=Rights(super_users)))
     assert asked == [ALICE]

@@ -396,7 +396,7 @@ def test_what_is_done_is_in_force_at_once(tmp_path: Path) -> None:
     allow, deny = creation(), creation(host="10.0.0.0/8", permission_type=2)
 
     def alice_may(host: str) -> bool:
-        question = "User:alice", host, Operation.READ, ResourceType.TOPIC, "t"
+        question = ("User:alice",), host, Operation.READ, ResourceType.TOPIC, "t"
         return cached.index.decide(*question).allowed
 
     api.answer(CREATE, 3, create_body(3, [allow, deny]), acls, **rights)

@@ -68,9 +68,9 @@ def test_settings_last(store: Store) -> None:
     store.create_acls([acl("a")])
     cached.refresh_if_changed()
     asked = ("10.0.0.1", Operation.WRITE, ResourceType.TOPIC)
-    assert cached.index.decide("User:root", *asked, "a").super_user
-    assert not cached.index.decide("User:bob", *asked, "a").allowed
-    assert cached.index.decide("User:bob", *asked, "z").allowed
+    assert cached.index.decide(("User:root",), *asked, "a").super_user
+    assert not cached.index.decide(("User:bob",), *asked, "a").allowed
+    assert cached.index.decide(("User:bob",), *asked, "z").allowed
 
 
 def test_super_users_may_be_replaced(store: Store) -> None:
@@ -80,8 +80,8 @@ def test_super_users_may_be_replaced(store: Store) -> None:
     store.create_acls([acl("a")])
     for _ in range(2):
         asked = ("10.0.0.1", Operation.WRITE, ResourceType.TOPIC, "x")
-        assert cached.index.decide("User:new", *asked).super_user
-        assert not cached.index.decide("User:old", *asked).allowed
+        assert cached.index.decide(("User:new",), *asked).super_user
+        assert not cached.index.decide(("User:old",), *asked).allowed
         cached.refresh_if_changed()
 
 

@@ -19,6 +19,7 @@ from proxy.store import StoreError, open_store
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
+from sasl.identity import Identity
 from tests.support.frames import request, response
 from tests.support.messages import metadata_request as asking
 from tests.support.messages import metadata_response as with_throttle_time
@@ -175,7 +176,9 @@ def test_in_audit_what_cannot_be_judged_is_reported(
     caplog.set_level("INFO")
     services = Services(store, AuthorizerMode.AUDIT)
     connection = services.connection
-    services.authorization.passes_unjudged(connection, "User:alice", route_key(PRODUCE, 2))
+    services.authorization.passes_unjudged(
+        connection, Identity("User:alice"), route_key(PRODUCE, 2)
+    )
     (notice,) = services.reported.notices
     assert (notice.denial.name, notice.denial.would_be) == ("Produce v2", True)
     (record,) = caplog.records
@@ -190,7 +193,7 @@ def test_in_audit_what_cannot_be_judged_is_reported(
 def test_without_audit_it_is_not(store: Failing) -> None:
     services = Services(store, AuthorizerMode.ENFORCE)
     key = route_key(PRODUCE, 2)
-    services.authorization.passes_unjudged(services.connection, "User:alice", key)
+    services.authorization.passes_unjudged(services.connection, Identity("User:alice"), key)
     assert services.reported.notices == []
 
 

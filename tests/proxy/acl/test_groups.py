@@ -1,0 +1,189 @@
+"""Clients with groups: a denial for any of their principals counts, and an allowance for any."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.acl.authorizer import SUPPORTED_OPERATIONS, Authorizer, Denial
+from proxy.acl.index import AclIndex
+from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType
+from tests.support import acl_index
+from tests.support.acl_index import (
+    ADDRESS,
+    ALICE,
+    ALL,
+    ALLOW,
+    DENY,
+    DESCRIBE,
+    GROUP,
+    LITERAL,
+    PREFIXED,
+    READ,
+    TOPIC,
+    WRITE,
+    acl,
+    index,
+)
+
+ANALYSTS, INTERNS = "Group:analysts", "Group:interns"
+MEMBER = (ALICE, ANALYSTS, INTERNS)
+
+
+def may(acls: AclIndex, operation: Operation = READ, name: str = "orders") -> bool:
+    return acls.decide(MEMBER, ADDRESS, operation, TOPIC, name).allowed
+
+
+# By example
+
+
+def test_what_a_group_is_allowed_its_members_are() -> None:
+    acls = index(acl(principal=ANALYSTS))
+    assert may(acls)
+    assert may(acls, DESCRIBE)
+    assert not may(acls, WRITE)
+    assert not acls.decide((ALICE,), ADDRESS, READ, TOPIC, "orders").allowed
+
+
+@pytest.mark.parametrize("allowed", [ALICE, ANALYSTS, "User:*"])
+@pytest.mark.parametrize("denied", [ALICE, ANALYSTS, INTERNS, "User:*"])
+def test_a_denial_for_any_outweighs_what_any_is_allowed(allowed: str, denied: str) -> None:
+    deny = acl(principal=denied, permission=DENY)
+    decision = index(acl("*", principal=allowed), deny).decide(
+        MEMBER, ADDRESS, READ, TOPIC, "orders"
+    )
+    assert (decision.allowed, decision.rule) == (False, deny)
+
+
+@pytest.mark.parametrize("pattern_type", [LITERAL, PREFIXED])
+@pytest.mark.parametrize("host", ["*", ADDRESS, "10.0.0.0/8"])
+def test_patterns_and_hosts_are_those_of_users(pattern_type: PatternType, host: str) -> None:
+    rule = acl(pattern_type=pattern_type, principal=ANALYSTS, host=host)
+    acls = index(rule)
+    assert acls.decide(MEMBER, ADDRESS, READ, TOPIC, "orders").rule == rule
+    assert acls.decide(MEMBER, ADDRESS, READ, TOPIC, "orders2").allowed is (
+        pattern_type is PREFIXED
+    )
+    assert acls.decide(MEMBER, "192.0.2.1", READ, TOPIC, "orders").allowed is (host == "*")
+
+
+@pytest.mark.parametrize(
+    "principal", ["Group:*", "Group:analyst", "User:analysts", "group:analysts"]
+)
+def test_a_group_is_meant_by_its_whole_name_alone(principal: str) -> None:
+    assert not may(index(acl(principal=principal)))
+    assert may(index(acl(principal=ANALYSTS), acl(principal=principal, permission=DENY)))
+
+
+def test_members_of_a_super_group_may_do_everything() -> None:
+    """Whatever is denied, as to a super user."""
+    acls = index(acl(permission=DENY), super_users=[INTERNS])
+    assert may(acls)
+    assert acls.decide_any(MEMBER, ADDRESS, READ, TOPIC).super_user
+    assert acls.decide_every(MEMBER, ADDRESS, READ, TOPIC, "").super_user
+    assert not acls.decide((ALICE, ANALYSTS), ADDRESS, READ, TOPIC, "orders").allowed
+
+
+def test_a_topic_that_one_group_may_write_and_another_may_not_is_none_that_may_be_written() -> None:
+    """For InitProducerId: what the client may write by one principal alone does not count."""
+    acls = index(
+        acl(operation=WRITE, principal=ANALYSTS),
+        acl(operation=WRITE, principal=INTERNS, permission=DENY),
+    )
+    assert not acls.decide_any(MEMBER, ADDRESS, WRITE, TOPIC).allowed
+    assert acls.decide_any((ALICE, ANALYSTS), ADDRESS, WRITE, TOPIC).allowed
+
+
+# Against the model, which knows clients of one principal alone
+
+NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", "hardcode", "h"])
+PRINCIPALS = st.sampled_from(["User:a", "User:b", "User:*", "Group:a", "Group:b", "Group:*"])
+OPERATIONS = st.sampled_from([one for one in Operation if one >= ALL][:10])
+ACLS = st.lists(
+    st.builds(
+        Acl,
+        st.sampled_from([TOPIC, GROUP]),
+        st.sampled_from([LITERAL, PREFIXED]),
+        NAMES,
+        PRINCIPALS,
+        st.sampled_from(["*", "10.0.0.1", "10.0.0.0/8", "::1", "x"]),
+        OPERATIONS,
+        st.sampled_from([ALLOW, DENY]),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    acls=ACLS,
+    principals=st.lists(PRINCIPALS, min_size=1, max_size=5, unique=True).map(tuple),
+    host=st.sampled_from(["10.0.0.1", "10.9.9.9", "::1", "192.0.2.1"]),
+    operation=OPERATIONS.filter(lambda one: one is not ALL),
+    name=NAMES,
+    everyone=st.booleans(),
+)
+def test_a_decision_is_that_of_each_principal_combined(
+    acls: list[Acl],
+    principals: tuple[str, ...],
+    host: str,
+    operation: Operation,
+    name: str,
+    everyone: bool,
+) -> None:
+    made, question = index(*acls, everyone=everyone), (host, operation, TOPIC)
+    decision = made.decide(principals, *question, name)
+    assert decision.allowed is acl_index.decide_together(
+        acls, principals, *question, name, open_by_default=everyone
+    )
+    said = decision.rule
+    assert said is None or any(acl_index.concerns(said, one, host) for one in principals)
+    reversed_ = made.decide(principals[::-1], *question, name)
+    assert reversed_.allowed is decision.allowed
+
+    # As if what is said of its groups were said of the client itself
+    own = [
+        replace(one, principal=principals[0]) if one.principal in principals else one
+        for one in acls
+    ]
+    assert made.decide_any(principals, *question).allowed is acl_index.decide_any(
+        own, principals[0], *question, open_by_default=everyone
+    )
+    for length in range(len(name) + 1):
+        if made.decide_every(principals, *question, name[:length]).allowed:
+            assert decision.allowed
+
+
+# The authorizer
+
+
+def test_decisions_are_remembered_for_a_set_of_principals() -> None:
+    authorizer = Authorizer(
+        index(acl(principal=ANALYSTS)), mode=AuthorizerMode.ENFORCE, report=lambda _: None
+    )
+    member, outsider = (authorizer.authority(each, ADDRESS) for each in (MEMBER, (ALICE,)))
+    assert authorizer.authority(MEMBER, ADDRESS) is member
+    for _ in range(2):
+        assert member.may(READ, TOPIC, "orders")
+        assert not outsider.may(READ, TOPIC, "orders")
+    assert authorizer.counts.cache_hits == 2
+
+
+def test_authorized_operations_are_those_of_all_principals() -> None:
+    acls = index(
+        acl(operation=ALL, principal=ANALYSTS),
+        acl(operation=WRITE, principal=INTERNS, permission=DENY),
+    )
+    authorizer = Authorizer(acls, mode=AuthorizerMode.ENFORCE, report=lambda _: None)
+    bits = authorizer.authority(MEMBER, ADDRESS).operations(TOPIC, "orders")
+    expected = {*SUPPORTED_OPERATIONS[TOPIC]} - {WRITE}
+    assert bits == sum(1 << operation for operation in expected)
+
+
+def test_a_denial_names_the_client_and_the_rule_of_its_group() -> None:
+    deny = acl(principal=INTERNS, permission=DENY)
+    reported: list[Denial] = []
+    authorizer = Authorizer(index(deny), mode=AuthorizerMode.ENFORCE, report=reported.append)
+    assert not authorizer.authority(MEMBER, ADDRESS).may(READ, TOPIC, "orders")
+    assert [(one.principal, one.rule) for one in reported] == [(ALICE, deny)]
