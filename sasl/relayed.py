@@ -152,9 +152,9 @@ class RelayedSession:
     )
 
     def __init__(
-        self, settings: RelaySettings, terms: Callable[[str, str], Terms], peer: str
+        self, settings: RelaySettings, terms: Callable[[Identity, str], Terms], peer: str
     ) -> None:
-        """`terms(principal, mechanism)` returns the rules of a session; `peer` is the client's
+        """`terms(identity, mechanism)` returns the rules of a session; `peer` is the client's
         address."""
         self._settings = settings
         self._terms = terms
@@ -413,7 +413,7 @@ class RelayedSession:
         return _Grant(
             principal=principal,
             opaque=reader.name is None,
-            terms=self._terms(principal, state.mechanism),
+            terms=self._terms(Identity(principal), state.mechanism),
             version=version,
             broker_ms=broker_ms,
             at=now,

@@ -94,9 +94,9 @@ class Session:
     __slots__ = ("_mechanisms", "_pending_token", "_reauthentication_began", "_terms", "state")
 
     def __init__(
-        self, mechanisms: Mapping[str, Mechanism], terms: Callable[[str, str], Terms]
+        self, mechanisms: Mapping[str, Mechanism], terms: Callable[[Identity, str], Terms]
     ) -> None:
-        """Offer `mechanisms`, by name; `terms(principal, mechanism)` returns the rules of a
+        """Offer `mechanisms`, by name; `terms(identity, mechanism)` returns the rules of a
         session.
 
         Both are read at each authentication, so they may change in between.
@@ -247,7 +247,7 @@ class Session:
             message = principal_changed(previous.principal, principal)
             changed = Failure(reason=FailureReason.PRINCIPAL_CHANGED, message=message)
             return self._refuse(state, version, changed)
-        terms = self._terms(principal, state.mechanism)
+        terms = self._terms(identity, state.mechanism)
         remaining_ms = _remaining_ms(success.credential_deadline, now)
         lifetime_ms = session_lifetime_ms(terms, remaining_ms)
         killed_after_ms = _enforced_lifetime_ms(terms, remaining_ms)

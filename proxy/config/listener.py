@@ -60,12 +60,14 @@ class ReauthOverride(Section):
     """An exception for one principal, or for all whose names share a prefix.
 
     The most specific exception that says something about a setting decides it: an exact principal
-    beats a prefix, a longer prefix beats a shorter one.
+    beats a prefix, a longer prefix beats a shorter one, and the client's own principal beats its
+    groups (`Group:analysts`), of which the strictest exception counts: `enforce`, and the shortest
+    lifetime.
     """
 
     principal: Principal | None = setting(None, source=OWN, reloadable=True)
-    """The principal that the exception is for, such as `User:alice`. Either this or
-    `principal.prefix`."""
+    """The principal that the exception is for, such as `User:alice` or `Group:analysts`. Either
+    this or `principal.prefix`."""
     principal_prefix: PrincipalPrefix | None = setting(None, source=OWN, reloadable=True)
     """The prefix of the principals that the exception is for, such as `User:batch-`."""
     reauth_enforcement: Enforcement | None = setting(None, source=OWN, reloadable=True)
@@ -134,7 +136,7 @@ class SessionSettings(Section):
     (KAFKA-13848). `false`: a token's expiry is ignored in `observe`, and announced and counted in
     `probe`."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
-    """Exceptions for principals; see below."""
+    """Exceptions for principals and groups; see below."""
 
     @model_validator(mode="after")
     def _check_overrides(self) -> Self:

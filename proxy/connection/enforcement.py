@@ -1,13 +1,18 @@
-"""Enforcement mode of a principal's sessions: the listener's rule and its overrides.
+"""Enforcement mode of a client's sessions: the listener's rule and its overrides.
 
 Laws: each setting is decided on its own, by the most specific rule that says something about it.
-An exact principal beats a prefix, a longer prefix beats a shorter one, any exception beats the
-mechanism's own lifetime, and that beats the listener's.
+An exact principal beats a prefix, a longer prefix beats a shorter one, the client's own principal
+beats its groups, any exception beats the mechanism's own lifetime, and that beats the listener's.
+Of several groups the strictest decides: `enforce` before `probe` before `observe`, and the shortest
+lifetime, 0 being the longest.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
+from typing import Final
 
+from sasl.identity import Identity
 from sasl.states import Enforcement, Terms
 
 
@@ -16,10 +21,15 @@ class Override:
     """An exception for one principal or for all whose name begins alike; None: not set."""
 
     principal: str
-    """`User:alice`, or the prefix of such names if `prefixed`."""
+    """`User:alice` or `Group:analysts`, or the prefix of such names if `prefixed`."""
     prefixed: bool
     enforcement: Enforcement | None = None
     max_reauth_ms: int | None = None
+
+
+_Said = tuple[Enforcement | None, int | None]
+"""Enforcement and lifetime in milliseconds; None: no exception says anything."""
+_MILDEST_FIRST: Final = list(Enforcement)
 
 
 class EnforcementPolicy:
@@ -49,21 +59,19 @@ class EnforcementPolicy:
         self._usual: dict[str, Terms] = {}
         """By mechanism: what holds for those whom no exception names."""
 
-    def terms_for(self, principal: str, mechanism: str) -> Terms:
-        """Return the rule for an authentication of `principal` (`User:alice`) by `mechanism`.
+    def terms_for(self, identity: Identity, mechanism: str) -> Terms:
+        """Return the rule for an authentication of this client by `mechanism`.
 
         The cost grows with the number of different prefix lengths, not with the exceptions.
         """
-        overrides = self._most_specific_first(principal)
-        if not overrides and mechanism in self._usual:
+        enforcement, max_reauth_ms = self._said_of(identity.principal)
+        if identity.groups and (enforcement is None or max_reauth_ms is None):
+            of_groups = _strictest([self._said_of(group) for group in identity.groups])
+            enforcement = of_groups[0] if enforcement is None else enforcement
+            max_reauth_ms = of_groups[1] if max_reauth_ms is None else max_reauth_ms
+        is_usual = enforcement is None and max_reauth_ms is None
+        if is_usual and mechanism in self._usual:
             return self._usual[mechanism]
-        enforcement: Enforcement | None = None
-        max_reauth_ms: int | None = None
-        for override in overrides:
-            if enforcement is None:
-                enforcement = override.enforcement
-            if max_reauth_ms is None:
-                max_reauth_ms = override.max_reauth_ms
         if enforcement is None:
             enforcement = self._enforcement
         if max_reauth_ms is None:
@@ -73,9 +81,20 @@ class EnforcementPolicy:
             max_reauth_ms=max_reauth_ms,
             enforces_token_expiry=self._enforces_token_expiry,
         )
-        if not overrides:
+        if is_usual:
             self._usual[mechanism] = terms
         return terms
+
+    def _said_of(self, principal: str) -> _Said:
+        """Return what exceptions say of one principal."""
+        enforcement: Enforcement | None = None
+        max_reauth_ms: int | None = None
+        for override in self._most_specific_first(principal):
+            if enforcement is None:
+                enforcement = override.enforcement
+            if max_reauth_ms is None:
+                max_reauth_ms = override.max_reauth_ms
+        return enforcement, max_reauth_ms
 
     def _most_specific_first(self, principal: str) -> list[Override]:
         matching = []
@@ -85,3 +104,13 @@ class EnforcementPolicy:
             if prefix := by_prefix.get(principal[:length]):
                 matching.append(prefix)
         return matching
+
+
+def _strictest(said: Sequence[_Said]) -> _Said:
+    """Return the strictest that is said of any group."""
+    enforcements = [enforcement for enforcement, _ in said if enforcement is not None]
+    lifetimes = [max_reauth_ms for _, max_reauth_ms in said if max_reauth_ms is not None]
+    return (
+        max(enforcements, key=_MILDEST_FIRST.index, default=None),
+        min(lifetimes, key=lambda ms: ms or inf, default=None),
+    )

@@ -122,8 +122,8 @@ class ConnectionRules:
     listener: str
     mechanisms: Mapping[str, Mechanism]
     """By name."""
-    terms: Callable[[str, str], Terms]
-    """`terms(principal, mechanism)`: what a session is held to."""
+    terms: Callable[[Identity, str], Terms]
+    """`terms(identity, mechanism)`: what a session is held to."""
     rights: ConnectionRights
     """Rights of principals."""
     sasl_max_receive_size: int

@@ -34,6 +34,7 @@ from proxy.worker.login_slots import LoginSlots
 from proxy.worker.quota_service import QuotaService
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
+from sasl.identity import Identity
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
@@ -170,9 +171,9 @@ class Listener:
         """Return the enforcement for principals without an override."""
         return self.settings.enforcement_in_effect()
 
-    def terms(self, principal: str, mechanism: str) -> Terms:
+    def terms(self, identity: Identity, mechanism: str) -> Terms:
         """Return the terms of a session that begins, or is renewed, now."""
-        return self._policy.terms_for(principal, mechanism)
+        return self._policy.terms_for(identity, mechanism)
 
     def apply(self, settings: config.Listener) -> None:
         """Apply settings to later connections, and to later authentications.

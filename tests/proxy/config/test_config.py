@@ -24,6 +24,7 @@ from proxy.config.documentation import meanings
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.docs import configuration
 from proxy.errors import ConfigError
+from sasl.identity import Identity
 from sasl.states import Enforcement
 from tests.support.proxy_process import BASE, SIDECAR
 
@@ -169,7 +170,7 @@ def loaded(directory: Path, text: str) -> Config:
 
 
 def terms(listener: Listener, principal: str, mechanism: str) -> tuple[Enforcement, int]:
-    found = listener.enforcement_policy().terms_for(principal, mechanism)
+    found = listener.enforcement_policy().terms_for(Identity(principal), mechanism)
     return found.enforcement, found.max_reauth_ms
 
 

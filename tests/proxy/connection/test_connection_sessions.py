@@ -91,6 +91,16 @@ def test_a_password_without_max_reauth_never_expires() -> None:
     assert play.take()[-1] == "to broker: Fetch v12 #4"
 
 
+def test_a_newer_token_brings_the_terms_of_its_groups() -> None:
+    """A re-authentication with another group changes the enforcement of the open connection."""
+    overrides = (Override(principal="Group:batch", prefixed=False, enforcement=PROBE),)
+    play = logged_in(Playbook(overrides=overrides), groups=("batch",))
+    assert play.session.enforcement is PROBE
+    play.now += 2
+    log_in(play, first_id=3)
+    assert play.session.enforcement is ENFORCE
+
+
 def test_each_principal_has_its_own_terms() -> None:
     overrides = (
         Override(principal="User:al", prefixed=True, enforcement=PROBE, max_reauth_ms=7_000),

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.connection.enforcement import EnforcementPolicy, Override
+from sasl.identity import Identity
 from sasl.states import Enforcement, Terms
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
@@ -55,7 +56,7 @@ def test_the_most_specific_rule_decides_each_setting(
         prefix("User:batch-", None, 4000),
         exact("User:carol", None, 0),
     )
-    terms = rules.terms_for(principal, mechanism)
+    terms = rules.terms_for(Identity(principal), mechanism)
     assert (terms.enforcement, terms.max_reauth_ms) == expected
 
 
@@ -96,5 +97,36 @@ def test_it_agrees_with_the_law_read_word_by_word(
         2000 if mechanism == "OAUTHBEARER" else 1000,
     )
     expected = Terms(enforcement=enforcement, max_reauth_ms=lifetime)
-    assert policy(*rules).terms_for(principal, mechanism) == expected
-    assert policy(*reversed(rules)).terms_for(principal, mechanism) == expected
+    assert policy(*rules).terms_for(Identity(principal), mechanism) == expected
+    assert policy(*reversed(rules)).terms_for(Identity(principal), mechanism) == expected
+
+
+@pytest.mark.parametrize(
+    ("principal", "groups", "expected"),
+    [
+        ("User:alice", [], (ENFORCE, 1000)),
+        ("User:alice", ["Group:others"], (ENFORCE, 1000)),
+        ("User:alice", ["Group:batch"], (OBSERVE, 0)),
+        ("User:alice", ["Group:eu-analysts"], (PROBE, 500)),
+        # of several groups the strictest, each setting on its own; 0 is the longest
+        ("User:alice", ["Group:batch", "Group:eu-analysts"], (PROBE, 500)),
+        ("User:alice", ["Group:batch", "Group:strict"], (ENFORCE, 0)),
+        # the client's own name first, also by a prefix
+        ("User:bob", ["Group:strict", "Group:eu-analysts"], (OBSERVE, 500)),
+        ("User:etl-7", ["Group:strict", "Group:eu-analysts"], (ENFORCE, 9000)),
+        # a name is of one type
+        ("User:batch", [], (ENFORCE, 1000)),
+    ],
+)
+def test_groups_count_where_nothing_is_said_of_the_client(
+    principal: str, groups: list[str], expected: tuple[Enforcement, int]
+) -> None:
+    rules = policy(
+        exact("Group:batch", OBSERVE, 0),
+        exact("Group:strict", ENFORCE),
+        prefix("Group:eu-", PROBE, 500),
+        exact("User:bob", OBSERVE),
+        prefix("User:etl-", None, 9000),
+    )
+    terms = rules.terms_for(Identity(principal, groups), "SCRAM-SHA-256")
+    assert (terms.enforcement, terms.max_reauth_ms) == expected

@@ -18,6 +18,7 @@ from proxy.handlers import dispatch
 from proxy.worker import store_service, worker
 from proxy.worker.connection_limits import Shared
 from proxy.worker.inputs import SharedConfiguration, WorkerInputs
+from sasl.identity import Identity
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.store import describe_question
@@ -148,7 +149,7 @@ def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
             def reloaded(pickled: bytes) -> tuple[str, bool]:
                 given.shared_configuration.put(pickled)
                 one._reload()
-                terms = listener.terms("User:alice", "SCRAM-SHA-256")
+                terms = listener.terms(Identity("User:alice"), "SCRAM-SHA-256")
                 return terms.enforcement, one._is_configuration_stale
 
             assert given.shared_configuration.take() is None
