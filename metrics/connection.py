@@ -87,6 +87,7 @@ class Grant:
         "announced_lifetime_ms",
         "authenticator",
         "credential_lifetime_ms",
+        "groups",
         "latency",
         "principal",
         "session_lifetime_ms",
@@ -101,6 +102,7 @@ class Grant:
         credential_lifetime_ms: int | None,
         latency: float,
         authenticator: str = "proxy",
+        groups: Sequence[str] = (),
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
@@ -115,3 +117,5 @@ class Grant:
         """Time from the arrival of the SaslHandshake to success, in seconds."""
         self.authenticator: Final = authenticator
         """Side that verified the credentials: `proxy` or `broker`."""
+        self.groups: Final = groups
+        """Groups of the client as principals, sorted."""

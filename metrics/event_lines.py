@@ -4,6 +4,7 @@ It does not use `json`, which takes several times as long: that matters when ten
 reconnect at once.
 """
 
+from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Final, final
 
@@ -62,6 +63,12 @@ class Line:
         """Add a text that does not recur in the lines of other connections, and is not cached."""
         self._cells.append(_key(name))
         self._cells.append(encode_basestring_ascii(bounded_text(value)))
+
+    def texts(self, name: str, values: Sequence[str]) -> None:
+        """Add a list of texts that recur, unless it is empty."""
+        if values:
+            self._cells.append(_key(name))
+            self._cells.append(f"[{','.join([_quoted(value) for value in values])}]")
 
     def flag(self, name: str, value: bool) -> None:
         """Add true or false."""

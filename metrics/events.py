@@ -206,6 +206,17 @@ class SessionEvent:
         re-authentications alone.""",
         *_AUTHENTICATIONS,
     )
+    groups: tuple[str, ...] | None = _optional(
+        """The client's groups as principals, e.g. `Group:analysts`, which its token names. Null:
+        none.""",
+        *_AUTHENTICATIONS,
+    )
+    groups_joined: tuple[str, ...] | None = _optional(
+        "Groups that the previous session did not have. Null: none.", EventKind.REAUTHENTICATED
+    )
+    groups_left: tuple[str, ...] | None = _optional(
+        "Groups that the previous session had alone. Null: none.", EventKind.REAUTHENTICATED
+    )
     requests: int = _column(
         """Requests, without those of SASL, since the previous event of this connection that is no
         summary; in a summary since the previous summary. The sum over either is the total."""
@@ -300,7 +311,7 @@ class EventField:
 
     name: str
     type: str
-    """Type: `long`, `string`, `boolean`, or an array of structs in Spark's DDL, e.g.
+    """Type: `long`, `string`, `boolean`, or an array in Spark's DDL, e.g. `array<string>` or
     `array<struct<bucket:bigint,count:bigint>>`."""
     nullable: bool
     kinds: frozenset[EventKind]
@@ -332,6 +343,8 @@ def _type_name(hint: Any, *, nested: bool) -> str:
         hint = next(part for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:
         row = get_args(hint)[0]
+        if row is str:
+            return "array<string>"
         hints = get_type_hints(row)
         members = (
             f"{column.name}:{_type_name(hints[column.name], nested=True)}" for column in fields(row)

@@ -136,6 +136,7 @@ class SessionHistory:
         first = self._grant is None
         age_ms = 0 if first else self._age_ms(now)
         latency_us = _rounded(grant.latency * 1e6)
+        before = () if self._grant is None else self._grant.groups
         if not first:
             self._period.end_interval(self._interval(usage, now, _ENDED_BY_RENEWAL))
             self._period.add_latency(latency_us)
@@ -151,6 +152,10 @@ class SessionHistory:
         for kind in kinds:
             line = self._event(kind, usage, now, since_auth_ms=age_ms)
             line.number("auth_latency_us", latency_us)
+            line.texts("groups", grant.groups)
+            if kind == _REAUTHENTICATED and grant.groups != before:
+                line.texts("groups_joined", [one for one in grant.groups if one not in before])
+                line.texts("groups_left", [one for one in before if one not in grant.groups])
             lines.append(line.finish())
         return lines
 

@@ -19,8 +19,8 @@ GROUP_TYPE: Final = "Group:"
 MAX_GROUPS: Final = 256
 """Maximum number of groups of an identity. Identity providers that bound them in tokens have 200
 (Microsoft Entra ID), and each group takes part in each decision."""
-MAX_GROUP_CHARACTERS: Final = 256
-"""Maximum length of a group's name in characters."""
+MAX_GROUP_CHARACTERS: Final = 250
+"""Maximum length of a group's name in characters: with its type, events have room for it."""
 MAX_ATTRIBUTE_CHARACTERS: Final = 16_384
 """Maximum length of all attributes of an identity together, in characters."""
 

@@ -133,6 +133,7 @@ class SessionObserver:
             credential_lifetime_ms=session.credential_lifetime_ms,
             latency=session.latency,
             authenticator=str(session.authenticator),
+            groups=session.identity.groups,
         )
         for line in history.authenticated(grant, usage(connection), session.authenticated_at):
             self._emit(line)

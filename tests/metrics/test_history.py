@@ -90,6 +90,19 @@ def test_who_means_another_broker_is_told_of_with_whom_it_meant() -> None:
     assert (event.sequence, event.cluster_id, event.node_id) == (1, "c", 3)
 
 
+def test_groups_stand_in_authentications_with_those_that_came_and_went() -> None:
+    session = history()
+    (login,) = session.authenticated(grant(groups=("Group:a", "Group:b")), used(0, None), 1.0)
+    assert (login.groups, login.groups_joined) == (("Group:a", "Group:b"), None)
+    (again,) = session.authenticated(grant(groups=("Group:b", "Group:c")), used(0, None), 2.0)
+    assert again.groups == ("Group:b", "Group:c")
+    assert (again.groups_joined, again.groups_left) == (("Group:c",), ("Group:a",))
+    (same,) = session.authenticated(grant(groups=("Group:b", "Group:c")), used(0, None), 3.0)
+    assert (same.groups_joined, same.groups_left) == (None, None)
+    (without,) = session.authenticated(grant(), used(0, None), 4.0)
+    assert (without.groups, without.groups_left) == (None, ("Group:b", "Group:c"))
+
+
 def test_dropped_versions_stand_in_every_line_from_their_use_on() -> None:
     session = history()
     (login,) = session.authenticated(grant(), used(0, None), 1.0)

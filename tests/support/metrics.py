@@ -55,6 +55,9 @@ def read(line: str) -> SessionEvent:
         fields["reauth_latencies"] = tuple(LatencyBucket(**each) for each in buckets)
     if (dropped := fields.get("dropped_versions")) is not None:
         fields["dropped_versions"] = tuple(ApiVersion(**each) for each in dropped)
+    for name in ("groups", "groups_joined", "groups_left"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
     return SessionEvent(**fields)
 
 

@@ -43,9 +43,11 @@ DENIAL = Denial(
 )
 
 
-def session(enforcement: Enforcement, principal: str = "User:alice") -> Authenticated:
+def session(
+    enforcement: Enforcement, principal: str = "User:alice", groups: tuple[str, ...] = ()
+) -> Authenticated:
     return Authenticated(
-        identity=Identity(principal),
+        identity=Identity(principal, groups),
         mechanism="SCRAM-SHA-256",
         handshake_version=1,
         authenticate_version=2,
@@ -92,6 +94,12 @@ class Observed:
     def only(self) -> Incident:
         (one,) = self.noted
         return one
+
+
+def test_an_authentication_has_the_groups_of_the_client() -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE, groups=("Group:analysts",)))
+    assert [read(line).groups for line in seen.lines] == [("Group:analysts",)]
 
 
 def test_a_misrouted_client() -> None:
