@@ -17,6 +17,7 @@ from proxy.cli.acl_options import (
     principal,
 )
 from proxy.cli.common import Misuse
+from sasl.identity import GROUP_TYPE, Identity, is_group_name
 
 if TYPE_CHECKING:
     from proxy.config import Authorizer
@@ -42,7 +43,7 @@ class AuthorizerRules:
 class Question:
     """Whether a principal at an address may do an operation on a resource."""
 
-    principal: str
+    identity: Identity
     host: str
     operation: Operation
     resource: Pattern
@@ -65,7 +66,7 @@ class Question:
             version=0,
         )
         return index.decide(
-            (self.principal,),
+            self.identity.principals,
             self.host,
             self.operation,
             self.resource.resource_type,
@@ -77,7 +78,7 @@ class Question:
         may = "may" if decision.allowed else "may not"
         resource = f"{self.resource.resource_type.name} {self.resource.name}"
         return (
-            f"{self.principal} {may} {operation_name(self.operation)} {resource}:"
+            f"{self.identity.principal} {may} {operation_name(self.operation)} {resource}:"
             f" {_reason(decision)}"
         )
 
@@ -85,7 +86,8 @@ class Question:
         """Return the same for programs; `mode` is that of the authorizer, None if not known."""
         return {
             "allowed": decision.allowed,
-            "principal": self.principal,
+            "principal": self.identity.principal,
+            "groups": list(self.identity.groups),
             "host": self.host,
             "operation": self.operation.name,
             "resource_type": self.resource.resource_type.name,
@@ -96,8 +98,10 @@ class Question:
         }
 
 
-def question_of(who: str, operation: str, resources: Resources, host: str) -> Question:
-    """Return the question that options ask. Raises Misuse."""
+def question_of(
+    who: str, groups: Sequence[str], operation: str, resources: Resources, host: str
+) -> Question:
+    """Return the question that options ask; `groups` are names. Raises Misuse."""
     patterns = resources.patterns()
     if len(patterns) != 1 or resources.resource_pattern_type is not PatternKind.LITERAL:
         raise Misuse("give one resource: --topic, --group, --cluster, ...")
@@ -110,7 +114,13 @@ def question_of(who: str, operation: str, resources: Resources, host: str) -> Qu
     if wanted not in SUPPORTED_OPERATIONS[resource.resource_type]:
         names = ", ".join(map(operation_name, SUPPORTED_OPERATIONS[resource.resource_type]))
         raise Misuse(f"a {resource.resource_type.name} supports the operations {names}")
-    return Question(principal=principal(who), host=host, operation=wanted, resource=resource)
+    for group in groups:
+        if not is_group_name(group.removeprefix(GROUP_TYPE)):
+            raise Misuse(f"--member-of {group!a}: no group can have that name")
+    identity = Identity(
+        principal(who), (GROUP_TYPE + group.removeprefix(GROUP_TYPE) for group in groups)
+    )
+    return Question(identity=identity, host=host, operation=wanted, resource=resource)
 
 
 def _reason(decision: Decision) -> str:

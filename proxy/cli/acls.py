@@ -122,6 +122,9 @@ def explain_acls(
     ],
     operation: Annotated[str, typer.Option(metavar="OPERATION", help="What, as Read.")],
     resources: Resources,
+    member_of: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
+    ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where from; by default from nowhere special.")
     ] = _NOWHERE,
@@ -130,7 +133,7 @@ def explain_acls(
 ) -> None:
     """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
     with misuse_explained():
-        question = question_of(principal, operation, resources, host)
+        question = question_of(principal, member_of or [], operation, resources, host)
     mode = mode_in_effect(where, "authorizer")
     settings = where.settings()
     rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)

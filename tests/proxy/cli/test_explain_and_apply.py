@@ -56,9 +56,28 @@ def test_the_acl_that_decides_is_named(config: Path) -> None:
     assert "a super user" in explain(config, "admin").stdout
 
 
+def test_a_group_that_decides_is_named(config: Path) -> None:
+    add(config, "--allow-principal", "Group:analysts", "--operation", "Read")
+    add(config, "--deny-principal", "Group:interns", "--operation", "Read")
+    member = explain(config, "alice", "--member-of", "analysts")
+    assert member.exit_code == 0
+    assert member.stdout == (
+        "User:alice may Read TOPIC orders:"
+        " the ACL TOPIC LITERAL orders Group:analysts * READ ALLOW\n"
+    )
+    of_both = ("--member-of", "analysts", "--member-of", "Group:interns")
+    denied = explain(config, "alice", *of_both, "-o", "json")
+    assert denied.exit_code == 1
+    told = json.loads(denied.stdout)
+    assert told["groups"] == ["Group:analysts", "Group:interns"]
+    assert told["acl"] == "TOPIC LITERAL orders Group:interns * READ DENY"
+    assert "no ACL allows it" in explain(config, "analysts").stdout
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
+        (("--member-of", "*"), "no group can have that name"),
         (("--host", "example"), "must be an IP address"),
         (("--group", "g"), "give one resource"),
         (("--resource-pattern-type", "prefixed"), "give one resource"),
