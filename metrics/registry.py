@@ -22,6 +22,7 @@ from metrics.metric import (
 )
 
 LISTENER = ("listener",)
+ISSUER = ("listener", "issuer")
 SESSION_LABELS = ("listener", "mechanism")
 """Labels of metrics by session. Such metrics are 0 from the start where the configuration names the
 mechanisms, and from the first login by a mechanism where brokers offer them."""
@@ -241,15 +242,16 @@ BROKERS_NOT_SHOWN = gauge(
 JWKS_AGE = gauge(
     "jwks_age_seconds",
     "Time since the signing keys were last loaded, of the worker whose keys are the oldest."
-    " Absent until they were loaded once, which `ready` shows.",
-    LISTENER,
+    " Absent until they were loaded once, which `ready` shows. `issuer` is empty where the listener"
+    " has one issuer.",
+    ISSUER,
     unit="seconds",
     merge=Merge.MAX,
 )
 JWKS_REFRESH_FAILURES = counter(
     "jwks_refresh_failures_total",
     "Attempts to load the signing keys that failed, added up over workers.",
-    LISTENER,
+    ISSUER,
 )
 CONFIGURATION_STALE = gauge(
     "configuration_stale",

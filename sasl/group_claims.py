@@ -10,54 +10,52 @@ Laws:
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sasl.claim_paths import ABSENT, BrokenPath, value_at
 from sasl.identity import GROUP_TYPE, MAX_GROUP_CHARACTERS, MAX_GROUPS, is_group_name
 
 _ELSEWHERE: Final = "_claim_names"
 """Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
-_ABSENT: Final = object()
-"""Value of a claim that the token does not have; null is a value."""
 
 
 class BadGroups(Exception):
     """The token's groups are not accepted; the text says why, without what the token has."""
 
 
-def groups_of(claims: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Return the groups at `path`, as principals: the name of a claim, or names with dots between
-    them that lead through objects. Raises BadGroups."""
-    value = _at(claims, path)
-    if value is _ABSENT:
+def groups_of(
+    claims: Mapping[str, Any], path: str, prefix: str = "", reserved: tuple[str, ...] = ()
+) -> frozenset[str]:
+    """Return the groups at `path`, as principals, each name after `prefix`. Raises BadGroups, also
+    for a name that begins with one of `reserved`."""
+    if path not in claims:
+        _check_that_they_are_here(claims, path)
+    try:
+        value = value_at(claims, path)
+    except BrokenPath:
+        raise BadGroups("leads through what is no object") from None
+    if value is ABSENT:
         return frozenset()
     names = value if isinstance(value, list) else [value]
     if len(names) > MAX_GROUPS:
         raise BadGroups(f"names more than {MAX_GROUPS} groups")
-    return frozenset(GROUP_TYPE + _checked(name) for name in names)
+    return frozenset(GROUP_TYPE + _checked(name, prefix, reserved) for name in names)
 
 
-def _checked(name: object) -> str:
+def _checked(name: object, prefix: str, reserved: tuple[str, ...]) -> str:
     if not isinstance(name, str):
         raise BadGroups("must be text or a list of texts")
-    if not is_group_name(name):
+    if not is_group_name(name) or len(prefix) + len(name) > MAX_GROUP_CHARACTERS:
         raise BadGroups(
-            f"must have names of 1 to {MAX_GROUP_CHARACTERS} printable characters without"
-            " blanks around them, and not *"
+            f"must have names of 1 to {MAX_GROUP_CHARACTERS - len(prefix)} printable characters"
+            " without blanks around them, and not *"
         )
-    return name
+    if name.startswith(reserved):
+        raise BadGroups("has a name that begins with another issuer's principal.prefix")
+    return prefix + name
 
 
-def _at(claims: Mapping[str, Any], path: str) -> object:
-    """Return the value at a path; `_ABSENT` if there is none. Raises BadGroups."""
-    if path in claims:  # names of claims may have dots: https://example.com/groups
-        return claims[path]
-    names = path.split(".")
+def _check_that_they_are_here(claims: Mapping[str, Any], path: str) -> None:
+    """Raise BadGroups if the token says that its groups are in another document."""
     elsewhere = claims.get(_ELSEWHERE, {})
-    if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint((path, names[0])):
+    names = (path, path.partition(".")[0])
+    if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint(names):
         raise BadGroups(f"is not in the token, which refers to another document ({_ELSEWHERE})")
-    found: object = claims
-    for name in names:
-        if not isinstance(found, dict):
-            raise BadGroups("leads through what is no object")
-        if name not in found:
-            return _ABSENT
-        found = found[name]
-    return found

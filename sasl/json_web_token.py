@@ -30,10 +30,21 @@ _LAST_CHARACTERS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedIssuer:
+    """Issuer whose tokens are accepted: its keys, and the conditions that its tokens must meet."""
+
+    settings: OAuthBearerSettings
+    keys: KeyCache
+    name: str = ""
+    """The `iss` of its tokens, where that chooses among several issuers; empty: there is one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptedToken:
-    """Valid token, and the key that verified its signature."""
+    """Valid token, its issuer, and the key that verified its signature."""
 
     claims: AcceptedClaims
+    issuer: TrustedIssuer
     algorithm: str
     kid: str | None
     key: PublicKey
@@ -51,27 +62,26 @@ class SignedToken:
 
 
 def judge_token(
-    token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
+    token: SignedToken, issuer: TrustedIssuer, wall_now: float, now: float
 ) -> AcceptedToken | FailureReason | KeyMissing:
     """Return the accepted token, or the reason for its rejection; `KeyMissing` if no key is found.
 
     `wall_now` is seconds since 1970, `now` monotonic seconds.
     """
-    parsed = parse_token(token)
-    if isinstance(parsed, FailureReason):
-        return parsed
-    key = keys.find(parsed.algorithm, parsed.kid, now)
+    key = issuer.keys.find(token.algorithm, token.kid, now)
     if isinstance(key, KeyMissing):
         return key
-    if not ALGORITHMS[parsed.algorithm].verify(key, parsed.signed, parsed.signature):
+    if not ALGORITHMS[token.algorithm].verify(key, token.signed, token.signature):
         return FailureReason.BAD_SIGNATURE
-    claims = read_object(parsed.payload)
+    claims = read_object(token.payload)
     if claims is None:
         return FailureReason.BAD_CLAIMS
-    accepted = judge_claims(claims, settings, wall_now)
+    accepted = judge_claims(claims, issuer.settings, wall_now)
     if isinstance(accepted, FailureReason):
         return accepted
-    return AcceptedToken(claims=accepted, algorithm=parsed.algorithm, kid=parsed.kid, key=key)
+    return AcceptedToken(
+        claims=accepted, issuer=issuer, algorithm=token.algorithm, kid=token.kid, key=key
+    )
 
 
 def parse_token(token: str) -> SignedToken | FailureReason:

@@ -5,10 +5,11 @@ with lifetime 0, which means "no expiry" to the client), and lifetimes are clamp
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sasl.claim_paths import BrokenPath, value_at
 from sasl.group_claims import BadGroups, groups_of
 from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, USER_TYPE, Attributes, Identity
 from sasl.mechanism import FailureReason
@@ -36,9 +37,16 @@ class OAuthBearerSettings:
     scope_claim_name: str = "scope"
     """Name of the claim that holds the scopes (`scope.claim.name`)."""
     sub_claim_name: str = "sub"
-    """Name of the claim that holds the principal's name (`sub.claim.name`)."""
+    """Path of the claim that holds the principal's name (`sub.claim.name`)."""
     groups_claim_name: str | None = None
     """Path of the claim that holds the groups (`groups.claim.name`); None if they do not count."""
+    name_of: Callable[[str], str | None] | None = None
+    """Mapping from the claim to the principal's name (`principal.mapping.rules`), which returns
+    None if there is none; None if the claim is the name."""
+    prefix: str = ""
+    """Text before the name of the principal, and those of its groups (`principal.prefix`)."""
+    reserved: tuple[str, ...] = ()
+    """Prefixes of other issuers, with which no name of this one may begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +77,7 @@ def judge_claims(
         return FailureReason.WRONG_ISSUER
     if not audience_is_expected(claims.get("aud"), settings):
         return FailureReason.WRONG_AUDIENCE
-    subject = text_of(claims.get(settings.sub_claim_name))
+    subject = subject_of(claims, settings)
     if (
         subject is None
         or expires_at < max(issued_at, not_before)
@@ -87,21 +95,45 @@ def _accepted(
     expires_at: float,
 ) -> AcceptedClaims | FailureReason:
     """Return what is kept of valid claims, or the reason for which they are rejected."""
-    groups: frozenset[str] = frozenset()
-    if settings.groups_claim_name is not None:
-        try:
-            groups = groups_of(claims, settings.groups_claim_name)
-        except BadGroups:
-            return FailureReason.BAD_GROUPS
+    name = principal_name(subject, settings)
+    if name is None:
+        return FailureReason.NO_PRINCIPAL
+    try:
+        groups = groups_in(claims, settings)
+    except BadGroups:
+        return FailureReason.BAD_GROUPS
     attributes = attributes_of(claims, settings.scope_claim_name)
     if not may_be_kept(attributes):
         return FailureReason.BAD_CLAIMS
     return AcceptedClaims(
         subject=subject,
-        identity=Identity(USER_TYPE + subject, groups, attributes),
+        identity=Identity(USER_TYPE + name, groups, attributes),
         not_before=not_before,
         expires_at=expires_at,
     )
+
+
+def subject_of(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> str | None:
+    """Return the text of the claim that holds the principal's name; None if there is none."""
+    try:
+        return text_of(value_at(claims, settings.sub_claim_name))
+    except BrokenPath:
+        return None
+
+
+def principal_name(subject: str, settings: OAuthBearerSettings) -> str | None:
+    """Return the principal's name; None if no rule gives one, or it has the prefix of another
+    issuer."""
+    name = subject if settings.name_of is None else settings.name_of(subject)
+    return None if name is None or name.startswith(settings.reserved) else settings.prefix + name
+
+
+def groups_in(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> frozenset[str]:
+    """Return the groups of a token, as principals. Raises BadGroups."""
+    path = settings.groups_claim_name
+    if path is None:
+        return frozenset()
+    return groups_of(claims, path, settings.prefix, settings.reserved)
 
 
 def attributes_of(claims: Mapping[str, Any], scope_claim_name: str) -> Attributes:

@@ -49,6 +49,9 @@ class FailureReason(StrEnum):
     BAD_GROUPS = "bad_groups"
     """The claim of the groups is malformed, names more groups than are accepted, or is in another
     document than the token."""
+    NO_PRINCIPAL = "no_principal"
+    """No rule of `principal.mapping.rules` gives the client's name a principal, or the result has
+    the `principal.prefix` of another issuer."""
     NO_KEYS = "no_keys"
     """The JWKS was never loaded, or is too old to be used."""
     PRINCIPAL_CHANGED = "principal_changed"
@@ -133,6 +136,9 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class KeysNeeded:
     """The token's key is unknown: fetch newer keys, then call `step` with the message again."""
+
+    issuer: str = ""
+    """Issuer whose keys are needed, of several; empty: there is one."""
 
 
 Step = Challenge | Success | Failure | KeysNeeded

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from sasl.json_web_token import judge_token
-from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, deadline_of, with_extensions
+from sasl.issuers import TrustedIssuers
+from sasl.json_web_token import TrustedIssuer, judge_token, parse_token
+from sasl.jwks import KeyMissing
+from sasl.jwt_claims import AcceptedClaims, deadline_of, with_extensions
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -45,15 +46,13 @@ class OAuthBearerServer:
     def __init__(
         self,
         *,
-        settings: OAuthBearerSettings,
-        keys: KeyCache,
+        issuers: TrustedIssuers,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Accept tokens signed by `keys`; `wall_clock` returns seconds since 1970."""
-        self.settings: Final = settings
-        self.keys: Final = keys
+        """Accept tokens of `issuers`; `wall_clock` returns seconds since 1970."""
+        self.issuers: Final = issuers
         self.wall_clock: Final = wall_clock
-        self.verified: Final = VerifiedTokens(keys, settings)
+        self.verified: Final = VerifiedTokens()
 
     @property
     def name(self) -> str:
@@ -101,10 +100,16 @@ class OAuthBearerServerExchange:
         response = read_client_initial_response(message)
         if response is None:
             return Failure(reason=FailureReason.BAD_MESSAGE)
-        verdict = judge_token(response.token, server.keys, server.settings, wall_now, now)
+        parsed = parse_token(response.token)
+        if isinstance(parsed, FailureReason):
+            return self._reject(parsed)
+        issuer = server.issuers.issuer_of(parsed)
+        if isinstance(issuer, FailureReason):
+            return self._reject(issuer)
+        verdict = judge_token(parsed, issuer, wall_now, now)
         if isinstance(verdict, KeyMissing):
-            if self._may_fetch_keys(verdict, now):
-                return KeysNeeded()
+            if self._may_fetch_keys(issuer, verdict, now):
+                return KeysNeeded(issuer.name)
             verdict = _REASONS[verdict]
         if isinstance(verdict, FailureReason):
             return self._reject(verdict)
@@ -119,10 +124,10 @@ class OAuthBearerServerExchange:
         server.verified.remember(message, verdict)
         return _success(verdict.claims, wall_now, now)
 
-    def _may_fetch_keys(self, missing: KeyMissing, now: float) -> bool:
+    def _may_fetch_keys(self, issuer: TrustedIssuer, missing: KeyMissing, now: float) -> bool:
         if missing is KeyMissing.NO_FIT or self._keys_requested:
             return False
-        self._keys_requested = self._server.keys.may_fetch_for_unknown_kid(now)
+        self._keys_requested = issuer.keys.may_fetch_for_unknown_kid(now)
         return self._keys_requested
 
     def _reject(self, reason: FailureReason) -> Step:

@@ -62,13 +62,15 @@ class ScramServer:
         fake_secret: bytes,
         fake_iterations: int = DEFAULT_ITERATIONS,
         server_nonce: Callable[[], str] = new_nonce,
+        name_of: Callable[[str], str | None] | None = None,
     ) -> None:
         """Authenticate the users of `credentials` by `mechanism`.
 
         `fake_secret` is at least 16 random bytes, the same for all workers and after a restart;
         whoever knows it can find out which users exist, and no more. `fake_iterations` is the
         number of iterations sent as long as there are no users at all; it should be what new users
-        get.
+        get. `name_of` returns the name of a user's principal, or None if it has none; None: it is
+        the user's.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -82,6 +84,7 @@ class ScramServer:
         self._random_key = mechanism.hmac(fake_secret, b"random")
         self._without_users = Shape(fake_iterations)
         self._server_nonce = server_nonce
+        self._name_of = name_of
 
     @property
     def name(self) -> str:
@@ -90,7 +93,7 @@ class ScramServer:
 
     def exchange(self) -> "ScramServerExchange":
         """Begin an authentication."""
-        return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce)
+        return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce, self._name_of)
 
     def _lookup(self, user: str) -> "_Verifier":
         """Return the user's verifier, or a fake one if the user does not exist.
@@ -198,15 +201,17 @@ _State = _AwaitFirst | _AwaitFinal | _Ended
 class ScramServerExchange:
     """SCRAM authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_lookup", "_mechanism", "_server_nonce", "_state")
+    __slots__ = ("_lookup", "_mechanism", "_name_of", "_server_nonce", "_state")
 
     def __init__(
         self,
         mechanism: ScramMechanism,
         lookup: Callable[[str], _Verifier],
         server_nonce: Callable[[], str],
+        name_of: Callable[[str], str | None] | None,
     ) -> None:
         self._mechanism = mechanism
+        self._name_of = name_of
         self._lookup = lookup
         self._server_nonce = server_nonce
         self._state: _State = _AwaitFirst()
@@ -260,10 +265,14 @@ class ScramServerExchange:
                 claimed=state.client_first.username,
                 unknown_user=not state.verifier.exists,
             )
+        user: str = state.client_first.username
+        name = user if self._name_of is None else self._name_of(user)
+        if name is None:
+            return Failure(reason=FailureReason.NO_PRINCIPAL, claimed=user)
         signature = self._mechanism.hmac(state.verifier.server_key, signed)
         return Success(
             data=f"v={messages.encode_base64(signature)}".encode(),
-            identity=Identity(USER_TYPE + state.client_first.username),
+            identity=Identity(USER_TYPE + name),
             credential_deadline=None,
         )
 

@@ -68,15 +68,15 @@ class Outcome:
         self,
         *,
         reply: bytes | None = None,
-        wants_keys: bool = False,
+        wants_keys: KeysNeeded | None = None,
         relay_to: Channel | None = None,
         confirms: bool = False,
     ) -> None:
         self.reply: Final = reply
         """Body of the response, or content of the frame for raw tokens; None for no response."""
         self.wants_keys: Final = wants_keys
-        """True if newer signing keys are to be fetched, and then `keys_refreshed` to be called,
-        before anything else."""
+        """The issuer whose newer signing keys are to be fetched, and then `keys_refreshed` to be
+        called, before anything else; None: none are."""
         self.relay_to: Final = relay_to
         """Connection to the broker to which the frame is sent as it came, and whose answer
         `RelayedSession.answered` is given, before anything else; None: it is not relayed."""
@@ -232,7 +232,7 @@ class Session:
                 return _token_reply(version, step.data, 0)
             case KeysNeeded():
                 self._pending_token = (version, token)
-                return Outcome(wants_keys=True)
+                return Outcome(wants_keys=step)
             case Failure():
                 return self._refuse(state, version, step)
             case Success():

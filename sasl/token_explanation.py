@@ -7,19 +7,22 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_ATTRIBUTE_CHARACTERS
+from sasl.group_claims import BadGroups
+from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, USER_TYPE
+from sasl.issuers import MAX_UNVERIFIED_BYTES, TrustedIssuers
 from sasl.json_web_token import parse_token
-from sasl.jwks import KeyCache, KeyMissing
+from sasl.jwks import KeyMissing
 from sasl.jwt_claims import (
     OAuthBearerSettings,
     attributes_of,
     audience_is_expected,
+    groups_in,
     issuer_is_expected,
     may_be_kept,
     numeric_date,
+    principal_name,
     scope_is_well_formed,
-    text_of,
+    subject_of,
 )
 from sasl.mechanism import FailureReason
 from sasl.signatures import ALGORITHMS
@@ -47,7 +50,7 @@ class Finding(NamedTuple):
 
 
 def explain_token(
-    token: str, keys: KeyCache, settings: OAuthBearerSettings, wall_now: float, now: float
+    token: str, issuers: TrustedIssuers, wall_now: float, now: float
 ) -> list[Finding]:
     """Return what is found of each part. `wall_now` is seconds since 1970, `now` monotonic."""
     parsed = parse_token(token)
@@ -59,7 +62,10 @@ def explain_token(
         Finding("form", f"{len(token)} characters", None),
         Finding("alg", parsed.algorithm, None),
     ]
-    key = keys.find(parsed.algorithm, parsed.kid, now)
+    issuer = issuers.issuer_of(parsed)
+    if isinstance(issuer, FailureReason):
+        return [*findings, _of_no_issuer(parsed.payload)]
+    key = issuer.keys.find(parsed.algorithm, parsed.kid, now)
     kid = _MISSING if parsed.kid is None else _shown(parsed.kid)
     if isinstance(key, KeyMissing):
         findings.append(Finding("kid", kid, _KEY_PROBLEMS[key]))
@@ -70,7 +76,16 @@ def explain_token(
     claims = read_object(parsed.payload)
     if claims is None:
         return [*findings, Finding("claims", "?", "are no JSON object without duplicate names")]
-    return findings + list(_claims(claims, settings, wall_now))
+    return findings + list(_claims(claims, issuer.settings, wall_now))
+
+
+def _of_no_issuer(payload: bytes) -> Finding:
+    """Return why none of several issuers judges a token."""
+    claims = read_object(payload) if len(payload) <= MAX_UNVERIFIED_BYTES else None
+    if claims is None:
+        problem = f"are no JSON object of at most {MAX_UNVERIFIED_BYTES} bytes"
+        return Finding("claims", f"{len(payload)} bytes", problem)
+    return Finding("iss", _value(claims, "iss"), "is none of sasl.oauthbearer.issuers")
 
 
 def _claims(
@@ -83,9 +98,7 @@ def _claims(
     audiences = " or ".join(sorted(settings.expected_audience or ()))
     fits = audience_is_expected(claims.get("aud"), settings)
     yield Finding("aud", _value(claims, "aud"), None if fits else f"expected is {audiences}")
-    name = settings.sub_claim_name
-    problem = None if text_of(claims.get(name)) is not None else "must be text: the principal"
-    yield Finding(name, _value(claims, name), problem)
+    yield _principal(claims, settings)
     scope = settings.scope_claim_name
     fits = scope_is_well_formed(claims.get(scope))
     yield Finding(
@@ -95,12 +108,24 @@ def _claims(
         problem = f"iss and {scope} have more than {MAX_ATTRIBUTE_CHARACTERS} characters"
         yield Finding("attributes", "", problem)
     if settings.groups_claim_name is not None:
-        yield _groups(claims, settings.groups_claim_name)
+        yield _groups(claims, settings.groups_claim_name, settings)
 
 
-def _groups(claims: Mapping[str, Any], path: str) -> Finding:
+def _principal(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> Finding:
+    path, subject = settings.sub_claim_name, subject_of(claims, settings)
+    if subject is None:
+        return Finding(path, _value(claims, path), "must be text: the principal")
+    name = principal_name(subject, settings)
+    if name is None:
+        problem = "no rule gives it a principal, or it has another issuer's prefix"
+        return Finding(path, _shown(subject), problem)
+    found = subject if name == subject else f"{subject}: {USER_TYPE}{name}"
+    return Finding(path, _shown(found), None)
+
+
+def _groups(claims: Mapping[str, Any], path: str, settings: OAuthBearerSettings) -> Finding:
     try:
-        groups = groups_of(claims, path)
+        groups = groups_in(claims, settings)
     except BadGroups as bad:
         return Finding(path, "?", str(bad))
     return Finding(path, _shown(", ".join(sorted(groups))) or _MISSING, None)

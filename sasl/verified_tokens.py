@@ -3,11 +3,11 @@
 A client sends the same token on each of its connections, and again after each reconnect, until it
 has a new one: when a broker restarts, thousands of connections send a few tokens at once. Laws:
 
-- An entry states that this key object verified the token in this message, and which claims were
-  accepted. What changes with time is checked at each lookup: whether the key is still in use, and
-  whether the token is valid now. A key that was withdrawn, replaced (even under the same id) or is
-  too old verifies no token, and each successful fetch of the JWKS creates new key objects, so no
-  entry is used for longer than `refresh_ms`.
+- An entry states that this key object of this issuer verified the token in this message, and which
+  claims were accepted. What changes with time is checked at each lookup: whether the key is still
+  in use, and whether the token is valid now. A key that was withdrawn, replaced (even under the
+  same id) or is too old verifies no token, and each successful fetch of the JWKS creates new key
+  objects, so no entry is used for longer than `refresh_ms`.
 - Only tokens of authenticated clients are cached: no other client can fill or flush the cache.
 - Memory is bounded, and contains no token, only the message's SHA-256 and the accepted claims.
 """
@@ -17,8 +17,7 @@ from collections import OrderedDict
 from typing import Final
 
 from sasl.json_web_token import AcceptedToken
-from sasl.jwks import KeyCache
-from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_times
+from sasl.jwt_claims import AcceptedClaims, judge_times
 
 MAX_CACHED_TOKENS: Final = 1_024
 """Maximum number of cached tokens: 8 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
@@ -29,12 +28,7 @@ MAX_CACHED_MESSAGE_BYTES: Final = 4_096
 class VerifiedTokens:
     """Cache of one listener in one worker; the least recently used token is evicted first."""
 
-    def __init__(
-        self, keys: KeyCache, settings: OAuthBearerSettings, max_tokens: int = MAX_CACHED_TOKENS
-    ) -> None:
-        """Cache tokens that `keys` verified, and `settings` accepted."""
-        self._keys = keys
-        self._settings = settings
+    def __init__(self, max_tokens: int = MAX_CACHED_TOKENS) -> None:
         self._max_tokens = max_tokens
         self._by_digest: OrderedDict[bytes, AcceptedToken] = OrderedDict()
 
@@ -53,10 +47,10 @@ class VerifiedTokens:
         known = self._by_digest.get(digest)
         if known is None:
             return None
-        claims = known.claims
+        claims, issuer = known.claims, known.issuer
         if (
-            self._keys.find(known.algorithm, known.kid, now) is not known.key
-            or judge_times(claims.not_before, claims.expires_at, self._settings, wall_now)
+            issuer.keys.find(known.algorithm, known.kid, now) is not known.key
+            or judge_times(claims.not_before, claims.expires_at, issuer.settings, wall_now)
             is not None
         ):
             del self._by_digest[digest]

@@ -87,14 +87,18 @@ def _listener(config: "Config", name: str | None) -> "Listener":
 
 
 def _findings(token: str, listener: "Listener") -> list["Finding"]:
-    from proxy.worker.listener import key_service, token_settings
+    from proxy.worker.listener import key_services, trusted_issuers
     from sasl.token_explanation import explain_token
 
-    keys = key_service(listener)
-    assert keys is not None
+    keys = key_services(listener)
+
+    async def read_keys() -> None:
+        await asyncio.gather(*(one.refresh() for one in keys.values()))
+
     with unlogged():
-        asyncio.run(keys.refresh())
-    if keys.cache.last_error is not None:
-        note(f"the signing keys cannot be read: {keys.cache.last_error}")
-    settings = token_settings(listener)
-    return explain_token(token, keys.cache, settings, time.time(), time.monotonic())
+        asyncio.run(read_keys())
+    for issuer, one in keys.items():
+        if one.cache.last_error is not None:
+            whose = f" of {issuer}" if issuer else ""
+            note(f"the signing keys{whose} cannot be read: {one.cache.last_error}")
+    return explain_token(token, trusted_issuers(listener, keys), time.time(), time.monotonic())

@@ -5,7 +5,13 @@ mistake is one line with the key's path. Attributes are the keys with underscore
 """
 
 from proxy.config.changes import Changes, compare
-from proxy.config.listener import Listener, MechanismName, Routing
+from proxy.config.listener import (
+    IssuerSettings,
+    Listener,
+    MechanismName,
+    OauthbearerIssuer,
+    Routing,
+)
 from proxy.config.load import from_mapping, json_schema, judged, judged_entirely, load, read
 from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
 from proxy.config.quotas import Quotas, QuotasMode
@@ -18,8 +24,10 @@ __all__ = (
     "Config",
     "Events",
     "Http",
+    "IssuerSettings",
     "Listener",
     "MechanismName",
+    "OauthbearerIssuer",
     "PortRange",
     "Quotas",
     "QuotasMode",

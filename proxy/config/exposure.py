@@ -39,16 +39,18 @@ def _unverified_tokens(config: Config) -> Iterator[str]:
     for one in config.listeners:
         if one.relays_logins or "OAUTHBEARER" not in one.sasl_enabled_mechanisms:
             continue
-        if not one.sasl_oauthbearer_expected_audience:
-            yield (
-                f"listener {one.name} accepts tokens for any service"
-                " (sasl.oauthbearer.allow.unverified.audience: true)"
-            )
-        if one.sasl_oauthbearer_expected_issuer is None:
-            yield (
-                f"listener {one.name} accepts tokens of any issuer"
-                " (sasl.oauthbearer.allow.unverified.issuer: true)"
-            )
+        for name, issuer in one.issuers_by_name().items():
+            whose = f" of {name}" if name else ""
+            if not issuer.sasl_oauthbearer_expected_audience:
+                yield (
+                    f"listener {one.name} accepts tokens{whose} for any service"
+                    " (sasl.oauthbearer.allow.unverified.audience: true)"
+                )
+            if issuer.sasl_oauthbearer_expected_issuer is None:
+                yield (
+                    f"listener {one.name} accepts tokens of any issuer"
+                    " (sasl.oauthbearer.allow.unverified.issuer: true)"
+                )
 
 
 def _borrowed_permissions(config: Config) -> Iterator[str]:

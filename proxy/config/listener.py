@@ -1,5 +1,6 @@
 """Settings of one listener."""
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -18,6 +19,7 @@ from proxy.config.values import (
     PortRangeValue,
     PositiveMilliseconds,
     Principal,
+    PrincipalNamePrefix,
     PrincipalPrefix,
     Seconds,
     Text,
@@ -167,12 +169,75 @@ class SessionSettings(Section):
         )
 
 
-class OauthbearerSettings(Section):
-    """Tokens that are accepted (RFC 7628, KIP-768)."""
+class IssuerSettings(Section):
+    """Tokens of one issuer: whether they are accepted, and who their bearers are."""
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
     OAUTHBEARER. A relative `file:` is relative to this file."""
+    sasl_oauthbearer_expected_audience: Annotated[
+        tuple[Text, ...], BeforeValidator(one_or_list)
+    ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
+    """A token must name one of these in `aud`: one for another service is none for this one (RFC
+    7519 section 4.1.3). Required for OAUTHBEARER, unless the next setting is true."""
+    sasl_oauthbearer_allow_unverified_audience: bool = setting(
+        False, source=KAFKA_BROKER, reloadable=True
+    )
+    """true: without an expected audience, tokens for any service are accepted."""
+    sasl_oauthbearer_expected_issuer: Text | None = setting(
+        None, source=KAFKA_BROKER, reloadable=True
+    )
+    """A token's `iss` must be equal to this. Required for OAUTHBEARER, unless the next setting is
+    true."""
+    sasl_oauthbearer_scope_claim_name: Text = setting("scope", source=KAFKA_BROKER, reloadable=True)
+    """The claim that holds the token's scope."""
+    sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
+    """The claim that holds the principal's name: its name, or, if there is no claim of that name, a
+    path of names with dots between them, such as `realm_access.account`."""
+    sasl_oauthbearer_principal_mapping_rules: MappingRules | None = setting(
+        None, source=OWN, reloadable=True
+    )
+    """Rules that turn that claim into the principal's name, in the grammar of
+    `ssl.principal.mapping.rules`: `RULE:^(.*)/session-.*$/$1/` makes one principal of the names of
+    many sessions. A token is refused whose claim no rule matches, or is longer than 512 characters.
+    null: the claim is the name."""
+    sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
+    """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
+    names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A
+    token whose groups are malformed, more than 256, or in another document is refused. null: tokens
+    have no groups."""
+
+    def jwks_file(self) -> Path | None:
+        """Return the file of the keys; None if they come from a web server."""
+        parts = urlsplit(self.sasl_oauthbearer_jwks_endpoint_url or "")
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    def jwks_source(self) -> Path | str | None:
+        """Return where the keys are read: a file, or a URL; None if no tokens are accepted."""
+        return self.jwks_file() or self.sasl_oauthbearer_jwks_endpoint_url
+
+
+class OauthbearerIssuer(IssuerSettings):
+    """One of several issuers (`sasl.oauthbearer.issuers`), which judges the tokens whose `iss` it
+    has.
+
+    No other issuer's keys, audience or rules count for them, and an outage of another identity
+    provider concerns none of them.
+    """
+
+    sasl_oauthbearer_principal_prefix: PrincipalNamePrefix | None = setting(
+        None, source=OWN, reloadable=True
+    )
+    """Text before the names of the issuer's principals and groups, such as `partner:`, so that its
+    `alice` is `User:partner:alice`. Required where there are several issuers, of which one may have
+    `""`, nothing. Names of that one that begin with another's prefix are refused. Issuers with
+    `sasl.oauthbearer.principal.mapping.rules` may have the same prefix: a name that their rules
+    make is one principal, and a group of one is a group of all."""
+
+
+class OauthbearerSettings(IssuerSettings):
+    """Tokens that are accepted (RFC 7628, KIP-768)."""
+
     sasl_oauthbearer_jwks_endpoint_refresh_ms: PositiveMilliseconds = setting(
         3_600_000, source=KAFKA_BROKER, unit="ms"
     )
@@ -190,20 +255,6 @@ class OauthbearerSettings(Section):
     )
     """Longest use of the keys after they were last read, so that logins survive an outage of the
     identity provider. After it every token is refused. Kafka keeps them without end."""
-    sasl_oauthbearer_expected_audience: Annotated[
-        tuple[Text, ...], BeforeValidator(one_or_list)
-    ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
-    """A token must name one of these in `aud`: one for another service is none for this one (RFC
-    7519 section 4.1.3). Required for OAUTHBEARER, unless the next setting is true."""
-    sasl_oauthbearer_allow_unverified_audience: bool = setting(
-        False, source=KAFKA_BROKER, reloadable=True
-    )
-    """true: without an expected audience, tokens for any service are accepted."""
-    sasl_oauthbearer_expected_issuer: Text | None = setting(
-        None, source=KAFKA_BROKER, reloadable=True
-    )
-    """A token's `iss` must be equal to this. Required for OAUTHBEARER, unless the next setting is
-    true."""
     sasl_oauthbearer_allow_unverified_issuer: bool = setting(
         False, source=KAFKA_BROKER, reloadable=True
     )
@@ -213,15 +264,9 @@ class OauthbearerSettings(Section):
         30, source=KAFKA_BROKER, reloadable=True, unit="s"
     )
     """Largest difference between the clocks of the identity provider and of this machine."""
-    sasl_oauthbearer_scope_claim_name: Text = setting("scope", source=KAFKA_BROKER, reloadable=True)
-    """The claim that holds the token's scope."""
-    sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
-    """The claim that holds the principal's name."""
-    sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
-    """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
-    names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A
-    token whose groups are malformed, more than 256, or in another document is refused. null: tokens
-    have no groups."""
+    sasl_oauthbearer_issuers: tuple[OauthbearerIssuer, ...] = setting((), source=OWN)
+    """Several issuers, each with its own keys, audience, claims and rules; see below. What each has
+    for itself is given there, and not here; intervals and clock skew are those of all."""
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -239,10 +284,89 @@ class OauthbearerSettings(Section):
             )
         return self
 
-    def jwks_file(self) -> Path | None:
-        """Return the file of the keys; None if they come from a web server."""
-        parts = urlsplit(self.sasl_oauthbearer_jwks_endpoint_url or "")
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+    def issuers_by_name(self) -> Mapping[str, IssuerSettings]:
+        """Return the settings of each issuer whose tokens are accepted, by its `iss` where it is
+        one of several; the only one has no name."""
+        several = self.sasl_oauthbearer_issuers
+        if not several:
+            return {"": self}
+        return {one.sasl_oauthbearer_expected_issuer or "": one for one in several}
+
+    def _check_issuers(self) -> None:
+        """Refuse issuers of which a token or a name could be another's."""
+        issuers = self.sasl_oauthbearer_issuers
+        for name in sorted(self.model_fields_set & IssuerSettings.model_fields.keys()):
+            raise KeyProblemError(
+                str(type(self).model_fields[name].alias),
+                "has no meaning beside sasl.oauthbearer.issuers: each of them has its own",
+            )
+        if self.sasl_oauthbearer_allow_unverified_issuer:
+            raise KeyProblemError(
+                "sasl.oauthbearer.allow.unverified.issuer",
+                "has no meaning beside sasl.oauthbearer.issuers: `iss` says which one it is",
+            )
+        seen = set()
+        for index, issuer in enumerate(issuers):
+            place = f"sasl.oauthbearer.issuers[{index}]."
+            _check_issuer(issuer, place)
+            meant = issuer.sasl_oauthbearer_expected_issuer
+            if meant in seen:
+                key = f"{place}sasl.oauthbearer.expected.issuer"
+                raise KeyProblemError(key, f"{shown(meant)} is there already")
+            seen.add(meant)
+            if len(issuers) > 1:
+                _check_prefix(issuer, issuers[:index], place)
+
+
+def _check_issuer(issuer: IssuerSettings, place: str, *, any_issuer: bool = False) -> None:
+    """Refuse what would accept tokens that are not meant for this listener (as Kafka 4.4)."""
+    if issuer.sasl_oauthbearer_jwks_endpoint_url is None:
+        raise KeyProblemError(
+            f"{place}sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
+        )
+    if not (
+        issuer.sasl_oauthbearer_expected_audience
+        or issuer.sasl_oauthbearer_allow_unverified_audience
+    ):
+        raise KeyProblemError(
+            f"{place}sasl.oauthbearer.expected.audience",
+            "is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this"
+            " listener; sasl.oauthbearer.allow.unverified.audience: true accepts any",
+        )
+    if issuer.sasl_oauthbearer_expected_issuer is None and not any_issuer:
+        or_any = "" if place else "; sasl.oauthbearer.allow.unverified.issuer: true accepts any"
+        raise KeyProblemError(
+            f"{place}sasl.oauthbearer.expected.issuer",
+            f"is required for OAUTHBEARER: name the `iss` of the tokens{or_any}",
+        )
+
+
+def _check_prefix(
+    issuer: OauthbearerIssuer, others: tuple[OauthbearerIssuer, ...], place: str
+) -> None:
+    """Refuse a prefix with which a name could be that of an issuer before it."""
+    key = f"{place}sasl.oauthbearer.principal.prefix"
+    prefix = issuer.sasl_oauthbearer_principal_prefix
+    if prefix is None:
+        raise KeyProblemError(
+            key,
+            "is required with several issuers, or the same name from two of them would be one"
+            ' principal; "" adds nothing',
+        )
+    for other in others:
+        its = other.sasl_oauthbearer_principal_prefix or ""
+        if prefix == its:
+            both = (one.sasl_oauthbearer_principal_mapping_rules for one in (issuer, other))
+            if None in both:
+                raise KeyProblemError(
+                    key,
+                    f"{shown(prefix)} is another issuer's: only issuers that all have"
+                    " sasl.oauthbearer.principal.mapping.rules may share one",
+                )
+        elif prefix and its and (prefix.startswith(its) or its.startswith(prefix)):
+            raise KeyProblemError(
+                key, f"{shown(prefix)} and another issuer's, {shown(its)}, begin alike"
+            )
 
 
 class LimitSettings(Section):
@@ -313,6 +437,12 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     """Mechanisms that clients may authenticate with, in the order in which they are announced.
     `sasl.termination: proxy`: OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512; required. `broker`: any;
     empty: those that the broker offers."""
+    sasl_scram_principal_mapping_rules: MappingRules | None = setting(
+        None, source=OWN, reloadable=True
+    )
+    """`sasl.termination: proxy` only: rules that make the principal's name of a SCRAM user's name,
+    in the grammar of `ssl.principal.mapping.rules`. A user that no rule matches cannot log in.
+    null: the user's name is the principal's."""
     sasl_broker_max_logins: Count = setting(1_000, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker of clients that
     are not authenticated yet, of all workers together; one address has at most half of them, and
@@ -332,6 +462,15 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     def relays_logins(self) -> bool:
         """True if brokers authenticate the clients."""
         return self.sasl and self.sasl_termination is SaslTermination.BROKER
+
+    def jwks_sources(self) -> Iterator[tuple[str, Path | str]]:
+        """Yield where the signing keys of each issuer are read: a file or a URL, after its key."""
+        if self.relays_logins or "OAUTHBEARER" not in self.sasl_enabled_mechanisms:
+            return
+        for index, issuer in enumerate(self.issuers_by_name().values()):
+            place = f"sasl.oauthbearer.issuers[{index}]." if issuer is not self else ""
+            if (source := issuer.jwks_source()) is not None:
+                yield f"{place}sasl.oauthbearer.jwks.endpoint.url", source
 
     @model_validator(mode="after")
     def _check_sasl(self) -> Self:
@@ -378,41 +517,22 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
             given = "sasl_enabled_mechanisms" in self.model_fields_set
             problem = "must not be empty" if given else "is required"
             raise KeyProblemError("sasl.enabled.mechanisms", problem)
-        if "OAUTHBEARER" in mechanisms:
-            self._check_tokens()
+        if "OAUTHBEARER" not in mechanisms:
+            return
+        if self.sasl_oauthbearer_issuers:
+            self._check_issuers()
+        else:
+            _check_issuer(self, "", any_issuer=self.sasl_oauthbearer_allow_unverified_issuer)
 
     def _check_unused_by_relay(self) -> None:
         """Refuse settings of the proxy's own SASL, which would be without effect."""
-        for name in sorted(self.model_fields_set & OauthbearerSettings.model_fields.keys()):
+        own = {*OauthbearerSettings.model_fields, "sasl_scram_principal_mapping_rules"}
+        for name in sorted(self.model_fields_set & own):
             if name != "sasl_oauthbearer_sub_claim_name":
                 raise KeyProblemError(
                     str(type(self).model_fields[name].alias),
-                    "has no meaning with sasl.termination: broker, which verifies tokens itself",
+                    "has no meaning with sasl.termination: broker, which verifies logins itself",
                 )
-
-    def _check_tokens(self) -> None:
-        """Refuse what would accept tokens that are not meant for this listener (as Kafka 4.4)."""
-        if self.sasl_oauthbearer_jwks_endpoint_url is None:
-            raise KeyProblemError(
-                "sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
-            )
-        if not (
-            self.sasl_oauthbearer_expected_audience
-            or self.sasl_oauthbearer_allow_unverified_audience
-        ):
-            raise KeyProblemError(
-                "sasl.oauthbearer.expected.audience",
-                "is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this"
-                " listener; sasl.oauthbearer.allow.unverified.audience: true accepts any",
-            )
-        if not (
-            self.sasl_oauthbearer_expected_issuer or self.sasl_oauthbearer_allow_unverified_issuer
-        ):
-            raise KeyProblemError(
-                "sasl.oauthbearer.expected.issuer",
-                "is required for OAUTHBEARER: name the `iss` of the tokens;"
-                " sasl.oauthbearer.allow.unverified.issuer: true accepts any",
-            )
 
     @model_validator(mode="after")
     def _check_routing(self) -> Self:

@@ -100,10 +100,9 @@ def json_schema() -> dict[str, Any]:
 
 def _file_problems(config: Config) -> Iterator[ConfigError]:
     for index, listener in enumerate(config.listeners):
-        jwks = listener.jwks_file()
-        if jwks and "OAUTHBEARER" in listener.sasl_enabled_mechanisms:
-            key = f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url"
-            yield from _unreadable(key, jwks)
+        for key, source in listener.jwks_sources():
+            if isinstance(source, Path):
+                yield from _unreadable(f"listeners[{index}].{key}", source)
     if config.store.users_file is not None:
         yield from _unreadable("store.users.file", config.store.users_file)
     if config.store.in_zookeeper and find_spec("kazoo") is None:

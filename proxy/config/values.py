@@ -31,6 +31,8 @@ MAX_INT32 = 2**31 - 1
 """Largest value of Kafka's INT."""
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
+_MAX_NAME_PREFIX = 50
+"""Maximum length of an issuer's prefix in characters: it leaves room for the names."""
 _MAX_INT64 = 2**63 - 1
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _DESTINATIONS = re.compile(
@@ -276,6 +278,16 @@ def _principal_prefix(value: object) -> object:
     return value
 
 
+def _principal_name_prefix(value: object) -> object:
+    if not isinstance(value, str) or len(value) > _MAX_NAME_PREFIX or not value.isprintable():
+        raise ValueError(
+            f"must be text of at most {_MAX_NAME_PREFIX} printable characters, got {shown(value)}"
+        )
+    if value != value.lstrip():
+        raise ValueError(f"must not begin with a blank, got {shown(value)}")
+    return value
+
+
 def one_or_list(value: object) -> object:
     """Return a list: of a single value, or of the parts of a text with commas, as in Kafka."""
     if isinstance(value, str):
@@ -377,6 +389,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number("
 WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
 Text = Annotated[str, BeforeValidator(_text)]
 Principal = Annotated[str, BeforeValidator(_principal)]
+PrincipalNamePrefix = Annotated[str, BeforeValidator(_principal_name_prefix)]
 PrincipalPrefix = Annotated[str, BeforeValidator(_principal_prefix)]
 HostName = Annotated[str, BeforeValidator(_advertised_host)]
 

@@ -237,9 +237,9 @@ class Authentication:
             frame = SIZE.pack(len(content)) + content
             self._relayed = Relay(outcome.relay_to, frame, request)
             return self._relayed
-        if outcome.wants_keys:
+        if outcome.wants_keys is not None:
             self.waiting = request
-            return Wait(PauseReason.WAITING, RefreshKeys())
+            return Wait(PauseReason.WAITING, RefreshKeys(outcome.wants_keys.issuer))
         if outcome.reply is None:
             return SessionChanged(None)
         if request is None:

@@ -117,6 +117,9 @@ class ResumeBroker:
 class RefreshKeys:
     """Look for newer signing keys, then call `keys_refreshed`."""
 
+    issuer: str
+    """Issuer of the keys (`sasl.mechanism.KeysNeeded`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class GetIdentity:

@@ -14,8 +14,10 @@ from pydantic_core import PydanticUndefined
 
 from proxy.config.documentation import meanings
 from proxy.config.listener import (
+    IssuerSettings,
     LimitSettings,
     Listener,
+    OauthbearerIssuer,
     OauthbearerSettings,
     ReauthOverride,
     SessionSettings,
@@ -38,6 +40,8 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("`listeners[]`: sessions", SessionSettings),
     ("`listeners[].reauth.overrides[]`", ReauthOverride),
     ("`listeners[]`: OAUTHBEARER", OauthbearerSettings),
+    ("`listeners[]` or `listeners[].sasl.oauthbearer.issuers[]`", IssuerSettings),
+    ("`listeners[].sasl.oauthbearer.issuers[]`", OauthbearerIssuer),
     ("`listeners[]`: TLS", ListenerTls),
     ("`listeners[]`: limits", LimitSettings),
     ("`authorizer`", Authorizer),
@@ -50,6 +54,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
 )
 _PARENTS = (
     SessionSettings,
+    IssuerSettings,
     OauthbearerSettings,
     LimitSettings,
     ListenerTls,

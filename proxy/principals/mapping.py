@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.principals.java_patterns import translated
-from proxy.principals.subject import NamelessError, checked
+from proxy.principals.subject import MAX_CHARACTERS, NamelessError, checked
 
 DEFAULT: Final = "DEFAULT"
 _RULE: Final = "RULE:"
@@ -77,6 +77,16 @@ class PrincipalMapping:
             if name is not None:
                 return checked(name, "the result of ssl.principal.mapping.rules for its subject")
         raise NamelessError("no rule of ssl.principal.mapping.rules matches its subject")
+
+    def try_name_of(self, name: str) -> str | None:
+        """Return the principal's name for a name of another kind; None if it has none, or is longer
+        than a subject may be."""
+        if len(name) > MAX_CHARACTERS:
+            return None
+        try:
+            return self.name_of(name)
+        except NamelessError:
+            return None
 
 
 def _rules(text: str) -> Iterator[Rule | None]:

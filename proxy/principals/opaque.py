@@ -3,7 +3,6 @@
 from typing import Final
 
 from proxy.principals.mapping import PrincipalMapping
-from proxy.principals.subject import NamelessError
 
 TYPE: Final = "Opaque"
 """Type of an opaque principal, which no Kafka broker gives."""
@@ -26,9 +25,5 @@ class OpaqueNames:
 
         It is a user if a rule matches, and `Opaque:GSSAPI@192.0.2.1` if none does.
         """
-        if self._mapping is not None:
-            try:
-                return f"User:{self._mapping.name_of(description)}"
-            except NamelessError:
-                pass
-        return f"{TYPE}:{description}"
+        name = None if self._mapping is None else self._mapping.try_name_of(description)
+        return f"{TYPE}:{description}" if name is None else f"User:{name}"

@@ -20,7 +20,7 @@ from proxy.tls.contexts import open_upstream_tls
 from proxy.upstream.access import Access, open_access
 from proxy.upstream.service_connection import fetch_broker, fetch_metadata
 from proxy.worker.key_service import KeyService
-from proxy.worker.listener import key_service
+from proxy.worker.listener import key_services
 
 _SOCKET_S: Final = 5.0
 """Limit in seconds of the connection to the admin socket of a proxy that may run."""
@@ -39,8 +39,9 @@ async def outcomes(config: Config) -> AsyncIterator[Outcome]:
         async for outcome in _brokers(config, key, address, access):
             yield outcome
     for index, listener in enumerate(config.listeners):
-        if (keys := key_service(listener)) is not None:
-            yield await _keys(f"listeners[{index}].sasl.oauthbearer.jwks.endpoint.url", keys)
+        services = key_services(listener).values()
+        for (key, _), keys in zip(listener.jwks_sources(), services, strict=True):
+            yield await _keys(f"listeners[{index}].{key}", keys)
     yield await asyncio.to_thread(_store, config.store.path())
 
 

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
+from proxy.config import Config, Events, QuotasMode, Store, Upstream
 from proxy.config.values import Secret
 from proxy.errors import ConfigError
 from proxy.net.ports import refuse_overlaps
@@ -46,8 +46,9 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     for number, listener in enumerate(config.listeners):
         if listener.tls:
             yield partial(open_listener_tls, number, listener, wall_now)
-        key = f"listeners[{number}].sasl.oauthbearer.jwks.endpoint.url"
-        yield partial(_check_keys, listener, key)
+        for key, source in listener.jwks_sources():
+            if isinstance(source, Path):
+                yield partial(_check_keys, f"listeners[{number}].{key}", source)
     yield partial(open_upstream_tls, config.upstream, wall_now)
     for key, secret in _secrets(config.upstream):
         yield partial(_check_secret, key, secret)
@@ -102,10 +103,7 @@ def _host_names(certificate: "Certificate") -> set[str]:
     return hosts | {str(one) for one in extension.value.get_values_for_type(x509.IPAddress)}
 
 
-def _check_keys(listener: Listener, key: str) -> None:
-    path = listener.jwks_file()
-    if path is None or "OAUTHBEARER" not in listener.sasl_enabled_mechanisms:
-        return
+def _check_keys(key: str, path: Path) -> None:
     keys = KeyCache()
     if not keys.loaded(_content(path, MAX_DOCUMENT_BYTES + 1, key), now=0.0):
         raise ConfigError(key, f"{path}: {keys.last_error}")

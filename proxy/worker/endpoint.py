@@ -173,8 +173,8 @@ class Endpoint:
                 client.connection.await_turn(wait, client.call)
             case ConnectToBroker():
                 self._connect_in_turn(client)
-            case RefreshKeys():
-                self._services.spawn(self._refresh_keys(client))
+            case RefreshKeys(issuer):
+                self._services.spawn(self._refresh_keys(client, issuer))
             case GetIdentity() | DeriveKeys():
                 self._services.spawn(self._log_in(client, command))
             case AnswerFromStore():
@@ -287,9 +287,8 @@ class Endpoint:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY)
 
-    async def _refresh_keys(self, client: ClientSide) -> None:
-        if self._listener.keys is not None:
-            await self._listener.keys.refresh()
+    async def _refresh_keys(self, client: ClientSide, issuer: str) -> None:
+        await self._listener.keys[issuer].refresh()
         client.call(lambda connection, now: connection.keys_refreshed(now))
 
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:

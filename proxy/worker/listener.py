@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -35,6 +34,8 @@ from proxy.worker.quota_service import QuotaService
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import Identity
+from sasl.issuers import TrustedIssuers
+from sasl.json_web_token import TrustedIssuer
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
@@ -139,7 +140,9 @@ class Listener:
         self.max_waiting = self.max_connections // open_connections.workers // SHARE_OF_WAITING
         """The number of connections that may be kept unserved because their addresses connect too
         often."""
-        self.keys = key_service(settings)
+        self.keys = key_services(settings)
+        """The services that read signing keys, by `config.Listener.issuers_by_name`; empty: the
+        listener takes no tokens."""
         self.views: dict[int | tuple[str, int], BrokerView] = {}
         """The view of each broker, by broker id, or by address where there is none."""
         self.waiting: set[object] = set()
@@ -207,12 +210,12 @@ class Listener:
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
         if name == "OAUTHBEARER":
-            assert self.keys is not None
-            return OAuthBearerServer(settings=token_settings(settings), keys=self.keys.cache)
+            return OAuthBearerServer(issuers=trusted_issuers(settings, self.keys))
         return ScramServer(
             mechanism=ScramMechanism(name),
             credentials=self._credentials,
             fake_secret=self.fake_secret,
+            name_of=_name_of(settings.sasl_scram_principal_mapping_rules),
         )
 
     def view(self, broker: DiscoveredBroker) -> BrokerView:
@@ -305,9 +308,14 @@ class Listener:
             self.services.query_soon(broker)
 
     def not_ready(self) -> list[str]:
-        """Return why this listener cannot serve clients now; empty: it can."""
-        why = None if self.keys is None else self.keys.not_ready(self.services.loop.time())
-        return [] if why is None else [f"listener {self.name}: {why}"]
+        """Return why this listener cannot serve clients now; empty: it can.
+
+        Of several issuers the keys of one suffice: an outage of another concerns its clients alone.
+        """
+        now = self.services.loop.time()
+        found = [one.not_ready(now) for one in self.keys.values()]
+        reasons = [why for why in found if why is not None]
+        return [f"listener {self.name}: {why}" for why in reasons if len(reasons) == len(found)]
 
     def conditions(self, now: float, wall: float) -> list[Condition]:
         """Return the state of brokers, certificate and keys, for the status page.
@@ -325,13 +333,14 @@ class Listener:
             left = expiry - wall
             state = f"expires in {duration(left)}"
             found.append(Condition("certificate", self.name, state, good=left > SOON_SECONDS))
-        if self.keys is not None:
-            cache = self.keys.cache
+        for issuer, keys in self.keys.items():
+            cache = keys.cache
             age = cache.age_seconds(now)
             state = "never read" if age is None else f"{cache.key_count} read {duration(age)} ago"
             good = cache.last_error is None
             state = state if good else f"{state}: {cache.last_error}"
-            found.append(Condition("signing keys", self.name, state, good=good))
+            whose = f"{self.name}, {issuer}" if issuer else self.name
+            found.append(Condition("signing keys", whose, state, good=good))
         return found
 
     def collect(self, snapshot: Snapshot, now: float) -> None:
@@ -341,11 +350,11 @@ class Listener:
             snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
         if self.gateway is not None:
             snapshot.gauge(registry.BROKERS_NOT_SHOWN, self.gateway.not_shown, self.name)
-        if self.keys is not None:
-            cache = self.keys.cache
-            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, self.name)
+        for issuer, keys in self.keys.items():
+            labels, cache = (self.name, issuer), keys.cache
+            snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, *labels)
             if (age := cache.age_seconds(now)) is not None:
-                snapshot.gauge(registry.JWKS_AGE, age, self.name)
+                snapshot.gauge(registry.JWKS_AGE, age, *labels)
         for view in self.views.values():
             for route in view.made.values():
                 labels = (self.name, APIS[route.api_key].name)
@@ -362,30 +371,63 @@ def _relay_settings(settings: config.Listener) -> RelaySettings:
     )
 
 
-def token_settings(settings: config.Listener) -> OAuthBearerSettings:
-    """Return the conditions that a listener's tokens must meet."""
-    return OAuthBearerSettings(
-        expected_audience=frozenset(settings.sasl_oauthbearer_expected_audience) or None,
-        expected_issuer=settings.sasl_oauthbearer_expected_issuer,
-        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
-        scope_claim_name=settings.sasl_oauthbearer_scope_claim_name,
-        sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
-        groups_claim_name=settings.sasl_oauthbearer_groups_claim_name,
-    )
-
-
-def key_service(settings: config.Listener) -> KeyService | None:
-    """Return what reads a listener's keys; None: it takes no tokens."""
-    url = settings.sasl_oauthbearer_jwks_endpoint_url
-    if url is None or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
-        return None
-    cache = KeyCache(
-        KeyCacheSettings(
-            refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
-            retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-            retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-            max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
+def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -> TrustedIssuers:
+    """Return the issuers whose tokens a listener accepts; those whose keys are not read are new,
+    and wait for a restart."""
+    by_name = settings.issuers_by_name()
+    return TrustedIssuers(
+        TrustedIssuer(
+            name=name,
+            keys=keys[name].cache,
+            settings=_token_settings(settings, issuer),
         )
+        for name, issuer in by_name.items()
+        if name in keys
     )
-    source: Path | str = settings.jwks_file() or url
-    return KeyService(cache, source)
+
+
+def _token_settings(
+    settings: config.Listener, issuer: config.IssuerSettings
+) -> OAuthBearerSettings:
+    """Return the conditions that an issuer's tokens must meet."""
+    prefix = _prefix_of(issuer)
+    others = {_prefix_of(one) for one in settings.issuers_by_name().values()} - {prefix, ""}
+    return OAuthBearerSettings(
+        expected_audience=frozenset(issuer.sasl_oauthbearer_expected_audience) or None,
+        expected_issuer=issuer.sasl_oauthbearer_expected_issuer,
+        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+        scope_claim_name=issuer.sasl_oauthbearer_scope_claim_name,
+        sub_claim_name=issuer.sasl_oauthbearer_sub_claim_name,
+        groups_claim_name=issuer.sasl_oauthbearer_groups_claim_name,
+        name_of=_name_of(issuer.sasl_oauthbearer_principal_mapping_rules),
+        prefix=prefix,
+        reserved=() if prefix else tuple(sorted(others)),
+    )
+
+
+def _prefix_of(issuer: config.IssuerSettings) -> str:
+    if isinstance(issuer, config.OauthbearerIssuer):
+        return issuer.sasl_oauthbearer_principal_prefix or ""
+    return ""
+
+
+def _name_of(rules: str | None) -> Callable[[str], str | None] | None:
+    return None if rules is None else PrincipalMapping(rules).try_name_of
+
+
+def key_services(settings: config.Listener) -> dict[str, KeyService]:
+    """Return what reads the keys of a listener's issuers, by their names; empty: it takes no
+    tokens."""
+    if settings.relays_logins or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
+        return {}
+    schedule = KeyCacheSettings(
+        refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
+    )
+    return {
+        name: KeyService(KeyCache(schedule), source)
+        for name, issuer in settings.issuers_by_name().items()
+        if (source := issuer.jwks_source()) is not None
+    }

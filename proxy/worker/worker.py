@@ -223,8 +223,8 @@ class Worker:
         if self._events is not None:
             self._events.start()
         for listener in self._listeners:
-            if listener.keys is not None:
-                self.spawn(supervised(listener.keys.run))
+            for keys in listener.keys.values():
+                self.spawn(supervised(keys.run))
         await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:

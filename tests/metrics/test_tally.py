@@ -137,7 +137,7 @@ def answer(run: str, count: int, *, age: float = 1.0, started: float = 1.0) -> S
     snapshot.count(EVENTS_WRITTEN, count)
     snapshot.observe(EVENT_LOOP_LAG, 0.5)
     snapshot.gauge(CONNECTIONS, count, "clients")
-    snapshot.gauge(JWKS_AGE, age, "clients")
+    snapshot.gauge(JWKS_AGE, age, "clients", "")
     snapshot.gauge(START_TIME, started)
     return snapshot
 
@@ -146,7 +146,7 @@ def test_each_metric_merges_by_its_rule() -> None:
     merged = Merger().merge({0: answer("a", 5, age=9, started=7), 1: answer("b", 3, started=8)})
     assert merged.values[EVENTS_WRITTEN.name] == {(): 8}
     assert merged.values[CONNECTIONS.name] == {("clients",): 8}
-    assert merged.values[JWKS_AGE.name] == {("clients",): 9}
+    assert merged.values[JWKS_AGE.name] == {("clients", ""): 9}
     assert merged.values[START_TIME.name] == {(): 7}
     assert merged.values[WORKER_UP.name] == {("0",): 1, ("1",): 1}
 

@@ -10,12 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.json_web_token import AcceptedToken
 from sasl.jwks import KeyMissing
 from sasl.mechanism import FailureReason
 from tests.support.sasl import (
-    NOW,
-    SETTINGS,
     WALL,
     all_keys,
     b64url,
@@ -23,6 +21,8 @@ from tests.support.sasl import (
     claims,
     ec_key,
     ed_key,
+    judged,
+    only,
     rsa_key,
     sign,
     token,
@@ -33,7 +33,7 @@ GOOD_TOKEN = token()
 
 
 def judge(bearer: str) -> AcceptedToken | FailureReason | KeyMissing:
-    return judge_token(bearer, KEYS, SETTINGS, WALL, NOW)
+    return judged(bearer, only(KEYS))
 
 
 def test_a_good_token_names_its_principal_and_its_end() -> None:

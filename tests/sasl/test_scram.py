@@ -1,4 +1,5 @@
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from sasl.credentials import (
     ShapeShares,
 )
 from sasl.identity import Identity
-from sasl.mechanism import Challenge, Failure, FailureReason, Success
-from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer
+from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
+from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer, ScramServerExchange
 from sasl.scram_client import ScramClientExchange
 from sasl.scram_messages import MAX_MESSAGE_BYTES
 from tests.support.sasl import (
@@ -277,3 +278,41 @@ def test_no_flipped_bit_lets_in(which: int, position: int) -> None:
     exchange = scram_exchange()
     exchange.step(bytes(pair[0]), NOW)
     assert isinstance(exchange.step(bytes(pair[1]), NOW), Failure)
+
+
+@pytest.mark.parametrize(
+    ("password", "expected"),
+    [
+        ("secret", Identity("User:ALICE")),
+        ("wrong", FailureReason.BAD_CREDENTIALS),
+    ],
+)
+def test_a_user_has_the_name_that_the_rules_make(
+    password: str, expected: Identity | FailureReason
+) -> None:
+    step = login(renamed(str.upper), password=password)
+    assert (step.identity if isinstance(step, Success) else reason_of(step)) == expected
+
+
+def test_a_user_without_a_name_by_the_rules_cannot_log_in() -> None:
+    """Whether the password is right is not said before."""
+    step = login(renamed(lambda _: None))
+    assert step == Failure(reason=FailureReason.NO_PRINCIPAL)
+    assert (
+        reason_of(login(renamed(lambda _: None), password="wrong")) is FailureReason.BAD_CREDENTIALS
+    )
+
+
+def renamed(name_of: Callable[[str], str | None]) -> ScramServerExchange:
+    return ScramServer(
+        mechanism=SHA_256,
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        server_nonce=lambda: "server",
+        name_of=name_of,
+    ).exchange()
+
+
+def reason_of(step: Step) -> FailureReason:
+    assert isinstance(step, Failure)
+    return step.reason

@@ -13,7 +13,7 @@ from sasl.oauthbearer import OAuthBearerServer
 from sasl.oauthbearer_messages import client_initial_response
 from sasl.session import MAX_SESSION_LIFETIME_MS, Session, session_lifetime_ms
 from sasl.states import Authenticated, AwaitHandshake, Enforcement, Failed, Terms
-from tests.support.sasl import ALICE, NOW, SETTINGS, WALL, cache_of, claims, rsa_key, token
+from tests.support.sasl import ALICE, NOW, SETTINGS, WALL, cache_of, claims, only, rsa_key, token
 
 ENFORCED = Terms(enforcement=Enforcement.ENFORCE, max_reauth_ms=0)
 
@@ -56,8 +56,7 @@ def session() -> Session:
 def test_a_session_has_the_groups_of_its_last_token() -> None:
     """A newer token may bring other ones, without another principal (KIP-368)."""
     server = OAuthBearerServer(
-        settings=replace(SETTINGS, groups_claim_name="groups"),
-        keys=cache_of(rsa_key()),
+        issuers=only(cache_of(rsa_key()), replace(SETTINGS, groups_claim_name="groups")),
         wall_clock=lambda: WALL,
     )
     one = Session({"OAUTHBEARER": server}, lambda _principal, _mechanism: ENFORCED)

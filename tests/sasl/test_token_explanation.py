@@ -4,15 +4,27 @@ from typing import Any
 
 import pytest
 
-from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.json_web_token import AcceptedToken
 from sasl.token_explanation import MAX_SHOWN, Finding, explain_token
-from tests.support.sasl import NOW, SETTINGS, WALL, cache_of, claims, ec_key, rsa_key, sign, token
+from tests.support.sasl import (
+    NOW,
+    SETTINGS,
+    WALL,
+    cache_of,
+    claims,
+    ec_key,
+    judged,
+    only,
+    rsa_key,
+    sign,
+    token,
+)
 
 WITH_GROUPS = replace(SETTINGS, groups_claim_name="groups")
 
 
 def explained(text: str) -> dict[str, Finding]:
-    findings = explain_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
+    findings = explain_token(text, only(cache_of(rsa_key()), WITH_GROUPS), WALL, NOW)
     return {one.part: one for one in findings}
 
 
@@ -46,7 +58,7 @@ def explained(text: str) -> dict[str, Finding]:
 def test_what_is_wrong_is_named_if_and_only_if_it_is_refused(text: str, parts: set[str]) -> None:
     found = explained(text)
     assert {name for name, one in found.items() if one.problem is not None} == parts
-    accepted = judge_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
+    accepted = judged(text, only(cache_of(rsa_key()), WITH_GROUPS))
     assert isinstance(accepted, AcceptedToken) is (not parts)
 
 
@@ -67,5 +79,5 @@ def test_any_claim_is_explained(name: str, value: Any) -> None:
     """Whoever wrote the token chose it: nothing in it raises, and the two agree."""
     text = token(json.dumps(claims() | {name: value}).encode())
     wrong = [one for one in explained(text).values() if one.problem is not None]
-    accepted = judge_token(text, cache_of(rsa_key()), WITH_GROUPS, WALL, NOW)
+    accepted = judged(text, only(cache_of(rsa_key()), WITH_GROUPS))
     assert isinstance(accepted, AcceptedToken) is (not wrong)

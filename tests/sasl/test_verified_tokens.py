@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sasl.json_web_token import AcceptedToken, judge_token
+from sasl.json_web_token import AcceptedToken
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, KeysNeeded, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
@@ -14,13 +14,14 @@ from sasl.verified_tokens import MAX_CACHED_MESSAGE_BYTES, VerifiedTokens
 from tests.support.sasl import (
     ALICE,
     NOW,
-    SETTINGS,
     WALL,
     Key,
     cache_of,
     claims,
     document,
     ec_key,
+    judged,
+    only,
     rsa_key,
     token,
 )
@@ -36,7 +37,7 @@ class Listener:
         self.keys = cache_of(*keys) if cache is None else cache
         self._later = 0.0
         self._server = OAuthBearerServer(
-            settings=SETTINGS, keys=self.keys, wall_clock=lambda: WALL + self._later
+            issuers=only(self.keys), wall_clock=lambda: WALL + self._later
         )
 
     def login(self, bearer: str, later: float = 0.0) -> Success | FailureReason:
@@ -184,10 +185,9 @@ def test_what_was_refused_is_not_remembered(bearer: str) -> None:
 
 
 def test_the_longest_unused_is_forgotten_first() -> None:
-    keys = cache_of(ec_key())
-    accepted = judge_token(token(key=ec_key()), keys, SETTINGS, WALL, NOW)
+    accepted = judged(token(key=ec_key()), only(cache_of(ec_key())))
     assert isinstance(accepted, AcceptedToken)
-    tokens = VerifiedTokens(keys, SETTINGS, max_tokens=2)
+    tokens = VerifiedTokens(max_tokens=2)
     tokens.remember(b"first", accepted)
     tokens.remember(b"second", accepted)
     assert tokens.find(b"first", WALL, NOW) == accepted.claims

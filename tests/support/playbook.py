@@ -74,7 +74,7 @@ from tests.support.frames import (
     sized,
 )
 from tests.support.processes import finish
-from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key
+from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key, only
 
 # What the observer of a connection is told, as lines of a transcript
 
@@ -257,8 +257,7 @@ class Playbook:
             mechanism=ScramMechanism.SCRAM_SHA_256, credentials=alice(), fake_secret=FAKE_SECRET
         )
         oauthbearer = OAuthBearerServer(
-            settings=replace(SETTINGS, groups_claim_name="groups"),
-            keys=keys,
+            issuers=only(keys, replace(SETTINGS, groups_claim_name="groups")),
             wall_clock=lambda: WALL + self.now - NOW,
         )
         return {SCRAM: scram, OAUTHBEARER: oauthbearer}

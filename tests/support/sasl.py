@@ -15,7 +15,9 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_
 
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
 from sasl.identity import Identity
-from sasl.jwks import KeyCache, KeyCacheSettings
+from sasl.issuers import TrustedIssuers
+from sasl.json_web_token import AcceptedToken, TrustedIssuer, judge_token, parse_token
+from sasl.jwks import KeyCache, KeyCacheSettings, KeyMissing
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
@@ -203,11 +205,28 @@ def token(
     return sign(encoded.encode(), body, key, algorithm)
 
 
+def only(keys: KeyCache, settings: OAuthBearerSettings = SETTINGS) -> TrustedIssuers:
+    """The one issuer of a listener."""
+    return TrustedIssuers([TrustedIssuer(keys=keys, settings=settings)])
+
+
+def judged(
+    bearer: str, issuers: TrustedIssuers, now: float = NOW
+) -> AcceptedToken | FailureReason | KeyMissing:
+    """What a listener with these issuers says of a token."""
+    parsed = parse_token(bearer)
+    issuer = parsed if isinstance(parsed, FailureReason) else issuers.issuer_of(parsed)
+    if isinstance(issuer, FailureReason) or isinstance(parsed, FailureReason):
+        assert isinstance(issuer, FailureReason)
+        return issuer
+    return judge_token(parsed, issuer, WALL, now)
+
+
 def oauth_exchange(
     keys: KeyCache | None = None, settings: OAuthBearerSettings = SETTINGS
 ) -> OAuthBearerServerExchange:
     return OAuthBearerServer(
-        settings=settings, keys=keys or cache_of(*all_keys()), wall_clock=lambda: WALL
+        issuers=only(keys or cache_of(*all_keys()), settings), wall_clock=lambda: WALL
     ).exchange()
 
 

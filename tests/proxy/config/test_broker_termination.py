@@ -69,7 +69,7 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
             {},
             {},
             "listeners[0].sasl.oauthbearer.expected.audience: has no meaning with"
-            " sasl.termination: broker, which verifies tokens itself",
+            " sasl.termination: broker, which verifies logins itself",
         ),
         (
             OWN_SASL | {"sasl.broker.max.logins": 5},

@@ -34,8 +34,55 @@ LISTENER = "listeners[0]"
 REAUTH = f"{LISTENER}.connections.max.reauth.ms"
 
 
+def _two(one: str, other: str, name: str = "https://b") -> str:
+    """Two issuers, with more settings of each."""
+    common = "A: kafka, J: file:jwks.json"
+    return f"- {{E: https://a, {common}, {one}}}\n- {{E: {name}, {common}, {other}}}"
+
+
+def with_issuers(issuers: str) -> str:
+    """A file whose listener has these, abbreviated."""
+    names = {
+        "E": "expected.issuer",
+        "A": "expected.audience",
+        "J": "jwks.endpoint.url",
+        "P": "principal.prefix",
+        "R": "principal.mapping.rules",
+        "G": "groups.claim.name",
+    }
+    for short, name in names.items():
+        issuers = re.sub(rf"([{{ ]){short}: ", rf"\1sasl.oauthbearer.{name}: ", issuers)
+    items = "".join(f"      {line}\n" for line in issuers.splitlines())
+    return f"""\
+upstream: {{bootstrap.servers: 'a:1'}}
+listeners:
+  - name: clients
+    address: 127.0.0.1:9300
+    routing: sidecar
+    sasl.enabled.mechanisms: [OAUTHBEARER]
+    sasl.oauthbearer.issuers:
+{items}"""
+
+
 # What is replaced in BASE, by what, and the line that says so; DIR is the file's directory.
 # fmt: off
+ISSUERS_MISTAKES = [
+    ("- {E: https://a, A: kafka}", "[0].sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
+    ("- {E: https://a, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this listener; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
+    ("- {A: kafka, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: name the `iss` of the tokens"),
+    ("- {E: https://a, A: kafka, J: file:none.json}", "[0].sasl.oauthbearer.jwks.endpoint.url: DIR/none.json"),
+    ('- {E: https://a, A: kafka, J: file:jwks.json, P: "x\\ny"}', "[0].sasl.oauthbearer.principal.prefix: must be text of at most 50 printable characters, got 'x\\ny'"),
+    ("- {E: https://a, A: kafka, J: file:jwks.json, P: ' x'}", "[0].sasl.oauthbearer.principal.prefix: must not begin with a blank, got ' x'"),
+    ("- {E: https://a, A: kafka, J: file:jwks.json, R: 'RULE:x'}", "[0].sasl.oauthbearer.principal.mapping.rules: has a RULE without its closing slash: 'x'"),
+    ("- {E: https://a, A: kafka, J: file:jwks.json, sasl.oauthbearer.clock.skew.seconds: 1}", "[0].sasl.oauthbearer.clock.skew.seconds: unknown key"),
+    (_two("P: ''", "P: 'b:'", "https://a"), "[1].sasl.oauthbearer.expected.issuer: 'https://a' is there already"),
+    (_two("P: 'a:'", "G: g"), '[1].sasl.oauthbearer.principal.prefix: is required with several issuers, or the same name from two of them would be one principal; "" adds nothing'),
+    (_two("G: g", "P: ''"), '[0].sasl.oauthbearer.principal.prefix: is required with several issuers, or the same name from two of them would be one principal; "" adds nothing'),
+    (_two("P: ''", "P: ''"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers that all have sasl.oauthbearer.principal.mapping.rules may share one"),
+    (_two("P: ''", "P: '', R: DEFAULT"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers that all have sasl.oauthbearer.principal.mapping.rules may share one"),
+    (_two("P: 'a:'", "P: 'a:b:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:b:' and another issuer's, 'a:', begin alike"),
+    (_two("P: 'a:b'", "P: 'a:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:' and another issuer's, 'a:b', begin alike"),
+]
 MISTAKES = [
     # types and ranges
     ("3600000", "x", f"{REAUTH}: must be a whole number of milliseconds, got 'x'"),
@@ -287,6 +334,56 @@ def test_overrides_that_say_nothing_or_too_much(
     with pytest.raises(ConfigError) as caught:
         loaded(directory, text)
     assert str(caught.value) == f"{LISTENER}.reauth.overrides{problem}"
+
+
+@pytest.mark.parametrize(("issuers", "problem"), ISSUERS_MISTAKES)
+def test_issuers_that_are_not_told_apart(directory: Path, issuers: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(directory, with_issuers(issuers))
+    expected = f"{LISTENER}.sasl.oauthbearer.issuers{problem}".replace("DIR", str(directory))
+    assert str(caught.value).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("expected.issuer", "https://a", "each of them has its own"),
+        ("jwks.endpoint.url", "file:jwks.json", "each of them has its own"),
+        ("groups.claim.name", "groups", "each of them has its own"),
+        ("allow.unverified.issuer", "true", "`iss` says which one it is"),
+    ],
+)
+def test_what_each_issuer_has_is_not_given_for_all(
+    directory: Path, key: str, value: str, why: str
+) -> None:
+    text = with_issuers(_two("P: ''", "P: 'b:'")) + f"    sasl.oauthbearer.{key}: {value}\n"
+    with pytest.raises(ConfigError) as caught:
+        loaded(directory, text)
+    problem = f"has no meaning beside sasl.oauthbearer.issuers: {why}"
+    assert str(caught.value) == f"{LISTENER}.sasl.oauthbearer.{key}: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("P: ''", "P: 'b:'"), ("P: 'a:'", "P: 'b:'"), ("P: '', R: DEFAULT", "P: '', R: DEFAULT")],
+)
+def test_issuers_whose_names_differ_or_are_made_by_rules(
+    directory: Path, one: str, other: str
+) -> None:
+    (listener,) = loaded(directory, with_issuers(_two(one, other))).listeners
+    assert list(listener.issuers_by_name()) == ["https://a", "https://b"]
+
+
+def test_a_reload_changes_issuers_but_not_which_there_are(directory: Path) -> None:
+    before = loaded(directory, with_issuers(_two("P: ''", "P: 'b:'")))
+    other = _two("P: 'c:', G: roles", "P: ''", "https://c")
+    changes = compare(before, loaded(directory, with_issuers(other)))
+    place = "listeners[clients].sasl.oauthbearer.issuers"
+    assert changes.needs_restart == (f"{place}[https://b]", f"{place}[https://c]")
+    assert changes.reloadable == (
+        f"{place}[https://a].sasl.oauthbearer.groups.claim.name",
+        f"{place}[https://a].sasl.oauthbearer.principal.prefix",
+    )
 
 
 def test_overrides_and_mechanisms_reach_the_policy(directory: Path) -> None:

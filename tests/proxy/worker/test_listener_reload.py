@@ -62,8 +62,7 @@ def listener(tmp_path: Path) -> Listener:
         return opened(tmp_path)
 
     one = asyncio.run(made())
-    assert one.keys is not None
-    assert one.keys.cache.loaded(document(ed_key().jwk()), NOW)
+    assert one.keys[""].cache.loaded(document(ed_key().jwk()), NOW)
     return one
 
 
@@ -72,9 +71,8 @@ def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) ->
 
     async def reasons() -> list[str]:
         other = opened(tmp_path, **{"sasl.oauthbearer.jwks.endpoint.url": "file:none.json"})
-        assert other.keys is not None
         before = other.not_ready()
-        await other.keys.refresh()
+        await other.keys[""].refresh()
         return before + other.not_ready()
 
     before, after = asyncio.run(reasons())
@@ -92,18 +90,16 @@ def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
             opened(tmp_path, name="fresh"),
             opened(tmp_path, name="without", **{"sasl.enabled.mechanisms": [SCRAM]}),
         )
-        assert stale.keys is not None
-        assert fresh.keys is not None
-        assert without.keys is None, "its clients present no tokens"
-        stale.keys.cache.loaded(document(ed_key().jwk()), now - 86_401)
-        fresh.keys.cache.loaded(document(ed_key().jwk()), now - 86_300)
-        stale.keys.cache.failed("HTTP status 503", now)
-        fresh.keys.cache.failed("HTTP status 503", now)
+        assert not without.keys, "its clients present no tokens"
+        stale.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_401)
+        fresh.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_300)
+        stale.keys[""].cache.failed("HTTP status 503", now)
+        fresh.keys[""].cache.failed("HTTP status 503", now)
         (reason,) = stale.not_ready()
         assert reason.startswith("listener stale: signing keys are too old, read 8640")
         assert reason.endswith(" s ago: HTTP status 503")
         assert fresh.not_ready() == without.not_ready() == []
-        stale.keys.cache.loaded(document(ed_key().jwk()), now)
+        stale.keys[""].cache.loaded(document(ed_key().jwk()), now)
         assert stale.not_ready() == []
 
     asyncio.run(run())
