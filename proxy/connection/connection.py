@@ -616,12 +616,14 @@ class Connection:
         self._meter()
 
     def _meter(self) -> None:
-        """Find out which quotas apply: to a new principal, or to a client id that is known now."""
-        quotas, principal, throttling = self.rules.quotas, self.principal, self.throttling
-        if quotas is None or principal is None:
+        """Find out which quotas apply: to a new principal, to other groups, or to a client id that
+        is known now."""
+        quotas, throttling = self.rules.quotas, self.throttling
+        identity = self.authentication.identity
+        if quotas is None or identity is None:
             return
         before = None if throttling is None else throttling.used
-        throttle = quotas.throttle(principal, self.client_id, before)
+        throttle = quotas.throttle(identity, self.client_id, before)
         self.forget()  # a Fetch may be bounded now
         if throttle is None:
             return

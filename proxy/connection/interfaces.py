@@ -104,7 +104,7 @@ class ConnectionQuotas(Protocol):
         ...
 
     def throttle(
-        self, principal: str, client_id: str | None, throttle: Throttle | None
+        self, identity: Identity, client_id: str | None, throttle: Throttle | None
     ) -> Throttle | None:
         """Return what counts the usage of a connection, `throttle` if it is there already, with
         the quotas that apply now; None: none does."""

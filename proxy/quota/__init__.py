@@ -1,10 +1,11 @@
 """Quotas by user, client id and address: precedence, usage, throttle times, callbacks."""
 
-from proxy.quota.callback import ClientQuotaType, Cluster, QuotaCallback
+from proxy.quota.callback import ClientPrincipal, ClientQuotaType, Cluster, QuotaCallback
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 
 __all__ = (
     "DEFAULT",
+    "ClientPrincipal",
     "ClientQuotaType",
     "Cluster",
     "QuotaCallback",

@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from proxy.errors import ConfigError
 from proxy.quota.model import QuotaEntity, QuotaKey
@@ -44,6 +44,21 @@ class Cluster:
     """Ids of the brokers that are reached through this proxy."""
 
 
+class ClientPrincipal(str):
+    """Principal of a client, e.g. `User:alice`, and the groups that its login gave it."""
+
+    __slots__ = ("groups",)
+
+    groups: tuple[str, ...]
+    """Groups as principals, e.g. `Group:analysts`, sorted: those by which ACLs judge it."""
+
+    def __new__(cls, principal: str, groups: tuple[str, ...] = ()) -> Self:
+        """Return the principal with its groups."""
+        made = super().__new__(cls, principal)
+        made.groups = groups
+        return made
+
+
 class QuotaCallback(Protocol):
     """Callback that decides which clients share a quota, and its limit (`ClientQuotaCallback`).
 
@@ -63,7 +78,8 @@ class QuotaCallback(Protocol):
         """Return the tags of the quota that a client uses; clients with the same tags share a
         quota.
 
-        `principal` is, for example, `User:alice`; `client_id` may be empty. The tags become labels
+        `principal` is, for example, `User:alice`, and a `ClientPrincipal`, which has the client's
+        groups; `client_id` may be empty. The tags become labels
         of metrics, so their number must be bounded: never one set per request.
         """
         ...

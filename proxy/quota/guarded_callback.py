@@ -22,7 +22,13 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
-from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback, QuotaCallback
+from proxy.quota.callback import (
+    ClientPrincipal,
+    ClientQuotaType,
+    Cluster,
+    DefaultQuotaCallback,
+    QuotaCallback,
+)
 from proxy.quota.model import QuotaEntity
 from proxy.quota.precedence import Tags
 
@@ -69,11 +75,11 @@ class GuardedCallback:
 
     # Questions of the data path
 
-    def tags(self, quota_type: ClientQuotaType, principal: str, client_id: str) -> Tags:
+    def tags(self, quota_type: ClientQuotaType, principal: ClientPrincipal, client_id: str) -> Tags:
         """Return the tags of the quota that a client uses. Never raises; waits for
         `MAX_WAIT_SECONDS` at most."""
         answer = self._ask(
-            (quota_type, principal, client_id),
+            (quota_type, principal, principal.groups, client_id),
             lambda: _checked_tags(
                 self._callback.quota_metric_tags(quota_type, principal, client_id)
             ),

@@ -15,6 +15,7 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from proxy.quota.callback import (
+    ClientPrincipal,
     ClientQuotaType,
     Cluster,
     DefaultQuotaCallback,
@@ -130,19 +131,23 @@ class WorkerQuotas:
         if self._custom is not None:
             self._custom.close()
 
-    def meters(self, principal: str, client_id: str | None) -> ClientMeters:
+    def meters(
+        self, principal: str, client_id: str | None, groups: tuple[str, ...] = ()
+    ) -> ClientMeters:
         """Return the meters of a client; empty if it has no quotas."""
         found: dict[ClientQuotaType, Meter] = {}
         for quota_type in METERED:
-            applied = self._applied(quota_type, principal, client_id or "")
+            applied = self._applied(quota_type, principal, client_id or "", groups)
             if applied is not None:
                 found[quota_type] = self._meter(quota_type, *applied)
         return found
 
-    def bucket(self, principal: str, client_id: str | None) -> Bucket | None:
+    def bucket(
+        self, principal: str, client_id: str | None, groups: tuple[str, ...] = ()
+    ) -> Bucket | None:
         """Return the controller_mutation_rate of a client; None if it has none."""
         quota_type = ClientQuotaType.CONTROLLER_MUTATION
-        applied = self._applied(quota_type, principal, client_id or "")
+        applied = self._applied(quota_type, principal, client_id or "", groups)
         if applied is None:
             return None
         tags, limit, entry = applied
@@ -157,11 +162,15 @@ class WorkerQuotas:
         return bucket
 
     def _applied(
-        self, quota_type: ClientQuotaType, principal: str, client_id: str
+        self,
+        quota_type: ClientQuotaType,
+        principal: str,
+        client_id: str,
+        groups: tuple[str, ...],
     ) -> tuple[Tags, float, str] | None:
         """Return tags, limit and entry of the quota that applies to a client; None if none does."""
         if self._custom is not None:
-            tags = self._custom.tags(quota_type, principal, client_id)
+            tags = self._custom.tags(quota_type, ClientPrincipal(principal, groups), client_id)
             limit = self._custom.limit(quota_type, tags)
             return None if limit is None else (tags, limit, entry_of_tags(tags))
         applied = self._index.applied(quota_type.value, user_name(principal), client_id)

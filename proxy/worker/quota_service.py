@@ -23,6 +23,7 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
+from sasl.identity import Identity
 
 log = logging.getLogger("proxy.throttles")
 
@@ -66,12 +67,12 @@ class QuotaService:
     # Connections
 
     def throttle(
-        self, principal: str, client_id: str | None, throttle: Throttle | None
+        self, identity: Identity, client_id: str | None, throttle: Throttle | None
     ) -> Throttle | None:
         """Return what counts the usage of a connection, `throttle` if it is there already, with
         the quotas that apply now; None: none does."""
-        meters = self._quotas.meters(principal, client_id)
-        bucket = self._quotas.bucket(principal, client_id)
+        who = identity.principal, client_id, identity.groups
+        meters, bucket = self._quotas.meters(*who), self._quotas.bucket(*who)
         if throttle is not None:
             throttle.apply(meters, bucket)
         elif meters or bucket is not None:

@@ -12,7 +12,12 @@ from contextlib import contextmanager
 import pytest
 
 from proxy.quota import guarded_callback as guarded_module
-from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
+from proxy.quota.callback import (
+    ClientPrincipal,
+    ClientQuotaType,
+    Cluster,
+    DefaultQuotaCallback,
+)
 from proxy.quota.guarded_callback import Fault, GuardedCallback
 from proxy.quota.model import QuotaEntity
 from proxy.quota.precedence import Tags
@@ -81,7 +86,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 def test_a_good_callback_is_what_applies() -> None:
     with guarding(Scripted()) as guarded:
         settled(guarded)
-        assert guarded.tags(PRODUCE, "User:u", "c") == TAGS
+        assert guarded.tags(PRODUCE, ClientPrincipal("User:u"), "c") == TAGS
         assert guarded.limit(PRODUCE, TAGS) == 100.0
         assert not guarded.faults
 
@@ -132,7 +137,7 @@ def test_without_a_good_answer_the_precedence_applies(nonsense: object) -> None:
     callback.tags = lambda: nonsense
     with guarding(callback) as guarded:
         settled(guarded)
-        tags = guarded.tags(PRODUCE, "User:u", "c")
+        tags = guarded.tags(PRODUCE, ClientPrincipal("User:u"), "c")
         assert tags == {"user": "u", "client-id": ""}
         callback.limit = raising(ValueError())
         assert guarded.limit(PRODUCE, tags) == 7.0
@@ -173,7 +178,7 @@ def test_a_first_answer_in_time_is_no_news_to_others() -> None:
     with guarding(Scripted()) as guarded:
         settled(guarded)
         for client in range(20):
-            guarded.tags(PRODUCE, "User:u", str(client))
+            guarded.tags(PRODUCE, ClientPrincipal("User:u"), str(client))
         assert not guarded.faults
         assert guarded.generation == 0
 

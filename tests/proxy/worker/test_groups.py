@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -12,13 +13,17 @@ from kio.static.primitive import i32
 from proxy.acl.denial_log import DenialNotice
 from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import Acl, AuthorizerMode
-from proxy.config import Authorizer
+from proxy.config import Authorizer, Quotas
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
+from proxy.quota.model import QuotaEntity, QuotaKey
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.window import WindowConfig
 from proxy.store import Store, open_store
-from proxy.wire.apis import FETCH
+from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import AclService
+from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
 from sasl.states import Authenticated
 from tests.support.acl_index import ALICE, DENY, READ, WRITE, acl
@@ -26,6 +31,7 @@ from tests.support.authorization import produce
 from tests.support.frames import request, response
 from tests.support.messages import fetch_body
 from tests.support.playbook import Playbook, everything, log_in, logged_in
+from tests.support.quotas import answer
 
 ANALYSTS, INTERNS, ADMINS = "Group:analysts", "Group:interns", "Group:kafka-admins"
 
@@ -173,3 +179,75 @@ def test_groups_may_administer(store: Store, authorizer: bool) -> None:
     assert rights.is_super_user(Identity(ALICE, [ANALYSTS, ADMINS]))
     assert not rights.is_super_user(Identity(ALICE, [ANALYSTS]))
     assert not rights.is_super_user(Identity("User:kafka-admins"))
+
+
+# Groups of ACLs and quotas
+
+BYTES_PER_SECOND = 5.0
+"""So little that one Produce is too much."""
+
+
+def test_groups_are_handled_alike_for_acls_and_quotas(tmp_path: Path) -> None:
+    """As KIP-257 has it, "Proposed Changes"."""
+    with closing(open_store(f"sqlite:{tmp_path / 'state.db'}")) as store:
+        # An administrator lets a group write a topic, and limits how much, for all of it together
+        store.create_acls([acl("mine", WRITE, principal="Group:analysts")])
+        limits = {QuotaKey.PRODUCER_BYTE_RATE: BYTES_PER_SECOND}
+        store.alter_quotas({QuotaEntity(user="Group:analysts"): limits})
+        settings = Authorizer.model_validate({"mode": AuthorizerMode.ENFORCE})
+        rights = AclService(settings, store, observer=lambda _: Unrecorded())
+        quotas = QuotaService(
+            Quotas.model_validate(
+                {
+                    "mode": "enforce",
+                    "client.quota.callback.class": "proxy.quota.group_quotas:GroupQuotas",
+                }
+            ),
+            store,
+            UsageTable(1, WindowConfig(), rows=64),
+            0,
+            clock=lambda: 0,
+        )
+
+        def client(**claims: Any) -> Playbook:
+            offer = everything(rewritten=frozenset(), metered=True)
+            play = Playbook(rights=rights, quotas=quotas, offer=offer)
+            play.now = float(int(play.now))
+            return logged_in(play, **claims)
+
+        def is_written(play: Playbook, number: int) -> bool:
+            sent = len(play.to_broker)
+            play.client(produce(number, "mine", version=9))
+            return len(play.to_broker) > sent
+
+        # Both members may write; what one of them writes uses up the quota of both
+        alice = client(sub="alice", groups=("analysts",))
+        bob = client(sub="bob", groups=("analysts", "interns"))
+        assert is_written(alice, 3)
+        assert alice.paused == {"client"}, "over the quota"
+        assert not is_written(bob, 3)
+        assert bob.paused == {"client"}, "a new connection waits for what the group owes"
+        bob.wait_for(bob.wakes_at)
+        assert bob.to_broker
+
+        # Whoever is in no such group may not write, and is not limited either
+        carol = client(sub="carol", groups=("interns",))
+        assert not is_written(carol, 3)
+        assert produce_error(carol) is ErrorCode.topic_authorization_failed
+        assert carol.paused == set()
+
+        # A newer token takes the right and the quota away at once, and gives them back
+        for play in (alice, bob):
+            play.broker(answer(PRODUCE, 9, 3))
+            play.wait_for(play.wakes_at)
+        renew(alice)
+        assert not is_written(alice, 5)
+        assert produce_error(alice) is ErrorCode.topic_authorization_failed
+        assert alice.paused == set(), "the quota is the group's"
+        renew(alice, "analysts")
+        sent = len(alice.to_broker)
+        assert not is_written(alice, 7)
+        assert alice.paused == {"client"}, "the group still owes"
+        alice.wait_for(alice.wakes_at)
+        assert len(alice.to_broker) > sent
+        quotas.close()

@@ -1,0 +1,115 @@
+"""Quotas of groups: a quota callback that takes a client's groups from its login, as ACLs do.
+
+    quotas:
+      client.quota.callback.class: proxy.quota.group_quotas:GroupQuotas
+      client.quota.callback.configs: {share: together}
+
+The quota of a group is set like that of a user whose name is the group's principal, so every tool
+that sets quotas of users sets those of groups:
+`kafka-configs.sh --entity-type users --entity-name Group:analysts …`. Laws:
+
+- An entry that names the client's user decides before those of its groups, and these before the
+  defaults (KIP-55's rows 1 to 3, then groups, then rows 4 to 9), for each quota type by itself.
+- Of several groups with a quota the lowest limit decides, as the strictest does in
+  `reauth.overrides`; between equal ones the name that is first in the alphabet.
+- `share: together` (the default): all members use one quota. `share: each`: every user who is a
+  member has one of its own, of that size.
+- No user is taken for a group: entries of `Group:NAME` are read for groups alone.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from proxy.quota.callback import (
+    ClientPrincipal,
+    ClientQuotaType,
+    DefaultQuotaCallback,
+    user_name,
+)
+from proxy.quota.model import DEFAULT, QuotaEntity
+from proxy.quota.precedence import USER_TAG, Tags
+from sasl.identity import GROUP_TYPE
+
+GROUP_TAG: Final = "group"
+_SHARE: Final = "share"
+_TOGETHER: Final = "together"
+_EACH: Final = "each"
+
+
+class GroupQuotas(DefaultQuotaCallback):
+    """Callback that gives the quota of a group to its members, together or to each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._together = True
+        self._of_groups: dict[str, dict[ClientQuotaType, float]] = {}
+        """Limits by group, e.g. `Group:analysts`."""
+
+    def configure(self, configs: Mapping[str, object]) -> None:
+        """Read `share`."""
+        if unknown := configs.keys() - {_SHARE}:
+            raise ValueError(f"{min(unknown)} is unknown; known is {_SHARE}")
+        share = configs.get(_SHARE, _TOGETHER)
+        if share not in (_TOGETHER, _EACH):
+            raise ValueError(f"{_SHARE} must be {_TOGETHER} or {_EACH}")
+        self._together = share == _TOGETHER
+
+    def quota_metric_tags(
+        self, quota_type: ClientQuotaType, principal: str, client_id: str
+    ) -> Tags:
+        """Return the client's group with the lowest limit, unless an entry names its user."""
+        usual = super().quota_metric_tags(quota_type, principal, client_id)
+        if not isinstance(principal, ClientPrincipal) or not principal.groups:
+            return usual
+        user = user_name(principal)
+        if self._names_user(quota_type, user, client_id):
+            return usual
+        limits = {
+            group: limit
+            for group in principal.groups
+            if (limit := self._of_groups.get(group, {}).get(quota_type)) is not None
+        }
+        if not limits:
+            return usual
+        group = min(limits, key=lambda one: (limits[one], one))
+        name = group.removeprefix(GROUP_TYPE)
+        return {GROUP_TAG: name} if self._together else {GROUP_TAG: name, USER_TAG: user}
+
+    def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
+        """Return the limit of a group, or of a client that falls under KIP-55's rows."""
+        if GROUP_TAG in metric_tags:
+            return self._of_groups.get(GROUP_TYPE + metric_tags[GROUP_TAG], {}).get(quota_type)
+        return super().quota_limit(quota_type, metric_tags)
+
+    def update_quota(
+        self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
+    ) -> None:
+        """Store a quota of a group, or another one."""
+        group = _group_of(quota_entity)
+        if group is None:
+            super().update_quota(quota_type, quota_entity, new_value)
+        else:
+            self._of_groups.setdefault(group, {})[quota_type] = new_value
+
+    def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
+        """Remove a quota."""
+        group = _group_of(quota_entity)
+        if group is None:
+            super().remove_quota(quota_type, quota_entity)
+        else:
+            self._of_groups.get(group, {}).pop(quota_type, None)
+
+    def _names_user(self, quota_type: ClientQuotaType, user: str, client_id: str) -> bool:
+        """Return whether one of KIP-55's rows 1 to 3 applies."""
+        rows = [QuotaEntity(user=user), QuotaEntity(user=user, client_id=DEFAULT)]
+        if client_id:
+            rows.append(QuotaEntity(user=user, client_id=client_id))
+        return any(quota_type.value in self._quotas.get(row, {}) for row in rows)
+
+
+def _group_of(entity: QuotaEntity) -> str | None:
+    """Return the group that an entity stands for; None if it stands for none."""
+    name = entity.user
+    if isinstance(name, str) and name.startswith(GROUP_TYPE) and entity.client_id is None:
+        return name
+    return None

@@ -1,0 +1,111 @@
+"""Quotas of groups, by the groups that a client's login gave it."""
+
+import pytest
+
+from proxy.quota.callback import ClientPrincipal, ClientQuotaType, load_callback
+from proxy.quota.group_quotas import GroupQuotas
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.throttle import Mode
+from proxy.quota.window import WindowConfig
+from proxy.quota.worker_quotas import WorkerQuotas
+
+PRODUCE, FETCH = ClientQuotaType.PRODUCE, ClientQuotaType.FETCH
+ANALYSTS, INTERNS = QuotaEntity(user="Group:analysts"), QuotaEntity(user="Group:interns")
+MEMBER = ClientPrincipal("User:alice", ("Group:analysts", "Group:interns"))
+
+
+def quotas(*limits: tuple[QuotaEntity, float], share: str = "together") -> GroupQuotas:
+    callback = load_callback("proxy.quota.group_quotas:GroupQuotas")
+    assert isinstance(callback, GroupQuotas)
+    callback.configure({"share": share})
+    for entity, limit in limits:
+        callback.update_quota(PRODUCE, entity, limit)
+    return callback
+
+
+def applied(callback: GroupQuotas, who: str = MEMBER) -> tuple[dict[str, str], float | None]:
+    tags = callback.quota_metric_tags(PRODUCE, who, "c")
+    return dict(tags), callback.quota_limit(PRODUCE, tags)
+
+
+def test_members_share_the_quota_of_their_group() -> None:
+    callback = quotas((ANALYSTS, 100.0))
+    other = ClientPrincipal("User:bob", ("Group:analysts",))
+    assert applied(callback) == applied(callback, other) == ({"group": "analysts"}, 100.0)
+
+
+def test_or_each_has_one_of_that_size() -> None:
+    callback = quotas((ANALYSTS, 100.0), share="each")
+    other = ClientPrincipal("User:bob", ("Group:analysts",))
+    assert applied(callback) == ({"group": "analysts", "user": "alice"}, 100.0)
+    assert applied(callback, other) == ({"group": "analysts", "user": "bob"}, 100.0)
+
+
+def test_of_several_groups_the_lowest_limit_decides() -> None:
+    assert applied(quotas((ANALYSTS, 100.0), (INTERNS, 5.0)))[1] == 5.0
+    assert applied(quotas((ANALYSTS, 5.0), (INTERNS, 5.0)))[0] == {"group": "analysts"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        QuotaEntity(user="alice"),
+        QuotaEntity(user="alice", client_id=DEFAULT),
+        QuotaEntity(user="alice", client_id="c"),
+    ],
+)
+def test_what_names_the_user_decides_before_its_groups(own: QuotaEntity) -> None:
+    callback = quotas((ANALYSTS, 1.0), (own, 500.0))
+    assert applied(callback)[1] == 500.0
+    callback.remove_quota(PRODUCE, own)
+    assert applied(callback)[1] == 1.0
+
+
+@pytest.mark.parametrize("default", [QuotaEntity(user=DEFAULT), QuotaEntity(client_id="c")])
+def test_groups_decide_before_defaults(default: QuotaEntity) -> None:
+    callback = quotas((ANALYSTS, 500.0), (default, 1.0))
+    assert applied(callback)[1] == 500.0
+    callback.remove_quota(PRODUCE, ANALYSTS)
+    assert applied(callback)[1] == 1.0
+
+
+def test_each_type_has_its_own_group() -> None:
+    callback = quotas((ANALYSTS, 1.0))
+    callback.update_quota(FETCH, INTERNS, 2.0)
+    assert callback.quota_metric_tags(FETCH, MEMBER, "c") == {"group": "interns"}
+    assert callback.quota_metric_tags(PRODUCE, MEMBER, "c") == {"group": "analysts"}
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        "User:Group:analysts",
+        "User:analysts",
+        "Group:analysts",
+        ClientPrincipal("User:Group:analysts"),
+        ClientPrincipal("User:alice", ("Group:Group:analysts", "Group:analyst")),
+    ],
+)
+def test_whoever_has_the_name_of_a_group_is_no_member(who: str) -> None:
+    """A user called `Group:analysts` neither uses the group's quota nor has one of its size."""
+    assert applied(quotas((ANALYSTS, 100.0)), who)[1] is None
+
+
+@pytest.mark.parametrize("configs", [{"share": "all"}, {"share": None}, {"shares": "each"}])
+def test_configurations_that_mean_nothing(configs: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"share"):
+        GroupQuotas().configure(configs)
+
+
+def test_a_worker_meters_a_client_by_the_groups_that_it_has_now() -> None:
+    """Not by those that one of the same name had: answers are remembered for both together."""
+    callback = GroupQuotas()
+    table = UsageTable(1, WindowConfig(), rows=64)
+    worker = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=callback)
+    worker.apply({ANALYSTS: {QuotaKey.PRODUCER_BYTE_RATE: 100.0}})
+    member = worker.meters("User:alice", "c", ("Group:analysts",))
+    assert worker.meters("User:bob", "d", ("Group:analysts",)) == member
+    assert worker.meters("User:alice", "c") == {}
+    assert worker.meters("User:alice", "c", ("Group:analysts",)) == member
+    worker.close()
