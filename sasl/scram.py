@@ -62,15 +62,15 @@ class ScramServer:
         fake_secret: bytes,
         fake_iterations: int = DEFAULT_ITERATIONS,
         server_nonce: Callable[[], str] = new_nonce,
-        name_of: Callable[[str], str | None] | None = None,
+        identity_of: Callable[[str], Identity | None] | None = None,
     ) -> None:
         """Authenticate the users of `credentials` by `mechanism`.
 
         `fake_secret` is at least 16 random bytes, the same for all workers and after a restart;
         whoever knows it can find out which users exist, and no more. `fake_iterations` is the
         number of iterations sent as long as there are no users at all; it should be what new users
-        get. `name_of` returns the name of a user's principal, or None if it has none; None: it is
-        the user's.
+        get. `identity_of` returns who a user is, or None if nobody; None: the principal of that
+        name, without groups.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -84,7 +84,7 @@ class ScramServer:
         self._random_key = mechanism.hmac(fake_secret, b"random")
         self._without_users = Shape(fake_iterations)
         self._server_nonce = server_nonce
-        self._name_of = name_of
+        self._identity_of = identity_of
 
     @property
     def name(self) -> str:
@@ -93,7 +93,9 @@ class ScramServer:
 
     def exchange(self) -> "ScramServerExchange":
         """Begin an authentication."""
-        return ScramServerExchange(self._mechanism, self._lookup, self._server_nonce, self._name_of)
+        return ScramServerExchange(
+            self._mechanism, self._lookup, self._server_nonce, self._identity_of
+        )
 
     def _lookup(self, user: str) -> "_Verifier":
         """Return the user's verifier, or a fake one if the user does not exist.
@@ -201,17 +203,17 @@ _State = _AwaitFirst | _AwaitFinal | _Ended
 class ScramServerExchange:
     """SCRAM authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_lookup", "_mechanism", "_name_of", "_server_nonce", "_state")
+    __slots__ = ("_identity_of", "_lookup", "_mechanism", "_server_nonce", "_state")
 
     def __init__(
         self,
         mechanism: ScramMechanism,
         lookup: Callable[[str], _Verifier],
         server_nonce: Callable[[], str],
-        name_of: Callable[[str], str | None] | None,
+        identity_of: Callable[[str], Identity | None] | None,
     ) -> None:
         self._mechanism = mechanism
-        self._name_of = name_of
+        self._identity_of = identity_of
         self._lookup = lookup
         self._server_nonce = server_nonce
         self._state: _State = _AwaitFirst()
@@ -266,13 +268,15 @@ class ScramServerExchange:
                 unknown_user=not state.verifier.exists,
             )
         user: str = state.client_first.username
-        name = user if self._name_of is None else self._name_of(user)
-        if name is None:
+        identity = (
+            Identity(USER_TYPE + user) if self._identity_of is None else self._identity_of(user)
+        )
+        if identity is None:
             return Failure(reason=FailureReason.NO_PRINCIPAL, claimed=user)
         signature = self._mechanism.hmac(state.verifier.server_key, signed)
         return Success(
             data=f"v={messages.encode_base64(signature)}".encode(),
-            identity=Identity(USER_TYPE + name),
+            identity=identity,
             credential_deadline=None,
         )
 

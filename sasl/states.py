@@ -101,7 +101,8 @@ class Authenticated:
         announced_lifetime_ms: int | None = None,
         authenticator: Authenticator = Authenticator.PROXY,
     ) -> None:
-        self.identity: Final = identity
+        self.identity = identity
+        """Who the client is; its groups follow the file of memberships, if that gives them."""
         self.mechanism: Final = mechanism
         """Name of the mechanism; None without SASL."""
         self.handshake_version: Final = handshake_version

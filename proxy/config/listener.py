@@ -16,6 +16,7 @@ from proxy.config.values import (
     HostName,
     MappingRules,
     Milliseconds,
+    PathValue,
     PortRangeValue,
     PositiveMilliseconds,
     Principal,
@@ -443,6 +444,11 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     """`sasl.termination: proxy` only: rules that make the principal's name of a SCRAM user's name,
     in the grammar of `ssl.principal.mapping.rules`. A user that no rule matches cannot log in.
     null: the user's name is the principal's."""
+    groups_file: PathValue | None = setting(None, source=OWN)
+    """The groups of SCRAM users and of certificates, a JSON file such as a Secret:
+    `{"groups": {"analysts": ["User:alice"]}}`. It is read again when it changes, and counts for
+    open connections, too; one that is not valid changes nothing, and is logged. The groups of a
+    token are those that it names. null: they have none."""
     sasl_broker_max_logins: Count = setting(1_000, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker of clients that
     are not authenticated yet, of all workers together; one address has at most half of them, and
@@ -526,7 +532,11 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
 
     def _check_unused_by_relay(self) -> None:
         """Refuse settings of the proxy's own SASL, which would be without effect."""
-        own = {*OauthbearerSettings.model_fields, "sasl_scram_principal_mapping_rules"}
+        own = {
+            *OauthbearerSettings.model_fields,
+            "sasl_scram_principal_mapping_rules",
+            "groups_file",
+        }
         for name in sorted(self.model_fields_set & own):
             if name != "sasl_oauthbearer_sub_claim_name":
                 raise KeyProblemError(

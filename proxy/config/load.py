@@ -100,6 +100,8 @@ def json_schema() -> dict[str, Any]:
 
 def _file_problems(config: Config) -> Iterator[ConfigError]:
     for index, listener in enumerate(config.listeners):
+        if listener.groups_file is not None:
+            yield from _unreadable(f"listeners[{index}].groups.file", listener.groups_file)
         for key, source in listener.jwks_sources():
             if isinstance(source, Path):
                 yield from _unreadable(f"listeners[{index}].{key}", source)

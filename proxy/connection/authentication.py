@@ -132,12 +132,18 @@ class Authentication:
         """Message of a login that the broker has yet to answer; None: there is none."""
 
     @property
+    def established(self) -> Authenticated | None:
+        """The last authentication, also during a re-authentication; None: there was none."""
+        session = self.session.state
+        if isinstance(session, Authenticating):
+            return session.previous
+        return session if isinstance(session, Authenticated) else None
+
+    @property
     def identity(self) -> Identity | None:
         """Who is authenticated, also during a re-authentication; None: nobody yet."""
-        session = self.session.state
-        if isinstance(session, Authenticating) and session.previous is not None:
-            return session.previous.identity
-        return session.identity if isinstance(session, Authenticated) else None
+        established = self.established
+        return None if established is None else established.identity
 
     @property
     def ever_succeeded(self) -> bool:

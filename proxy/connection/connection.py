@@ -596,6 +596,14 @@ class Connection:
         if (identity := self.authentication.identity) is not None:
             self._judge_by(identity)
 
+    def regroup(self, _now: float, identity: Identity) -> None:
+        """Judge the client, and apply quotas to it, by other groups from now on."""
+        session = self.authentication.established
+        assert session is not None
+        session.identity = identity
+        self._judge_by(identity)
+        self._meter()
+
     def _judge_by(self, identity: Identity) -> None:
         """Judge by the rights of this client, and forget what was found before, fetch sessions
         included."""

@@ -1,4 +1,4 @@
-"""Identity of a client without SASL: anonymous, or its certificate's name.
+"""Principal of a client without SASL: anonymous, or its certificate's name.
 
 Laws:
 
@@ -12,17 +12,17 @@ from typing import Final
 
 from proxy.principals.mapping import PrincipalMapping
 from proxy.principals.subject import subject_of
-from sasl.identity import USER_TYPE, Identity
+from sasl.identity import USER_TYPE
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Principal of a client without a certificate: Kafka's `KafkaPrincipal.ANONYMOUS`."""
 
 
-def certified_identity(client: ssl.SSLObject, mapping: PrincipalMapping) -> Identity:
-    """Return the identity of a client whose TLS handshake is done. Raises NamelessError."""
+def certified_principal(client: ssl.SSLObject, mapping: PrincipalMapping) -> str:
+    """Return the principal of a client whose TLS handshake is done. Raises NamelessError."""
     if client.context.verify_mode == ssl.CERT_NONE:
-        return Identity(ANONYMOUS)
+        return ANONYMOUS
     certificate = client.getpeercert(binary_form=True)
     if certificate is None:
-        return Identity(ANONYMOUS)
-    return Identity(USER_TYPE + mapping.name_of(subject_of(certificate)))
+        return ANONYMOUS
+    return USER_TYPE + mapping.name_of(subject_of(certificate))

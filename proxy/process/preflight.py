@@ -20,6 +20,7 @@ from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
 from proxy.tls.contexts import open_listener_tls, open_upstream_tls
 from proxy.tls.material import certificates
+from proxy.worker.membership_service import read_memberships
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
 
@@ -46,6 +47,9 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     for number, listener in enumerate(config.listeners):
         if listener.tls:
             yield partial(open_listener_tls, number, listener, wall_now)
+        if listener.groups_file is not None:
+            place = f"listeners[{number}].groups.file"
+            yield partial(read_memberships, listener.groups_file, place)
         for key, source in listener.jwks_sources():
             if isinstance(source, Path):
                 yield partial(_check_keys, f"listeners[{number}].{key}", source)

@@ -47,6 +47,7 @@ from proxy.upstream.correlation_id import (
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
+from proxy.worker.membership_service import read_memberships
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +134,7 @@ class Server:
         except StoreError as error:
             raise ConfigError("store.url", str(error)) from error
         self._make_events_directory()
+        self._try_memberships()
         self._try_callback()
         if self._predecessor is not None:
             self._gate.close()
@@ -244,6 +246,11 @@ class Server:
         except OSError as error:
             problem = f"{directory}: cannot be written to: {error.strerror}"
             raise ConfigError("events.directory", problem) from error
+
+    def _try_memberships(self) -> None:
+        for number, listener in enumerate(self._config.listeners):
+            if listener.groups_file is not None:
+                read_memberships(listener.groups_file, f"listeners[{number}].groups.file")
 
     def _try_callback(self) -> None:
         quotas = self._config.quotas

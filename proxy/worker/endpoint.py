@@ -28,7 +28,7 @@ from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
-from proxy.principals.builder import ANONYMOUS, certified_identity
+from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
@@ -36,7 +36,6 @@ from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
 from proxy.worker.login_slots import LoginSlots
-from sasl.identity import Identity
 from sasl.login import LoginError
 
 FIRST_RETRY: Final = 0.1
@@ -90,13 +89,13 @@ class Endpoint:
     def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
         """Authenticate a client without SASL by its certificate."""
         try:
-            identity = certified_identity(client, self._listener.mapping)
+            principal = certified_principal(client, self._listener.mapping)
         except NamelessError as error:
             text = f"the certificate of {connection.peer_host} is refused: {error.reason}"
             self._listener.warn(error.reason, text)
             connection.end(CloseReason.AUTHENTICATION_FAILED, now)
         else:
-            connection.admit(identity, now)
+            connection.admit(self._listener.identity_of(principal), now)
 
     def unexpected_tls(self, client: ClientSide) -> None:
         """Warn of a client that began with TLS on a listener without it."""
@@ -130,7 +129,7 @@ class Endpoint:
         )
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:
-            connection.admit(Identity(ANONYMOUS), now)
+            connection.admit(listener.identity_of(ANONYMOUS), now)
             listener.open_connections.authenticated(client)
         listener.clients.add(client)
         return connection

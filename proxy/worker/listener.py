@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -10,6 +11,7 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.connection.commands import AnswerFromStore, CloseReason
+from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.connection.latency import LatencySampler
 from proxy.log_rate_limit import LogRateLimit
@@ -30,15 +32,17 @@ from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.login_slots import LoginSlots
+from proxy.worker.membership_service import MembershipService
 from proxy.worker.quota_service import QuotaService
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
-from sasl.identity import Identity
+from sasl.identity import USER_TYPE, Identity
 from sasl.issuers import TrustedIssuers
 from sasl.json_web_token import TrustedIssuer
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
+from sasl.oauthbearer import NAME as OAUTHBEARER
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
@@ -126,6 +130,12 @@ class Listener:
         """The mechanisms as of the start: a reload cannot load keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
         """The mechanisms by name with the current settings, also for open connections."""
+        self.memberships = (
+            None
+            if settings.groups_file is None
+            else MembershipService(settings.groups_file, self._memberships_changed)
+        )
+        """The groups of SCRAM users and certificates; None: they have none."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
@@ -185,6 +195,7 @@ class Listener:
         """
         self.settings = settings
         self._policy = settings.enforcement_policy()
+        self._name_of_user = _name_of(settings.sasl_scram_principal_mapping_rules)
         self._mechanisms.update(
             (name, self._mechanism(name, settings))
             for name in self._mechanism_names
@@ -209,14 +220,39 @@ class Listener:
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
-        if name == "OAUTHBEARER":
+        if name == OAUTHBEARER:
             return OAuthBearerServer(issuers=trusted_issuers(settings, self.keys))
         return ScramServer(
             mechanism=ScramMechanism(name),
             credentials=self._credentials,
             fake_secret=self.fake_secret,
-            name_of=_name_of(settings.sasl_scram_principal_mapping_rules),
+            identity_of=self._identity_of_user,
         )
+
+    def _identity_of_user(self, user: str) -> Identity | None:
+        """Return who a SCRAM user is; None: no rule gives it a principal."""
+        rename = self._name_of_user
+        name = user if rename is None else rename(user)
+        return None if name is None else self.identity_of(USER_TYPE + name)
+
+    def identity_of(self, principal: str) -> Identity:
+        """Return who a client is that was not identified by a token, with its groups."""
+        if self.memberships is None:
+            return Identity(principal)
+        return self.memberships.current.identity(principal)
+
+    def _memberships_changed(self) -> None:
+        """Judge open connections by the groups that their clients have now."""
+        for client in list(self.clients):
+            connection = client.connection
+            if connection is None or connection.closed:
+                continue
+            session = connection.authentication.established
+            if session is None or session.mechanism == OAUTHBEARER:
+                continue
+            identity = self.identity_of(session.principal)
+            if identity != session.identity:
+                client.call(partial(Connection.regroup, identity=identity))
 
     def view(self, broker: DiscoveredBroker) -> BrokerView:
         """Return the view of a broker for this listener's connections."""

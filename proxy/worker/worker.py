@@ -225,6 +225,8 @@ class Worker:
         for listener in self._listeners:
             for keys in listener.keys.values():
                 self.spawn(supervised(keys.run))
+            if listener.memberships is not None:
+                self.spawn(supervised(listener.memberships.run))
         await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:

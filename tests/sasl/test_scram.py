@@ -283,33 +283,36 @@ def test_no_flipped_bit_lets_in(which: int, position: int) -> None:
 @pytest.mark.parametrize(
     ("password", "expected"),
     [
-        ("secret", Identity("User:ALICE")),
+        ("secret", Identity("User:ALICE", ["Group:g"])),
         ("wrong", FailureReason.BAD_CREDENTIALS),
     ],
 )
 def test_a_user_has_the_name_that_the_rules_make(
     password: str, expected: Identity | FailureReason
 ) -> None:
-    step = login(renamed(str.upper), password=password)
+    step = login(
+        identified(lambda user: Identity(f"User:{user.upper()}", ["Group:g"])), password=password
+    )
     assert (step.identity if isinstance(step, Success) else reason_of(step)) == expected
 
 
 def test_a_user_without_a_name_by_the_rules_cannot_log_in() -> None:
     """Whether the password is right is not said before."""
-    step = login(renamed(lambda _: None))
+    step = login(identified(lambda _: None))
     assert step == Failure(reason=FailureReason.NO_PRINCIPAL)
     assert (
-        reason_of(login(renamed(lambda _: None), password="wrong")) is FailureReason.BAD_CREDENTIALS
+        reason_of(login(identified(lambda _: None), password="wrong"))
+        is FailureReason.BAD_CREDENTIALS
     )
 
 
-def renamed(name_of: Callable[[str], str | None]) -> ScramServerExchange:
+def identified(identity_of: Callable[[str], Identity | None]) -> ScramServerExchange:
     return ScramServer(
         mechanism=SHA_256,
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         server_nonce=lambda: "server",
-        name_of=name_of,
+        identity_of=identity_of,
     ).exchange()
 
 

@@ -72,6 +72,20 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
             " sasl.termination: broker, which verifies logins itself",
         ),
         (
+            {"sasl.scram.principal.mapping.rules": "DEFAULT"},
+            {},
+            {},
+            "listeners[0].sasl.scram.principal.mapping.rules: has no meaning with"
+            " sasl.termination: broker, which verifies logins itself",
+        ),
+        (
+            {"groups.file": "groups.json"},
+            {},
+            {},
+            "listeners[0].groups.file: has no meaning with sasl.termination: broker, which"
+            " verifies logins itself",
+        ),
+        (
             OWN_SASL | {"sasl.broker.max.logins": 5},
             LOGIN,
             {},

@@ -115,6 +115,23 @@ def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
     assert tried(directory, settings) == f"{PASSWORD}: file:DIR/secret is not text"
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ('{"groups": {"a": ["User:x"]}}', ""),
+        ('{"groups": {"a": ["User:x"]', "is no JSON object, or is not complete"),
+        ('{"groups": {"*": []}}', "has a group '*': names have 1 to 250 printable"),
+    ],
+)
+def test_the_groups_of_users(directory: Path, content: str, problem: str) -> None:
+    (directory / "groups.json").write_text(content)
+    said = tried(
+        directory, BASE.replace("    routing:", "    groups.file: groups.json\n    routing:")
+    )
+    prefix = "listeners[0].groups.file: DIR/groups.json "
+    assert said == "" if not problem else said.startswith(prefix + problem)
+
+
 def test_a_callback_that_cannot_be_made(directory: Path) -> None:
     said = tried(directory, BASE + CALLBACK + "nowhere:Callback\n")
     assert said.startswith("quotas.client.quota.callback.class: ")

@@ -181,6 +181,21 @@ def test_groups_may_administer(store: Store, authorizer: bool) -> None:
     assert not rights.is_super_user(Identity("User:kafka-admins"))
 
 
+def test_groups_that_a_file_takes_away_count_at_once(store: Store) -> None:
+    """Without a re-authentication: clients without tokens may have none for long."""
+    play = joined(store, "analysts", acls=(MAY_WRITE, MAY_READ))
+    play.client(produce(1, "mine", version=9), fetch(0, "mine"))
+    play.broker(response(1, b"\0"))
+    play.broker(fetched(0))
+    sent = len(play.to_broker)
+    play.call(lambda connection, now: connection.regroup(now, Identity(ALICE, [INTERNS])))
+    play.client(produce(2, "mine", version=9))
+    assert produce_error(play) is ErrorCode.topic_authorization_failed
+    play.client(fetch(1))
+    assert fetch_error(play) is ErrorCode.fetch_session_id_not_found
+    assert len(play.to_broker) == sent
+
+
 # Groups of ACLs and quotas
 
 BYTES_PER_SECOND = 5.0

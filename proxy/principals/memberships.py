@@ -1,0 +1,79 @@
+"""Memberships: the groups of SCRAM users and of certificates, from a file.
+
+    {"groups": {"analysts": ["User:alice", "User:CN=report,O=Example"], "interns": []}}
+
+Laws:
+
+- The file is JSON, of which no part is valid: a file that is half written is refused, and the last
+  valid one stays in force. An ACL may deny a group that a shorter list would lack.
+- All names count, or the file is refused as a whole.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sasl.identity import GROUP_TYPE, MAX_GROUP_CHARACTERS, MAX_GROUPS, Identity, is_group_name
+from sasl.strict_json import read_object
+
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Maximum size of the file in bytes. A Secret of Kubernetes has at most 1 MiB."""
+_GROUPS: Final = "groups"
+
+
+class BadMemberships(Exception):
+    """The file is not accepted; the text says why."""
+
+
+class Memberships:
+    """Groups by principal."""
+
+    def __init__(self, groups: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """Know the groups of principals, both with their types."""
+        self._groups = groups or {}
+
+    @classmethod
+    def parse(cls, document: bytes) -> "Memberships":
+        """Return the memberships in a file. Raises BadMemberships."""
+        if len(document) > MAX_BYTES:
+            raise BadMemberships(f"is larger than {MAX_BYTES} bytes")
+        members = read_object(document)
+        if members is None:
+            raise BadMemberships("is no JSON object, or is not complete")
+        if members.keys() != {_GROUPS} or not isinstance(members[_GROUPS], dict):
+            raise BadMemberships(f"must have `{_GROUPS}`, an object, and nothing else")
+        found: dict[str, list[str]] = {}
+        for group, principals in members[_GROUPS].items():
+            for principal in _checked(group, principals):
+                found.setdefault(principal, []).append(GROUP_TYPE + group)
+        for principal, groups in found.items():
+            if len(groups) > MAX_GROUPS:
+                raise BadMemberships(f"has {principal!a:.80} in more than {MAX_GROUPS} groups")
+        return cls({principal: tuple(groups) for principal, groups in found.items()})
+
+    def identity(self, principal: str) -> Identity:
+        """Return who a client is that logged in as this principal."""
+        return Identity(principal, self._groups.get(principal, ()))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+
+def _checked(group: str, principals: Any) -> list[str]:
+    """Return the members of a group. Raises BadMemberships."""
+    if not is_group_name(group):
+        raise BadMemberships(
+            f"has a group {group!a:.80}: names have 1 to {MAX_GROUP_CHARACTERS} printable"
+            " characters without blanks around them, and are not *"
+        )
+    if not isinstance(principals, list) or not all(isinstance(one, str) for one in principals):
+        raise BadMemberships(f"has no list of principals for the group {group!a:.80}")
+    for principal in principals:
+        kind, colon, name = principal.partition(":")
+        if not (kind and colon and name) or principal.startswith(GROUP_TYPE):
+            raise BadMemberships(
+                f"has {principal!a:.80} in the group {group!a:.80}: members are principals such as"
+                " User:alice"
+            )
+    if len(set(principals)) < len(principals):
+        raise BadMemberships(f"names a member of the group {group!a:.80} twice")
+    return principals

@@ -1,0 +1,138 @@
+"""Groups of SCRAM users and of clients without SASL, from a file that changes while they are
+connected."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from proxy.connection.connection import Connection
+from proxy.connection.interfaces import NoAuthorizer
+from proxy.errors import ConfigError
+from proxy.worker.listener import Listener
+from proxy.worker.membership_service import MembershipService
+from sasl.identity import Identity
+from tests.support.frames import api_versions
+from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram
+from tests.support.relay import (
+    PLAINTEXT,
+    RunningListener,
+    Services,
+    listen,
+    read_frame,
+    room_for,
+    settings_of,
+)
+from tests.support.sasl import FAKE_SECRET, alice
+
+
+def write(directory: Path, **groups: list[str]) -> Path:
+    path = directory / "groups.json"
+    staged = directory / "staged"
+    staged.write_text(json.dumps({"groups": groups}))
+    staged.replace(path)
+    return path
+
+
+def test_open_connections_follow_the_file(tmp_path: Path) -> None:
+    write(tmp_path, guests=["User:ANONYMOUS"])
+
+    async def test(running: RunningListener) -> None:
+        reader, writer = await running.connect()
+        writer.write(api_versions(1))
+        await read_frame(reader)
+        (client,) = running.listener.clients
+        assert client.connection is not None
+        authentication, memberships = client.connection.authentication, running.listener.memberships
+        assert memberships is not None
+
+        def groups() -> tuple[str, ...]:
+            assert authentication.identity is not None
+            return authentication.identity.groups
+
+        assert groups() == ("Group:guests",)
+        write(tmp_path, guests=["User:else"], others=["User:ANONYMOUS"])
+        await memberships.refresh()
+        assert groups() == ("Group:others",)
+        (tmp_path / "groups.json").write_text('{"groups": {"guests": ["User:ANONYM')
+        await memberships.refresh()
+        assert groups() == ("Group:others",), "half a file changes nothing"
+        (tmp_path / "groups.json").unlink()
+        await memberships.refresh()
+        assert groups() == ("Group:others",), "nor does none"
+        write(tmp_path)
+        await memberships.refresh()
+        assert groups() == ()
+        writer.close()
+
+    listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}, test)
+
+
+def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
+    """Those of the name that the rules make."""
+    write(tmp_path, analysts=["User:alice@x"], others=["User:alice"])
+    given = {
+        "sasl.enabled.mechanisms": [SCRAM],
+        "sasl.scram.principal.mapping.rules": "RULE:^(.*)$/$1@x/",
+        "groups.file": "groups.json",
+    }
+
+    async def made() -> Listener:
+        return Listener(
+            settings_of(tmp_path, given)[0],
+            services=Services(),
+            credentials=alice(),
+            fake_secret=FAKE_SECRET,
+            rights=NoAuthorizer(),
+            open_connections=room_for(100),
+        )
+
+    play = Playbook()
+    play.connection = Connection(
+        connection_id="c1",
+        peer_host="192.0.2.1",
+        rules=asyncio.run(made()).rules,
+        target=everything(),
+        observer=play.recorder,
+        to_client=play._write_to_client,
+        now=play.now,
+    )
+    log_in_by_scram(play, version=1)
+    assert play.connection.authentication.identity == Identity("User:alice@x", ["Group:analysts"])
+
+
+def test_a_file_is_logged_once_for_each_problem(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[None] = []
+    path = write(tmp_path)
+    caplog.set_level(logging.INFO)
+    service = MembershipService(path, lambda: calls.append(None))
+
+    async def refresh(text: str) -> None:
+        path.write_text(text)
+        await service.refresh()
+
+    async def test() -> None:
+        await service.refresh()
+        await refresh("{")
+        await refresh("{ ")
+        await refresh('{"groups": {"a": ["User:x", "User:y"]}}')
+
+    asyncio.run(test())
+    assert calls == [None]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} is no JSON object, or is not complete; the memberships stay as they were",
+        f"{path}: read again, 2 clients have groups",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "", "{}"])
+def test_without_a_valid_file_nothing_starts(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "groups.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=r"^groups\.file: .*groups\.json"):
+        MembershipService(path, lambda: None)
