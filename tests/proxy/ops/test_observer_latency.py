@@ -5,6 +5,7 @@ from metrics.metric import Metric
 from metrics.snapshot import Labels
 from metrics.tally import Tally
 from proxy.wire.apis import FETCH, PRODUCE
+from sasl.identity import Identity
 from sasl.states import Authenticated, Enforcement
 from tests.support.observer import observer_of
 from tests.support.playbook import Playbook
@@ -22,7 +23,7 @@ class Observed:
         connection = Playbook().connection
         self.observer.opened(connection, NOW)
         session = Authenticated(
-            principal="User:alice",
+            identity=Identity("User:alice"),
             mechanism="SCRAM-SHA-256",
             handshake_version=1,
             authenticate_version=2,

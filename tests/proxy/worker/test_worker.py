@@ -184,7 +184,7 @@ def test_a_reload_while_a_worker_starts_is_in_effect(
             running = asyncio.create_task(one.run(lifeline))
             await until(lambda: given.heartbeat.beats > 0)
             (listener,) = one._listeners
-            terms = listener.terms("User:alice", "SCRAM-SHA-256")
+            terms = listener.terms(Identity("User:alice"), "SCRAM-SHA-256")
             assert (terms.enforcement, one._is_configuration_stale) == seen
             os.close(parent)
             assert await running == 0
