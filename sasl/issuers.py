@@ -40,6 +40,8 @@ class TrustedIssuers:
         claims = read_object(token.payload)
         if claims is None:
             return FailureReason.BAD_CLAIMS
-        name = claims.get("iss")
-        issuer = self._by_name.get(name) if isinstance(name, str) else None
-        return FailureReason.WRONG_ISSUER if issuer is None else issuer
+        return self.issuer_named(claims.get("iss")) or FailureReason.WRONG_ISSUER
+
+    def issuer_named(self, name: object) -> TrustedIssuer | None:
+        """Return the issuer of tokens with this `iss`; None if there is none."""
+        return self._only or (self._by_name.get(name) if isinstance(name, str) else None)

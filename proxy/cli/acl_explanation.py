@@ -1,7 +1,7 @@
 """Explanation of a decision: who asks for what, and which ACL decides."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Self
 
@@ -73,6 +73,16 @@ class Question:
             self.resource.name,
         )
 
+    def alone(self, acls: Sequence[Acl], rules: AuthorizerRules) -> dict[str, Decision]:
+        """Return what would be decided of each principal of a client with groups, if it were the
+        only one; empty for a client without groups."""
+        if not self.identity.groups:
+            return {}
+        return {
+            one: replace(self, identity=Identity(one)).decide(acls, rules)
+            for one in self.identity.principals
+        }
+
     def sentence(self, decision: Decision) -> str:
         """Return the decision and its reason for a person."""
         may = "may" if decision.allowed else "may not"
@@ -82,12 +92,18 @@ class Question:
             f" {_reason(decision)}"
         )
 
-    def document(self, decision: Decision, mode: str | None) -> dict[str, Any]:
+    def document(
+        self, decision: Decision, alone: Mapping[str, Decision], mode: str | None
+    ) -> dict[str, Any]:
         """Return the same for programs; `mode` is that of the authorizer, None if not known."""
         return {
             "allowed": decision.allowed,
             "principal": self.identity.principal,
             "groups": list(self.identity.groups),
+            "alone": {
+                one: {"allowed": decided.allowed, "reason": _reason(decided)}
+                for one, decided in alone.items()
+            },
             "host": self.host,
             "operation": self.operation.name,
             "resource_type": self.resource.resource_type.name,
@@ -98,10 +114,22 @@ class Question:
         }
 
 
-def question_of(
-    who: str, groups: Sequence[str], operation: str, resources: Resources, host: str
-) -> Question:
-    """Return the question that options ask; `groups` are names. Raises Misuse."""
+def sentence_alone(who: str, decision: Decision) -> str:
+    """Return what would be decided of one of a client's principals."""
+    return f"  {who} alone {'may' if decision.allowed else 'may not'}: {_reason(decision)}"
+
+
+def member(who: str, groups: Sequence[str]) -> Identity:
+    """Return a client by its principal and the names of its groups. Raises Misuse."""
+    names = [group.removeprefix(GROUP_TYPE) for group in groups]
+    for name in names:
+        if not is_group_name(name):
+            raise Misuse(f"--member-of {name!a}: no group can have that name")
+    return Identity(principal(who), (GROUP_TYPE + name for name in names))
+
+
+def question_of(identity: Identity, operation: str, resources: Resources, host: str) -> Question:
+    """Return the question that options ask. Raises Misuse."""
     patterns = resources.patterns()
     if len(patterns) != 1 or resources.resource_pattern_type is not PatternKind.LITERAL:
         raise Misuse("give one resource: --topic, --group, --cluster, ...")
@@ -114,12 +142,6 @@ def question_of(
     if wanted not in SUPPORTED_OPERATIONS[resource.resource_type]:
         names = ", ".join(map(operation_name, SUPPORTED_OPERATIONS[resource.resource_type]))
         raise Misuse(f"a {resource.resource_type.name} supports the operations {names}")
-    for group in groups:
-        if not is_group_name(group.removeprefix(GROUP_TYPE)):
-            raise Misuse(f"--member-of {group!a}: no group can have that name")
-    identity = Identity(
-        principal(who), (GROUP_TYPE + group.removeprefix(GROUP_TYPE) for group in groups)
-    )
     return Question(identity=identity, host=host, operation=wanted, resource=resource)
 
 

@@ -1,13 +1,14 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.cli import declared
-from proxy.cli.acl_explanation import AuthorizerRules, question_of
+from proxy.cli.acl_explanation import AuthorizerRules, member, question_of, sentence_alone
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
@@ -21,6 +22,7 @@ from proxy.cli.administration import (
     administration,
     mode_in_effect,
 )
+from proxy.cli.claims import chosen_listener, identity_of
 from proxy.cli.common import (
     Exit,
     FilterFile,
@@ -118,12 +120,22 @@ def remove(
 def explain_acls(
     *,
     principal: Annotated[
-        str, typer.Option(metavar="PRINCIPAL", help="Who, as User:alice or alice.")
-    ],
+        str | None, typer.Option(metavar="PRINCIPAL", help="Who, as User:alice or alice.")
+    ] = None,
     operation: Annotated[str, typer.Option(metavar="OPERATION", help="What, as Read.")],
     resources: Resources,
     member_of: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
+    ] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Who, by the claims of a token, in JSON; needs --config."
+        ),
+    ] = None,
+    listener: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose rules the claims are read by, if several are."),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where from; by default from nowhere special.")
@@ -133,16 +145,27 @@ def explain_acls(
 ) -> None:
     """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
     with misuse_explained():
-        question = question_of(principal, member_of or [], operation, resources, host)
+        if (principal is None) == (claims is None) or (claims is not None and member_of):
+            raise Misuse("give either --principal, with --member-of if need be, or --claims")
+        settings = where.settings()
+        if claims is not None:
+            if settings is None:
+                raise Misuse("--claims needs --config, which says how they are read")
+            identity = identity_of(claims, chosen_listener(settings, listener))
+        else:
+            identity = member(principal or "", member_of or [])
+        question = question_of(identity, operation, resources, host)
     mode = mode_in_effect(where, "authorizer")
-    settings = where.settings()
     rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)
     if settings is None:
         note("super users are not known without --config")
     with administration(where) as acls:
-        decision = question.decide(_matching(acls, question.filters()), rules)
-    if not print_document(question.document(decision, mode), output):
+        found = _matching(acls, question.filters())
+    decision, alone = question.decide(found, rules), question.alone(found, rules)
+    if not print_document(question.document(decision, alone, mode), output):
         say(printable(question.sentence(decision)))
+        for who, decided in alone.items():
+            say(printable(sentence_alone(who, decided)))
     if not decision.allowed:
         raise typer.Exit(Exit.REFUSED)
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from proxy.cli.claims import chosen_listener
 from proxy.cli.common import ConfigFile, Exit, explained, fail, note, unlogged
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
 
 if TYPE_CHECKING:
-    from proxy.config import Config, Listener
+    from proxy.config import Listener
     from sasl.token_explanation import Finding
 
 MAX_TOKEN_BYTES: Final = 1_048_576
@@ -45,7 +46,7 @@ def explain(
     with explained(config):
         from proxy.config import load
 
-        chosen = _listener(load(config), listener)
+        chosen = chosen_listener(load(config), listener)
     findings = _findings(token, chosen)
     listing: Listing[Finding] = Listing(
         items="parts",
@@ -75,15 +76,6 @@ def _token(file: Path) -> str:
     if not text or len(data) > MAX_TOKEN_BYTES:
         raise fail(f"{file}: has no token", Exit.USAGE)
     return text.removeprefix("Bearer ")
-
-
-def _listener(config: "Config", name: str | None) -> "Listener":
-    found = [one for one in config.listeners if "OAUTHBEARER" in one.sasl_enabled_mechanisms]
-    chosen = [one for one in found if name in (None, one.name)]
-    if len(chosen) != 1:
-        names = ", ".join(one.name for one in found) or "none"
-        raise fail(f"give --listener: listeners with OAUTHBEARER are {names}", Exit.USAGE)
-    return chosen[0]
 
 
 def _findings(token: str, listener: "Listener") -> list["Finding"]:

@@ -199,9 +199,9 @@ class IssuerSettings(Section):
         None, source=OWN, reloadable=True
     )
     """Rules that turn that claim into the principal's name, in the grammar of
-    `ssl.principal.mapping.rules`: `RULE:^(.*)/session-.*$/$1/` makes one principal of the names of
-    many sessions. A token is refused whose claim no rule matches, or is longer than 512 characters.
-    null: the claim is the name."""
+    `ssl.principal.mapping.rules`: `RULE:^(.*)-session-[0-9]+$/$1/` makes one principal of the names
+    of many sessions. A token is refused whose claim no rule matches, or is longer than 512
+    characters. null: the claim is the name."""
     sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
     """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
     names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A

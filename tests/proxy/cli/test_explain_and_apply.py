@@ -12,6 +12,7 @@ from proxy.config import Routing
 from proxy.config.document import parse
 from proxy.config.first_file import first_file
 from tests.support.proxy_process import rows, run
+from tests.support.sasl import document, ed_key
 
 Command = Callable[..., Result]
 
@@ -64,6 +65,9 @@ def test_a_group_that_decides_is_named(config: Path) -> None:
     assert member.stdout == (
         "User:alice may Read TOPIC orders:"
         " the ACL TOPIC LITERAL orders Group:analysts * READ ALLOW\n"
+        "  User:alice alone may not: no ACL allows it\n"
+        "  Group:analysts alone may:"
+        " the ACL TOPIC LITERAL orders Group:analysts * READ ALLOW\n"
     )
     of_both = ("--member-of", "analysts", "--member-of", "Group:interns")
     denied = explain(config, "alice", *of_both, "-o", "json")
@@ -71,7 +75,64 @@ def test_a_group_that_decides_is_named(config: Path) -> None:
     told = json.loads(denied.stdout)
     assert told["groups"] == ["Group:analysts", "Group:interns"]
     assert told["acl"] == "TOPIC LITERAL orders Group:interns * READ DENY"
+    alone = {one: decided["allowed"] for one, decided in told["alone"].items()}
+    assert alone == {"User:alice": False, "Group:analysts": True, "Group:interns": False}
     assert "no ACL allows it" in explain(config, "analysts").stdout
+
+
+@pytest.fixture
+def with_tokens(config: Path) -> Path:
+    """A listener whose tokens have groups, and sessions in their names."""
+    settings = yaml.safe_load(config.read_text())
+    (config.parent / "jwks.json").write_bytes(document(ed_key().jwk()))
+    settings["listeners"][0] |= {
+        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+        "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "sasl.oauthbearer.expected.issuer": "https://issuer.test",
+        "sasl.oauthbearer.groups.claim.name": "realm.roles",
+        "sasl.oauthbearer.principal.mapping.rules": "RULE:^(.*)-[0-9]+$/$1/",
+    }
+    config.write_text(yaml.safe_dump(settings))
+    return config
+
+
+def explain_claims(config: Path, claims: object) -> Result:
+    file = config.parent / "claims.json"
+    file.write_text(json.dumps(claims))
+    asked = ("--claims", file, "--operation", "read", "--topic", "orders")
+    return run("acls", "explain", *asked, "--config", config)
+
+
+def test_claims_are_read_as_the_listener_reads_them(with_tokens: Path) -> None:
+    add(with_tokens, "--allow-principal", "Group:analysts", "--operation", "Read")
+    done = explain_claims(with_tokens, {"sub": "app-1", "realm": {"roles": ["analysts"]}})
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("User:app may Read TOPIC orders: the ACL")
+
+
+@pytest.mark.parametrize(
+    ("claims", "problem"),
+    [
+        ([], "must be a JSON object"),
+        ({"sub": "app"}, "sub gives no principal"),
+        ({"sub": 7}, "sub gives no principal"),
+        ({"sub": "app-1", "realm": {"roles": [7]}}, "must be text or a list of texts"),
+        ({"sub": "app-1", "realm": []}, "leads through what is no object"),
+    ],
+)
+def test_claims_that_would_be_refused_are(with_tokens: Path, claims: object, problem: str) -> None:
+    done = explain_claims(with_tokens, claims)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("options", [(), ("--claims", "x", "--principal", "alice")])
+def test_who_is_asked_about_is_given_once(config: Path, options: tuple[str, ...]) -> None:
+    asked = ("--operation", "read", "--topic", "orders", "--config", config)
+    done = run("acls", "explain", *options, *asked)
+    assert done.exit_code == 2
+    assert "give either --principal" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(

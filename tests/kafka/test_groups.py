@@ -1,0 +1,300 @@
+"""Groups of tokens in front of a real Kafka: its own tools, several issuers, several libraries."""
+
+import itertools
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import kafka as python
+import pytest
+
+from tests.support.kafka import java
+from tests.support.kafka.clients import OAUTHBEARER, User, add_users
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.traffic import end_offset
+from tests.support.kafka.upstream import LITTLE, add_proxys_users, by_password, sasl_cluster
+from tests.support.proxy_process import ProxyProcess, enforcing_acls, gateway_config
+from tests.support.sasl import ISSUER, Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PARTNERS = "https://partner.test"
+DEADLINE = 120.0
+QUICK_MS = 4_000
+TOKEN_SECONDS = 15.0
+
+
+class Partner(Issuer):
+    """Another identity provider, whose keys have the ids of the first one's, at a web server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        document = json.dumps(self.jwks()).encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(document)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+    def mint(self, *args: Any, **more: Any) -> str:
+        """A token of the other issuer."""
+        return super().mint(*args, **{"iss": PARTNERS, **more})
+
+    def stop(self) -> None:
+        """An outage."""
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(User):
+    """Who has groups; the list may change between two tokens."""
+
+    groups: list[str] = field(default_factory=list)
+
+    def token(self) -> str:
+        """A token with the groups of this moment."""
+        return self.issuer.mint(self.name, self.token_lifetime, groups=list(self.groups))
+
+
+def member(issuer: Issuer, name: str, *groups: str) -> Member:
+    return Member(name=name, mechanism=OAUTHBEARER, issuer=issuer, groups=list(groups))
+
+
+@pytest.fixture(scope="module")
+def brokers(
+    require_kafka: None,  # noqa: ARG001 - skips
+    jwks: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[KafkaCluster]:
+    with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
+        add_proxys_users(cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def partner() -> Iterator[Partner]:
+    one = Partner()
+    yield one
+    one.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def proxy(
+    brokers: KafkaCluster, jwks: Path, partner: Partner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """Two issuers, ACLs of the brokers, and sessions that clients renew every few seconds."""
+    directory = tmp_path_factory.mktemp("proxy")
+    upstream = str(brokers.address(listener=LITTLE))
+    listeners = {"LONG": 3_600_000, "QUICK": QUICK_MS}
+    settings = enforcing_acls(gateway_config(upstream, jwks, listeners=listeners))
+    settings["upstream"] |= by_password("SCRAM-SHA-256", directory)
+    settings["store"] = {"url": "broker:state.db", "refresh.ms": 500}
+    for listener in settings["listeners"]:
+        ours = {
+            key: listener.pop(f"sasl.oauthbearer.{key}")
+            for key in ("jwks.endpoint.url", "expected.audience", "expected.issuer")
+        } | {"groups.claim.name": "groups", "principal.prefix": ""}
+        theirs = ours | {
+            "jwks.endpoint.url": partner.url,
+            "expected.issuer": PARTNERS,
+            "principal.prefix": "partner:",
+        }
+        listener["sasl.oauthbearer.issuers"] = [
+            {f"sasl.oauthbearer.{key}": value for key, value in one.items()}
+            for one in (ours, theirs)
+        ]
+    process = ProxyProcess(settings, directory)
+    add_users(process)
+    with process:
+        yield process
+    assert "Traceback" not in process.log()
+
+
+@pytest.fixture
+def topic(brokers: KafkaCluster) -> str:
+    name = f"groups-{uuid.uuid4()}"
+    brokers.create_topic(name)
+    return name
+
+
+def acl(brokers: KafkaCluster, *arguments: str) -> str:
+    """Run kafka-acls.sh at the broker itself."""
+    done = java.run_tool("kafka-acls", ["--bootstrap-server", brokers.bootstrap(), *arguments])
+    assert done.exit_status == 0, done.stderr
+    return done.stdout
+
+
+def allow(brokers: KafkaCluster, principal: str, topic: str) -> None:
+    allowed = ("--add", "--allow-principal", principal, "--operation", "Write")
+    acl(brokers, *allowed, "--topic", topic)
+
+
+def writes(who: User, proxy: ProxyProcess, topic: str) -> bool:
+    """Whether a record of librdkafka is taken."""
+    reported: list[confluent.KafkaError | None] = []
+    producer = confluent.Producer(who.confluent(str(proxy.addresses()["LONG"])))
+    producer.produce(topic, b"-", on_delivery=lambda error, _: reported.append(error))
+    assert producer.flush(DEADLINE) == 0
+    (error,) = reported
+    assert error is None or error.code() == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    return error is None
+
+
+def test_groups_in_acls_that_kafkas_tool_stores_at_the_brokers(
+    brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer, topic: str
+) -> None:
+    allow(brokers, "Group:analysts", topic)
+    assert "principal=Group:analysts" in acl(brokers, "--list", "--topic", topic)
+    one, other = member(issuer, "alice", "analysts"), member(issuer, "analysts", "else")
+    wait_until(lambda: writes(one, proxy, topic), what="the group may not write")
+    assert not writes(other, proxy, topic), "its name is a group's, and it is in none"
+    acl(
+        brokers,
+        "--add",
+        "--deny-principal",
+        "Group:interns",
+        "--operation",
+        "All",
+        "--topic",
+        topic,
+    )
+    both = member(issuer, "bob", "analysts", "interns")
+    wait_until(lambda: not writes(both, proxy, topic), what="what is denied is allowed")
+    assert writes(one, proxy, topic)
+
+
+def test_two_issuers_and_three_libraries(
+    brokers: KafkaCluster,
+    proxy: ProxyProcess,
+    issuer: Issuer,
+    partner: Partner,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """The groups of one name are two groups; the ids of the issuers' keys are the same."""
+    allow(brokers, "Group:partner:analysts", topic)
+    ours, theirs = member(issuer, "alice", "analysts"), member(partner, "alice", "analysts")
+    wait_until(lambda: writes(theirs, proxy, topic), what="the partner's may not write")
+    assert not writes(ours, proxy, topic)
+    assert not writes(member(issuer, "alice", "partner"), proxy, topic)
+    bootstrap = str(proxy.addresses()["LONG"])
+    producer = python.KafkaProducer(**theirs.python(bootstrap))
+    try:
+        assert producer.send(topic, b"-").get(DEADLINE).topic == topic
+    finally:
+        producer.close()
+    client = theirs.java(tmp_path)
+    wrote = java.run_java(
+        java.TOOLS["kafka-producer-perf-test"],
+        [
+            *("--topic", topic, "--num-records", "10", "--record-size", "10"),
+            *("--throughput", "-1", "--producer.config", str(client.properties)),
+            *("--producer-props", f"bootstrap.servers={bootstrap}"),
+        ],
+        jvm_options=client.jvm_options,
+    )
+    assert wrote.exit_status == 0, wrote.stderr
+    assert "10 records sent" in wrote.stdout
+    names = {one.get("principal") for one in proxy.events() if one["kind"] == "authenticated"}
+    assert {"User:alice", "User:partner:alice"} <= names
+
+
+def test_a_group_that_is_lost_while_producing(
+    brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
+) -> None:
+    """The next Produce after the re-authentication is denied; all before it are there, once."""
+    topic = f"lost-{uuid.uuid4()}"
+    brokers.create_topic(topic)
+    allow(brokers, "Group:analysts", topic)
+    # librdkafka asks for a new token when most of the old one's time is over
+    who = replace(member(issuer, "alice", "analysts"), token_lifetime=TOKEN_SECONDS)
+    wait_until(lambda: writes(who, proxy, topic), what="the group may not write")
+    before = end_offset(brokers, topic, 0)
+    taken: list[int] = []
+    denied: list[confluent.KafkaError] = []
+
+    def reported(error: confluent.KafkaError | None, _message: object) -> None:
+        if error is None:
+            assert not denied, "taken after it was denied"
+            taken.append(1)
+        else:
+            denied.append(error)
+
+    bootstrap = str(proxy.addresses()["QUICK"])
+    producer = confluent.Producer(
+        who.confluent(bootstrap, enable_idempotence=False, linger_ms=0, max_in_flight=1)
+    )
+    deadline = time.monotonic() + DEADLINE
+    for number in itertools.count():
+        assert time.monotonic() < deadline, "never denied"
+        try:
+            producer.produce(topic, str(number).encode(), on_delivery=reported)
+        except confluent.KafkaException as at_once:
+            denied.append(at_once.args[0])
+        producer.poll(0.01)
+        if len(taken) > 20:
+            who.groups.clear()
+        if denied:
+            break
+    producer.flush(DEADLINE)
+    assert denied[0].code() == confluent.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert end_offset(brokers, topic, 0) - before == len(taken)
+    left = [one for one in proxy.events() if one.get("groups_left")]
+    assert left
+    assert all(one["kind"] == "reauthenticated" for one in left)
+    assert left[-1]["groups_left"] == ["Group:analysts"]
+
+
+def test_the_outage_of_one_issuer(
+    proxy: ProxyProcess, brokers: KafkaCluster, issuer: Issuer, partner: Partner, topic: str
+) -> None:
+    """Tokens of a key that it has just made wait for it in vain; ours are not touched."""
+    allow(brokers, "Group:analysts", topic)
+    who = member(issuer, "alice", "analysts")
+    wait_until(lambda: writes(who, proxy, topic), what="the group may not write")
+    partner.stop()
+    stranger = confluent.Producer(
+        Member(name="mallory", mechanism=OAUTHBEARER, issuer=_NewKey(partner)).confluent(
+            str(proxy.addresses()["LONG"])
+        )
+    )
+    stranger.produce(topic, b"-")
+    stranger.poll(1.0)
+    assert writes(who, proxy, topic)
+    assert proxy.readiness() == 200
+    wait_until(
+        lambda: proxy.metric("jwks_refresh_failures_total", listener="long", issuer=PARTNERS) > 0,
+        what="no failure is counted",
+    )
+    assert proxy.metric("jwks_refresh_failures_total", listener="long", issuer=ISSUER) == 0
+    stranger.purge()
+
+
+class _NewKey(Issuer):
+    """The partner, with a key that nobody has heard of."""
+
+    def __init__(self, partner: Partner) -> None:
+        super().__init__()
+        self._partner = partner
+
+    def mint(self, *args: Any, **more: Any) -> str:
+        return super().mint(*args, **{"iss": PARTNERS, "kid": "new", **more})
