@@ -8,8 +8,9 @@ packages matter: kio imports `hypothesis` if it is installed, and a deployed pro
 tests' packages.
 
 The first table has the PSS of all processes together, which counts what they share once: before any
-connection, and with connections that each have logged in and had a Produce answered. The second has
-the growth for each connection:
+connection, and with connections that each have logged in and had a Produce answered. *Alone* is
+the first of these where no other program maps the same files, which then count in full. The second
+table has the growth for each connection:
 
 idle      Each has logged in by OAUTHBEARER; without a forwarded request there is no connection to a
           broker.
@@ -41,7 +42,7 @@ from rich.table import Table
 from benchmarks import machine, report
 from benchmarks.bench import fake_broker, make_lab
 from benchmarks.client import Client, request
-from benchmarks.programs import compile_all, memory
+from benchmarks.programs import compile_all, memory, memory_alone_kib
 from benchmarks.targets import USER, Lab, Prepare, Start, Target, featured, proxy
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
@@ -117,14 +118,16 @@ SIDECARS: Mapping[str, Start] = {
 """Proxies whose whole memory is measured."""
 
 
-def whole(target: Target, lab: Lab, connections: int) -> tuple[float, float]:
-    """Return the MiB of all processes without a connection, and with live ones."""
+def whole(target: Target, lab: Lab, connections: int) -> tuple[float, float, float]:
+    """Return the MiB of all processes without a connection, the same alone, and with live ones."""
+    assert target.pid is not None
     idle = _pss_kib(target) / 1024
+    alone = memory_alone_kib(target.pid) / 1024
     token = lab.credentials.token_file.read_text().strip()
     with _connected(target, token, connections) as clients:
         for client in clients:
             client.ask(produce("bench"))
-        return idle, _pss_kib(target) / 1024
+        return idle, alone, _pss_kib(target) / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sidecars = Table(title="MiB of the whole sidecar")
-    for name in ("proxy", "idle", f"{options.connections:,} live connections"):
+    for name in ("proxy", "idle", "alone", f"{options.connections:,} live connections"):
         sidecars.add_column(name, justify="left" if name == "proxy" else "right")
     table = Table(title=f"KiB per connection, of {options.connections:,}")
     for name in ("row", "idle", "live", "requests", "logins"):

@@ -196,7 +196,39 @@ def memory(pid: int) -> list[ProcessMemory]:
     return [_memory_of(one) for one in process_tree(pid)]
 
 
+def memory_alone_kib(pid: int) -> int:
+    """Return the memory of a process tree on a machine where no other program maps its files.
+
+    Anonymous memory counts by the share of each process, and the resident pages of a file once.
+    """
+    anonymous = 0
+    files: dict[tuple[str, str], int] = {}
+    for one in process_tree(pid):
+        anonymous += _fields(Path(f"/proc/{one}/smaps_rollup"))["Pss_Anon:"]
+        for (name, offset), resident in _mapped_files(one):
+            files[name, offset] = max(resident, files.get((name, offset), 0))
+    return anonymous + sum(files.values())
+
+
+def _mapped_files(pid: int) -> Iterator[tuple[tuple[str, str], int]]:
+    """Yield each mapping of a file, by name and offset, with the KiB of its pages in memory."""
+    mapping, resident = ("", ""), 0
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *rest = line.split(maxsplit=5)
+        if not first.endswith(":"):
+            is_file = len(rest) == 5 and rest[4].startswith("/")
+            mapping = (rest[4], rest[1]) if is_file else ("", "")
+        elif first == "Rss:":
+            resident = int(rest[0])
+        elif first == "Anonymous:" and mapping[0]:
+            yield mapping, resident - int(rest[0])
+
+
+def _fields(path: Path) -> dict[str, int]:
+    _, *lines = path.read_text().splitlines()
+    return {name: int(value) for name, value, *_ in map(str.split, lines)}
+
+
 def _memory_of(pid: int) -> ProcessMemory:
-    _, *lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    fields = {name: int(value) for name, value, *_ in map(str.split, lines)}
+    fields = _fields(Path(f"/proc/{pid}/smaps_rollup"))
     return ProcessMemory(pid=pid, pss_kib=fields["Pss:"], rss_kib=fields["Rss:"])
