@@ -192,7 +192,7 @@ class Namespace:
     def inside(self, make: Callable[[], T]) -> T:
         """Call it in the namespace; a socket made there stays there."""
         with ThreadPoolExecutor(1, initializer=self.enter) as thread:
-            return thread.submit(make).result(30)
+            return thread.submit(make).result(PATIENCE_SECONDS)
 
     def enter(self) -> None:
         """Bring this thread into the namespace, with the threads and programs it will start."""
