@@ -29,10 +29,7 @@ def shipped(overlay: str, topic: str, issuer: Issuer) -> list[Document]:
     documents = copy.deepcopy(kustomized(overlay))
     config = deploy.of_kind(documents, "ConfigMap")
     settings = yaml.safe_load(config["data"]["proxy.yaml"])
-    settings["listeners"][0] |= {
-        "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/reauth-proxy/jwks.json",
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-    }
+    deploy.verifying_tokens(settings, "file:///etc/reauth-proxy/jwks.json", ISSUER)
     config["data"] = {
         "proxy.yaml": yaml.safe_dump(settings),
         "jwks.json": json.dumps(issuer.jwks()),

@@ -87,10 +87,7 @@ BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
 def application(mode: str, topic: str, issuer: Issuer) -> list[Document]:
     """A pod that asks for the sidecar, and the sidecar's configuration."""
     config = yaml.safe_load(deploy.configuration(deploy.kustomized(mode)))
-    config["listeners"][0] |= {
-        "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/reauth-proxy/jwks.json",
-        "sasl.oauthbearer.expected.issuer": ISSUER,
-    }
+    deploy.verifying_tokens(config, "file:///etc/reauth-proxy/jwks.json", ISSUER)
     files = {
         "proxy_yaml": yaml.safe_dump(config),
         "jwks_json": json.dumps(issuer.jwks()),

@@ -45,8 +45,11 @@ def _on_this_machine(overlay: str, directory: Path, upstream: str) -> dict[str, 
     jwks = directory / "jwks.json"
     identity.write_jwks(jwks, identity.write_key(directory / "identity.pem"))
     (listener,) = config["listeners"]
-    listener["sasl.oauthbearer.jwks.endpoint.url"] = jwks.as_uri()
-    listener["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
+    if listener.get("sasl.termination") == "broker":
+        config["upstream"]["security.protocol"] = "SASL_PLAINTEXT"
+    else:
+        listener["sasl.oauthbearer.jwks.endpoint.url"] = jwks.as_uri()
+        listener["sasl.oauthbearer.expected.issuer"] = identity.ISSUER
     first = free_port_range(BROKERS + 3)
     listener["address"] = f"127.0.0.1:{first}"
     config["http"]["address"] = f"127.0.0.1:{first + 1}"

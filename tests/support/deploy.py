@@ -103,7 +103,6 @@ WORKLOADS = ("StatefulSet", "Deployment")
 _WAYS_OUT = [
     {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
     {"ports": [{"port": 9092}]},
-    {"ports": [{"port": 443}]},
 ]
 _TLS = {"name": "tls", "secretName": "kafka-tls", "mountPath": "/etc/reauth-proxy-tls"}
 
@@ -113,6 +112,19 @@ _VALUES: dict[str, dict[str, Any]] = {
     "transparent": {"networkPolicy": {"egress": _WAYS_OUT}, "redirect": {"enabled": True}},
 }
 """What an overlay's patches say, as the chart's values."""
+
+
+def verifying_tokens(config: Document, jwks: str, issuer: str) -> None:
+    """Have the proxy itself authenticate clients, in front of brokers without SASL."""
+    config["upstream"].pop("security.protocol", None)
+    (listener,) = config["listeners"]
+    listener |= {
+        "sasl.termination": "proxy",
+        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+        "sasl.oauthbearer.jwks.endpoint.url": jwks,
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "sasl.oauthbearer.expected.issuer": issuer,
+    }
 
 
 def of_text(text: str) -> list[Document]:
