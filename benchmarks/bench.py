@@ -10,6 +10,7 @@ which is `python -m benchmarks.bench`, about half an hour. Parts of it:
     python -m benchmarks.bench --figures relay --rows haproxy,all --shapes 'fetch*' --rounds 9
     python -m benchmarks.bench --figures relay,tls-handshakes --rows haproxy-tls,tls
     python -m benchmarks.bench --rows haproxy,session-check --rounds 15
+    python -m benchmarks.bench --figures relayed-reauth --connections 10000
     python -m benchmarks.bench --json after.json                   # every round, for comparisons
     python -m benchmarks.bench --figures relay --markdown F.md    # the table of the README here
 
@@ -87,7 +88,7 @@ class Plan:
     idle_connections: int
     """Number of connections in the figure `idle`."""
     reauth_connections: int
-    """Number of connections in the figure `reauth`."""
+    """Number of connections in the figures `reauth` and `relayed-reauth`."""
     reauth_seconds: float
     """Seconds over which they log in."""
 
@@ -232,6 +233,36 @@ class Bench:
         self.results["reauth"] = {mechanism: asdict(each) for mechanism, each in found.items()}
         self._console.print(report.reauth(found))
 
+    def relayed_reauth(self) -> None:
+        """Kafka announces no lifetime, so that every re-authentication has a side connection."""
+        count = self._plan.reauth_connections
+        self._console.print(f"relayed re-authentication of {count} connections …", style="dim")
+        lifetime = {"connections.max.reauth.ms": _REAUTH_LIFETIME_SECONDS * 1_000}
+        found = {}
+        with kafka(self._lab, max_reauth_ms=0) as behind:
+            lab = replace(self._lab, broker=behind.address)
+            for mechanism in (SCRAM, OAUTHBEARER):
+                name = f"relayed-reauth-{mechanism}"
+                start = proxy(name, mechanism=mechanism, listener=lifetime, relays_logins=True)
+                with start(lab) as target:
+                    # The JVM compiles what it runs often.
+                    self._generator.measure(
+                        target,
+                        "auth",
+                        connections=8,
+                        seconds=self._plan.auth_warm_up_seconds,
+                        mechanism=mechanism,
+                    )
+                    found[mechanism] = figures.reauthentication(
+                        self._generator,
+                        target,
+                        connections=count,
+                        seconds=self._plan.reauth_seconds,
+                        requests="fetch",  # Kafka closes on records that are none
+                    )
+        self.results["relayed-reauth"] = {key: asdict(each) for key, each in found.items()}
+        self._console.print(report.reauth(found))
+
     def metadata(self) -> None:
         sizes = ["--topics", str(_METADATA_TOPICS), "--partitions", str(_METADATA_PARTITIONS)]
         with fake_broker(self._programs, self._lab, *sizes) as lab:
@@ -277,6 +308,7 @@ FIGURES: dict[str, Callable[[Bench], None]] = {
     "tls-handshakes": Bench.tls_handshakes,
     "idle": Bench.idle,
     "reauth": Bench.reauth,
+    "relayed-reauth": Bench.relayed_reauth,
     "metadata": Bench.metadata,
     "acls": Bench.acls,
 }
@@ -343,6 +375,9 @@ def arg_parser() -> argparse.ArgumentParser:
         )
     parser.add_argument("--rounds", type=int, help="of each row (default 7; with --quick 3)")
     parser.add_argument("--seconds", type=float, help="of a round (default 1; with --quick 0.5)")
+    parser.add_argument(
+        "--connections", type=int, help="that re-authenticate (default 5000; with --quick 500)"
+    )
     parser.add_argument("--quick", action="store_true", help="shorter and rougher")
     parser.add_argument(
         "--pin", action="store_true", help="measured programs on a CPU of their own"
@@ -376,7 +411,7 @@ def make_plan(options: argparse.Namespace) -> Plan:
         seconds=options.seconds or (0.5 if quick else 1.0),
         auth_warm_up_seconds=4.0 if quick else 12.0,
         idle_connections=500 if quick else 2_000,
-        reauth_connections=500 if quick else 5_000,
+        reauth_connections=options.connections or (500 if quick else 5_000),
         reauth_seconds=1.0 if quick else 10.0,
     )
 

@@ -314,7 +314,7 @@ class Reauthenticated:
     failed: int
     """The number of connections that were refused or closed, at login or later."""
     answered_after: int
-    """The number of connections with an answered Produce after the re-authentication."""
+    """The number of connections with an answered request after the re-authentication."""
     p50_us: float
     p99_us: float
     max_us: float
@@ -323,10 +323,24 @@ class Reauthenticated:
 
 
 def reauthentication(
-    generator: Generator, target: Target, *, connections: int, seconds: float
+    generator: Generator,
+    target: Target,
+    *,
+    connections: int,
+    seconds: float,
+    requests: str = "produce",
 ) -> Reauthenticated:
-    """Let connections that logged in over `seconds` re-authenticate over as long."""
-    measured = generator.measure(target, "reauth", connections=connections, seconds=seconds)
+    """Let connections that logged in over `seconds` re-authenticate over as long.
+
+    `requests` is what each sends afterwards.
+    """
+    measured = generator.measure(
+        target,
+        "reauth",
+        connections=connections,
+        seconds=seconds,
+        options=("--requests", requests),
+    )
     report = measured.report
     return Reauthenticated(
         connections=connections,

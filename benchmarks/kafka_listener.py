@@ -41,7 +41,7 @@ log.dirs={data}
 log.cleaner.enable=false
 offsets.topic.replication.factor=1
 sasl.enabled.mechanisms={scram},{oauthbearer}
-listener.name.clients.connections.max.reauth.ms=3600000
+listener.name.clients.connections.max.reauth.ms={max_reauth_ms}
 listener.name.clients.scram-sha-256.sasl.jaas.config={security}.scram.ScramLoginModule required;
 {oauth}.sasl.jaas.config={security}.oauthbearer.OAuthBearerLoginModule required;
 {oauth}.sasl.server.callback.handler.class={security}.oauthbearer.OAuthBearerValidatorCallbackHandler
@@ -63,8 +63,11 @@ def class_path() -> str:
 
 
 @contextmanager
-def kafka(lab: Lab) -> Iterator[Target]:
-    """Run one KRaft node with default threads, and SCRAM and OAUTHBEARER on one listener."""
+def kafka(lab: Lab, *, max_reauth_ms: int = 3_600_000) -> Iterator[Target]:
+    """Run one KRaft node with default threads, and SCRAM and OAUTHBEARER on one listener.
+
+    `max_reauth_ms` is the lifetime that it announces; 0: none.
+    """
     path = class_path()
     directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=lab.directory))
     address = free_address()
@@ -75,6 +78,7 @@ def kafka(lab: Lab) -> Iterator[Target]:
             controller=free_address(),
             clients=address,
             data=directory / "data",
+            max_reauth_ms=max_reauth_ms,
             scram=SCRAM,
             oauthbearer=OAUTHBEARER,
             security=_SECURITY,
