@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import confluent_kafka as confluent
 import kafka as python
@@ -414,6 +414,9 @@ class Python(_Client):
 class Kcat(_Client):
     """Debian's kcat, whose librdkafka has GSSAPI and does not re-authenticate: no transactions."""
 
+    library: ClassVar[str] = ""
+    """Directory of another librdkafka; empty: Debian's."""
+
     def __init__(self, login: Login, bootstrap: str) -> None:
         realm = login.brokers.realm
         settings = {
@@ -433,7 +436,7 @@ class Kcat(_Client):
             client_id = ("-X", f"client.id={login.name}{suffix}")
             return subprocess.Popen(
                 [*END_WITH_PARENT, find_program("kcat"), *arguments, *options, *client_id],
-                env=realm.environment,
+                env={**realm.environment, "LD_LIBRARY_PATH": self.library},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -478,6 +481,19 @@ class Kcat(_Client):
         self._consumer.communicate(timeout=_CALL_SECONDS)
 
 
+class RenewingKcat(Kcat):
+    """The same program with a newer librdkafka, which re-authenticates (since 2.2).
+
+    Debian's is too old, and that of Python's wheels has no GSSAPI. Its source is in npm's package
+    `@confluentinc/kafka-javascript`, below `deps`; with libsasl2-dev and libssl-dev:
+
+        ./configure --enable-gssapi && make -C src
+        LIBRDKAFKA_WITH_GSSAPI=$PWD/src pytest tests/kafka/test_broker_sasl_clients.py
+    """
+
+    library = os.environ.get("LIBRDKAFKA_WITH_GSSAPI", "")
+
+
 PROGRAMS: Sequence[Program] = (
     *(
         Program(name=f"java-{version}", mechanisms=ALL, run=partial(run_java, version))
@@ -504,6 +520,9 @@ PROGRAMS: Sequence[Program] = (
         mechanisms=(*BY_PASSWORD, "OAUTHBEARER", "GSSAPI"),
         run=partial(run_go, "sarama"),
     ),
+)
+RENEWING_KCAT = Program(
+    name="renewing-kcat", mechanisms=("GSSAPI",), run=partial(run_python, RenewingKcat)
 )
 OLD_PROGRAMS: Sequence[Program] = (
     Program(name="java-2.1.1", mechanisms=ALL, run=partial(run_java, "2.1.1")),
