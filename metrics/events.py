@@ -230,8 +230,8 @@ class SessionEvent:
         "Why the authentication failed, e.g. bad_credentials, expired.", EventKind.FAILED
     )
     claimed_principal: str | None = _optional(
-        """The principal that a client claimed and did not prove, by SCRAM, or by any mechanism that
-        shows it to a broker: anybody may claim any. Null: not known.""",
+        """The principal that a client claimed and did not prove: anybody may claim any, and a token
+        may name any. Null: not known.""",
         EventKind.FAILED,
     )
     api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)

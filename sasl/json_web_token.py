@@ -1,7 +1,8 @@
 """Signed tokens (JWS compact serialization, RFC 7515): strict parsing, then verification.
 
 Only a short header is parsed before the signature is verified, so that an invalid token costs one
-signature check at most. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the
+signature check at most; of a rejected token, short claims are read for the name in them, which only
+the operator is shown. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the
 JWKS alone.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims
+from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims, subject_of
 from sasl.mechanism import FailureReason
 from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
@@ -19,6 +20,9 @@ from sasl.strict_json import read_object
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
 """Maximum length in characters of a header, which is parsed unverified. A chain of four
 certificates takes about 12 KiB."""
+
+MAX_CLAIMED_BYTES: Final = 8 * 1024
+"""Maximum size in bytes of the claims of a rejected token that are read."""
 
 _COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _LAST_CHARACTERS: Final = {
@@ -82,6 +86,15 @@ def judge_token(
     return AcceptedToken(
         claims=accepted, issuer=issuer, algorithm=token.algorithm, kid=token.kid, key=key
     )
+
+
+def claimed_subject(token: SignedToken, settings: OAuthBearerSettings) -> str | None:
+    """Return the name in a rejected token, of which nothing may be verified; None: not known.
+
+    It is the claim as it is: no rules are applied to what is not verified.
+    """
+    claims = read_object(token.payload) if len(token.payload) <= MAX_CLAIMED_BYTES else None
+    return None if claims is None else subject_of(claims, settings)
 
 
 def parse_token(token: str) -> SignedToken | FailureReason:

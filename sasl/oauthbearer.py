@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from sasl.issuers import TrustedIssuers
-from sasl.json_web_token import TrustedIssuer, judge_token, parse_token
+from sasl.json_web_token import TrustedIssuer, claimed_subject, judge_token, parse_token
 from sasl.jwks import KeyMissing
 from sasl.jwt_claims import AcceptedClaims, deadline_of, with_extensions
 from sasl.mechanism import (
@@ -67,12 +67,15 @@ class OAuthBearerServer:
 class OAuthBearerServerExchange:
     """OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
 
-    __slots__ = ("_ended", "_keys_requested", "_rejected", "_server")
+    __slots__ = ("_claimed", "_ended", "_keys_requested", "_rejected", "_server")
 
     def __init__(self, server: OAuthBearerServer) -> None:
         self._server = server
         self._keys_requested = False
         self._rejected: FailureReason | None = None
+        """The reason for which a token was rejected; None: none was."""
+        self._claimed: str | None = None
+        """The name in that token, which proves nothing; None: not known."""
         self._ended = False
 
     def step(self, message: bytes, now: float) -> Step:
@@ -82,7 +85,7 @@ class OAuthBearerServerExchange:
         step = self._answer(message, now)
         self._ended = isinstance(step, Success | Failure)
         if isinstance(step, Failure) and self._rejected is not None:
-            return replace(step, reason=self._rejected)
+            return replace(step, reason=self._rejected, claimed=self._claimed)
         return step
 
     def _answer(self, message: bytes, now: float) -> Step:
@@ -112,7 +115,7 @@ class OAuthBearerServerExchange:
                 return KeysNeeded(issuer.name)
             verdict = _REASONS[verdict]
         if isinstance(verdict, FailureReason):
-            return self._reject(verdict)
+            return self._reject(verdict, claimed_subject(parsed, issuer.settings))
         authorization_id = response.authorization_id
         if authorization_id is not None and authorization_id != verdict.claims.subject:
             return _authorization_id_differs(authorization_id, verdict.claims.subject)
@@ -130,10 +133,10 @@ class OAuthBearerServerExchange:
         self._keys_requested = issuer.keys.may_fetch_for_unknown_kid(now)
         return self._keys_requested
 
-    def _reject(self, reason: FailureReason) -> Step:
+    def _reject(self, reason: FailureReason, claimed: str | None = None) -> Step:
         if self._rejected is not None:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
-        self._rejected = reason
+        self._rejected, self._claimed = reason, claimed
         return Challenge(INVALID_TOKEN.encode())
 
 
@@ -158,4 +161,5 @@ def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
             f"({authorization_id[:MAX_QUOTED_CHARACTERS]}) that"
             f" is different from the token's principal name ({name[:MAX_QUOTED_CHARACTERS]})"
         ),
+        claimed=authorization_id,
     )

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sasl.json_web_token import MAX_CLAIMED_BYTES
 from sasl.jwks import UNKNOWN_KID_INTERVAL_SECONDS, KeyCache
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.mechanism import (
@@ -33,6 +34,7 @@ from tests.support.sasl import (
     ec_key,
     oauth_exchange,
     rsa_key,
+    tampered,
     token,
 )
 
@@ -299,3 +301,48 @@ def test_arbitrary_bytes_never_raise_and_never_succeed(messages: list[bytes]) ->
     exchange = oauth_exchange(cache_of(rsa_key()))
     for message in messages:
         assert isinstance(exchange.step(message, NOW), Challenge | Failure)
+
+
+def claimed_by(bearer: str) -> str | None:
+    exchange = oauth_exchange()
+    assert exchange.step(client_initial_response(bearer), NOW) == REJECTED
+    failure = exchange.step(b"\x01", NOW)
+    assert isinstance(failure, Failure)
+    return failure.claimed
+
+
+@pytest.mark.parametrize(
+    ("bearer", "name"),
+    [
+        pytest.param(token(claims(exp=WALL - 1)), "alice", id="expired"),
+        pytest.param(token(claims(aud="other")), "alice", id="for another service"),
+        pytest.param(token(key=ec_key("unknown")), "alice", id="signed by an unknown key"),
+        pytest.param(tampered(GOOD_TOKEN), "admin", id="with a wrong signature"),
+    ],
+)
+def test_the_name_in_a_rejected_token_is_a_claim(bearer: str, name: str) -> None:
+    """For the operator, who looks for the client; it proves nothing, and is compared by nobody."""
+    assert claimed_by(bearer) == name
+
+
+@pytest.mark.parametrize(
+    "bearer",
+    [
+        pytest.param(token(claims(exp=WALL - 1, sub=7)), id="no text"),
+        pytest.param(token(claims(exp=WALL - 1, sub=" ")), id="blank"),
+        pytest.param(token(claims(exp=WALL - 1, sub="\ud800")), id="a lone surrogate"),
+        pytest.param(
+            token(claims(exp=WALL - 1, padding="x" * MAX_CLAIMED_BYTES)), id="in much else"
+        ),
+        pytest.param("a.b.c", id="no token"),
+    ],
+)
+def test_a_rejected_token_that_names_nobody(bearer: str) -> None:
+    assert claimed_by(bearer) is None
+
+
+def test_another_name_than_the_tokens_is_a_claim() -> None:
+    message = client_initial_response(GOOD_TOKEN).replace(b"n,,", b"n,a=mallory,")
+    failure = oauth_exchange().step(message, NOW)
+    assert isinstance(failure, Failure)
+    assert failure.claimed == "mallory"

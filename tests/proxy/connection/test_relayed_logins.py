@@ -12,10 +12,11 @@ from proxy.wire.api_versions import (
 )
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.wire.primitives import INT16, INT32
-from sasl.states import Enforcement
+from sasl.states import Enforcement, Failed
 from tests.support import messages
 from tests.support.frames import (
     authenticate,
+    bearer,
     fetch,
     handshake,
     metadata,
@@ -99,6 +100,29 @@ class TestFirstLogin:
         assert f"to client: #3 token error 0 lifetime {told_ms}" in play.take()
         assert play.session.deadline == deadline
         assert play.session.announced_lifetime_ms == told_ms
+
+    @pytest.mark.parametrize(
+        ("mechanism", "message", "claimed"),
+        [
+            ("PLAIN", b"\0alice\0secret", "alice"),
+            ("PLAIN", b"mallory\0alice\0secret", None),
+            ("PLAIN", b"alice secret", None),
+            ("OAUTHBEARER", bearer(), "alice"),
+            ("GSSAPI", b"`alice", None),
+        ],
+    )
+    def test_one_that_the_broker_refuses_is_told_with_the_name_that_was_claimed(
+        self, mechanism: str, message: bytes, claimed: str | None
+    ) -> None:
+        """As far as a message shows it; of a password nothing is told."""
+        play = relaying()
+        play.client(handshake(1, mechanism))
+        play.broker(shaken(1))
+        play.client(authenticate(2, message))
+        play.broker(answered(2, error_code=58))
+        (failed,) = play.recorder.seen
+        assert isinstance(failed, Failed)
+        assert failed.claimed == claimed
 
 
 class TestSide:
