@@ -46,7 +46,7 @@ pythons: ## those, and the demo, on the oldest and the newest Python that is sup
 
 check: static test pythons slow ## everything that CI runs
 
-static: lint types imports docs-check ## what can be judged without running the tests
+static: lint types imports docs-check site ## what can be judged without running the tests
 
 fmt: $(VENV)/test ## format, and mend what ruff can mend
 	$(BIN)/ruff format
@@ -66,10 +66,8 @@ docs: $(VENV)/test ## write the generated pages and tables anew
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
 	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
 
-site: ## the docs as a site with search, in build/site; installs mkdocs-material
-	$(PYTHON) -m venv build/docs
-	build/docs/bin/python -m pip install --quiet --disable-pip-version-check "mkdocs-material >= 9.6, < 10"
-	NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --quiet
+site: $(VENV)/docs ## the docs as a site with search, in build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: $(VENV)/test ## take the README's screenshots anew; needs Chromium
 	$(BIN)/python docs/draw.py --pages
@@ -94,6 +92,7 @@ kafka-drift: $(VENV)/test ## what a release of Kafka has that is unknown here: K
 lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra docs --output-file requirements/docs.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra zookeeper --output-file requirements/runtime.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 

@@ -115,7 +115,9 @@ def take_pages() -> None:
 def _take(page: Path, picture: Path, width: int, height: int) -> None:
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
     subprocess.run(  # noqa: S603 - as the caller's PATH has it
-        [CHROMIUM, *options, f"--screenshot={picture}", page.as_uri()], check=True
+        [CHROMIUM, *options, f"--screenshot={picture}", page.as_uri()],
+        check=True,
+        capture_output=True,  # it complains of desktops that are not there
     )
 
 
