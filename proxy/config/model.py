@@ -23,6 +23,7 @@ from proxy.config.values import (
     PositiveMilliseconds,
     Principal,
     StoreUrl,
+    WebUrl,
     WorkerCount,
     one_or_list,
     shown,
@@ -158,6 +159,12 @@ class Http(Section):
     address: AddressValue | None = setting(None, source=OWN)
     """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
     without authentication; null: they are not served."""
+    runbooks_url: WebUrl | None = setting(None, source=OWN)
+    """Where people read docs/runbooks.md, such as the page `runbooks/` of the docs' site (`make
+    site`): the status page links to it. null: it does not."""
+    report_url: WebUrl | None = setting(None, source=OWN)
+    """Where people read the readiness report of these events: the status page links to it. null: it
+    does not."""
 
 
 class Admin(Section):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.declarations import (
     BeforeValidator,
@@ -356,23 +356,37 @@ def _server(text: str) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{2181 if port is None else port}"
 
 
-def _endpoint_url(value: object, info: "ValidationInfo") -> str:
+def _parts_of_url(value: object, problem: str) -> SplitResult:
     # The value is not shown: it may contain a password that cannot be recognized
-    problem = "must be a file:, http: or https: URL"
     if not isinstance(value, str):
         raise ValueError(problem)
     try:
         parts = urlsplit(value)
-        host, _ = parts.hostname, parts.port
+        _ = parts.port
     except ValueError:
         raise ValueError(problem) from None
     if parts.username is not None:
         raise ValueError("must not contain a user name or password")
-    if parts.scheme == "file" and not host and parts.path and "\0" not in unquote(parts.path):
-        return (_base_dir(info) / unquote(parts.path)).absolute().as_uri()
-    if parts.scheme in ("http", "https") and host:
-        return value
+    return parts
+
+
+def _endpoint_url(value: object, info: "ValidationInfo") -> str:
+    problem = "must be a file:, http: or https: URL"
+    parts = _parts_of_url(value, problem)
+    path = unquote(parts.path)
+    if parts.scheme == "file" and not parts.hostname and path and "\0" not in path:
+        return (_base_dir(info) / path).absolute().as_uri()
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return str(value)
     raise ValueError(problem)
+
+
+def _web_url(value: object) -> str:
+    problem = "must be an http: or https: URL"
+    parts = _parts_of_url(value, problem)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(problem)
+    return str(value)
 
 
 # The bounds stand before the validator: otherwise they would be missing in the JSON Schema.
@@ -438,6 +452,9 @@ StoreUrl = Annotated[
     str,
     PlainValidator(_store_url),
     WithJsonSchema({"type": "string", "pattern": "^((sqlite|broker):|zookeeper://)"}),
+]
+WebUrl = Annotated[
+    str, PlainValidator(_web_url), WithJsonSchema({"type": "string", "format": "uri"})
 ]
 EndpointUrl = Annotated[
     str, PlainValidator(_endpoint_url), WithJsonSchema({"type": "string", "format": "uri"})

@@ -15,6 +15,7 @@ from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.store.in_use import StoreInUse
 
 if TYPE_CHECKING:
+    from proxy.config import Http
     from proxy.ops.status.service import StatusPage
 
 
@@ -44,6 +45,7 @@ def run(
     lifeline: int,
     heartbeat: Heartbeat,
     watched: Mapping[str, Heartbeat],
+    settings: "Http",
 ) -> int:
     """Serve on `http` and `admin` until SIGTERM, or until `lifeline` ends; return the exit status.
 
@@ -66,7 +68,13 @@ def run(
             from proxy.ops.status.service import StatusPage
             from proxy.ops.status.snapshot import About
 
-            return StatusPage(pool, About(version=__version__, host=socket.gethostname()))
+            about = About(
+                version=__version__,
+                host=socket.gethostname(),
+                runbooks_url=settings.runbooks_url,
+                report_url=settings.report_url,
+            )
+            return StatusPage(pool, about)
 
         pages = make_pages(pool.snapshots, pool.readiness, health.hung, status)
         server = None if http is None else await start_http(pages, http)

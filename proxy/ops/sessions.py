@@ -17,6 +17,7 @@ from proxy import config
 from proxy.connection.connection import Connection
 from proxy.errors import ProxyError
 from proxy.ops.status.incidents import Incidents
+from proxy.ops.status.recent import RecentCounts
 from proxy.ops.status.session_facts import (
     EVERY_SESSION,
     Condition,
@@ -70,6 +71,7 @@ class Sessions:
         listeners: Callable[[], Sequence[SessionListener]],
         not_ready: Callable[[], list[str]],
         conditions: Callable[[], list[Condition]],
+        recent: Callable[[], RecentCounts],
     ) -> None:
         """Answer for worker `worker`; `not_ready` returns why it cannot serve clients now."""
         self.incidents = Incidents()
@@ -77,6 +79,7 @@ class Sessions:
         self._listeners = listeners
         self._not_ready = not_ready
         self._conditions = conditions
+        self._recent = recent
 
     def answer(
         self, kind: str, arguments: Mapping[str, Any]
@@ -100,6 +103,7 @@ class Sessions:
             "reasons": self._not_ready(),
             "listeners": [self._listener(one) for one in self._listeners()],
             "conditions": self._conditions(),
+            "recent": self._recent(),
             "incidents": self.incidents.recent(),
             "principals": self.incidents.of_principals(),
         }

@@ -316,7 +316,14 @@ class Server:
         watched = {"the parent": self._heartbeat}
         watched |= {child.name: child.heartbeat for child in self._children}
         return run(
-            self._http_socket, self._admin_socket, scrapes, store, self._lifeline, own, watched
+            self._http_socket,
+            self._admin_socket,
+            scrapes,
+            store,
+            self._lifeline,
+            own,
+            watched,
+            self._config.http,
         )
 
     def _follower_main(self, own: Heartbeat) -> int:

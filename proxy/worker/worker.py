@@ -32,6 +32,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
+from proxy.ops.status.recent import CounterHistory
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.worker_queries import serve_control
 from proxy.routing.discovery import DiscoveredBroker
@@ -125,8 +126,13 @@ class Worker:
         self._limits = ConnectionLimits(inputs.connections, inputs.number)
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._sessions = Sessions(
-            inputs.number, lambda: self._listeners, self._not_ready, self._conditions
+            inputs.number,
+            lambda: self._listeners,
+            self._not_ready,
+            self._conditions,
+            lambda: self._recent.since(self._tally.snapshot(), monotonic()),
         )
+        self._recent = CounterHistory(monotonic())
         self._listeners = [self._listener(one) for one in settings.listeners]
         accepted = None
         if inputs.link is not None:
@@ -330,6 +336,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Write the checkpoints and summaries that are due, at the end of a minute."""
+        self._recent.remember(self._tally.snapshot(), monotonic())
         self._timeline.adjust(wall=time.time(), now=self.loop.time())
         for listener in self._listeners:
             for number, client in enumerate(list(listener.clients)):

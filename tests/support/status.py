@@ -21,6 +21,7 @@ from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.page import render
+from proxy.ops.status.recent import COUNTED, RecentCounts
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
@@ -99,6 +100,10 @@ def listener(**changes: Any) -> dict[str, Any]:
     return facts | changes
 
 
+def recent(seconds: float = 630.0, **counts: float) -> RecentCounts:
+    return RecentCounts(seconds, dict.fromkeys(COUNTED, 0.0) | counts)
+
+
 def overview(*sessions: SessionFacts, **workers: WorkerFacts) -> Overview:
     reported = {int(name.removeprefix("worker")): facts for name, facts in workers.items()}
     return Overview(
@@ -139,6 +144,16 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
             "User:orders-013": {"expired-killed": IncidentCounts(7, NOW_MS - 200_000)},
             "User:audit-002": {"would-be-killed": IncidentCounts(1, NOW_MS - 86_400_000)},
         },
+        recent=recent(
+            requests=2_400_000,
+            request_bytes=9e9,
+            response_bytes=2.4e10,
+            logins=1_200,
+            reauthentications=4_000,
+            failures=31,
+            kills=7,
+            would_be_kills=1,
+        ),
     )
     silent = WorkerFacts(reasons=["worker 1 does not answer"])
     return overview(*found, worker0=troubles, worker1=silent)
@@ -224,6 +239,7 @@ class Workers:
                 "listeners": [listener()],
                 "incidents": [],
                 "principals": {},
+                "recent": recent(),
             }
             for worker in self.open
         }

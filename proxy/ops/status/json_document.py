@@ -30,6 +30,7 @@ def document(overview: Overview, selector: Selector, about: About, limit: int) -
         "states": snapshot.states(overview.sessions),
         "counts": asdict(snapshot.counts(overview.sessions)),
         "carried": asdict(snapshot.carried(overview.sessions)),
+        "rates": asdict(snapshot.rates(overview)),
         "incidents": [
             one._asdict() for one in snapshot.incidents(overview, selector.principal)[:limit]
         ],

@@ -21,8 +21,14 @@ from proxy.ops.status.rows import (
     session_row,
 )
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
-from proxy.ops.status.snapshot import About, ListenerFacts, Overview, PrincipalSessions
-from proxy.ops.status.text import moment, number, plural, size
+from proxy.ops.status.snapshot import (
+    About,
+    ListenerFacts,
+    Overview,
+    PrincipalSessions,
+    Rates,
+)
+from proxy.ops.status.text import duration, moment, number, plural, rate, size
 
 MAX_INCIDENTS: Final = 15
 """Largest number of incidents that are listed."""
@@ -70,6 +76,7 @@ def render(overview: Overview, selector: Selector, about: About) -> str:
     parts: list[Markup] = [
         _header(overview, about),
         _tiles(overview, by_principal),
+        _rates(snapshot.rates(overview)),
         _listeners(snapshot.listeners(overview)),
         _conditions(snapshot.conditions(overview)),
         _incidents(overview, selector),
@@ -77,7 +84,7 @@ def render(overview: Overview, selector: Selector, about: About) -> str:
     ]
     if chosen:
         parts.append(_sessions(overview))
-    parts.append(_links())
+    parts.append(_links(about))
     return "<!doctype html>\n" + tag(
         "html",
         _head(about),
@@ -152,6 +159,24 @@ def _tile(figure: str, what: str, more: str) -> Markup:
     return tag("div", tag("b", figure), tag("span", what), tag("div", detail), class_="tile")
 
 
+def _rates(rates: Rates) -> Markup:
+    """Return what happened lately; the tiles above are about what is open now."""
+    rate_of = {name: rate(per_second) for name, per_second in rates.per_second.items()}
+    traffic = (
+        f"{size(round(rates.per_second['request_bytes']))}/s in,"
+        f" {size(round(rates.per_second['response_bytes']))}/s out"
+    )
+    tiles = (
+        (rate_of["requests"], "requests", traffic),
+        (rate_of["logins"], "logins", ""),
+        (rate_of["reauthentications"], "re-authentications", ""),
+        (rate_of["failures"], "failed logins", "and re-authentications"),
+        (rate_of["kills"], "expired, killed", f"{rate_of['would_be_kills']} would be"),
+    )
+    title = tag("h2", f"In the last {duration(rates.seconds)}")
+    return tag("div", title, tag("div", *(_tile(*one) for one in tiles), class_="tiles lately"))
+
+
 def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
     return _section(
         tag("h2", "Listeners"),
@@ -167,13 +192,21 @@ def _conditions(conditions: Sequence[Condition]) -> Markup:
     return _section(title, _table("conditions", CONDITION_HEADINGS, rows, len(conditions)))
 
 
-def _links() -> Markup:
-    """Return where else to look; the proxy itself has neither runbooks nor the report."""
-    paths = (("metrics", "/metrics"), ("readiness", "/readyz"), ("facts", "/sessions.json"))
-    links = (tag("a", text, href=path) for text, path in paths)
-    separated = [part for link in links for part in (link, " · ")][:-1]
-    where = "; runbooks: docs/runbooks.md, who is ready to re-authenticate: reauth-proxy report"
-    return tag("footer", tag("p", *separated, where, class_="dim"))
+def _links(about: About) -> Markup:
+    """Return where else to look; what has no address is named by where it is to be found."""
+    links = (
+        ("metrics", "/metrics"),
+        ("ready?", "/readyz"),
+        ("facts", "/sessions.json"),
+        ("runbooks: docs/runbooks.md", about.runbooks_url),
+        ("who is ready to re-authenticate: reauth-proxy report", about.report_url),
+    )
+    shown = (
+        tag("span", text) if href is None else tag("a", text.partition(":")[0], href=href)
+        for text, href in links
+    )
+    separated = [part for link in shown for part in (link, " · ")][:-1]
+    return tag("footer", tag("p", *separated, class_="dim"))
 
 
 def _incidents(overview: Overview, selector: Selector) -> Markup:

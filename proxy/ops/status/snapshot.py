@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
 from proxy.ops.status.incidents import Incident, IncidentCounts
+from proxy.ops.status.recent import COUNTED, RecentCounts
 from proxy.ops.status.session_facts import (
     EVERY_SESSION,
     Condition,
@@ -37,6 +38,8 @@ class WorkerFacts:
     conditions: list[Condition] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
+    recent: RecentCounts | None = None
+    """Counts of the last ten minutes; None: the worker does not answer."""
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Self:
@@ -50,6 +53,7 @@ class WorkerFacts:
                 name: {kind: IncidentCounts._make(row) for kind, row in tallies.items()}
                 for name, tallies in message["principals"].items()
             },
+            recent=RecentCounts._make(message["recent"]),
         )
 
 
@@ -85,6 +89,10 @@ class About:
 
     version: str
     host: str
+    runbooks_url: str | None = None
+    """Address of the runbooks (`http.runbooks.url`); None: it is not known."""
+    report_url: str | None = None
+    """Address of the readiness report (`http.report.url`); None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +201,28 @@ def conditions(overview: Overview) -> list[Condition]:
             if known.good and not one.good:
                 merged[one.what, one.name] = one
     return list(merged.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What all workers together did in the last ten minutes."""
+
+    seconds: float
+    """Seconds that are covered: less than ten minutes after a start."""
+    per_second: dict[str, float]
+    """Rates by the names of `proxy.ops.status.recent.COUNTED`."""
+
+
+def rates(overview: Overview) -> Rates:
+    """Add up the rates of the workers."""
+    found = [one.recent for one in overview.workers.values() if one.recent is not None]
+    return Rates(
+        seconds=max((one.seconds for one in found), default=0.0),
+        per_second={
+            name: round(sum(one.counts[name] / max(one.seconds, 1.0) for one in found), 4)
+            for name in COUNTED
+        },
+    )
 
 
 def incidents(overview: Overview, principal: str | None = None) -> list[Incident]:

@@ -41,6 +41,13 @@ def size(count: int) -> str:
     return f"{value:.{1 if value < 9.95 else 0}f} {_UNITS[unit]}"
 
 
+def rate(per_second: float) -> str:
+    """Return a rate by second, or by minute where that is the number to imagine."""
+    if per_second >= 1 or not per_second:
+        return f"{per_second:,.0f} /s" if per_second >= 10 else f"{per_second:.2g} /s"
+    return f"{60 * per_second:.2g} /min"
+
+
 def number(count: int) -> str:
     """Return a number with separators of thousands."""
     return f"{count:,}"

@@ -25,6 +25,7 @@ from tests.support.frames import (
 )
 from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.sasl import NOW
+from tests.support.status import recent
 
 SETTINGS = config.Listener.model_validate(
     {
@@ -50,7 +51,7 @@ class FakeListener:
     reasons: list[str] = field(default_factory=list)
 
     def sessions(self) -> Sessions:
-        return Sessions(3, lambda: [self], lambda: self.reasons, list)
+        return Sessions(3, lambda: [self], lambda: self.reasons, list, recent)
 
 
 def crowd(count: int) -> FakeListener:

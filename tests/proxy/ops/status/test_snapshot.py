@@ -7,7 +7,7 @@ from proxy.ops.status.incidents import IncidentCounts
 from proxy.ops.status.json_document import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.ops.status.snapshot import Overview, PrincipalSummary, WorkerFacts
-from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, overview, session
+from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, overview, recent, session
 
 
 def groups(taken: Overview) -> list[PrincipalSummary]:
@@ -130,12 +130,14 @@ def test_a_row_survives_the_journey() -> None:
         listeners=[listener()],
         incidents=[incident()],
         principals={"User:a": {"failed": IncidentCounts(1, 2)}},
+        recent=recent(requests=5),
     )
     reported = {
         "reasons": [],
         "listeners": [listener()],
         "incidents": [incident()],
         "principals": {"User:a": {"failed": IncidentCounts(1, 2)}},
+        "recent": recent(requests=5),
     }
     assert WorkerFacts.from_json(json.loads(json.dumps(reported))) == worker
 
