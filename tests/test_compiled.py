@@ -31,6 +31,7 @@ SUITES = (
     "proxy/connection/test_connection_splits.py",
     "proxy/connection/test_connection_without_sasl.py",
     "proxy/connection/test_frames.py",
+    "proxy/connection/test_latency.py",
     "proxy/connection/test_long_addresses.py",
     "proxy/connection/test_long_frames_unauthenticated.py",
     "proxy/connection/test_long_work.py",

@@ -107,7 +107,7 @@ class InFlight:
             correlation_id, owed = self.queue[index]
             if not isinstance(owed, Answer | Question) and may(owed):
                 entry: Owed = correlation_id, amended(owed)
-                if self.timed is not None and self.timed.owed is self.queue[index]:
+                if self.timed is not None and self.timed.owed == self.queue[index]:
                     self.timed.owed = entry
                 self.queue[index] = entry
                 return
@@ -157,7 +157,7 @@ class InFlight:
     @property
     def owes_timed(self) -> bool:
         """Return whether the broker has not begun to answer the request that is timed."""
-        return self.timed is not None and any(one is self.timed.owed for one in self.queue)
+        return self.timed is not None and self.timed.owed in self.queue
 
     # How much it is
 

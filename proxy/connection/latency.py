@@ -31,7 +31,7 @@ class TimedRequest:
         self, sampler: "LatencySampler", owed: Owed, arrived_at: float, forwarded_at: float
     ) -> None:
         self.owed = owed
-        """Its entry in the in-flight queue."""
+        """Its entry in the in-flight queue; equal, not identical: compiled, tuples are values."""
         self._sampler = sampler
         self._spent = forwarded_at - arrived_at
         """The proxy's part of the way to the broker, in seconds."""

@@ -16,6 +16,7 @@ from proxy.config import Config, Routing
 from proxy.config.values import Address
 from proxy.errors import BrokerFault, ConfigError
 from proxy.net.sockets import Claim, connect_privately
+from proxy.ops.status.text import plural
 from proxy.tls.contexts import open_upstream_tls
 from proxy.upstream.access import Access, open_access
 from proxy.upstream.service_connection import fetch_broker, fetch_metadata
@@ -86,7 +87,8 @@ async def _brokers(
         yield ConfigError(key, fault.reason)
         return
     login = "" if access.identity is None else ", and takes the proxy's login"
-    yield f"broker {address} answers{login}; the cluster has {len(cluster.brokers)} brokers"
+    has = plural(len(cluster.brokers), "broker")
+    yield f"broker {address} answers{login}; the cluster has {has}"
     if any(one.routing is Routing.GATEWAY for one in config.listeners):
         for broker in cluster.brokers.values():
             try:
