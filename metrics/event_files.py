@@ -180,8 +180,8 @@ def _whole_lines_bytes(fd: int) -> int:
     return 0
 
 
-def enforce_retention(directory: Path, retention_bytes: int) -> int:
-    """Remove the oldest closed files until the others fit; return the number of files removed.
+def beyond_retention(directory: Path, retention_bytes: int) -> list[Path]:
+    """Return the closed files that are to be removed so that the others fit: the oldest ones.
 
     Raises OSError.
     """
@@ -191,11 +191,10 @@ def enforce_retention(directory: Path, retention_bytes: int) -> int:
         if stat.S_ISREG((status := path.lstat()).st_mode)
     )
     excess = sum(size for _, _, size in held) - retention_bytes
-    removed = 0
+    beyond = []
     for _, path, size in held:
         if excess <= 0:
             break
-        path.unlink(missing_ok=True)  # another worker may have removed it
+        beyond.append(path)
         excess -= size
-        removed += 1
-    return removed
+    return beyond

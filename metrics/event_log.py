@@ -3,11 +3,14 @@
 No thread and no clock here: `now` is monotonic seconds, `wall` Unix time, both arguments.
 """
 
+import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from metrics.event_files import EventFile, enforce_retention, file_stem, recover_orphans
+from metrics.delivery.position import read_position
+from metrics.delivery.spool import count_lines
+from metrics.event_files import EventFile, beyond_retention, file_stem, recover_orphans
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ class EventLogSettings:
     retention_bytes: int | None = None
     """Maximum size in bytes of all closed files in the directory; beyond it the oldest are removed.
     None if no file is removed."""
+    delivered: bool = False
+    """True if what is removed before it was delivered is to be counted."""
 
 
 class EventLog:
@@ -53,6 +58,9 @@ class EventLog:
         """Number of events lost because a write failed."""
         self.removed = 0
         """Number of events lost with files that were removed or moved before they were closed."""
+        self.undelivered = 0
+        """Number of events that retention removed before they were delivered, or at least before
+        the position said so."""
 
     def recover(self) -> None:
         """Close the files that an earlier run left open."""
@@ -103,10 +111,28 @@ class EventLog:
         file, self._file = self._file, None
         try:
             file.close()
-            if self._settings.retention_bytes is not None:
-                enforce_retention(self._settings.directory, self._settings.retention_bytes)
+            self._remove_oldest(now)
         except OSError as error:
             self._warn(_refusal(error), now)
+
+    def _remove_oldest(self, now: float) -> None:
+        """Remove the oldest files beyond `retention_bytes`. Raises OSError."""
+        settings = self._settings
+        if settings.retention_bytes is None:
+            return
+        beyond = beyond_retention(settings.directory, settings.retention_bytes)
+        position = read_position(settings.directory) if beyond and settings.delivered else None
+        for path in beyond:
+            with contextlib.suppress(FileNotFoundError):  # another worker removed it
+                lost = 0
+                if position is not None:
+                    offset = position.offset(path.name, path.lstat().st_ino)
+                    lost = count_lines(path, offset)
+                path.unlink()
+                self.undelivered += lost
+                if lost:
+                    what = f"has lost {path.name}, which retention removed before it was delivered"
+                    self._warn(what, now)
 
     def _begin(self, now: float, wall: float) -> None:
         settings = self._settings
@@ -138,7 +164,7 @@ class EventLog:
             "the event log in %s %s; %d events lost so far",
             self._settings.directory,
             what,
-            self.dropped + self.removed,
+            self.dropped + self.removed + self.undelivered,
         )
 
 

@@ -71,6 +71,7 @@ class EventWriter:
         snapshot.count(EVENTS_DROPPED, self._queue_full, "queue_full")
         snapshot.count(EVENTS_DROPPED, self._log.dropped, "write_error")
         snapshot.count(EVENTS_DROPPED, self._log.removed, "file_removed")
+        snapshot.count(EVENTS_DROPPED, self._log.undelivered, "undelivered")
         snapshot.count(EVENTS_DROPPED, rate_limited, "strangers")
 
     def close(self, timeout: float = 5.0) -> bool:

@@ -414,8 +414,9 @@ EVENTS_WRITTEN = counter("events_written_total", "Session events written to the 
 EVENTS_DROPPED = counter(
     "events_dropped_total",
     "Session events lost because the queue was full (queue_full), a write failed (write_error), or"
-    " their file was removed or moved before it was closed (file_removed; events_written_total"
-    " counts them, too); or left out, because connections that never authenticated exceeded the"
+    " their file was removed or moved before it was closed (file_removed), or by"
+    " events.retention.bytes before it was delivered (undelivered; events_written_total counts"
+    " both, too); or left out, because connections that never authenticated exceeded the"
     " rate of their events (strangers).",
     ("reason",),
 )

@@ -11,7 +11,7 @@ import pytest
 
 from metrics.event_files import (
     EventFile,
-    enforce_retention,
+    beyond_retention,
     file_stem,
     recover_orphans,
 )
@@ -131,13 +131,8 @@ def test_retention_removes_the_oldest_closed_files(tmp_path: Path) -> None:
         os.utime(path, (WALL - age, WALL - age))
     (tmp_path / "events-p-0-t-9.jsonl.open").write_bytes(b"x" * 1000)
     (tmp_path / "notes.txt").write_bytes(b"x" * 1000)
-    assert enforce_retention(tmp_path, 250) == 3
-    assert names(tmp_path) == [
-        "events-p-0-t-0.jsonl",
-        "events-p-0-t-1.jsonl",
-        "events-p-0-t-9.jsonl.open",
-        "notes.txt",
-    ]
+    oldest = [path.name for path in beyond_retention(tmp_path, 250)]
+    assert oldest == [f"events-p-0-t-{number}.jsonl" for number in (4, 3, 2)]
 
 
 def test_rotation_by_size(tmp_path: Path) -> None:

@@ -126,5 +126,6 @@ def test_rate_limited_lines_are_counted_beside_lost_ones(tmp_path: Path) -> None
     snapshot = Snapshot()
     writer_in(tmp_path).report(snapshot, rate_limited=3)
     dropped = snapshot.values[EVENTS_DROPPED.name]
-    lost = dict.fromkeys([("queue_full",), ("write_error",), ("file_removed",)], 0)
+    reasons = ["queue_full", "write_error", "file_removed", "undelivered"]
+    lost = {(reason,): 0 for reason in reasons}
     assert dropped == lost | {("strangers",): 3}

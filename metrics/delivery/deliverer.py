@@ -1,0 +1,168 @@
+"""Deliverer: takes batches from the spool to a sink, and keeps the position.
+
+No clock and no pause here: who runs it decides when, and what to do after an error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from metrics.delivery.position import Position
+from metrics.delivery.selection import Selection
+from metrics.delivery.spool import Spool, SpoolFile
+
+
+class DeliveryFailed(Exception):
+    """The sink did not take a batch; it can be tried again. The text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Lines for a sink, and where they come from."""
+
+    file: SpoolFile
+    begin: int
+    """Offset in bytes in the file."""
+    lines: list[bytes]
+    """Lines without newlines, at least one."""
+
+
+class Sink(Protocol):
+    """Where events are delivered to."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Largest size of a batch in bytes."""
+        ...
+
+    @property
+    def closed_files_only(self) -> bool:
+        """True if a file is delivered when it does not grow any more."""
+        ...
+
+    def deliver(self, part: Part) -> int:
+        """Deliver lines, and return how many were refused for good, such as those that are too
+        long.
+
+        When it returns, all others are stored. Raises DeliveryFailed; some may have arrived then.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Counts since the start."""
+
+    events: int = 0
+    """Events that were delivered; once more for each time that one was."""
+    bytes: int = 0
+    """Bytes of these, uncompressed."""
+    set_aside: int = 0
+    """Lines that cannot be delivered: too long, cut, or refused for good."""
+    gone_files: int = 0
+    """Files that were gone before they were delivered to their end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What was not delivered yet."""
+
+    bytes: int = 0
+    since: float | None = None
+    """When the oldest of it was written, or before, in Unix time; None: nothing waits."""
+
+
+class Deliverer:
+    """Delivery of one folder to one sink."""
+
+    def __init__(self, spool: Spool, position: Position, sink: Sink, selection: Selection) -> None:
+        self._spool = spool
+        self._position = position
+        self._sink = sink
+        self._selection = selection
+        self._sizes: dict[str, int] = {}
+        """Sizes of the files when they were listed last."""
+        self._caught_up_at: dict[str, float] = {}
+        """Times of the last change of files that were delivered to their end then."""
+        self.delivered = Delivered()
+        self.gone: list[str] = []
+        """Names of files that were gone before they were delivered, since the caller emptied it."""
+
+    def steps(self) -> Iterator[None]:
+        """Deliver what is there now, one batch after the other.
+
+        It yields after each step; who drops it between two of them, or dies there, loses nothing.
+        Raises DeliveryFailed and OSError.
+        """
+        files = self._spool.files()
+        self._forget_missing(files)
+        yield
+        for file in files:
+            if file.closed or not self._sink.closed_files_only:
+                yield from self._deliver(file)
+
+    def save(self) -> None:
+        """Write the position if it has changed. Raises OSError."""
+        if not self._position.is_saved:
+            self._position.save(self._spool.fd)
+
+    def waiting(self) -> Waiting:
+        """Return what is there and was not delivered. Raises OSError."""
+        size, since = 0, None
+        for file in self._spool.files():
+            rest = file.size - self._position.offset(file.name, file.inode)
+            if rest > 0:
+                size += rest
+                begun = self._since(file)
+                since = begun if since is None else min(since, begun)
+        return Waiting(size, since)
+
+    def _since(self, file: SpoolFile) -> float:
+        """Return a time in Unix seconds after which the oldest undelivered line was written."""
+        if (caught_up := self._caught_up_at.get(file.name)) is not None:
+            return caught_up
+        return file.modified if file.begun is None else min(file.begun, file.modified)
+
+    def _deliver(self, file: SpoolFile) -> Iterator[None]:
+        position, sink = self._position, self._sink
+        offset = position.offset(file.name, file.inode)
+        while offset != file.size:
+            batch = self._spool.read(file, offset, sink.batch_bytes)
+            if batch is None:
+                return
+            yield
+            lines, set_aside = self._selection.apply(batch.lines)
+            refused = 0
+            if lines:
+                refused = sink.deliver(Part(file=file, begin=batch.begin, lines=lines))
+            yield
+            offset = batch.end
+            position.advance(file.name, file.inode, offset)
+            self._count(lines, refused, set_aside + batch.set_aside)
+            yield
+            if offset > file.size:
+                return  # it has grown since: the others first
+        self._caught_up_at[file.name] = file.modified
+
+    def _count(self, lines: list[bytes], refused: int, set_aside: int) -> None:
+        counts = self.delivered
+        counts.events += len(lines) - refused
+        counts.bytes += sum(map(len, lines)) + len(lines)
+        counts.set_aside += set_aside + refused
+
+    def _forget_missing(self, files: list[SpoolFile]) -> None:
+        """Drop files that are gone, and note those of which something was left."""
+        listed = {file.name: file for file in files}
+        known = {*self._position.names(), *self._sizes}
+        for name in self._spool.missing(known - listed.keys()):
+            if self._left_of(name):
+                self.delivered.gone_files += 1
+                self.gone.append(name)
+            self._position.forget([name])
+            self._sizes.pop(name, None)
+            self._caught_up_at.pop(name, None)
+        self._sizes |= {name: file.size for name, file in listed.items()}
+
+    def _left_of(self, name: str) -> bool:
+        """Return whether a file that is gone had more than was delivered, as far as is known."""
+        return self._sizes.get(name, 0) > self._position.reached(name)

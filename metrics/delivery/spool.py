@@ -1,0 +1,205 @@
+"""Spool of a delivery: the event files of a folder, read in batches of whole lines.
+
+No symbolic link is followed, and nothing but regular files read. A batch has a bounded size,
+however long a line is. The same file read from the same offset gives the same batch, unless it
+still grows.
+"""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from metrics.event_files import OPEN_SUFFIX
+
+_NAME: Final = re.compile(
+    r"(?P<name>events-(?:(?P<proxy>[A-Za-z0-9._]{1,64})-(?P<worker>[0-9]{1,9})-"
+    r"(?P<begun>[0-9]{8}T[0-9]{6}Z)-(?P<number>[0-9]{1,9})|[A-Za-z0-9._-]{1,128})\.jsonl)"
+    r"(?P<open>\.open)?"
+)
+"""Pattern of the names of event files: those that `event_files` gives, and others alike."""
+_SCAN_BYTES: Final = 1024 * 1024
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolFile:
+    """File of the spool, as it was when the folder was listed."""
+
+    name: str
+    """Its final name, without `OPEN_SUFFIX`."""
+    inode: int
+    size: int
+    """Size in bytes."""
+    modified: float
+    """Time of its last change in Unix seconds."""
+    closed: bool
+    """True if it does not change any more."""
+    proxy: str | None
+    """Id of the proxy that wrote it, by its name; None: it is not in the name."""
+    begun: float | None
+    """When it was begun in Unix seconds; None: it is not in the name."""
+    number: int = 0
+    """Number among those that were begun in the same second."""
+
+    @property
+    def order(self) -> tuple[float, int, str]:
+        """Order of the files: a worker's are in the order in which it wrote them."""
+        return self.begun or 0.0, self.number, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Consecutive whole lines of one file."""
+
+    file: SpoolFile
+    begin: int
+    """Offset in bytes of the first line."""
+    end: int
+    """Offset in bytes behind the last line, or behind what was set aside."""
+    lines: list[bytes]
+    """The lines without newlines; empty ones are left out."""
+    set_aside: int = 0
+    """Number of lines that are longer than a batch, or lack their end in a closed file."""
+
+
+class Spool:
+    """Event files of one folder."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the folder. Raises OSError."""
+        self._path = directory
+        self.fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """File descriptor of the folder."""
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self.fd)
+
+    def is_in_place(self) -> bool:
+        """Return whether the folder was not moved, removed or replaced since it was opened."""
+        try:
+            named = self._path.stat()
+        except OSError:
+            return False
+        opened = os.fstat(self.fd)
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def files(self) -> list[SpoolFile]:
+        """Return the files in the order in which they are to be delivered. Raises OSError."""
+        found: dict[str, SpoolFile] = {}
+        with os.scandir(self.fd) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            file = self._look_at(name)
+            # a file that is renamed meanwhile may be listed under both names
+            if file is not None and (file.closed or file.name not in found):
+                found[file.name] = file
+        return sorted(found.values(), key=lambda file: file.order)
+
+    def missing(self, names: Iterable[str]) -> list[str]:
+        """Return those of the names under which there is no file, neither open nor closed."""
+        return [
+            name
+            for name in names
+            # in this order: a file that is renamed between the two looks has its final name then
+            if not self._exists(name + OPEN_SUFFIX) and not self._exists(name)
+        ]
+
+    def read(self, file: SpoolFile, offset: int, max_bytes: int) -> Batch | None:
+        """Return the lines from `offset` on, of up to `max_bytes`; None: there are none.
+
+        A file that is shorter than `offset` was cut, and is read from its begin. Raises OSError.
+        """
+        try:
+            name = file.name if file.closed else file.name + OPEN_SUFFIX
+            fd = os.open(name, _READ_FLAGS, dir_fd=self.fd)
+        except FileNotFoundError:  # closed, removed or moved since it was listed
+            return None
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_ino != file.inode:
+                return None
+            begin = offset if offset <= status.st_size else 0
+            return _batch(fd, file, begin, max_bytes)
+        finally:
+            os.close(fd)
+
+    def _look_at(self, listed: str) -> SpoolFile | None:
+        match = _NAME.fullmatch(listed)
+        if match is None:
+            return None
+        try:
+            status = os.stat(listed, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return SpoolFile(
+            name=match["name"],
+            inode=status.st_ino,
+            size=status.st_size,
+            modified=status.st_mtime,
+            closed=match["open"] is None,
+            proxy=match["proxy"],
+            begun=_time_of(match["begun"]),
+            number=int(match["number"] or 0),
+        )
+
+    def _exists(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            return True
+        return False
+
+
+def _time_of(text: str | None) -> float | None:
+    """Return the time in the name of a file, as `20260601T120000Z`, in Unix seconds."""
+    try:
+        begun = datetime.strptime(text or "", "%Y%m%dT%H%M%SZ")
+    except ValueError:
+        return None
+    return begun.replace(tzinfo=UTC).timestamp()
+
+
+def _batch(fd: int, file: SpoolFile, begin: int, max_bytes: int) -> Batch | None:
+    data = os.pread(fd, max_bytes, begin)
+    whole = data.rfind(b"\n") + 1
+    if whole:
+        lines = [line for line in data[:whole].split(b"\n") if line]
+        return Batch(file=file, begin=begin, end=begin + whole, lines=lines)
+    if not data:
+        return None
+    end = _end_of_line(fd, begin + len(data))
+    if end is None and not file.closed:
+        return None  # its end may still be written
+    if end is None:
+        end = os.fstat(fd).st_size
+    return Batch(file=file, begin=begin, end=end, lines=[], set_aside=1)
+
+
+def _end_of_line(fd: int, offset: int) -> int | None:
+    """Return the offset behind the next newline; None: there is none."""
+    while data := os.pread(fd, _SCAN_BYTES, offset):
+        newline = data.find(b"\n")
+        if newline >= 0:
+            return offset + newline + 1
+        offset += len(data)
+    return None
+
+
+def count_lines(path: Path, offset: int) -> int:
+    """Return the number of lines of a file from `offset` on. Raises OSError."""
+    with os.fdopen(os.open(path, _READ_FLAGS), "rb") as file:
+        file.seek(offset)
+        return sum(data.count(b"\n") for data in _chunks(file.fileno()))
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    while data := os.read(fd, _SCAN_BYTES):
+        yield data
