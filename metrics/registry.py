@@ -424,6 +424,50 @@ EVENT_LOG_BYTES = counter(
     "event_log_bytes_total", "Bytes written to the session event log.", (), unit="bytes"
 )
 
+DELIVERY_EVENTS = counter(
+    "delivery_events_total",
+    "Session events delivered to events.deliver.to; one that is delivered again after an error is"
+    " counted once more.",
+    (),
+)
+DELIVERY_BYTES = counter(
+    "delivery_bytes_total", "Bytes of those events, uncompressed.", (), unit="bytes"
+)
+DELIVERY_SET_ASIDE = counter(
+    "delivery_set_aside_total",
+    "Lines of event files that cannot be delivered: too long for the topic, cut off, or no JSON"
+    " where fields are hidden.",
+    (),
+)
+DELIVERY_FAILURES = counter(
+    "delivery_failures_total",
+    "Attempts to deliver that failed; what they were about is tried again.",
+    (),
+)
+DELIVERY_GONE_FILES = counter(
+    "delivery_gone_files_total",
+    "Event files that somebody removed before they were delivered, as far as the deliverer knew"
+    " them; the events that events.retention.bytes removed are counted in events_dropped_total"
+    " (undelivered).",
+    (),
+)
+DELIVERY_WAITING_BYTES = gauge(
+    "delivery_waiting_bytes",
+    "Bytes in event files that are not delivered yet; a folder or an object store gets a file when"
+    " it is closed.",
+    unit="bytes",
+)
+DELIVERY_OLDEST = gauge(
+    "delivery_oldest_waiting_seconds",
+    "Age at most of the oldest event that is not delivered yet; 0: none waits.",
+    unit="seconds",
+)
+DELIVERY_SUCCESS = gauge(
+    "delivery_last_success_timestamp_seconds",
+    "When everything that could be delivered had last been, in Unix time; absent before.",
+    unit="seconds",
+)
+
 EVENT_LOOP_LAG = histogram(
     "event_loop_lag_seconds",
     "Delay of a timer of a worker's event loop.",

@@ -31,6 +31,11 @@ Store = Literal["keystore", "truststore"]
 
 def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
     """Return the context, with the certificates that the properties name. Raises ConfigError."""
+    return upstream_context(tls_settings(properties), client_material(properties))
+
+
+def client_material(properties: Mapping[str, str]) -> Material:
+    """Return the certificates that the properties name. Raises ConfigError."""
     chain, key, key_setting = _own(properties)
     trusted, trust_setting = _trusted(properties)
     material = Material(
@@ -42,10 +47,11 @@ def client_context(properties: Mapping[str, str]) -> ssl.SSLContext:
         expires_at=None,  # the broker decides by its own clock, and reports it
     )
     check_material(material, key_setting, trust_setting)
-    return upstream_context(_settings(properties), material)
+    return material
 
 
-def _settings(properties: Mapping[str, str]) -> UpstreamTls:
+def tls_settings(properties: Mapping[str, str]) -> UpstreamTls:
+    """Return the settings of TLS but for the certificates. Raises ConfigError."""
     versions = _value(properties, "ssl.enabled.protocols") or ",".join(_VERSIONS)
     enabled = [version.strip() for version in versions.split(",")]
     if not set(enabled) <= set(_VERSIONS):

@@ -24,7 +24,17 @@ from proxy.cli.common import (
 )
 
 NAME: Final = "reauth-proxy"
-GROUPS: Final = ("config", "users", "acls", "quotas", "token", "sessions", "report", "webhook")
+GROUPS: Final = (
+    "config",
+    "users",
+    "acls",
+    "quotas",
+    "token",
+    "sessions",
+    "events",
+    "report",
+    "webhook",
+)
 """Commands with a module of their own, `proxy.cli.NAME`."""
 
 

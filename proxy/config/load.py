@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from metrics.delivery.target import missing_library
 from proxy.config.model import Config
 from proxy.config.section import KeyProblemError, Section, keys, nested_section
 from proxy.config.values import shown
@@ -110,6 +111,10 @@ def _file_problems(config: Config) -> Iterator[ConfigError]:
     if config.store.in_zookeeper and find_spec("kazoo") is None:
         problem = "zookeeper: needs kazoo: pip install 'kafka-reauth-proxy[zookeeper]'"
         yield ConfigError("store.url", problem)
+    if config.events.deliver.to is not None:
+        missing = missing_library(config.events.deliver.to)
+        if missing is not None:
+            yield ConfigError("events.deliver.to", missing)
     if not config.store.path().parent.is_dir():
         yield ConfigError("store.url", f"{config.store.path().parent} is not a directory")
 

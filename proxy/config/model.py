@@ -5,8 +5,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
+from metrics.delivery.target import TargetKind
 from proxy.acl.model import AuthorizerMode
 from proxy.config.address_limits import AddressLimits
+from proxy.config.deliver import Deliver
 from proxy.config.listener import Listener, Routing
 from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
@@ -151,6 +153,13 @@ class Events(Section):
     """Interval between two summaries of an open connection."""
     retention_bytes: Bytes | None = setting(10_737_418_240, source=OWN, unit="bytes")
     """Total size above which the oldest closed files are deleted; null: never."""
+    deliver: Deliver = setting({}, source=OWN)
+
+    @model_validator(mode="after")
+    def _check_delivery(self) -> Self:
+        if self.deliver.to is not None and self.directory is None:
+            raise KeyProblemError("directory", "is required with deliver.to")
+        return self
 
 
 class Http(Section):
@@ -268,6 +277,20 @@ class Config(Section):
             raise KeyProblemError("store.url", f"broker: {needs}")
         if self.quotas.client_quota_callback_class is not None:
             raise KeyProblemError("quotas.client.quota.callback.class", needs)
+        return self
+
+    @model_validator(mode="after")
+    def _check_delivery(self) -> Self:
+        """Refuse a topic at brokers that are not known, or that the proxy cannot log in to."""
+        deliver, key = self.events.deliver, "events.deliver.kafka.bootstrap.servers"
+        if deliver.to is None or deliver.to.kind is not TargetKind.KAFKA:
+            return self
+        if deliver.kafka.bootstrap_servers:
+            return self
+        if not self.upstream.bootstrap_servers:
+            raise KeyProblemError(key, "is required without upstream.bootstrap.servers")
+        if self.upstream.sasl and self.upstream.sasl_mechanism is None:
+            raise KeyProblemError(key, "is required: the proxy has no login of its own upstream")
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from proxy.config.deliver import Deliver, DeliverKafka
 from proxy.config.documentation import meanings
 from proxy.config.listener import (
     IssuerSettings,
@@ -49,6 +50,8 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("`store`", Store),
     ("`store.zookeeper`", Zookeeper),
     ("`events`", Events),
+    ("`events.deliver`", Deliver),
+    ("`events.deliver.kafka`", DeliverKafka),
     ("`http`", Http),
     ("`admin`", Admin),
 )

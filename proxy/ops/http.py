@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,9 @@ Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
 Hung = Callable[[], list[str]]
 """Function that returns the names of processes that hang."""
 
+Report = Callable[[Snapshot, float], None]
+"""Function that adds metrics of no worker to a snapshot, at a Unix time in seconds."""
+
 MIN_SCRAPE_SECONDS = 0.1
 """Seconds in which scrapes share one response, so that scrapes cannot keep the workers busy."""
 
@@ -36,8 +40,9 @@ MIN_SCRAPE_SECONDS = 0.1
 class _Scraper:
     """Handler of scrapes, which queries the workers once at a time."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, others: Report | None) -> None:
         self._snapshots = snapshots
+        self._others = others
         self._merger = Merger()
         self._round = asyncio.Lock()
         self._merged = Snapshot()
@@ -49,17 +54,24 @@ class _Scraper:
             now = asyncio.get_running_loop().time()
             if self._merged_at is None or now - self._merged_at >= MIN_SCRAPE_SECONDS:
                 self._merged = self._merger.merge(await self._snapshots())
+                if self._others is not None:
+                    self._others(self._merged, time.time())
                 self._merged_at = asyncio.get_running_loop().time()
             body, content_type = expose(self._merged, request.header("accept"))
         return Response(body=body, content_type=content_type)
 
 
 def make_pages(
-    snapshots: Snapshots, readiness: Readiness, hung: Hung, status: Callable[[], "StatusPage"]
+    snapshots: Snapshots,
+    readiness: Readiness,
+    hung: Hung,
+    status: Callable[[], "StatusPage"],
+    others: Report | None = None,
 ) -> dict[str, Handler]:
     """Return the handlers of the five paths; any other is answered with 404.
 
-    `status` returns the status page, which is loaded when somebody opens it first.
+    `status` returns the status page, which is loaded when somebody opens it first; `others` adds
+    metrics of no worker.
     """
 
     async def healthz(_request: Request) -> Response:
@@ -87,7 +99,7 @@ def make_pages(
         return await status().sessions(request)
 
     return {
-        "/metrics": _Scraper(snapshots).metrics,
+        "/metrics": _Scraper(snapshots, others).metrics,
         "/healthz": healthz,
         "/readyz": readyz,
         "/": status_page,

@@ -10,7 +10,7 @@ from proxy import __version__
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.child_process.lifeline import heed_parent
 from proxy.ops.admin_socket import AdminSocket
-from proxy.ops.http import make_pages, start_http
+from proxy.ops.http import Report, make_pages, start_http
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.store.in_use import StoreInUse
 
@@ -46,11 +46,13 @@ def run(
     heartbeat: Heartbeat,
     watched: Mapping[str, Heartbeat],
     settings: "Http",
+    delivery: Report | None = None,
 ) -> int:
     """Serve on `http` and `admin` until SIGTERM, or until `lifeline` ends; return the exit status.
 
     `workers` are this process's ends of the socket pairs, `store` returns the store in use,
     `heartbeat` is this process's own, and `watched` are those that `/healthz` reports, by process.
+    `delivery` adds the metrics of the delivery of events; None: there is none.
     """
 
     async def serve() -> None:
@@ -76,7 +78,7 @@ def run(
             )
             return StatusPage(pool, about)
 
-        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status)
+        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, delivery)
         server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,6 +45,8 @@ class Child:
     """The function that the child runs; it returns the exit status."""
     is_worker: bool = False
     """True if the proxy cannot serve without a child of this kind."""
+    ends_last: bool = False
+    """True if it is asked to end when all others have."""
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     """The heartbeat of the process, in memory that it shares with its parent."""
     waits: bool = False
@@ -160,19 +162,28 @@ class Children:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all children that run."""
-        for child in self._children:
-            if child.pid:
-                os.kill(child.pid, number)
+        _signal(self._children, number)
 
-    def stop(self, patience: float) -> None:
-        """Ask all children to end, and kill those that run after `patience` seconds."""
-        self.signal(signal.SIGTERM)
+    def stop(self, patience: float, patience_with_last: float) -> None:
+        """Ask all children to end, and kill those that run after `patience` seconds; then, with
+        `patience_with_last`, those that end last."""
+        for last, seconds in ((False, patience), (True, patience_with_last)):
+            self._stop([child for child in self._children if child.ends_last is last], seconds)
+
+    def _stop(self, children: Sequence[Child], patience: float) -> None:
+        _signal(children, signal.SIGTERM)
         deadline = time.monotonic() + patience
-        while any(child.pid for child in self._children) and time.monotonic() < deadline:
+        while any(child.pid for child in children) and time.monotonic() < deadline:
             signal.sigtimedwait(self._signals, max(0.0, deadline - time.monotonic()))
             for _ in self._reap():
                 pass
-        self.signal(signal.SIGKILL)
+        _signal(children, signal.SIGKILL)
+
+
+def _signal(children: Iterable[Child], number: signal.Signals) -> None:
+    for child in children:
+        if child.pid:
+            os.kill(child.pid, number)
 
 
 def describe_exit(exitcode: int) -> str:

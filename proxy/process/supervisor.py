@@ -24,6 +24,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.child_process.short_lived import ShortLived
 from proxy.config import Config, Listener, QuotasMode, Store
+from proxy.delivery.counts import DeliveryCounts
 from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
 from proxy.net.inherited import Inherited
@@ -57,7 +58,8 @@ SIGNALS: Final = frozenset(
 _HTTP: Final = ""
 """Name of the HTTP address among those of listeners, whose names are not empty."""
 KILL_AFTER: Final = 5.0
-"""Seconds beyond `shutdown.drain.ms` after which a child that still runs is killed."""
+"""Seconds beyond `shutdown.drain.ms`, or `events.deliver.drain.ms`, after which a child that still
+runs is killed."""
 
 
 class Server:
@@ -115,6 +117,7 @@ class Server:
         self._admin_socket: socket.socket | None = None
         self._store_start: StoreStart
         self._heartbeat = Heartbeat()
+        self._delivery = DeliveryCounts() if config.events.deliver.to is not None else None
         self._children = Children((), self._lifeline_writer, SIGNALS)
 
     def run(self) -> int:
@@ -281,6 +284,10 @@ class Server:
             heartbeat = Heartbeat()
             main = partial(self._follower_main, heartbeat)
             children.append(Child(name=f"follower of {followed}", main=main, heartbeat=heartbeat))
+        if self._delivery is not None:
+            heartbeat = Heartbeat()
+            main = partial(self._deliverer_main, self._delivery, heartbeat)
+            children.append(Child(name="deliverer", main=main, heartbeat=heartbeat, ends_last=True))
         return children
 
     def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
@@ -324,6 +331,7 @@ class Server:
             own,
             watched,
             self._config.http,
+            None if self._delivery is None else self._delivery.report,
         )
 
     def _follower_main(self, own: Heartbeat) -> int:
@@ -337,6 +345,12 @@ class Server:
         from proxy.store.brokers.follower import run
 
         return run(self._config, tls.upstream, self._store_start, self._lifeline, own)
+
+    def _deliverer_main(self, counts: DeliveryCounts, own: Heartbeat) -> int:
+        from proxy.delivery.process import run
+
+        self._close_listening()
+        return run(self._config, counts, self._lifeline, own)
 
     def _close_listening(self) -> None:
         """Close the listeners' sockets, or clients could still connect after the others have."""
@@ -487,11 +501,15 @@ class Server:
         self._children.signal(signal.SIGHUP)
 
     def _stop(self, status: int) -> int:
-        """Let the workers drain, then end all children; return `status`."""
+        """Let the workers drain, have what they wrote delivered, end all children; return
+        `status`."""
         self._close_listening()
         if self._predecessor is not None:
             self._predecessor.close()
-        self._children.stop(self._config.shutdown_drain_ms / 1000 + KILL_AFTER)
+        self._children.stop(
+            self._config.shutdown_drain_ms / 1000 + KILL_AFTER,
+            self._config.events.deliver.drain_ms / 1000 + KILL_AFTER,
+        )
         path = self._config.admin_socket()
         if self._admin_socket is not None:
             self._admin_socket.close()

@@ -7,6 +7,7 @@ from typing import Protocol
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.upstream.identity import PasswordIdentity, TokenIdentity, UpstreamIdentity
 from proxy.upstream.token_source import EndpointTokens, FileTokens
 
@@ -69,10 +70,11 @@ def _identity(settings: config.Upstream) -> UpstreamIdentity:
         return PasswordIdentity(mechanism, username, password)
     if (file := settings.token_file()) is not None:
         return TokenIdentity(FileTokens(file))
-    return TokenIdentity(_endpoint(settings))
+    return TokenIdentity(endpoint_tokens(settings))
 
 
-def _endpoint(settings: config.Upstream) -> EndpointTokens:
+def endpoint_tokens(settings: UpstreamSasl) -> EndpointTokens:
+    """Return the tokens of the token endpoint that is configured."""
     url = settings.sasl_oauthbearer_token_endpoint_url
     client_id = settings.sasl_oauthbearer_client_credentials_client_id
     secret = settings.sasl_oauthbearer_client_credentials_client_secret

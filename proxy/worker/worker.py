@@ -161,6 +161,7 @@ class Worker:
                 rotate_bytes=events.rotate_bytes,
                 rotate_seconds=events.rotate_ms / 1000,
                 retention_bytes=events.retention_bytes,
+                delivered=events.deliver.to is not None,
             )
         )
 

@@ -303,6 +303,10 @@ def test_keys_of_secrets_are_mounted_by_name(documents: list[Document]) -> None:
             assert volume["secret"]["items"]
 
 
+SLOW_DELIVERY = {
+    "directory": "/var/lib/reauth-proxy/events",
+    "deliver": {"to": "kafka:events", "drain.ms": 600_000},
+}
 SECRET = {"name": "tls", "secretName": "s", "mountPath": "/x", "keys": ["tls.crt"]}
 TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
 
@@ -323,6 +327,7 @@ TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
         ({"config.http": {}}, "config.http.address"),
         ({"config.shutdown.drain.ms": 600_000}, "terminationGracePeriodSeconds"),
         ({"terminationGracePeriodSeconds": 30}, "terminationGracePeriodSeconds"),
+        ({"config.events": SLOW_DELIVERY}, "events.deliver.drain.ms"),
         ({"config.store": {}}, "config.store.url is state.db: must be below"),
         ({"config.store": {"url": "broker:/etc/reauth-proxy/a.db"}}, "must be below"),
         ({"config.store": {"url": "sqlite:/var/lib/reauth-proxy/state/../a.db"}}, "must be below"),

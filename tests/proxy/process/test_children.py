@@ -77,7 +77,7 @@ while child.pid == first:
     children.check()
     time.sleep(0.1)
     children.restart_dead()
-children.stop(0)
+children.stop(0, 0)
 """
 
 

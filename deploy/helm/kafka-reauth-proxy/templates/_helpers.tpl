@@ -177,9 +177,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "kafka-reauth-proxy.gracePeriod" -}}
 {{- $drain := get .Values.config "shutdown.drain.ms" | default 30000 | int -}}
 {{- $least := add .Values.preStopSeconds (div (add $drain 999) 1000) 5 | int -}}
+{{- $parts := "preStopSeconds, shutdown.drain.ms and 5 s" -}}
+{{- $events := .Values.config.events | default dict -}}
+{{- $deliver := $events.deliver | default dict -}}
+{{- if $deliver.to -}}
+{{- $least = add $least (div (add (get $deliver "drain.ms" | default 10000 | int) 999) 1000) 5 | int -}}
+{{- $parts = "preStopSeconds, shutdown.drain.ms, events.deliver.drain.ms and 10 s" -}}
+{{- end -}}
 {{- $given := .Values.terminationGracePeriodSeconds | int -}}
 {{- if le $given $least -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d: must be above %d, preStopSeconds, shutdown.drain.ms and 5 s together" $given $least) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d: must be above %d, %s together" $given $least $parts) -}}
 {{- end -}}
 {{- $given -}}
 {{- end }}

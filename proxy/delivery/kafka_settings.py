@@ -1,0 +1,137 @@
+"""Settings of librdkafka from those of the proxy, or from a file of a Kafka client's properties.
+
+Certificates and secrets are handed over in memory: they are in no command line, and in no log.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.admin.files import MAX_FILE_BYTES, read_file
+from proxy.admin.java_properties import parse_properties
+from proxy.admin.properties import client_settings
+from proxy.admin.security import Login, OAuthBearer, Plain, Scram
+from proxy.admin.tls import client_material, tls_settings
+from proxy.config.tls import UpstreamTls
+from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.delivery.topic import Settings
+from proxy.errors import ConfigError
+from proxy.tls.contexts import openssl_name
+from proxy.tls.material import Material, read
+from proxy.upstream.access import endpoint_tokens
+from proxy.upstream.token_source import TokenUnavailable
+from sasl.credentials import ScramMechanism
+from sasl.token_cache import expiry_claim
+
+UNKNOWN_EXPIRY_SECONDS: Final = 300.0
+"""Seconds after which a token whose expiry is not known is read again."""
+
+
+def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
+    """Return what the configuration means now. Raises ConfigError."""
+    made: dict[str, Any] = {"bootstrap.servers": servers}
+    made["security.protocol"] = str(settings.security_protocol)
+    try:
+        if settings.tls:
+            made |= _tls(settings, read(settings, time.time()))
+        if settings.sasl:
+            made |= _sasl(_login(settings))
+    except OSError as error:
+        problem = f"{error.filename} cannot be read: {error.strerror}"
+        raise ConfigError("", problem) from None
+    except ValueError as error:  # of a secret, which it does not repeat
+        raise ConfigError("", str(error)) from None
+    return made
+
+
+def of_properties(file: Path, servers: str | None) -> Settings:
+    """Return what a file of properties means now; `servers` come before those that it names.
+
+    Raises ConfigError.
+    """
+    try:
+        properties = parse_properties(read_file("", file, MAX_FILE_BYTES).decode())
+    except UnicodeDecodeError:
+        raise ConfigError("", "is not UTF-8 text") from None
+    found = servers or properties.get("bootstrap.servers")
+    if not found:
+        raise ConfigError("bootstrap.servers", "is required, or --bootstrap-server")
+    protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
+    login = client_settings(properties).login
+    made: dict[str, Any] = {"bootstrap.servers": found, "security.protocol": protocol}
+    if protocol.endswith("SSL"):
+        made |= _tls(tls_settings(properties), client_material(properties))
+    if login is not None:
+        made |= _sasl(login)
+    return made
+
+
+def _tls(settings: UpstreamTls, material: Material) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "ssl.endpoint.identification.algorithm": settings.ssl_endpoint_identification_algorithm
+        or "none",
+    }
+    if settings.ssl_cipher_suites:
+        made["ssl.cipher.suites"] = ":".join(map(openssl_name, settings.ssl_cipher_suites))
+    if material.trusted:
+        made["ssl.ca.pem"] = material.trusted.decode("ascii", "replace")
+    else:
+        made["ssl.ca.location"] = "probe"
+    if material.chain:
+        made["ssl.certificate.pem"] = material.chain.decode("ascii", "replace")
+        made["ssl.key.pem"] = (material.key or material.chain).decode("ascii", "replace")
+        if material.password is not None:
+            made["ssl.key.password"] = material.password
+    return made
+
+
+def _login(settings: UpstreamSasl) -> Login:
+    """Return the identity that is configured. Raises OSError and ValueError."""
+    mechanism, username = settings.sasl_mechanism, settings.sasl_username
+    if mechanism == "OAUTHBEARER":
+        return OAuthBearer(token=settings.token_file() or _fetched(settings))
+    assert username is not None
+    assert settings.sasl_password is not None
+    password = settings.sasl_password.read()
+    if mechanism == "PLAIN":
+        return Plain(username=username, password=password)
+    return Scram(username=username, password=password, mechanism=ScramMechanism(mechanism or ""))
+
+
+def _fetched(settings: UpstreamSasl) -> Callable[[], str]:
+    """Return a function that requests a token, which librdkafka does before one expires."""
+
+    def fetch() -> str:
+        return asyncio.run(endpoint_tokens(settings).current())
+
+    return fetch
+
+
+def _sasl(login: Login) -> Mapping[str, Any]:
+    match login:
+        case Plain():
+            mechanism = "PLAIN"
+        case Scram():
+            mechanism = login.mechanism.value
+        case OAuthBearer():
+            return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": _token_callback(login)}
+        case _:
+            raise AssertionError(login)
+    return {
+        "sasl.mechanism": mechanism,
+        "sasl.username": login.username,
+        "sasl.password": login.password,
+    }
+
+
+def _token_callback(login: OAuthBearer) -> Callable[[str], tuple[str, float]]:
+    def token(_config: str) -> tuple[str, float]:
+        try:
+            current = login.current()
+        except (ConfigError, TokenUnavailable) as error:
+            raise RuntimeError(str(error)) from None  # librdkafka asks again
+        return current, expiry_claim(current) or time.time() + UNKNOWN_EXPIRY_SECONDS
+
+    return token

@@ -1,0 +1,230 @@
+"""Loop of a delivery: passes over the folder, pauses, retries, and the end.
+
+It blocks, on the disk and on the network, and runs in a thread of its own.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from metrics.delivery.deliverer import Delivered, Deliverer, DeliveryFailed, Sink
+from metrics.delivery.position import DeliveredElsewhere, Position, lock
+from metrics.delivery.selection import Selection
+from metrics.delivery.spool import Spool
+from metrics.delivery.target import Target
+from metrics.event_files import recover_orphans
+from proxy.delivery.counts import DeliveryCounts
+from proxy.errors import ProxyError, printable
+from proxy.log_rate_limit import LogRateLimit
+
+log = logging.getLogger(__name__)
+
+PASS_EVERY: Final = 1.0
+"""Seconds between two passes over the folder."""
+SAVE_EVERY: Final = 1.0
+"""Seconds between two writes of the position in a long pass."""
+LOOK_EVERY: Final = 0.2
+"""Seconds between two looks at whether the end is asked for; no lock, so that a signal's handler
+may ask."""
+END_EVERY: Final = 0.2
+"""Seconds between two passes at the end, while workers close their files."""
+MAX_BACKOFF: Final = 30.0
+"""Longest pause in seconds after failures, from one second doubled each time."""
+
+
+class DeliveryError(ProxyError):
+    """A folder cannot be delivered."""
+
+
+class End:
+    """End of a delivery: asked for by somebody, and awaited for a bounded time."""
+
+    def __init__(self, drain_seconds: float) -> None:
+        """Allow `drain_seconds` for delivering what is left."""
+        self.drain_seconds = drain_seconds
+        self._deadline: float | None = None
+
+    def ask(self) -> None:
+        """Ask for the end; from any thread, or a signal's handler."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self.drain_seconds
+
+    @property
+    def is_asked(self) -> bool:
+        """True if the delivery is to end when nothing is left."""
+        return self._deadline is not None
+
+    def is_over(self) -> bool:
+        """Return whether it is to end whatever is left."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def pause(self, seconds: float) -> None:
+        """Wait; no longer than until the end is asked for, or is over."""
+        was_asked, until = self.is_asked, time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self.is_over():
+            if self.is_asked and not was_asked:
+                return
+            time.sleep(min(left, LOOK_EVERY))
+
+
+class DeliveryLoop:
+    """Delivery of one folder to one target."""
+
+    def __init__(
+        self,
+        folder: Path,
+        target: Target,
+        deliverer: Deliverer,
+        spool: Spool,
+        end: End,
+        counts: DeliveryCounts,
+    ) -> None:
+        self._folder = folder
+        self._target = target
+        self._deliverer = deliverer
+        self._spool = spool
+        self._end = end
+        self._counts = counts
+        self._reported = Delivered()
+        self._saved_at = time.monotonic()
+        self._failures = 0
+        self._repeats = LogRateLimit()
+
+    @property
+    def delivered(self) -> Delivered:
+        """Counts since this process began."""
+        return self._deliverer.delivered
+
+    def run(self) -> None:
+        """Deliver until the end is asked for and nothing is left, or it is over.
+
+        Raises DeliveryError if the folder was replaced.
+        """
+        while True:
+            ending = self._end.is_asked
+            if ending:
+                recover_orphans(self._folder)
+            delivered = self.attempt()
+            if self._end.is_over() or (ending and delivered and not self._left()):
+                return
+            self._end.pause(self._pause(ending))
+
+    def attempt(self) -> bool:
+        """Make one pass over the folder; return whether everything was delivered that could be."""
+        if not self._spool.is_in_place():
+            raise DeliveryError(f"{self._folder} was moved or replaced")
+        try:
+            whole = self._pass()
+        except (DeliveryFailed, OSError) as error:
+            self._failed(error)
+            return False
+        finally:
+            self._publish()
+        if whole:
+            self._succeeded()
+        return whole
+
+    def _pass(self) -> bool:
+        try:
+            for _ in self._deliverer.steps():
+                if self._end.is_over():
+                    return False
+                if time.monotonic() - self._saved_at >= SAVE_EVERY:
+                    self._save()
+                    self._publish()
+        finally:
+            self._save()
+        return True
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        try:
+            self._deliverer.save()
+        except OSError as error:
+            problem = f"the position of the delivery cannot be written: {error.strerror}"
+            self._warn(f"{problem}; events may be delivered twice")
+
+    def _publish(self) -> None:
+        now, before = self._deliverer.delivered, self._reported
+        self._counts.add(
+            Delivered(
+                events=now.events - before.events,
+                bytes=now.bytes - before.bytes,
+                set_aside=now.set_aside - before.set_aside,
+                gone_files=now.gone_files - before.gone_files,
+            )
+        )
+        self._reported = replace(now)
+        for name in self._deliverer.gone:
+            self._warn(f"{name} was removed before it was delivered", cause="gone")
+        self._deliverer.gone.clear()
+        try:
+            self._counts.set_waiting(self._deliverer.waiting())
+        except OSError as error:
+            self._warn(f"{self._folder} cannot be read: {error.strerror}")
+
+    def _left(self) -> bool:
+        return self._counts.state().waiting_bytes > 0
+
+    def _pause(self, ending: bool) -> float:
+        if self._failures:
+            return min(2.0 ** min(self._failures - 1, 10), MAX_BACKOFF)
+        return END_EVERY if ending else PASS_EVERY
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._counts.failed()
+        if isinstance(error, OSError):
+            self._warn(f"{self._folder} cannot be read: {error.strerror}", cause="failed")
+        else:
+            self._warn(f"events wait, {self._target} does not take them: {error}", cause="failed")
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            log.info("events are delivered again to %s", self._target)
+        self._failures = 0
+        self._counts.succeeded(time.time())
+
+    def _warn(self, problem: str, *, cause: str | None = None) -> None:
+        line = self._repeats.line(cause or problem, printable(problem), time.monotonic())
+        if line is not None:
+            log.warning("%s", line)
+
+
+@contextmanager
+def opened(
+    folder: Path,
+    target: Target,
+    sink: Sink,
+    selection: Selection,
+    end: End,
+    counts: DeliveryCounts | None = None,
+) -> Iterator[DeliveryLoop]:
+    """Open a folder for delivery, from which nobody else delivers meanwhile.
+
+    Raises DeliveryError.
+    """
+    try:
+        spool = Spool(folder)
+    except OSError as error:
+        raise DeliveryError(f"{folder} cannot be read: {error.strerror}") from None
+    try:
+        try:
+            held = lock(spool.fd)
+        except DeliveredElsewhere:
+            raise DeliveryError(f"{folder}: another process delivers from it") from None
+        except OSError as error:
+            raise DeliveryError(f"{folder} cannot be written to: {error.strerror}") from None
+        try:
+            position = Position.load(spool.fd, str(target))
+            deliverer = Deliverer(spool, position, sink, selection)
+            yield DeliveryLoop(folder, target, deliverer, spool, end, counts or DeliveryCounts())
+        finally:
+            os.close(held)
+    finally:
+        spool.close()

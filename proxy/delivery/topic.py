@@ -1,0 +1,151 @@
+"""Delivery to a Kafka topic through librdkafka: idempotent, `acks=all`, zstd, keyed by connection.
+
+Messages of one connection have one key, so they are in one partition, in their order. librdkafka
+holds one batch at most: a topic that is not available costs no memory. It logs in again by itself
+before a session ends (KIP-368); after an error credentials are read again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from metrics.delivery.deliverer import DeliveryFailed, Part
+from metrics.delivery.selection import connection_of
+from proxy.errors import ProxyError
+from sasl.log_text import fit_for_log
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+Settings = Mapping[str, Any]
+"""Settings of librdkafka."""
+
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Largest batch in bytes, of some 6,000 events."""
+FLUSH_SECONDS: Final = 0.5
+"""Seconds between two looks at whether the delivery is to end."""
+
+_ALWAYS: Final = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "compression.type": "zstd",
+    "linger.ms": 20,
+    "delivery.timeout.ms": 30_000,
+    "queue.buffering.max.kbytes": 64 * 1024,
+    "queue.buffering.max.messages": 4 * 1024 * 1024,
+    "log_level": 3,
+    "allow.auto.create.topics": False,
+}
+"""Settings of librdkafka that are not for choice. A batch has fewer messages than bytes. What is
+not stored within the delivery time-out is produced again, with credentials that are read anew; a
+longer time-out would hide for longer why nothing arrives."""
+
+_quiet = logging.getLogger(f"{__name__}.librdkafka")
+"""Logger of librdkafka, which repeats at each attempt what is reported here once."""
+_quiet.setLevel(logging.CRITICAL)
+
+
+class TopicSink:
+    """Sink that produces to a topic."""
+
+    batch_bytes = BATCH_BYTES
+    closed_files_only = False
+
+    def __init__(
+        self, topic: str, settings: Callable[[], Settings], ending: Callable[[], bool]
+    ) -> None:
+        """Produce to `topic`.
+
+        `settings` returns the connection's, with credentials as they are now; it may raise a
+        ProxyError. `ending` says that nobody waits for an answer any more.
+        """
+        self._topic = topic
+        self._settings = settings
+        self._ending = ending
+        self._producer: Producer | None = None
+        self._problem = ""
+        """What librdkafka says about the connection since the last success; empty: nothing."""
+        self._refused = False
+        """True if that is that the brokers refuse the login."""
+
+    def deliver(self, part: Part) -> int:
+        """Produce lines, wait until all are stored, and return how many are too large.
+
+        Raises DeliveryFailed.
+        """
+        results = _Results()
+        producer = self._producer or self._connect()
+        try:
+            for line in part.lines:
+                self._produce(producer, line, results)
+            while producer.flush(FLUSH_SECONDS):
+                if self._ending():
+                    raise DeliveryFailed("the delivery ends")
+                if self._refused:
+                    raise DeliveryFailed(self._problem)
+            results.check()
+        except DeliveryFailed as error:
+            self._producer = None
+            producer.purge()
+            producer.flush(0)
+            reason = self._problem or str(error)
+            raise DeliveryFailed(fit_for_log(reason, ())) from None
+        self._problem = ""
+        return results.refused
+
+    def _produce(self, producer: "Producer", line: bytes, results: "_Results") -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            producer.produce(
+                self._topic, value=line, key=connection_of(line), on_delivery=results.note
+            )
+        except KafkaException as error:
+            results.refuse_or_fail(error.args[0])
+        except BufferError:
+            raise DeliveryFailed("librdkafka's queue is full") from None
+
+    def _connect(self) -> "Producer":
+        from confluent_kafka import KafkaException, Producer
+
+        self._refused = False
+        try:
+            settings = {**self._settings(), **_ALWAYS, "error_cb": self._note_problem}
+            self._producer = Producer(settings, logger=_quiet)
+        except KafkaException as error:
+            raise DeliveryFailed(error.args[0].str()) from None
+        except ProxyError as error:
+            raise DeliveryFailed(str(error)) from None
+        return self._producer
+
+    def _note_problem(self, error: "KafkaError") -> None:
+        self._problem = error.str()
+        self._refused = error.name() == "_AUTHENTICATION"
+
+
+class _Results:
+    """Results of the messages of one batch."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        """Number of messages that are too large for the client, the broker or the topic."""
+        self._failed = 0
+        self._example = ""
+
+    def note(self, error: "KafkaError | None", _message: "Message") -> None:
+        """Take the result of one message (called by librdkafka)."""
+        if error is not None:
+            self.refuse_or_fail(error)
+
+    def refuse_or_fail(self, error: "KafkaError") -> None:
+        """Count a message that was not stored."""
+        if error.name() in ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD"):
+            self.refused += 1
+        else:
+            self._failed += 1
+            self._example = error.str()
+
+    def check(self) -> None:
+        """Raise DeliveryFailed if a message may be tried again."""
+        if self._failed:
+            raise DeliveryFailed(f"{self._failed} events failed: {self._example}")

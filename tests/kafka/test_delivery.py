@@ -1,0 +1,230 @@
+"""Delivery of the event log to a topic of a real Kafka."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka as confluent
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.events.generate import generate
+from metrics.delivery.selection import connection_of
+from metrics.event_log import EventLog, EventLogSettings
+from proxy.cli import app
+from tests.support.delivery import SIZE, report_of
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
+from tests.support.proxy_process import eventually
+
+pytestmark = pytest.mark.kafka
+
+LINE = '{{"schema_version":1,"kind":"closed","connection_id":"{}","sequence":{}}}'
+WALL = 1_780_315_200.0
+
+
+def messages(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
+    """Keys and values of a topic, in the order of its partitions."""
+    reader = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    try:
+        found = reader.list_topics(topic, timeout=60).topics[topic].partitions
+        everything = []
+        for partition in found:
+            place = confluent.TopicPartition(topic, partition, 0)
+            _, end = reader.get_watermark_offsets(place, timeout=60)
+            reader.assign([place])
+            while reader.position([place])[0].offset < end:
+                if (message := reader.poll(1.0)) is not None:
+                    assert message.error() is None, message.error()
+                    value = message.value()
+                    assert value is not None
+                    everything.append((message.key(), value))
+                elif not end:
+                    break
+        return everything
+    finally:
+        reader.close()
+
+
+def command(folder: Path, topic: str, *more: str) -> list[str]:
+    return ["events", "deliver", "--events", str(folder), "--to", f"kafka:{topic}", *more]
+
+
+@contextmanager
+def following(folder: Path, topic: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = command(folder, topic, "--follow", *more)
+    with (folder.parent / "deliverer.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "proxy", *arguments], stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def log_in(folder: Path) -> EventLog:
+    return EventLog(EventLogSettings(directory=folder, proxy_id="pod", worker=0, rotate_bytes=5000))
+
+
+def lines(connection: str, numbers: range) -> list[str]:
+    return [LINE.format(connection, number) for number in numbers]
+
+
+def arrived(bootstrap: str, topic: str, expected: Sequence[str]) -> bool:
+    found = {value for _, value in messages(bootstrap, topic)}
+    return found >= {line.encode() for line in expected}
+
+
+def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Of partitions that are read one after the other; each connection's events stay in order."""
+    topic = f"events-{uuid.uuid4()}"
+    kafka.create_topic(topic, partitions=3)
+    events, copy = tmp_path / "events", tmp_path / "copy"
+    generate(SIZE, events, parquet=False)
+    result = CliRunner().invoke(
+        app, command(events, topic, "--bootstrap-server", kafka.bootstrap())
+    )
+    assert result.exit_code == 0, result.output
+    found = messages(kafka.bootstrap(), topic)
+    written = [line for path in events.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    assert sorted(value for _, value in found) == sorted(written)
+    assert all(key == connection_of(value) for key, value in found)
+    for connection in {key for key, _ in found if key}:
+        assert [value for key, value in found if key == connection] == [
+            line for line in written if connection_of(line) == connection
+        ]
+    copy.mkdir()
+    (copy / "events-topic.jsonl").write_bytes(b"".join(value + b"\n" for _, value in found))
+    assert report_of(events) == report_of(copy)
+
+
+def test_a_line_that_is_too_long_for_the_topic_is_set_aside(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """Those around it arrive, and the deliverer goes on."""
+    long = LINE.format("c" * 1_500_000, 0)
+    around = [*lines("a", range(3)), long, *lines("b", range(3))]
+    (tmp_path / "events-a.jsonl").write_text("".join(f"{line}\n" for line in around))
+    for count in (6, 0):
+        arguments = command(tmp_path, topic, "--bootstrap-server", kafka.bootstrap())
+        result = CliRunner().invoke(app, arguments)
+        assert result.output == f"{count} events delivered\n"
+    found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
+    assert sorted(found) == sorted(set(around) - {long})
+
+
+@pytest.mark.parametrize("listener", ["LONG", "SHORT"])
+def test_the_deliverer_logs_in_by_a_file_of_properties(
+    kafka: KafkaCluster, topic: str, tmp_path: Path, listener: str
+) -> None:
+    """It is a client like others: where sessions last two seconds it authenticates itself anew."""
+    user = "deliverer"
+    kafka.add_scram_user(user, password_of(user))
+    events = tmp_path / "events"
+    properties = tmp_path / "client.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    properties.write_text(
+        f"bootstrap.servers={kafka.bootstrap(listener)}\n"
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
+    )
+    log = log_in(events)
+    log.append(lines("a", range(2)), 0.0, WALL)
+    with following(events, topic, "--command-config", str(properties)) as process:
+        bootstrap = kafka.bootstrap()
+        eventually(lambda: arrived(bootstrap, topic, lines("a", range(2))), "the first arrive")
+        command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert password_of(user).encode() not in command_line
+        for number in range(2, 8):  # longer than a session lasts
+            log.append(lines("a", range(number, number + 1)), 0.0, WALL)
+            sent = lines("a", range(number + 1))
+            eventually(lambda sent=sent: arrived(bootstrap, topic, sent), "the next arrive")  # type: ignore[misc]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    told = (tmp_path / "deliverer.log").read_text()
+    assert "does not take them" not in told
+    assert password_of(user) not in told
+
+
+def test_a_wrong_password_is_told_and_tried_again(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """With the file's new content: a password is changed by replacing it."""
+    user, events = "late-deliverer", tmp_path / "events"
+    kafka.add_scram_user(user, password_of(user))
+    properties = tmp_path / "client.properties"
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    right = (
+        f"bootstrap.servers={kafka.bootstrap('LONG')}\n"
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
+    )
+    properties.write_text(right.replace(password_of(user), "no-such-password"))
+    log_in(events).append(lines("a", range(2)), 0.0, WALL)
+    log = tmp_path / "deliverer.log"
+    with following(events, topic, "--command-config", str(properties)):
+        eventually(lambda: "does not take them" in log.read_text(), "the failure is told")
+        assert "no-such-password" not in log.read_text()
+        properties.write_text(right)
+        bootstrap = kafka.bootstrap()
+        eventually(lambda: arrived(bootstrap, topic, lines("a", range(2))), "they arrive")
+        eventually(lambda: "are delivered again" in log.read_text(), "and that is told")
+
+
+def test_a_topic_that_is_missing_costs_no_memory_and_no_event(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic, events = f"events-{uuid.uuid4()}", tmp_path / "events"
+    sent = lines("a", range(20_000))
+    events.mkdir()
+    (events / "events-a.jsonl").write_text("".join(f"{line}\n" for line in sent))
+    log = tmp_path / "deliverer.log"
+    with following(events, topic, "--bootstrap-server", kafka.bootstrap()):
+        eventually(lambda: "does not take them" in log.read_text(), "the failure is told")
+        kafka.create_topic(topic)
+        eventually(lambda: arrived(kafka.bootstrap(), topic, sent), "they arrive")
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_broker_and_deliverer_are_killed(
+    start_cluster: StartCluster, tmp_path: Path
+) -> None:
+    """In loops, under load: whole lines only, each at least once."""
+    cluster = start_cluster(nodes=1)
+    topic, events = "events", tmp_path / "events"
+    cluster.create_topic(topic)
+    log = log_in(events)
+    sent: list[str] = []
+
+    def write() -> None:
+        more = lines("a", range(len(sent), len(sent) + 500))
+        log.append(more, float(len(sent)), WALL + len(sent))
+        sent.extend(more)
+
+    for kill_broker in (False, True, False, True):
+        with following(events, topic, "--bootstrap-server", cluster.bootstrap()) as process:
+            before = len(messages(cluster.bootstrap(), topic))
+
+            def has_come(before: int = before) -> bool:
+                write()
+                return len(messages(cluster.bootstrap(), topic)) > before
+
+            eventually(has_come, "events arrive")
+            if kill_broker:
+                cluster.kill_node(1)
+                write()
+                cluster.start_node(1)
+                write()
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        write()
+    log.close(0.0)
+    arguments = command(events, topic, "--bootstrap-server", cluster.bootstrap())
+    eventually(lambda: CliRunner().invoke(app, arguments).exit_code == 0, "the rest is delivered")
+    found = {value for _, value in messages(cluster.bootstrap(), topic)}
+    assert found == {line.encode() for line in sent}

@@ -1,0 +1,24 @@
+"""What tests of the delivery of events have in common."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from benchmarks.events.generate import Size
+from proxy.cli import app
+
+SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=5, bad=True)
+"""Events for a report, with lines that the reader sets aside."""
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    """The report of a folder of `SIZE`, without what names the run and the folder."""
+    out = folder.with_name(f"{folder.name}-report")
+    arguments = ["report", "--events", str(folder), "--out", str(out)]
+    result = CliRunner().invoke(app, [*arguments, "--as-of", "2026-06-02T00:00"])
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    del report["run_id"], report["source"]
+    return report
