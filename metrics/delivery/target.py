@@ -73,4 +73,6 @@ def missing_library(target: Target) -> str | None:
     """Return what to install for a target; None: everything is there."""
     if target.kind is TargetKind.KAFKA and find_spec("confluent_kafka") is None:
         return "kafka: needs confluent-kafka: pip install 'kafka-reauth-proxy[kafka]'"
+    if target.kind is TargetKind.OBJECTS and find_spec("obstore") is None:
+        return "s3a: needs obstore: pip install 'kafka-reauth-proxy[s3]'"
     return None

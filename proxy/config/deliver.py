@@ -20,7 +20,9 @@ def _target(value: object) -> Target:
     if isinstance(value, Target):
         return value
     if not isinstance(value, str):
-        raise ValueError(f"must be kafka:TOPIC or file:///FOLDER, got {shown(value)}")
+        raise ValueError(
+            f"must be kafka:TOPIC, file:///FOLDER or s3a://BUCKET/PREFIX, got {shown(value)}"
+        )
     return parse_target(value)  # its errors do not show the value, which may contain a password
 
 
@@ -77,8 +79,9 @@ class Deliver(Section):
     """Delivery of the event log, by a process beside the workers."""
 
     to: TargetValue | None = setting(None, source=OWN)
-    """`kafka:TOPIC` (needs the extra `kafka`) or `file:///FOLDER`, a folder that
-    proxies share; null: event files stay where they are."""
+    """`kafka:TOPIC` (needs the extra `kafka`); `file:///FOLDER`, a folder that proxies share;
+    `s3a://BUCKET/PREFIX`, an object store (needs the extra `s3`), with the credentials that AWS's
+    variables name; null: event files stay where they are."""
     kinds: Annotated[Kinds, BeforeValidator(_kinds)] = setting(Kinds.ALL, source=OWN)
     """`all`, or `summary`: the summary rows alone, which answer the report's questions."""
     hide: Annotated[tuple[HiddenField, ...], BeforeValidator(one_or_list)] = setting(

@@ -38,14 +38,14 @@ async def _deliver(
     loop, stopping, ended = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     heed_parent(stopping, lifeline, heartbeat)
     end = End(settings.events.deliver.drain_ms / 1000)
-    failed = False
+    failed = True
 
     def work() -> None:
         nonlocal failed
         try:
             _run_loop(settings, counts, end)
+            failed = False
         except Exception:
-            failed = True
             log.exception("the delivery failed")
         finally:
             loop.call_soon_threadsafe(ended.set)

@@ -23,4 +23,6 @@ def open_sink(target: Target, kafka: Callable[[], Settings], is_over: Callable[[
 
             return FolderSink(target.folder)
         case TargetKind.OBJECTS:
-            raise NotImplementedError
+            from proxy.delivery.objects import ObjectSink
+
+            return ObjectSink(target.place, target.prefix)

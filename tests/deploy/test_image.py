@@ -143,7 +143,7 @@ def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
         r"^([\w.-]+)==(\S+)", (ROOT / "requirements/runtime.lock").read_text(), re.M
     )
     assert listed <= {(name.lower(), version) for name, version in locked}
-    assert {"uvloop", "cryptography", "aiohttp", "kazoo", "pure-sasl"} <= {
+    assert {"uvloop", "cryptography", "aiohttp", "kazoo", "pure-sasl", "confluent-kafka"} <= {
         name for name, _ in listed
     }
 
