@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -147,7 +147,12 @@ class Crashes(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-Crashes.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+Crashes.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a disk that is busy
+)
 test_crashes = Crashes.TestCase
 
 
