@@ -126,7 +126,8 @@ def test_an_address_is_no_local_folder(
     monkeypatch.chdir(tmp_path)
     assert is_remote(address)
     assert is_remote(str(Path(address)))
-    assert job.main(["--events", str(tmp_path), "--out", address]) == 2
+    options = ["--events", str(tmp_path), "--out", str(tmp_path / "report")]
+    assert job.main([*options, "--history", address]) == 2
     assert "a folder of this machine" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
