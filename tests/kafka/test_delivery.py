@@ -118,6 +118,7 @@ def test_a_line_that_is_too_long_for_the_topic_is_set_aside(
     assert sorted(found) == sorted(set(around) - {long})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", ["LONG", "SHORT"])
 def test_the_deliverer_logs_in_by_a_file_of_properties(
     kafka: KafkaCluster, topic: str, tmp_path: Path, listener: str

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+from urllib.parse import quote
 
 from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import StoreError, StoreStart
@@ -101,7 +102,7 @@ class Database:
     def _connect(self, mode: Literal["ro", "rw"], wait_s: float) -> sqlite3.Connection:
         self._path.stat()  # its error has the reason, SQLite's has not
         return sqlite3.connect(
-            f"{self._path.absolute().as_uri()}?mode={mode}",
+            _uri(self._path, mode),
             uri=True,
             timeout=wait_s,
             isolation_level=None,
@@ -241,11 +242,19 @@ def version_step() -> int:
 def identity_of(path: Path) -> str | None:
     """Return the identity of the store in a file; None if no store can be read there."""
     try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
+        uri = _uri(path, "ro")
         with closing(sqlite3.connect(uri, uri=True, timeout=_READ_WAIT_S)) as connection:
             return _identity_and_change(connection)[0]
     except (sqlite3.Error, StoreError):
         return None
+
+
+def _uri(path: Path, mode: str) -> str:
+    """Return the URI of a store for SQLite (sqlite.org/uri.html).
+
+    `Path.as_uri` loads urllib.request on Python 3.14, for as long as the proxy runs.
+    """
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}"
 
 
 def _identity_and_change(connection: sqlite3.Connection) -> tuple[str, int]:

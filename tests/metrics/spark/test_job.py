@@ -160,6 +160,7 @@ def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"index.html", "report.json", "tables"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_report_at_an_address_is_that_of_a_folder(
     folder: Path,

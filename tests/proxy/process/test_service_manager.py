@@ -63,6 +63,7 @@ def test_nothing_is_said_where_nobody_listens(caplog: pytest.LogCaptureFixture) 
     assert not caplog.messages
 
 
+@pytest.mark.slow
 def test_a_proxy_reports_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that takes over becomes the service's main one, before the other one ends."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, mock_cluster() as cluster:

@@ -82,6 +82,7 @@ def test_a_deliverer_that_dies_is_started_anew_and_its_counts_stay(
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_there_holds_nothing_up(serving: Serving, shared: Path) -> None:
     """Events wait, which is seen; at the end the proxy waits no longer than it may."""
     shared.rmdir()
@@ -101,6 +102,7 @@ def test_a_folder_that_is_not_there_holds_nothing_up(serving: Serving, shared: P
     assert serving.process.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.slow
 def test_events_that_are_removed_with_their_folder_end_no_delivery(
     serving: Serving, shared: Path
 ) -> None:

@@ -36,6 +36,7 @@ def cluster() -> Iterator[str]:
         yield bootstrap_servers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_connection_is_refused_and_no_message_lost(
     cluster: str, tmp_path: Path, workers: int
