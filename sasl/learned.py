@@ -15,6 +15,7 @@ import binascii
 from enum import Enum, auto
 from typing import Final, Protocol, final
 
+from sasl.jwt_claims import text_of
 from sasl.messages import MalformedMessage
 from sasl.oauthbearer_messages import read_client_initial_response
 from sasl.scram_messages import read_client_first
@@ -160,9 +161,8 @@ class OAuthBearerReader:
         claims = None if response is None else _claims(response.token)
         if response is None or claims is None:
             return
-        subject = claims.get(self._sub_claim_name)
-        name = subject.strip() if isinstance(subject, str) else ""
-        if name and response.authorization_id in (None, name):
+        name = text_of(claims.get(self._sub_claim_name))
+        if name is not None and response.authorization_id in (None, name):
             self.name = name
 
     def answered(self, data: bytes) -> Progress:
