@@ -10,6 +10,7 @@ what older ones left, and runs that failed, goes.
 """
 
 import json
+import re
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
@@ -20,6 +21,8 @@ from metrics.readiness.output import TABLES, Staging
 from metrics.report.write import JSON_NAME, PAGE_NAME
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 
+_RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
+"""Names of runs; what else is there is not of the report's."""
 _RUNS: Final = "runs"
 _SCRATCH: Final = "scratch"
 
@@ -64,7 +67,7 @@ class RemoteRun:
                 for name in (JSON_NAME, PAGE_NAME):
                     files.upload(str(made.folder / name), f"{place}/{name}")
             for run_id in files.names(f"{self._out}/{_RUNS}"):
-                if run_id not in {self._run_id, before}:
+                if run_id not in {self._run_id, before} and _RUN_ID.fullmatch(run_id):
                     files.delete(f"{self._out}/{_RUNS}/{run_id}")
         except SPARK_ERRORS as error:
             raise ReportError(explained(error)) from error
@@ -103,6 +106,6 @@ def _last_run(spark: SparkSession, address: str) -> str | None:
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-    except (ValueError, KeyError):  # no report of ours
+    except (ValueError, KeyError, TypeError):  # no report of ours
         pass
     return None

@@ -33,8 +33,9 @@ _KNOWN: Final = frozenset({INJECT, CONFIG, SECRETS, BROKER_PORTS, INJECTED})
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _PORTS: Final = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
-_OWN_SECONDS: Final = 40
-"""Seconds that the sidecar's own end takes at most: preStop, `shutdown.drain.ms` and 5 s on top."""
+_OWN_SECONDS: Final = 55
+"""Seconds that the sidecar's own end takes at most: preStop, and by default `shutdown.drain.ms` and
+`events.deliver.drain.ms`, each with 5 s on top."""
 
 
 class Mode(StrEnum):

@@ -349,6 +349,7 @@ class Server:
     def _deliverer_main(self, counts: DeliveryCounts, own: Heartbeat) -> int:
         from proxy.delivery.process import run
 
+        self._close_take_over()
         self._close_listening()
         return run(self._config, counts, self._lifeline, own)
 

@@ -171,6 +171,8 @@ def test_a_report_at_an_address_is_that_of_a_folder(
     """It is of the last whole run, whose tables are kept, and those of the one before."""
     out = tmp_path / "bucket" / "report"
     given = settings(folder, out.as_uri())
+    of_another = out / "runs" / "0"
+    of_another.mkdir(parents=True)
     runs = []
     for is_whole in (True, True, False, True):
         if not is_whole:
@@ -183,7 +185,7 @@ def test_a_report_at_an_address_is_that_of_a_folder(
             same(facts, report[1])
             runs.append(facts["run_id"])
         assert json.loads((out / "report.json").read_text()) == facts
-    assert {path.name for path in (out / "runs").iterdir()} == set(runs[1:])
+    assert {path.name for path in (out / "runs").iterdir()} == {of_another.name, *runs[1:]}
     for name in runs[1:]:
         tables = out / "runs" / name / "tables"
         assert {path.name for path in tables.iterdir()} == tables_of(report[0])

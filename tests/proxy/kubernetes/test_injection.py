@@ -29,7 +29,7 @@ def test_a_pod_that_asks_for_the_sidecar_has_it(shape: str) -> None:
     assert after["metadata"]["labels"]["reauth-proxy"] == "reauth-proxy"
     assert after["metadata"]["annotations"][INJECTED] == TEMPLATE.digest
     own_end = before["spec"].get("terminationGracePeriodSeconds", 30)
-    assert after["spec"]["terminationGracePeriodSeconds"] >= max(120, own_end + 40)
+    assert after["spec"]["terminationGracePeriodSeconds"] >= max(120, own_end + 55)
     assert after["spec"]["containers"] == before["spec"]["containers"]
 
 

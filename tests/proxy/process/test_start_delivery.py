@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually, sockets_of
 
 
 @pytest.fixture
@@ -46,6 +46,20 @@ def metric(serving: Serving, name: str) -> float:
 
 def deliverer_of(serving: Serving) -> int:
     return serving.children()[-1]
+
+
+def test_the_parent_alone_has_the_socket_of_take_overs(serving: Serving, shared: Path) -> None:
+    """A child that outlives it would keep the next process waiting, or let both proxies end."""
+    assert shared.is_dir()
+    serving.start()
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    ours = {*sockets_of(serving.process.pid)}
+    # proc(5): …, inode, path
+    (inode,) = [row[-2] for row in rows if row[-1].endswith(".take-over") and row[-2] in ours]
+    eventually(
+        lambda: not any(inode in sockets_of(pid) for pid in serving.children()),
+        "every child has closed it",
+    )
 
 
 def test_events_are_delivered_and_the_last_ones_at_the_end(serving: Serving, shared: Path) -> None:
