@@ -1,4 +1,4 @@
-"""Identity of a client: its principal, the groups it is a member of, and attributes.
+"""Identity of a client: its principal, and the groups it is a member of.
 
 Laws:
 
@@ -21,39 +21,25 @@ MAX_GROUPS: Final = 256
 (Microsoft Entra ID), and each group takes part in each decision."""
 MAX_GROUP_CHARACTERS: Final = 250
 """Maximum length of a group's name in characters: with its type, events have room for it."""
-MAX_ATTRIBUTE_CHARACTERS: Final = 16_384
-"""Maximum length of all attributes of an identity together, in characters."""
-
-Attributes = tuple[tuple[str, str], ...]
-"""Pairs of a name and a value."""
 
 
 @final
 class Identity:
     """Who a client is."""
 
-    __slots__ = ("attributes", "groups", "principal")
+    __slots__ = ("groups", "principal")
 
-    def __init__(
-        self, principal: str, groups: Iterable[str] = (), attributes: Attributes = ()
-    ) -> None:
+    def __init__(self, principal: str, groups: Iterable[str] = ()) -> None:
         """Know a client by its principal; `groups` are principals, too."""
         self.principal: Final = principal
         """Principal with its type, e.g. `User:alice`."""
         self.groups: Final = tuple(sorted(set(groups)))
         """Groups as principals, e.g. `Group:analysts`, sorted."""
-        self.attributes: Final = attributes
-        """Further facts: `iss` and `scope` of a verified token, and `extension.NAME` for each SASL
-        extension, which is the client's own word (KIP-342)."""
 
     @property
     def principals(self) -> tuple[str, ...]:
         """All principals that ACLs and other rules may name: its own first, then its groups."""
         return (self.principal, *self.groups)
-
-    def with_attributes(self, more: Attributes) -> "Identity":
-        """Return the same client with more attributes."""
-        return Identity(self.principal, self.groups, self.attributes + more)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Identity) and self._values() == other._values()
@@ -62,10 +48,10 @@ class Identity:
         return hash(self._values())
 
     def __repr__(self) -> str:
-        return f"Identity({self.principal!r}, {self.groups!r}, {self.attributes!r})"
+        return f"Identity({self.principal!r}, {self.groups!r})"
 
-    def _values(self) -> tuple[str, tuple[str, ...], Attributes]:
-        return self.principal, self.groups, self.attributes
+    def _values(self) -> tuple[str, tuple[str, ...]]:
+        return self.principal, self.groups
 
 
 def is_group_name(name: str) -> bool:

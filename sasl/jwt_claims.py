@@ -6,12 +6,12 @@ with lifetime 0, which means "no expiry" to the client), and lifetimes are clamp
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sasl.claim_paths import BrokenPath, value_at
 from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, USER_TYPE, Attributes, Identity
+from sasl.identity import USER_TYPE, Identity
 from sasl.mechanism import FailureReason
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
@@ -102,12 +102,9 @@ def _accepted(
         groups = groups_in(claims, settings)
     except BadGroups:
         return FailureReason.BAD_GROUPS
-    attributes = attributes_of(claims, settings.scope_claim_name)
-    if not may_be_kept(attributes):
-        return FailureReason.BAD_CLAIMS
     return AcceptedClaims(
         subject=subject,
-        identity=Identity(USER_TYPE + name, groups, attributes),
+        identity=Identity(USER_TYPE + name, groups),
         not_before=not_before,
         expires_at=expires_at,
     )
@@ -134,33 +131,6 @@ def groups_in(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> froze
     if path is None:
         return frozenset()
     return groups_of(claims, path, settings.prefix, settings.reserved)
-
-
-def attributes_of(claims: Mapping[str, Any], scope_claim_name: str) -> Attributes:
-    """Return the issuer, and the scopes with blanks between them (RFC 6749 section 3.3)."""
-    found = []
-    if (issuer := text_of(claims.get("iss"))) is not None:
-        found.append(("iss", issuer))
-    scope = claims.get(scope_claim_name)
-    if isinstance(scope, list):
-        scope = " ".join(scope)  # of texts, as `scope_is_well_formed` has found
-    if isinstance(scope, str):
-        found.append(("scope", scope))
-    return tuple(found)
-
-
-def with_extensions(claims: AcceptedClaims, extensions: Mapping[str, str]) -> AcceptedClaims | None:
-    """Return the claims with the client's SASL extensions as attributes; None if they are too long
-    to be kept."""
-    of_client = tuple((f"extension.{name}", value) for name, value in sorted(extensions.items()))
-    identity = claims.identity.with_attributes(of_client)
-    return replace(claims, identity=identity) if may_be_kept(identity.attributes) else None
-
-
-def may_be_kept(attributes: Attributes) -> bool:
-    """Return whether attributes are within their bound."""
-    characters = sum(len(name) + len(value) for name, value in attributes)
-    return characters <= MAX_ATTRIBUTE_CHARACTERS
 
 
 def judge_times(

@@ -18,7 +18,7 @@ from typing import Final
 from sasl.issuers import TrustedIssuers
 from sasl.json_web_token import TrustedIssuer, claimed_subject, judge_token, parse_token
 from sasl.jwks import KeyMissing
-from sasl.jwt_claims import AcceptedClaims, deadline_of, with_extensions
+from sasl.jwt_claims import AcceptedClaims, deadline_of
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -119,11 +119,6 @@ class OAuthBearerServerExchange:
         authorization_id = response.authorization_id
         if authorization_id is not None and authorization_id != verdict.claims.subject:
             return _authorization_id_differs(authorization_id, verdict.claims.subject)
-        if response.extensions:
-            claims = with_extensions(verdict.claims, response.extensions)
-            if claims is None:
-                return self._reject(FailureReason.BAD_CLAIMS)
-            verdict = replace(verdict, claims=claims)
         server.verified.remember(message, verdict)
         return _success(verdict.claims, wall_now, now)
 

@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sasl.group_claims import BadGroups
-from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, USER_TYPE
+from sasl.identity import USER_TYPE
 from sasl.issuers import MAX_UNVERIFIED_BYTES, TrustedIssuers
 from sasl.json_web_token import parse_token
 from sasl.jwks import KeyMissing
 from sasl.jwt_claims import (
     OAuthBearerSettings,
-    attributes_of,
     audience_is_expected,
     groups_in,
     issuer_is_expected,
-    may_be_kept,
     numeric_date,
     principal_name,
     scope_is_well_formed,
@@ -104,9 +102,6 @@ def _claims(
     yield Finding(
         scope, _value(claims, scope), None if fits else "must not be blank, or name a scope twice"
     )
-    if fits and not may_be_kept(attributes_of(claims, scope)):
-        problem = f"iss and {scope} have more than {MAX_ATTRIBUTE_CHARACTERS} characters"
-        yield Finding("attributes", "", problem)
     if settings.groups_claim_name is not None:
         yield _groups(claims, settings.groups_claim_name, settings)
 

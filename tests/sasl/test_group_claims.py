@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_ATTRIBUTE_CHARACTERS, MAX_GROUP_CHARACTERS, MAX_GROUPS, Identity
-from sasl.jwt_claims import AcceptedClaims, judge_claims, with_extensions
+from sasl.identity import MAX_GROUP_CHARACTERS, MAX_GROUPS
+from sasl.jwt_claims import AcceptedClaims, judge_claims
 from sasl.mechanism import FailureReason
-from sasl.oauthbearer_messages import client_initial_response
-from tests.support.sasl import NOW, SETTINGS, WALL, challenge, claims, oauth_exchange, token
+from tests.support.sasl import SETTINGS, WALL, claims
 
 GROUPS = replace(SETTINGS, groups_claim_name="groups")
 ROLES = replace(SETTINGS, groups_claim_name="realm_access.roles")
@@ -155,43 +154,3 @@ def test_no_document_is_more_than_refused(document: dict[str, Any]) -> None:
         except BadGroups:
             continue
         assert all(name.startswith("Group:") for name in found)
-
-
-# Attributes
-
-
-def test_issuer_and_scope_are_kept() -> None:
-    accepted = judged(scope=["read", "write"])
-    assert isinstance(accepted, AcceptedClaims)
-    assert accepted.identity == Identity(
-        "User:alice", attributes=(("iss", "https://issuer.test"), ("scope", "read write"))
-    )
-
-
-def test_extensions_are_kept_apart_from_what_the_issuer_says() -> None:
-    accepted = judged()
-    assert isinstance(accepted, AcceptedClaims)
-    extended = with_extensions(accepted, {"iss": "https://other.test", "groups": "admins"})
-    assert extended is not None
-    assert dict(extended.identity.attributes) == {
-        "iss": "https://issuer.test",
-        "extension.iss": "https://other.test",
-        "extension.groups": "admins",
-    }
-    assert extended.identity.groups == ()
-
-
-@pytest.mark.parametrize("over", [False, True])
-def test_attributes_are_bounded(over: bool) -> None:
-    room = MAX_ATTRIBUTE_CHARACTERS - len("iss" + "https://issuer.test" + "scope")
-    accepted = judged(scope="s" * (room + over))
-    if over:
-        assert accepted is FailureReason.BAD_CLAIMS
-        return
-    assert isinstance(accepted, AcceptedClaims)
-    assert with_extensions(accepted, {"trace": "1"}) is None
-
-
-def test_long_extensions_refuse_the_login() -> None:
-    message = client_initial_response(token(), {"trace": "x" * MAX_ATTRIBUTE_CHARACTERS})
-    assert challenge(oauth_exchange().step(message, NOW)) == b'{"status":"invalid_token"}'

@@ -65,7 +65,7 @@ def test_a_session_has_the_groups_of_its_last_token() -> None:
         message = client_initial_response(token(claims(groups=groups)))
         one.authenticate(1, len(message).to_bytes(4) + message, NOW)
         assert isinstance(one.state, Authenticated)
-        expected = Identity(ALICE.principal, (f"Group:{name}" for name in groups), ALICE.attributes)
+        expected = Identity(ALICE.principal, (f"Group:{name}" for name in groups))
         assert one.state.identity == expected
 
 

@@ -34,7 +34,7 @@ SETTINGS = OAuthBearerSettings(
     expected_audience=frozenset({"kafka", "kafka-dev"}), expected_issuer="https://issuer.test"
 )
 
-ALICE = Identity("User:alice", attributes=(("iss", "https://issuer.test"),))
+ALICE = Identity("User:alice")
 """Who a token of `token()` makes of a client."""
 
 SHA_256, SHA_512 = ScramMechanism
