@@ -3,8 +3,9 @@
 Laws:
 
 - All groups count, or the token is refused: an ACL may deny any of them.
-- A token without the claim has no groups. One that says its groups are elsewhere (OpenID Connect
-  Core section 5.6.2, as Microsoft Entra ID does for members of more than 200) is refused.
+- A token without the claim has no groups. One that says its groups, or more of them, are elsewhere
+  (OpenID Connect Core section 5.6.2, as Microsoft Entra ID does for members of more than 200; or
+  Entra's `hasgroups`) is refused.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,10 @@ from sasl.identity import GROUP_TYPE, MAX_GROUP_CHARACTERS, MAX_GROUPS, is_group
 
 _ELSEWHERE: Final = "_claim_names"
 """Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
+_LEFT_OUT: Final = "hasgroups"
+"""Claim by which Microsoft Entra ID says that it left out `groups`: its tokens of the implicit flow
+name five at most."""
+_GROUPS: Final = "groups"
 
 
 class BadGroups(Exception):
@@ -26,8 +31,7 @@ def groups_of(
 ) -> frozenset[str]:
     """Return the groups at `path`, as principals, each name after `prefix`. Raises BadGroups, also
     for a name that begins with one of `reserved`."""
-    if path not in claims:
-        _check_that_they_are_here(claims, path)
+    _check_that_they_are_here(claims, path)
     try:
         value = value_at(claims, path)
     except BrokenPath:
@@ -54,8 +58,10 @@ def _checked(name: object, prefix: str, reserved: tuple[str, ...]) -> str:
 
 
 def _check_that_they_are_here(claims: Mapping[str, Any], path: str) -> None:
-    """Raise BadGroups if the token says that its groups are in another document."""
+    """Raise BadGroups if the token says that its groups are in another document, or left out."""
     elsewhere = claims.get(_ELSEWHERE, {})
     names = (path, path.partition(".")[0])
     if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint(names):
         raise BadGroups(f"is not in the token, which refers to another document ({_ELSEWHERE})")
+    if path == _GROUPS and path not in claims and claims.get(_LEFT_OUT, False) is not False:
+        raise BadGroups(f"is not in the token, which says that there are groups ({_LEFT_OUT})")

@@ -124,6 +124,21 @@ def test_groups_that_are_in_another_document_refuse_the_token(
 ) -> None:
     """As of a member of more than 200 groups in Microsoft Entra ID."""
     assert judged(settings, _claim_names=elsewhere) is FailureReason.BAD_GROUPS
+    here = {"groups": ["a"], "realm_access": {"roles": ["a"]}, "realm_access.roles": ["a"]}
+    assert judged(settings, _claim_names=elsewhere, **here) is FailureReason.BAD_GROUPS
+
+
+@pytest.mark.parametrize("value", [True, "true", 1, None])
+def test_groups_that_a_token_has_no_room_for_refuse_it(value: object) -> None:
+    """As of a member of six groups or more in the implicit flow of Microsoft Entra ID."""
+    bad = claims() | {"hasgroups": value}
+    assert judge_claims(bad, GROUPS, WALL) is FailureReason.BAD_GROUPS
+    assert groups(ROLES, hasgroups=value) == ()
+
+
+def test_groups_that_are_all_in_the_token_are_accepted() -> None:
+    assert groups(hasgroups=True, groups=["a"]) == ("Group:a",)
+    assert groups(hasgroups=False) == ()
 
 
 def test_other_claims_may_be_in_another_document() -> None:
