@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sasl.claim_paths import ABSENT, BrokenPath, value_at
-from sasl.identity import GROUP_TYPE, MAX_GROUP_CHARACTERS, MAX_GROUPS, is_group_name
+from sasl.identity import (
+    GROUP_TYPE,
+    MAX_ALL_GROUP_CHARACTERS,
+    MAX_GROUP_CHARACTERS,
+    MAX_GROUPS,
+    is_group_name,
+)
 
 _ELSEWHERE: Final = "_claim_names"
 """Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
@@ -41,7 +47,10 @@ def groups_of(
     names = value if isinstance(value, list) else [value]
     if len(names) > MAX_GROUPS:
         raise BadGroups(f"names more than {MAX_GROUPS} groups")
-    return frozenset(GROUP_TYPE + _checked(name, prefix, reserved) for name in names)
+    groups = frozenset(GROUP_TYPE + _checked(name, prefix, reserved) for name in names)
+    if sum(map(len, groups)) > MAX_ALL_GROUP_CHARACTERS:
+        raise BadGroups(f"has more than {MAX_ALL_GROUP_CHARACTERS} characters in all groups")
+    return groups
 
 
 def _checked(name: object, prefix: str, reserved: tuple[str, ...]) -> str:

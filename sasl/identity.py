@@ -21,6 +21,13 @@ MAX_GROUPS: Final = 256
 (Microsoft Entra ID), and each group takes part in each decision."""
 MAX_GROUP_CHARACTERS: Final = 250
 """Maximum length of a group's name in characters: with its type, events have room for it."""
+MAX_ALL_GROUP_CHARACTERS: Final = 16_384
+"""Maximum length of all groups of an identity together, as principals, in characters: 200 GUIDs
+have half as many. Caches keep thousands of identities, and each event of a login names the groups.
+"""
+MAX_PRINCIPAL_CHARACTERS: Final = 4_096
+"""Maximum length of a principal that a token names, in characters. Those of certificates have at
+most 512, and SCRAM users are created by an operator."""
 
 
 @final

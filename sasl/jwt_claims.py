@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sasl.claim_paths import BrokenPath, value_at
 from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import USER_TYPE, Identity
+from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE, Identity
 from sasl.mechanism import FailureReason
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
@@ -119,10 +119,13 @@ def subject_of(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> str 
 
 
 def principal_name(subject: str, settings: OAuthBearerSettings) -> str | None:
-    """Return the principal's name; None if no rule gives one, or it has the prefix of another
-    issuer."""
+    """Return the principal's name; None if no rule gives one, it has the prefix of another issuer,
+    or it is too long."""
     name = subject if settings.name_of is None else settings.name_of(subject)
-    return None if name is None or name.startswith(settings.reserved) else settings.prefix + name
+    if name is None or name.startswith(settings.reserved):
+        return None
+    name = settings.prefix + name
+    return name if len(USER_TYPE) + len(name) <= MAX_PRINCIPAL_CHARACTERS else None
 
 
 def groups_in(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> frozenset[str]:

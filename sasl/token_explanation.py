@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from sasl.group_claims import BadGroups
-from sasl.identity import USER_TYPE
+from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE
 from sasl.issuers import MAX_UNVERIFIED_BYTES, TrustedIssuers
 from sasl.json_web_token import parse_token
 from sasl.jwks import KeyMissing
@@ -112,7 +112,10 @@ def _principal(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> Find
         return Finding(path, _value(claims, path), "must be text: the principal")
     name = principal_name(subject, settings)
     if name is None:
-        problem = "no rule gives it a principal, or it has another issuer's prefix"
+        problem = (
+            "no rule gives it a principal, it has another issuer's prefix, or its principal has"
+            f" more than {MAX_PRINCIPAL_CHARACTERS} characters"
+        )
         return Finding(path, _shown(subject), problem)
     found = subject if name == subject else f"{subject}: {USER_TYPE}{name}"
     return Finding(path, _shown(found), None)

@@ -20,9 +20,12 @@ from sasl.json_web_token import AcceptedToken
 from sasl.jwt_claims import AcceptedClaims, judge_times
 
 MAX_CACHED_TOKENS: Final = 1_024
-"""Maximum number of cached tokens: 8 MiB at most with `MAX_CACHED_MESSAGE_BYTES`."""
-MAX_CACHED_MESSAGE_BYTES: Final = 4_096
-"""Maximum size in bytes of a message that is cached; most have about a thousand."""
+"""Maximum number of cached tokens: 20 MiB if each names 200 groups by GUIDs. By the bounds of an
+identity and `MAX_CACHED_MESSAGE_BYTES` it is 120 MiB at most: if each has as many and as long names
+as it may, with characters that Python stores in four bytes."""
+MAX_CACHED_MESSAGE_BYTES: Final = 16_384
+"""Maximum size in bytes of a message that is cached; most have about a thousand, and one with 200
+GUIDs has 11,000."""
 
 
 class VerifiedTokens:

@@ -205,8 +205,8 @@ class IssuerSettings(Section):
     sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
     """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
     names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A
-    token whose groups are malformed, more than 256, or in another document is refused. null: tokens
-    have no groups."""
+    token whose groups are malformed, too many (docs/acls.md), or not all in it is refused. null:
+    tokens have no groups."""
 
     def jwks_file(self) -> Path | None:
         """Return the file of the keys; None if they come from a web server."""

@@ -12,7 +12,14 @@ Laws:
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sasl.identity import GROUP_TYPE, MAX_GROUP_CHARACTERS, MAX_GROUPS, Identity, is_group_name
+from sasl.identity import (
+    GROUP_TYPE,
+    MAX_ALL_GROUP_CHARACTERS,
+    MAX_GROUP_CHARACTERS,
+    MAX_GROUPS,
+    Identity,
+    is_group_name,
+)
 from sasl.strict_json import read_object
 
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -48,6 +55,11 @@ class Memberships:
         for principal, groups in found.items():
             if len(groups) > MAX_GROUPS:
                 raise BadMemberships(f"has {principal!a:.80} in more than {MAX_GROUPS} groups")
+            if sum(map(len, groups)) > MAX_ALL_GROUP_CHARACTERS:
+                raise BadMemberships(
+                    f"has {principal!a:.80} in groups of more than {MAX_ALL_GROUP_CHARACTERS}"
+                    " characters together"
+                )
         return cls({principal: tuple(groups) for principal, groups in found.items()})
 
     def identity(self, principal: str) -> Identity:

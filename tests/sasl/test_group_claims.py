@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_GROUP_CHARACTERS, MAX_GROUPS
+from sasl.identity import MAX_ALL_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS, MAX_GROUPS
 from sasl.jwt_claims import AcceptedClaims, judge_claims
 from sasl.mechanism import FailureReason
 from tests.support.sasl import SETTINGS, WALL, claims
@@ -43,6 +43,20 @@ def groups(settings: Any = GROUPS, **changes: object) -> tuple[str, ...]:
 )
 def test_groups_are_principals_of_their_own_type(claim: object, expected: tuple[str, ...]) -> None:
     assert groups(groups=claim) == expected
+
+
+@pytest.mark.parametrize("prefix", ["", "partner:"])
+@pytest.mark.parametrize("over", [False, True])
+def test_all_groups_together_are_bounded(prefix: str, over: bool) -> None:
+    """Caches keep thousands of identities, and events have all groups of a login."""
+    width = MAX_ALL_GROUP_CHARACTERS // MAX_GROUPS - len("Group:" + prefix)
+    names = [f"{number:0{width}}" for number in range(MAX_GROUPS)]
+    names[0] += "x" * over
+    settings = replace(GROUPS, prefix=prefix)
+    if over:
+        assert judged(settings, groups=names) is FailureReason.BAD_GROUPS
+    else:
+        assert len(groups(settings, groups=names)) == MAX_GROUPS
 
 
 def test_a_token_without_the_claim_has_no_groups() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sasl.identity import MAX_GROUP_CHARACTERS, Identity
+from sasl.identity import MAX_GROUP_CHARACTERS, MAX_PRINCIPAL_CHARACTERS, Identity
 from sasl.issuers import MAX_UNVERIFIED_BYTES, TrustedIssuers
 from sasl.json_web_token import AcceptedToken, TrustedIssuer
 from sasl.jwks import KeyCache, KeyMissing
@@ -116,6 +116,7 @@ def test_one_name_from_two_issuers_is_two_principals() -> None:
         (ours(groups="partner:admins"), FailureReason.BAD_GROUPS),
         (ours(groups=["admins", "partner:admins"]), FailureReason.BAD_GROUPS),
         (partners(groups="x" * (MAX_GROUP_CHARACTERS - 7)), FailureReason.BAD_GROUPS),
+        (partners(sub="x" * (MAX_PRINCIPAL_CHARACTERS - 12)), FailureReason.NO_PRINCIPAL),
         (partners(groups="*"), FailureReason.BAD_GROUPS),
     ],
 )

@@ -1,6 +1,7 @@
 """A token that was verified once is not verified again, and nothing else about it is taken over."""
 
 import gc
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -200,6 +201,14 @@ def test_long_tokens_take_no_room() -> None:
     listener = Listener(rsa_key())
     assert listener.login(token(claims(groups="x" * MAX_CACHED_MESSAGE_BYTES))) == ACCEPTED
     assert listener.remembered == 0
+
+
+def test_tokens_with_many_groups_are_remembered() -> None:
+    """Microsoft Entra ID names up to 200 groups, by their GUIDs."""
+    listener = Listener(rsa_key())
+    groups = [str(uuid.UUID(int=number)) for number in range(200)]
+    assert listener.login(token(claims(groups=groups))) == ACCEPTED
+    assert listener.remembered == 1
 
 
 def test_no_token_lies_in_memory() -> None:

@@ -8,11 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.principals.memberships import MAX_BYTES, BadMemberships, Memberships
-from sasl.identity import MAX_GROUP_CHARACTERS, MAX_GROUPS, Identity
+from sasl.identity import (
+    MAX_ALL_GROUP_CHARACTERS,
+    MAX_GROUP_CHARACTERS,
+    MAX_GROUPS,
+    Identity,
+)
 
 GOOD = json.dumps(
     {"groups": {"analysts": ["User:alice", "User:CN=bob,O=x"], "interns": ["User:alice"], "e": []}}
 ).encode()
+MOST = [
+    f"{number:0{MAX_ALL_GROUP_CHARACTERS // MAX_GROUPS - len('Group:')}}"
+    for number in range(MAX_GROUPS)
+]
+"""Names of as many groups, and as long ones, as a principal may have."""
 
 
 def test_the_groups_of_a_principal_are_those_that_name_it() -> None:
@@ -21,6 +31,13 @@ def test_the_groups_of_a_principal_are_those_that_name_it() -> None:
     assert found.identity("User:CN=bob,O=x").groups == ("Group:analysts",)
     assert found.identity("User:Alice") == Identity("User:Alice")
     assert found.identity("Group:analysts") == Identity("Group:analysts")
+
+
+def test_a_principal_has_groups_up_to_the_bounds() -> None:
+    document = json.dumps({"groups": {name: ["User:alice"] for name in MOST}})
+    found = Memberships.parse(document.encode())
+    groups = found.identity("User:alice").groups
+    assert len(groups) == MAX_GROUPS
 
 
 @pytest.mark.parametrize("length", range(len(GOOD)))
@@ -49,6 +66,7 @@ def test_a_file_that_is_half_written_is_refused(length: int) -> None:
         {"analysts\n": ["User:alice"]},
         {"x" * (MAX_GROUP_CHARACTERS + 1): ["User:alice"]},
         {f"g{number}": ["User:alice"] for number in range(MAX_GROUPS + 1)},
+        {"x" + name: ["User:alice"] for name in MOST},
     ],
 )
 def test_what_makes_no_sense_is_refused_as_a_whole(groups: Any) -> None:
