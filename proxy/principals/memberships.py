@@ -50,8 +50,9 @@ class Memberships:
             raise BadMemberships(f"must have `{_GROUPS}`, an object, and nothing else")
         found: dict[str, list[str]] = {}
         for group, principals in members[_GROUPS].items():
+            as_principal = GROUP_TYPE + group  # one text for all its members
             for principal in _checked(group, principals):
-                found.setdefault(principal, []).append(GROUP_TYPE + group)
+                found.setdefault(principal, []).append(as_principal)
         for principal, groups in found.items():
             if len(groups) > MAX_GROUPS:
                 raise BadMemberships(f"has {principal!a:.80} in more than {MAX_GROUPS} groups")

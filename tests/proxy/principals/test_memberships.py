@@ -34,10 +34,12 @@ def test_the_groups_of_a_principal_are_those_that_name_it() -> None:
 
 
 def test_a_principal_has_groups_up_to_the_bounds() -> None:
-    document = json.dumps({"groups": {name: ["User:alice"] for name in MOST}})
+    document = json.dumps({"groups": {name: ["User:alice", "User:bob"] for name in MOST}})
     found = Memberships.parse(document.encode())
     groups = found.identity("User:alice").groups
     assert len(groups) == MAX_GROUPS
+    others = found.identity("User:bob").groups
+    assert all(one is other for one, other in zip(groups, others, strict=True)), "no copies"
 
 
 @pytest.mark.parametrize("length", range(len(GOOD)))
