@@ -207,8 +207,8 @@ class SessionEvent:
         *_AUTHENTICATIONS,
     )
     groups: tuple[str, ...] | None = _optional(
-        """The client's groups as principals, e.g. `Group:analysts`, which its token names. Null:
-        none.""",
+        """The client's groups as principals, e.g. `Group:analysts`, which its token or
+        `groups.file` names. Null: none.""",
         *_AUTHENTICATIONS,
     )
     groups_joined: tuple[str, ...] | None = _optional(
