@@ -14,6 +14,7 @@ that sets quotas of users sets those of groups:
   `reauth.overrides`; between equal ones the name that is first in the alphabet.
 - `share: together` (the default): all members use one quota. `share: each`: every user who is a
   member has one of its own, of that size.
+- An entry of a group with a client id, named or default, has no effect on its members.
 - No user is taken for a group: entries of `Group:NAME` are read for groups alone.
 """
 

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.quota.callback import ClientPrincipal, ClientQuotaType, load_callback
 from proxy.quota.group_quotas import GroupQuotas
-from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from proxy.quota.model import DEFAULT, Default, QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
@@ -68,6 +68,18 @@ def test_groups_decide_before_defaults(default: QuotaEntity) -> None:
     assert applied(callback)[1] == 500.0
     callback.remove_quota(PRODUCE, ANALYSTS)
     assert applied(callback)[1] == 1.0
+
+
+@pytest.mark.parametrize("client_id", ["c", DEFAULT])
+def test_an_entry_of_a_group_with_a_client_id_has_no_effect_on_members(
+    client_id: str | Default,
+) -> None:
+    with_client = QuotaEntity(user="Group:analysts", client_id=client_id)
+    assert applied(quotas((with_client, 1.0)))[1] is None
+    callback = quotas((ANALYSTS, 500.0), (with_client, 1.0))
+    assert applied(callback)[1] == 500.0
+    callback.remove_quota(PRODUCE, with_client)
+    assert applied(callback)[1] == 500.0
 
 
 def test_each_type_has_its_own_group() -> None:
