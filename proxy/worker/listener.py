@@ -56,6 +56,10 @@ because its address connects too often; further ones are closed at once, or one 
 the limit."""
 
 
+REGROUPED_AT_ONCE: Final = 16
+"""Number of connections whose groups are changed in one iteration of the event loop: quotas of
+groups make it most of a millisecond for each."""
+
 _LoginSlots = tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]
 
 
@@ -241,18 +245,23 @@ class Listener:
             return Identity(principal)
         return self.memberships.current.identity(principal)
 
-    def _memberships_changed(self) -> None:
+    async def _memberships_changed(self) -> None:
         """Judge open connections by the groups that their clients have now."""
-        for client in list(self.clients):
-            connection = client.connection
-            if connection is None or connection.closed:
-                continue
-            session = connection.authentication.established
-            if session is None or session.mechanism == OAUTHBEARER:
-                continue
-            identity = self.identity_of(session.principal)
-            if identity != session.identity:
-                client.call(partial(Connection.regroup, identity=identity))
+        for number, client in enumerate(list(self.clients), start=1):
+            self._regroup(client)
+            if number % REGROUPED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _regroup(self, client: ClientSide) -> None:
+        connection = client.connection
+        if connection is None or connection.closed:
+            return
+        session = connection.authentication.established
+        if session is None or session.mechanism == OAUTHBEARER:
+            return
+        identity = self.identity_of(session.principal)
+        if identity != session.identity:
+            client.call(partial(Connection.regroup, identity=identity))
 
     def view(self, broker: DiscoveredBroker) -> BrokerView:
         """Return the view of a broker for this listener's connections."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,9 @@ INTERVAL: Final = 1.0
 class MembershipService:
     """Memberships of a listener; the last valid file is in force."""
 
-    def __init__(self, path: Path, changed: Callable[[], None]) -> None:
-        """Read the file, and call `changed` whenever it has been read again. Raises ConfigError."""
+    def __init__(self, path: Path, changed: Callable[[], Awaitable[None]]) -> None:
+        """Read the file, and await `changed` whenever it has been read again, before the next look
+        at it. Raises ConfigError."""
         self._path = path
         self._changed = changed
         self._signature: Signature = None
@@ -44,7 +45,7 @@ class MembershipService:
             self._log(error.problem)
         else:
             self._log(None)
-            self._changed()
+            await self._changed()
 
     def _read(self) -> Memberships:
         self._signature = signature_of(self._path)

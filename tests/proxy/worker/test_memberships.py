@@ -11,6 +11,7 @@ import pytest
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
+from proxy.worker import listener as listeners
 from proxy.worker.listener import Listener
 from proxy.worker.membership_service import MembershipService
 from sasl.identity import Identity
@@ -70,6 +71,45 @@ def test_open_connections_follow_the_file(tmp_path: Path) -> None:
     listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}, test)
 
 
+def test_other_work_goes_on_while_connections_are_regrouped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is closed meanwhile is left alone."""
+    monkeypatch.setattr(listeners, "REGROUPED_AT_ONCE", 1)
+    write(tmp_path)
+
+    async def test(running: RunningListener) -> None:
+        writers = []
+        for _ in range(3):
+            reader, writer = await running.connect()
+            writer.write(api_versions(1))
+            await read_frame(reader)
+            writers.append(writer)
+        connections = [client.connection for client in running.listener.clients]
+        memberships = running.listener.memberships
+        assert memberships is not None
+
+        def regrouped() -> list[Connection]:
+            identities = [(one, one.authentication.identity) for one in connections if one]
+            return [one for one, identity in identities if identity and identity.groups]
+
+        write(tmp_path, guests=["User:ANONYMOUS"])
+        seen = set()
+        refresh = asyncio.create_task(memberships.refresh())
+        while not refresh.done():
+            if len(regrouped()) == 1 and 1 not in seen:
+                open_ones = [one for one in running.listener.clients if one.connection]
+                next(one for one in open_ones if one.connection not in regrouped()).evict()
+            seen.add(len(regrouped()))
+            await asyncio.sleep(0)
+        assert seen >= {0, 1}
+        assert len(regrouped()) == 2
+        for writer in writers:
+            writer.close()
+
+    listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}, test)
+
+
 def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
     """Those of the name that the rules make."""
     write(tmp_path, analysts=["User:alice@x"], others=["User:alice"])
@@ -109,7 +149,11 @@ def test_a_file_is_logged_once_for_each_problem(
     calls: list[None] = []
     path = write(tmp_path)
     caplog.set_level(logging.INFO)
-    service = MembershipService(path, lambda: calls.append(None))
+
+    async def changed() -> None:
+        calls.append(None)
+
+    service = MembershipService(path, changed)
 
     async def refresh(text: str) -> None:
         path.write_text(text)
@@ -129,10 +173,14 @@ def test_a_file_is_logged_once_for_each_problem(
     ]
 
 
+async def never() -> None:
+    raise AssertionError("nothing has been read again")
+
+
 @pytest.mark.parametrize("content", [None, "", "{}"])
 def test_without_a_valid_file_nothing_starts(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "groups.json"
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=r"^groups\.file: .*groups\.json"):
-        MembershipService(path, lambda: None)
+        MembershipService(path, never)
