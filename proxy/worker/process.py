@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from proxy import config
+from proxy.errors import ConfigError
 from proxy.store import StoreError
 from proxy.worker.worker import Worker
 
@@ -27,7 +28,7 @@ SWITCH_INTERVAL: Final = 0.0002
 the event loop run. Python's default, five milliseconds, would be added to every iteration of the
 loop."""
 CHECK_EVERY: Final = 1.0
-"""Seconds between two attempts to open the store."""
+"""Seconds between two attempts to start with what could not be read."""
 
 
 def run(
@@ -58,19 +59,21 @@ def run(
 
 
 def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Worker | None:
-    """Make the worker as soon as its store can be read; None: the parent ended before.
+    """Make the worker as soon as its store and files can be read; None: the parent ended before.
 
-    The store could be read when the proxy started, so this worker waits for it: if it gave up, the
+    They could be read when the proxy started, so this worker waits for them: if it gave up, the
     proxy might end, and with it the connections of other workers.
     """
     logged = ""
     while True:
         try:
             return Worker(settings, inputs)
-        except StoreError as error:
+        except (StoreError, ConfigError) as error:
             if str(error) != logged:
                 logged = str(error)
-                log.error("worker %d waits for its store: %s", inputs.number, logged)
+                log.error(
+                    "worker %d waits for what it reads at its start: %s", inputs.number, logged
+                )
             inputs.heartbeat.begin()  # a worker that waits does not hang
         if select.select([lifeline], [], [], CHECK_EVERY)[0]:
             return None

@@ -71,7 +71,10 @@ def test_a_worker_that_dies_while_the_file_is_away_costs_no_other(
         first, second, *_ = proxy.children()
         away = file.rename(file.with_name("away"))
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: "waits for its store" in proxy.log(), "it says what it waits for")
+        eventually(
+            lambda: "waits for what it reads at its start" in proxy.log(),
+            "it says what it waits for",
+        )
         assert alive(second)
         away.rename(file)
         eventually(lambda: proxy.workers_up() == [True, True], "it is there again")

@@ -1,8 +1,10 @@
 """`python -m proxy serve` while its signing keys, its broker or its events' directory are away."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -132,3 +134,22 @@ def test_a_directory_of_events_that_is_removed_is_made_anew(serving: Serving) ->
             lambda: metric(serving, lost) < metric(serving, "events_written_total"),
             "some were not lost",
         )
+
+
+def test_a_worker_that_dies_while_its_groups_are_not_valid_waits_for_them(
+    serving: Serving, tmp_path: Path
+) -> None:
+    """The proxy could start with them, and does not give up."""
+    path = tmp_path / "groups.json"
+    path.write_text('{"groups": {}}')
+    serving.settings["listeners"][0]["groups.file"] = str(path)
+    serving.write()
+    assert "accepting" in serving.start()
+    eventually(lambda: serving.workers_up() == [True], "the worker answers")
+    path.write_text('{"groups": {"half')
+    os.kill(serving.children()[0], signal.SIGKILL)
+    waits = f"waits for what it reads at its start: groups.file: {path} is no JSON object"
+    eventually(lambda: waits in serving.log(), "it says what it waits for")
+    path.write_text('{"groups": {}}')
+    eventually(lambda: serving.workers_up() == [True], "it has them again")
+    assert "Traceback" not in serving.log()
