@@ -523,11 +523,9 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
             given = "sasl_enabled_mechanisms" in self.model_fields_set
             problem = "must not be empty" if given else "is required"
             raise KeyProblemError("sasl.enabled.mechanisms", problem)
-        if "OAUTHBEARER" not in mechanisms:
-            return
         if self.sasl_oauthbearer_issuers:
             self._check_issuers()
-        else:
+        elif "OAUTHBEARER" in mechanisms:
             _check_issuer(self, "", any_issuer=self.sasl_oauthbearer_allow_unverified_issuer)
 
     def _check_unused_by_relay(self) -> None:

@@ -344,6 +344,15 @@ def test_issuers_that_are_not_told_apart(directory: Path, issuers: str, problem:
     assert str(caught.value).startswith(expected)
 
 
+def test_issuers_are_checked_before_their_mechanism_is_enabled(directory: Path) -> None:
+    """A reload compares them by name."""
+    text = with_issuers("- {A: kafka, J: file:jwks.json}").replace("OAUTHBEARER", "SCRAM-SHA-256")
+    with pytest.raises(ConfigError) as caught:
+        loaded(directory, text)
+    key = f"{LISTENER}.sasl.oauthbearer.issuers[0].sasl.oauthbearer.expected.issuer"
+    assert str(caught.value).startswith(f"{key}: is required")
+
+
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
