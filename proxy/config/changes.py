@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from proxy.config.listener import Listener, OauthbearerSettings
 from proxy.config.model import Config
 from proxy.config.section import Section, described, keys
 
@@ -35,11 +36,43 @@ def compare(old: Config, new: Config) -> Changes:
     )
 
 
+def in_force(start: Config, before: Config, new: Config) -> Config:
+    """Return what a reload of `new` puts into effect after `before`, where issuers may stay.
+
+    Keys are read of the issuers that there were at the start. As long as a listener has another
+    one in `new`, or none of them, all that concerns tokens stays as it was `before`: a mixture of
+    both files was never validated.
+    """
+    at_start = {one.name: one for one in start.listeners}
+    held = at_start | {one.name: one for one in before.listeners}
+    listeners = tuple(
+        _with_tokens_of(held[one.name], one)
+        if one.name in at_start and not _can_follow(at_start[one.name], one)
+        else one
+        for one in new.listeners
+    )
+    return new.model_copy(update={"listeners": listeners})
+
+
+def _can_follow(start: Listener, new: Listener) -> bool:
+    before, after = start.token_issuers().keys(), new.token_issuers().keys()
+    return after <= before and bool(after) == bool(before)
+
+
+def _with_tokens_of(old: Listener, new: Listener) -> Listener:
+    return new.model_copy(
+        update={name: getattr(old, name) for name in OauthbearerSettings.model_fields}
+    )
+
+
 def _changed(prefix: str, old: Section, new: Section) -> Iterator[tuple[str, bool]]:
     for key, name, field in keys(type(old)):
         before, after = getattr(old, name), getattr(new, name)
         if name in _KEYS_OF_LISTS:
-            yield from _changed_items(key, _KEYS_OF_LISTS[name], prefix, before, after)
+            known = described(field)
+            reloadable = known is not None and known.reloadable
+            place = f"{prefix}{key}"
+            yield from _changed_items(place, _KEYS_OF_LISTS[name], before, after, reloadable)
         elif isinstance(before, Section):
             yield from _changed(f"{prefix}{key}.", before, after)
         elif before != after:
@@ -48,13 +81,13 @@ def _changed(prefix: str, old: Section, new: Section) -> Iterator[tuple[str, boo
 
 
 def _changed_items(
-    key: str, name: str, prefix: str, old: tuple[Section, ...], new: tuple[Section, ...]
+    place: str, name: str, old: tuple[Section, ...], new: tuple[Section, ...], reloadable: bool
 ) -> Iterator[tuple[str, bool]]:
     """Compare lists of sections that are known by a setting of each."""
     before = {getattr(one, name): one for one in old}
     after = {getattr(one, name): one for one in new}
     for item in sorted(before.keys() | after.keys()):
         if item in before and item in after:
-            yield from _changed(f"{prefix}{key}[{item}].", before[item], after[item])
+            yield from _changed(f"{place}[{item}].", before[item], after[item])
         else:
-            yield f"{prefix}{key}[{item}]", False
+            yield f"{place}[{item}]", reloadable

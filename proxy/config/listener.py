@@ -265,9 +265,12 @@ class OauthbearerSettings(IssuerSettings):
         30, source=KAFKA_BROKER, reloadable=True, unit="s"
     )
     """Largest difference between the clocks of the identity provider and of this machine."""
-    sasl_oauthbearer_issuers: tuple[OauthbearerIssuer, ...] = setting((), source=OWN)
+    sasl_oauthbearer_issuers: tuple[OauthbearerIssuer, ...] = setting(
+        (), source=OWN, reloadable=True
+    )
     """Several issuers, each with its own keys, audience, claims and rules; see below. What each has
-    for itself is given there, and not here; intervals and clock skew are those of all."""
+    for itself is given there, and not here; intervals and clock skew are those of all. A reload
+    that adds one needs a restart."""
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -469,11 +472,15 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         """True if brokers authenticate the clients."""
         return self.sasl and self.sasl_termination is SaslTermination.BROKER
 
+    def token_issuers(self) -> Mapping[str, IssuerSettings]:
+        """Return the issuers by name whose tokens the proxy verifies; empty: it takes no tokens."""
+        if self.relays_logins or "OAUTHBEARER" not in self.sasl_enabled_mechanisms:
+            return {}
+        return self.issuers_by_name()
+
     def jwks_sources(self) -> Iterator[tuple[str, Path | str]]:
         """Yield where the signing keys of each issuer are read: a file or a URL, after its key."""
-        if self.relays_logins or "OAUTHBEARER" not in self.sasl_enabled_mechanisms:
-            return
-        for index, issuer in enumerate(self.issuers_by_name().values()):
+        for index, issuer in enumerate(self.token_issuers().values()):
             place = f"sasl.oauthbearer.issuers[{index}]." if issuer is not self else ""
             if (source := issuer.jwks_source()) is not None:
                 yield f"{place}sasl.oauthbearer.jwks.endpoint.url", source

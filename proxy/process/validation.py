@@ -20,7 +20,7 @@ class Changed(NamedTuple):
     """Configuration that was found valid, beside those before it."""
 
     config: bytes
-    """The `Config`, pickled."""
+    """The `Config` that is to be in effect, pickled."""
     needs_restart: tuple[str, ...]
     """The settings that differ from those in effect, and need a restart."""
     reloadable: tuple[str, ...]
@@ -43,14 +43,17 @@ def validate_change(path: Path, in_effect: bytes, latest: bytes) -> Changed:
     """Validate the file for a reload. Raises ConfigError."""
     declarations.validate_too()
     from proxy.config import Config, compare, load
+    from proxy.config.changes import in_force
     from proxy.config.exposure import exposures
 
     config = load(path)
     old: Config = pickle.loads(in_effect)  # noqa: S301 - written by this program, as the next is
     before: Config = pickle.loads(latest)  # noqa: S301
+    reloaded = in_force(old, before, config)
+    needs_restart = {*compare(old, config).needs_restart, *compare(reloaded, config).reloadable}
     return Changed(
-        pickle.dumps(config),
-        compare(old, config).needs_restart,
-        compare(before, config).reloadable,
-        tuple(sorted(set(exposures(config)) - set(exposures(before)))),
+        pickle.dumps(reloaded),
+        tuple(sorted(needs_restart)),
+        compare(before, reloaded).reloadable,
+        tuple(sorted(set(exposures(reloaded)) - set(exposures(before)))),
     )

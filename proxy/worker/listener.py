@@ -463,8 +463,6 @@ def _name_of(rules: str | None) -> Callable[[str], str | None] | None:
 def key_services(settings: config.Listener) -> dict[str, KeyService]:
     """Return what reads the keys of a listener's issuers, by their names; empty: it takes no
     tokens."""
-    if settings.relays_logins or "OAUTHBEARER" not in settings.sasl_enabled_mechanisms:
-        return {}
     schedule = KeyCacheSettings(
         refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
         retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
@@ -473,6 +471,6 @@ def key_services(settings: config.Listener) -> dict[str, KeyService]:
     )
     return {
         name: KeyService(KeyCache(schedule), source)
-        for name, issuer in settings.issuers_by_name().items()
+        for name, issuer in settings.token_issuers().items()
         if (source := issuer.jwks_source()) is not None
     }

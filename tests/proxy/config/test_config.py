@@ -1,4 +1,5 @@
 import json
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from proxy.config.documentation import meanings
 from proxy.config.section import Section, described, keys, nested_section
 from proxy.docs import configuration
 from proxy.errors import ConfigError
+from proxy.process.validation import Changed, validate_change
 from sasl.identity import Identity
 from sasl.states import Enforcement
 from tests.support.proxy_process import BASE, SIDECAR
@@ -385,14 +387,58 @@ def test_issuers_whose_names_differ_or_are_made_by_rules(
 
 def test_a_reload_changes_issuers_but_not_which_there_are(directory: Path) -> None:
     before = loaded(directory, with_issuers(_two("P: ''", "P: 'b:'")))
-    other = _two("P: 'c:', G: roles", "P: ''", "https://c")
-    changes = compare(before, loaded(directory, with_issuers(other)))
     place = "listeners[clients].sasl.oauthbearer.issuers"
-    assert changes.needs_restart == (f"{place}[https://b]", f"{place}[https://c]")
-    assert changes.reloadable == (
+    issuer_a = "- {E: https://a, A: kafka, J: file:jwks.json, P: 'c:', G: roles}"
+    fewer = _reload(directory, before, before, with_issuers(issuer_a))
+    of_a = (
         f"{place}[https://a].sasl.oauthbearer.groups.claim.name",
         f"{place}[https://a].sasl.oauthbearer.principal.prefix",
     )
+    assert (fewer.needs_restart, fewer.reloadable) == ((), (*of_a, f"{place}[https://b]"))
+    in_effect = _in_effect(fewer)
+    again = _reload(directory, before, in_effect, with_issuers(_two("P: ''", "P: 'b:'")))
+    assert again.reloadable == fewer.reloadable, "its keys are still read"
+    assert _in_effect(again) == before
+    other = _two("P: 'c:', G: roles", "P: ''", "https://c")
+    renamed = _reload(directory, before, before, with_issuers(other))
+    assert renamed.needs_restart == (*of_a, f"{place}[https://b]", f"{place}[https://c]")
+    assert renamed.reloadable == ()
+    assert _in_effect(renamed) == before
+
+
+_ONE = """\
+    sasl.oauthbearer.expected.issuer: https://a
+    sasl.oauthbearer.expected.audience: kafka
+    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json
+"""
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "tokens"), [("OAUTHBEARER", _ONE), ("SCRAM-SHA-256", _ONE), ("SCRAM-SHA-256", "")]
+)
+def test_tokens_stay_as_they_were_until_the_restart(
+    directory: Path, mechanism: str, tokens: str
+) -> None:
+    """Without issuers all would be refused, and without an audience any accepted."""
+    several = with_issuers(_two("P: ''", "P: 'b:'"))
+    before = loaded(directory, several)
+    head, _, _ = several.partition("    sasl.oauthbearer.issuers:")
+    text = head.replace("OAUTHBEARER", mechanism) + tokens
+    changed = _reload(directory, before, before, text)
+    assert changed.reloadable == ()
+    issuers = _in_effect(changed).listeners[0].issuers_by_name()
+    assert issuers == before.listeners[0].issuers_by_name()
+
+
+def _reload(directory: Path, start: Config, before: Config, text: str) -> Changed:
+    path = directory / "reloaded.yaml"
+    path.write_text(text)
+    return validate_change(path, pickle.dumps(start), pickle.dumps(before))
+
+
+def _in_effect(changed: Changed) -> Config:
+    config: Config = pickle.loads(changed.config)  # noqa: S301 - made by the test
+    return config
 
 
 def test_overrides_and_mechanisms_reach_the_policy(directory: Path) -> None:
