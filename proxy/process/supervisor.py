@@ -72,12 +72,12 @@ class Server:
         self._path = path
         self._follow = follow
         self._validated = validated
-        self._latest_pickled = validated.config
+        self._latest = validated.config
+        """The configuration as of the last reload, pickled; what needs a restart is not in
+        effect."""
         self._seen = signature_of(path)
         """The file as it was when it was read last."""
         self._config = config
-        self._latest = config
-        """The configuration as of the last reload; what needs a restart is not in effect."""
         self._take_over = take_over
         self._predecessor: Predecessor | None = None
         """The running proxy that this one takes over from; None: this one serves."""
@@ -301,7 +301,7 @@ class Server:
                 worker.listening = self._listening
             else:
                 self._close_addresses()
-            return run(self._config, self._latest, worker, self._lifeline)
+            return run(self._config, worker, self._lifeline)
 
         return main
 
@@ -480,12 +480,12 @@ class Server:
 
     def _apply_file(self) -> None:
         self._seen = signature_of(self._path)
-        work = partial(validate_change, self._path, self._validated.config, self._latest_pickled)
+        work = partial(validate_change, self._path, self._validated.config, self._latest)
         try:
             changed = ShortLived(work).result()
         except ProxyError as error:
             log.error("not reloaded, the old configuration stays: %s", error)
-            self._shared_configuration.put(b"")
+            self._shared_configuration.put(self._latest, is_stale=True)
             self._children.signal(signal.SIGHUP)  # workers set `configuration_stale`
             return
         for key in changed.needs_restart:
@@ -496,8 +496,7 @@ class Server:
             log.info("reloaded: nothing has changed")
         for line in changed.exposures:
             log.warning("%s", line)
-        self._latest_pickled = changed.config
-        self._latest = pickle.loads(changed.config)  # noqa: S301 - from our own child
+        self._latest = changed.config
         self._shared_configuration.put(changed.config)
         self._children.signal(signal.SIGHUP)
 

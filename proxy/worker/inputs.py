@@ -35,17 +35,21 @@ class SharedConfiguration:
     def __init__(self) -> None:
         self._file = os.memfd_create("configuration", os.MFD_CLOEXEC)
 
-    def put(self, text: bytes) -> None:
-        """Write the pickled configuration that is to be in effect; empty: the file was invalid."""
-        content = hashlib.sha256(text).digest() + text
+    def put(self, text: bytes, *, is_stale: bool = False) -> None:
+        """Write the pickled configuration that is to be in effect; `is_stale`: the newest file is
+        invalid, and it is that of an older one."""
+        content = bytes([is_stale]) + text
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, content, 0)
+        os.pwrite(self._file, hashlib.sha256(content).digest() + content, 0)
 
-    def take(self) -> bytes | None:
-        """Return what was written last; None: nothing yet, or it is just being written."""
-        content = os.pread(self._file, _MAX_BYTES, 0)
-        digest, text = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        return text if digest == hashlib.sha256(text).digest() else None
+    def take(self) -> tuple[bytes, bool] | None:
+        """Return what was written last, and whether it is stale; None: nothing yet, or it is just
+        being written."""
+        written = os.pread(self._file, _MAX_BYTES, 0)
+        digest, content = written[:_DIGEST_BYTES], written[_DIGEST_BYTES:]
+        if digest != hashlib.sha256(content).digest():
+            return None
+        return content[1:], bool(content[0])
 
 
 class Gate:

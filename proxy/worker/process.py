@@ -33,14 +33,12 @@ CHECK_EVERY: Final = 1.0
 
 def run(
     settings: config.Config,
-    latest: config.Config,
     inputs: "WorkerInputs",
     lifeline: int,
 ) -> int:
     """Run a worker process until it is stopped; return its exit status.
 
-    `settings` are those that the proxy was started with, `latest` those of the last reload before
-    the fork, which apply to a restarted worker, too. `lifeline` ends with the parent.
+    `settings` are those that the proxy was started with. `lifeline` ends with the parent.
     """
 
     async def main() -> int:
@@ -48,8 +46,6 @@ def run(
         if worker is None:
             return 0
         gc.freeze()  # the collector passes over what the worker has loaded, such as ACLs
-        if latest is not settings:
-            worker.apply(latest)
         return await worker.run(lifeline)
 
     gc.set_threshold(COLLECTOR_THRESHOLD)

@@ -224,7 +224,7 @@ class Worker:
     async def run(self, lifeline: int) -> int:
         """Serve until it is stopped, then drain; return the exit status."""
         heed_parent(self._stopping, lifeline, self._inputs.heartbeat, reload=self._reload)
-        self._reload()  # until now, SIGHUP was ignored
+        self._reload()  # of before the fork, or since: until now, SIGHUP was ignored
         control = await serve_control(self._inputs.control, self._answer)
         self.loop.add_reader(self._inputs.connections.wakes[self._inputs.number], self._make_room)
         if self._events is not None:
@@ -375,13 +375,13 @@ class Worker:
                 await asyncio.sleep(0)
 
     def _reload(self) -> None:
-        text = self._inputs.shared_configuration.take()
-        if text is None:
+        taken = self._inputs.shared_configuration.take()
+        if taken is None:
             return
-        self._is_configuration_stale = not text  # the parent has logged why
-        if text:
+        text, self._is_configuration_stale = taken  # the parent has logged why
+        if not self._is_configuration_stale:
             self._configured_at = time.time()
-            self.apply(pickle.loads(text))  # noqa: S301 - written by the parent
+        self.apply(pickle.loads(text))  # noqa: S301 - written by the parent
 
     def apply(self, settings: config.Config) -> None:
         """Put settings into effect that can be changed without a restart."""
