@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from metrics.delivery.position import read_position
+from metrics.delivery.position import Position, read_position
 from metrics.delivery.spool import count_lines
 from metrics.event_files import EventFile, beyond_retention, file_stem, recover_orphans
 
@@ -124,15 +124,26 @@ class EventLog:
         position = read_position(settings.directory) if beyond and settings.delivered else None
         for path in beyond:
             with contextlib.suppress(FileNotFoundError):  # another worker removed it
-                lost = 0
-                if position is not None:
-                    offset = position.offset(path.name, path.lstat().st_ino)
-                    lost = count_lines(path, offset)
+                lost = 0 if position is None else self._undelivered(path, position, now)
                 path.unlink()
                 self.undelivered += lost
                 if lost:
                     what = f"has lost {path.name}, which retention removed before it was delivered"
                     self._warn(what, now)
+
+    def _undelivered(self, path: Path, position: Position, now: float) -> int:
+        """Return the number of events of a file that were not delivered; 0 if it is not readable.
+
+        Raises FileNotFoundError.
+        """
+        try:
+            return count_lines(path, position.offset(path.name, path.lstat().st_ino))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            what = f"does not know whether {path.name}, which retention removes, was delivered"
+            self._warn(f"{what} ({error.strerror})", now)
+            return 0
 
     def _begin(self, now: float, wall: float) -> None:
         settings = self._settings

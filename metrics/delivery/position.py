@@ -20,6 +20,9 @@ LOCK_NAME: Final = "delivery.lock"
 _NEW_NAME: Final = f"{NAME}.new"
 _VERSION: Final = 1
 _FILE_MODE: Final = 0o640
+_WRITE_FLAGS: Final = (
+    os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 """Largest position that is read, in bytes: far above that of a million files."""
 
@@ -42,7 +45,8 @@ class Position:
     def __init__(self, to: str, reached: dict[str, Reached] | None = None) -> None:
         self._to = to
         self._reached = reached or {}
-        self._saved: dict[str, Reached] = {}
+        self._saved: dict[str, Reached] | None = None
+        """What the file says; None: it is missing or damaged, or of another target."""
 
     @classmethod
     def load(cls, directory: int, to: str) -> "Position":
@@ -50,9 +54,9 @@ class Position:
 
         Nothing was delivered if there is none, if it is of another target, or if it is damaged.
         """
-        reached = _read(directory, to)
-        position = cls(to, reached)
-        position._saved = dict(reached)
+        saved = _read(directory, to)
+        position = cls(to, dict(saved or {}))
+        position._saved = saved
         return position
 
     def offset(self, name: str, inode: int) -> int:
@@ -86,8 +90,7 @@ class Position:
         """Replace the position's file. Raises OSError; then the old one is still there."""
         files = {name: list(reached) for name, reached in self._reached.items()}
         data = json.dumps({"version": _VERSION, "to": self._to, "files": files}).encode("ascii")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(_NEW_NAME, flags, _FILE_MODE, dir_fd=directory)
+        fd = os.open(_NEW_NAME, _WRITE_FLAGS, _FILE_MODE, dir_fd=directory)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
@@ -97,19 +100,20 @@ class Position:
         self._saved = dict(self._reached)
 
 
-def _read(directory: int, to: str | None) -> dict[str, Reached]:
+def _read(directory: int, to: str | None) -> dict[str, Reached] | None:
+    """Return the position of a target, or of whichever if it is None; None: there is none."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(NAME, flags, dir_fd=directory), "rb") as file:
             return _parsed(json.loads(file.read(_MAX_BYTES)), to)
     except (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
-        return {}
+        return None
 
 
-def _parsed(found: Any, to: str | None) -> dict[str, Reached]:
+def _parsed(found: Any, to: str | None) -> dict[str, Reached] | None:
     """Return what a position's file says. Raises an error of Python if it says nothing."""
     if found["version"] != _VERSION or (to is not None and found["to"] != to):
-        return {}
+        return None
     files: dict[str, list[Any]] = found["files"]
     for pair in files.values():
         if not all(isinstance(number, int) and number >= 0 for number in pair):

@@ -89,9 +89,13 @@ def deliver(
             return
         whole = loop.attempt()
         delivered = loop.delivered
-        say(f"{delivered.events} events delivered")
+        say(f"{delivered.events} events delivered{_set_aside(delivered.set_aside)}")
         if not whole:
             raise fail("not all events were delivered", Exit.REFUSED)
+
+
+def _set_aside(lines: int) -> str:
+    return f", {lines} lines set aside" if lines else ""
 
 
 def _kafka_settings(servers: str | None, command_config: Path | None) -> "Settings":

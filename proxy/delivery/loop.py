@@ -4,6 +4,7 @@ It blocks, on the disk and on the network, and runs in a thread of its own.
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -91,7 +92,7 @@ class DeliveryLoop:
         self._end = end
         self._counts = counts
         self._reported = Delivered()
-        self._saved_at = time.monotonic()
+        self._saved_at = -math.inf  # at once, or the last target's would be taken for this one's
         self._failures = 0
         self._repeats = LogRateLimit()
 

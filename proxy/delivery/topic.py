@@ -73,25 +73,39 @@ class TopicSink:
 
         Raises DeliveryFailed.
         """
-        results = _Results()
         producer = self._producer or self._connect()
         try:
-            for line in part.lines:
-                self._produce(producer, line, results)
-            while producer.flush(FLUSH_SECONDS):
-                if self._ending():
-                    raise DeliveryFailed("the delivery ends")
-                if self._refused:
-                    raise DeliveryFailed(self._problem)
-            results.check()
+            refused = self._store(producer, part.lines)
         except DeliveryFailed as error:
             self._producer = None
             producer.purge()
             producer.flush(0)
             reason = self._problem or str(error)
             raise DeliveryFailed(fit_for_log(reason, ())) from None
-        self._problem = ""
-        return results.refused
+        self._problem, self._refused = "", False
+        return refused
+
+    def _store(self, producer: "Producer", lines: list[bytes]) -> int:
+        """Store lines, and return how many are refused even alone. Raises DeliveryFailed.
+
+        A broker checks `max.message.bytes` against a batch of messages, and refuses all of it:
+        its halves may be stored.
+        """
+        results = _Results()
+        for line in lines:
+            self._produce(producer, line, results)
+        while producer.flush(FLUSH_SECONDS):
+            if self._ending():
+                raise DeliveryFailed("the delivery ends")
+            if self._refused:
+                raise DeliveryFailed(self._problem)
+        results.check()
+        again = results.refused
+        if not again or len(lines) == 1:
+            return len(again)
+        middle = len(again) // 2
+        halves = again[:middle], again[middle:]
+        return sum(self._store(producer, half) for half in halves if half)
 
     def _produce(self, producer: "Producer", line: bytes, results: "_Results") -> None:
         from confluent_kafka import KafkaException
@@ -101,7 +115,7 @@ class TopicSink:
                 self._topic, value=line, key=connection_of(line), on_delivery=results.note
             )
         except KafkaException as error:
-            results.refuse_or_fail(error.args[0])
+            results.refuse_or_fail(error.args[0], line)
         except BufferError:
             raise DeliveryFailed("librdkafka's queue is full") from None
 
@@ -127,20 +141,23 @@ class _Results:
     """Results of the messages of one batch."""
 
     def __init__(self) -> None:
-        self.refused = 0
-        """Number of messages that are too large for the client, the broker or the topic."""
+        self.refused: list[bytes] = []
+        """Values of the messages that the client or a broker does not take, alone or together with
+        others of their batch."""
         self._failed = 0
         self._example = ""
 
-    def note(self, error: "KafkaError | None", _message: "Message") -> None:
+    def note(self, error: "KafkaError | None", message: "Message") -> None:
         """Take the result of one message (called by librdkafka)."""
         if error is not None:
-            self.refuse_or_fail(error)
+            value = message.value()
+            assert value is not None
+            self.refuse_or_fail(error, value)
 
-    def refuse_or_fail(self, error: "KafkaError") -> None:
-        """Count a message that was not stored."""
+    def refuse_or_fail(self, error: "KafkaError", value: bytes) -> None:
+        """Note a message that was not stored."""
         if error.name() in ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD"):
-            self.refused += 1
+            self.refused.append(value)
         else:
             self._failed += 1
             self._example = error.str()

@@ -110,12 +110,27 @@ def test_a_line_that_is_too_long_for_the_topic_is_set_aside(
     long = LINE.format("c" * 1_500_000, 0)
     around = [*lines("a", range(3)), long, *lines("b", range(3))]
     (tmp_path / "events-a.jsonl").write_text("".join(f"{line}\n" for line in around))
-    for count in (6, 0):
+    for said in ("6 events delivered, 1 lines set aside", "0 events delivered"):
         arguments = command(tmp_path, topic, "--bootstrap-server", kafka.bootstrap())
         result = CliRunner().invoke(app, arguments)
-        assert result.output == f"{count} events delivered\n"
+        assert result.output == f"{said}\n"
     found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
     assert sorted(found) == sorted(set(around) - {long})
+
+
+def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A broker compares `max.message.bytes` with a batch, and refuses all messages of it."""
+    topic = f"events-{uuid.uuid4()}"
+    kafka.create_topic(topic, configs={"max.message.bytes": "10000"})
+    short = [LINE.format(uuid.uuid4(), number) for number in range(5000)]
+    long = LINE.format(os.urandom(20_000).hex(), 0)
+    sent = [*short[:2500], long, *short[2500:]]
+    (tmp_path / "events-a.jsonl").write_text("".join(f"{line}\n" for line in sent))
+    arguments = command(tmp_path, topic, "--bootstrap-server", kafka.bootstrap())
+    result = CliRunner().invoke(app, arguments)
+    assert result.output == "5000 events delivered, 1 lines set aside\n"
+    found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
+    assert sorted(found) == sorted(short)
 
 
 @pytest.mark.slow

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -5,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from metrics.delivery.deliverer import Deliverer, Part
+from metrics.delivery.deliverer import Deliverer, DeliveryFailed, Part
 from metrics.delivery.position import LOCK_NAME, NAME, DeliveredElsewhere, Position, lock
 from metrics.delivery.selection import HIDDEN, Kinds, Selection, connection_of
-from metrics.delivery.spool import Spool
+from metrics.delivery.spool import Spool, count_lines
 from metrics.event_log import EventLog, EventLogSettings
 
 CLOSED = "events-p-0-20260601T120000Z-0.jsonl"
@@ -148,6 +149,12 @@ def test_position_and_lock_do_not_follow_links(tmp_path: Path, spool: Spool) -> 
     assert (tmp_path / "precious").read_text() == "precious"
 
 
+def test_a_pipe_in_place_of_the_position_is_not_waited_for(tmp_path: Path, spool: Spool) -> None:
+    os.mkfifo(tmp_path / f"{NAME}.new")
+    with pytest.raises(OSError, match="No such device"):
+        Position("t").save(spool.fd)
+
+
 def test_a_folder_that_was_replaced_is_noticed(tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()
@@ -200,6 +207,61 @@ def test_retention_counts_what_was_not_delivered(tmp_path: Path) -> None:
     log.close(0.0)
     assert log.undelivered == 3
     assert list(tmp_path.glob("events-*")) == []
+    spool.close()
+
+
+def test_retention_removes_what_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One file of another user must not let the others fill the disk."""
+
+    def count(path: Path, offset: int) -> int:
+        if path.name == CLOSED:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return count_lines(path, offset)
+
+    monkeypatch.setattr("metrics.event_log.count_lines", count)
+    (tmp_path / CLOSED).write_text("one\n")
+    log = EventLog(
+        EventLogSettings(
+            directory=tmp_path, proxy_id="p", worker=0, retention_bytes=0, delivered=True
+        )
+    )
+    log.append(["one", "two"], 0.0, 0.0)
+    log.close(0.0)
+    assert list(tmp_path.iterdir()) == []
+    assert log.undelivered == 2
+    assert f"{CLOSED}, which retention removes, was delivered (Permission denied)" in caplog.text
+
+
+@pytest.mark.parametrize("to", ["file:///before", None])
+def test_what_another_target_got_is_not_delivered_to_this_one(
+    tmp_path: Path, to: str | None
+) -> None:
+    """Also while this one takes nothing, and after the position was damaged."""
+
+    class Down(Lines):
+        def deliver(self, _part: Part) -> int:
+            raise DeliveryFailed("down")
+
+    log = EventLog(
+        EventLogSettings(
+            directory=tmp_path, proxy_id="p", worker=0, retention_bytes=15, delivered=True
+        )
+    )
+    log.append(["one", "two"], 0.0, 0.0)
+    log.close(0.0)
+    spool = Spool(tmp_path)
+    delivered(spool, Position.load(spool.fd, to or "t"), Lines()).save()
+    if to is None:
+        (tmp_path / NAME).write_text(f"{(tmp_path / NAME).read_text()}}}")
+    deliverer = Deliverer(spool, Position.load(spool.fd, "t"), Down(), Selection())
+    next(deliverer.steps())
+    deliverer.save()
+    assert json.loads((tmp_path / NAME).read_text()) == {"version": 1, "to": "t", "files": {}}
+    log.append(["three", "four"], 0.0, 1.0)
+    log.close(0.0)
+    assert log.undelivered == 2
     spool.close()
 
 
