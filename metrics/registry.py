@@ -453,8 +453,8 @@ DELIVERY_GONE_FILES = counter(
 )
 DELIVERY_WAITING_BYTES = gauge(
     "delivery_waiting_bytes",
-    "Bytes in event files that are not delivered yet; a folder or an object store gets a file when"
-    " it is closed.",
+    "Bytes in event files that are not delivered yet; for a folder or an object store, which get a"
+    " file when it is closed, those in closed files.",
     unit="bytes",
 )
 DELIVERY_OLDEST = gauge(

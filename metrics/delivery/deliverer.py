@@ -68,8 +68,11 @@ class Waiting:
     """What was not delivered yet."""
 
     bytes: int = 0
+    """Bytes that the sink takes now."""
     since: float | None = None
-    """When the oldest of it was written, or before, in Unix time; None: nothing waits."""
+    """When the oldest of them was written, or before, in Unix time; None: nothing waits."""
+    open_bytes: int = 0
+    """Bytes of open files that the sink takes when they are closed."""
 
 
 class Deliverer:
@@ -80,6 +83,8 @@ class Deliverer:
         self._position = position
         self._sink = sink
         self._selection = selection
+        self._files: list[SpoolFile] = []
+        """The files as they were listed last."""
         self._sizes: dict[str, int] = {}
         """Sizes of the files when they were listed last."""
         self._caught_up_at: dict[str, float] = {}
@@ -94,11 +99,11 @@ class Deliverer:
         It yields after each step; who drops it between two of them, or dies there, loses nothing.
         Raises DeliveryFailed and OSError.
         """
-        files = self._spool.files()
-        self._forget_missing(files)
+        self._files = self._spool.files()
+        self._forget_missing()
         yield
-        for file in files:
-            if file.closed or not self._sink.closed_files_only:
+        for file in self._files:
+            if self._is_taken(file):
                 yield from self._deliver(file)
 
     def save(self) -> None:
@@ -107,15 +112,22 @@ class Deliverer:
             self._position.save(self._spool.fd)
 
     def waiting(self) -> Waiting:
-        """Return what is there and was not delivered. Raises OSError."""
-        size, since = 0, None
-        for file in self._spool.files():
+        """Return what was there when the files were listed last, and was not delivered."""
+        size, open_size, since = 0, 0, None
+        for file in self._files:
             rest = file.size - self._position.offset(file.name, file.inode)
-            if rest > 0:
-                size += rest
-                begun = self._since(file)
-                since = begun if since is None else min(since, begun)
-        return Waiting(size, since)
+            if rest <= 0:
+                continue
+            if not self._is_taken(file):
+                open_size += rest
+                continue
+            size += rest
+            begun = self._since(file)
+            since = begun if since is None else min(since, begun)
+        return Waiting(size, since, open_size)
+
+    def _is_taken(self, file: SpoolFile) -> bool:
+        return file.closed or not self._sink.closed_files_only
 
     def _since(self, file: SpoolFile) -> float:
         """Return a time in Unix seconds after which the oldest undelivered line was written."""
@@ -150,9 +162,9 @@ class Deliverer:
         counts.bytes += sum(map(len, lines)) + len(lines)
         counts.set_aside += set_aside + refused
 
-    def _forget_missing(self, files: list[SpoolFile]) -> None:
+    def _forget_missing(self) -> None:
         """Drop files that are gone, and note those of which something was left."""
-        listed = {file.name: file for file in files}
+        listed = {file.name: file for file in self._files}
         known = {*self._position.names(), *self._sizes}
         for name in self._spool.missing(known - listed.keys()):
             if self._left_of(name):

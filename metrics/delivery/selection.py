@@ -8,7 +8,7 @@ from typing import Final
 from metrics.events import EventKind
 
 HIDDEN: Final = "hidden"
-"""What a hidden field contains."""
+"""What a hidden field contains; one that is a list, as its only element."""
 HIDEABLE: Final = (
     "client_host",
     "client_id",
@@ -16,6 +16,9 @@ HIDEABLE: Final = (
     "claimed_principal",
     "resource_name",
     "proxy_id",
+    "groups",
+    "groups_joined",
+    "groups_left",
 )
 """Fields that can be hidden: those that name a person, a program or a machine."""
 
@@ -60,7 +63,7 @@ class Selection:
         if not isinstance(event, dict):
             return None
         for name in self.hide & event.keys():
-            event[name] = HIDDEN
+            event[name] = [HIDDEN] if isinstance(event[name], list) else HIDDEN
         return json.dumps(event, separators=(",", ":")).encode("ascii")
 
 

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -158,6 +159,7 @@ class Spool:
         return False
 
 
+@lru_cache(maxsize=65_536)  # each pass meets the same names
 def _time_of(text: str | None) -> float | None:
     """Return the time in the name of a file, as `20260601T120000Z`, in Unix seconds."""
     try:

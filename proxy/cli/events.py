@@ -84,13 +84,14 @@ def deliver(
         signal.signal(number, lambda *_: end.ask())
     with explained(), opened(folder, target, sink, selection, end) as loop:
         recover_orphans(folder)
+        whole = True
         if follow:
             loop.run()
-            return
-        whole = loop.attempt()
+        else:
+            whole = loop.attempt()
         delivered = loop.delivered
         say(f"{delivered.events} events delivered{_set_aside(delivered.set_aside)}")
-        if not whole:
+        if loop.left or not whole:
             raise fail("not all events were delivered", Exit.REFUSED)
 
 

@@ -88,7 +88,7 @@ class Deliver(Section):
         (), source=OWN, repeated_or_one=True
     )
     """Fields whose values are replaced by `hidden`: `client_host`, `client_id`, `principal`,
-    `claimed_principal`, `resource_name` or `proxy_id`."""
+    `claimed_principal`, `resource_name`, `proxy_id`, `groups`, `groups_joined` or `groups_left`."""
     drain_ms: Milliseconds = setting(10_000, source=OWN, unit="ms")
     """Longest time that the delivery of the last events may take when the proxy ends, after
     `shutdown.drain.ms`."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from metrics.delivery.deliverer import Delivered, Deliverer, DeliveryFailed, Sink
+from metrics.delivery.deliverer import Delivered, Deliverer, DeliveryFailed, Sink, Waiting
 from metrics.delivery.position import DeliveredElsewhere, Position, lock
 from metrics.delivery.selection import Selection
 from metrics.delivery.spool import Spool
@@ -92,6 +92,7 @@ class DeliveryLoop:
         self._end = end
         self._counts = counts
         self._reported = Delivered()
+        self._waiting = Waiting()
         self._saved_at = -math.inf  # at once, or the last target's would be taken for this one's
         self._failures = 0
         self._repeats = LogRateLimit()
@@ -101,8 +102,14 @@ class DeliveryLoop:
         """Counts since this process began."""
         return self._deliverer.delivered
 
+    @property
+    def left(self) -> bool:
+        """True if something of what the last pass found was not delivered, as open files to a
+        sink that takes closed ones only."""
+        return self._waiting.bytes + self._waiting.open_bytes > 0
+
     def run(self) -> None:
-        """Deliver until the end is asked for and nothing is left, or it is over.
+        """Deliver until the end is asked for and nothing is left that can be, or it is over.
 
         Raises DeliveryError if the folder was replaced.
         """
@@ -111,7 +118,7 @@ class DeliveryLoop:
             if ending:
                 recover_orphans(self._folder)
             delivered = self.attempt()
-            if self._end.is_over() or (ending and delivered and not self._left()):
+            if self._end.is_over() or (ending and delivered and not self._waiting.bytes):
                 return
             self._end.pause(self._pause(ending))
 
@@ -164,13 +171,8 @@ class DeliveryLoop:
         for name in self._deliverer.gone:
             self._warn(f"{name} was removed before it was delivered", cause="gone")
         self._deliverer.gone.clear()
-        try:
-            self._counts.set_waiting(self._deliverer.waiting())
-        except OSError as error:
-            self._warn(f"{self._folder} cannot be read: {error.strerror}")
-
-    def _left(self) -> bool:
-        return self._counts.state().waiting_bytes > 0
+        self._waiting = self._deliverer.waiting()
+        self._counts.set_waiting(self._waiting)
 
     def _pause(self, ending: bool) -> float:
         if self._failures:

@@ -13,7 +13,7 @@ from typing import Final
 
 from metrics.delivery.deliverer import Part
 
-BATCH_BYTES: Final = 64 * 1024 * 1024
+BATCH_BYTES: Final = 16 * 1024 * 1024
 """Largest part in bytes before it is compressed, to about a twentieth."""
 
 _COMPRESSION: Final = 6

@@ -185,8 +185,18 @@ def test_what_is_gone_before_it_was_delivered_is_told(tmp_path: Path, spool: Spo
 def test_what_waits_is_as_old_as_its_file(tmp_path: Path, spool: Spool) -> None:
     (tmp_path / CLOSED).write_bytes(b"one\n")
     deliverer = Deliverer(spool, Position("t"), Lines(), Selection())
+    next(deliverer.steps())
     waiting = deliverer.waiting()
     assert (waiting.bytes, waiting.since) == (4, 1_780_315_200.0)
+
+
+def test_open_files_do_not_wait_for_a_sink_of_closed_ones(tmp_path: Path, spool: Spool) -> None:
+    """Or a deliverer that ends would wait for files that its successor writes."""
+    (tmp_path / f"{CLOSED}.open").write_bytes(b"one\n")
+    sink = Lines()
+    sink.closed_files_only = True
+    waiting = delivered(spool, Position("t"), sink).waiting()
+    assert (waiting.bytes, waiting.since, waiting.open_bytes) == (0, None, 4)
 
 
 def test_retention_counts_what_was_not_delivered(tmp_path: Path) -> None:
@@ -287,6 +297,12 @@ def test_hidden_fields_do_not_leave() -> None:
         "client_host": HIDDEN,
         "claimed_principal": HIDDEN,
     }
+
+
+def test_hidden_groups_are_still_a_list() -> None:
+    line = b'{"kind":"authenticated","groups":["Group:a","Group:b"]}'
+    (kept,), _ = Selection(hide=frozenset({"groups"})).apply([line])
+    assert json.loads(kept)["groups"] == [HIDDEN]
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ from typer.testing import CliRunner, Result
 from benchmarks.events.generate import generate
 from metrics.delivery.deliverer import DeliveryFailed, Part
 from metrics.delivery.position import lock
+from metrics.delivery.selection import Selection
 from metrics.delivery.spool import Spool, SpoolFile
+from metrics.delivery.target import parse_target
 from metrics.event_log import EventLog, EventLogSettings
 from proxy.cli import app
 from proxy.delivery.folder import FolderSink
+from proxy.delivery.loop import End, opened
 from tests.support.delivery import SIZE, report_of
 from tests.support.proxy_process import eventually
 
@@ -93,7 +96,9 @@ def test_a_run_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
         result = deliver(events, f"file://{shared}")
         assert result.output.splitlines()[0] == f"{len(lines)} events delivered"
     log.append(["open"], 0.0, 1_780_315_200.0)
-    assert deliver(events, f"file://{shared}").output.startswith("0 events delivered")
+    result = deliver(events, f"file://{shared}")
+    assert result.output.startswith("0 events delivered")
+    assert result.exit_code == 1, "some are left"
     assert lines_below(shared) == [b"one", b"two", b"three"]
 
 
@@ -143,6 +148,40 @@ def test_what_comes_later_is_delivered_until_the_end(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert lines_below(shared) == [b"one", b"two"]
+
+
+def test_the_end_does_not_wait_for_files_that_others_write(tmp_path: Path) -> None:
+    """As a proxy that took over does in the same folder."""
+    events, shared = tmp_path / "events", tmp_path / "shared"
+    shared.mkdir()
+    log = EventLog(EventLogSettings(directory=events, proxy_id="pod", worker=0))
+    log.append(["one"], 0.0, 1_780_315_200.0)
+    end = End(30.0)
+    end.ask()
+    with opened(
+        events, parse_target(shared.as_uri()), FolderSink(shared), Selection(), end
+    ) as loop:
+        loop.run()
+        assert loop.left
+    assert not end.is_over()
+
+
+def test_a_command_that_follows_says_that_events_are_left(tmp_path: Path) -> None:
+    events, shared = tmp_path / "events", tmp_path / "shared"
+    shared.mkdir()
+    log = EventLog(EventLogSettings(directory=events, proxy_id="pod", worker=0))
+    log.append(["one"], 0.0, 1_780_315_200.0)
+    log.close(0.0)
+    log.append(["two"], 0.0, 1_780_315_200.0)
+    command = [sys.executable, "-m", "proxy", "events", "deliver", "--follow"]
+    command += ["--events", str(events), "--to", f"file://{shared}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        eventually(lambda: lines_below(shared) == [b"one"], "the closed file is delivered")
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output == b"1 events delivered\n"
+    assert b"not all events were delivered" in errors
 
 
 def test_the_report_of_what_was_delivered_is_that_of_the_folder(tmp_path: Path) -> None:
