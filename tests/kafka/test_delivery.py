@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import confluent_kafka as confluent
@@ -14,9 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.events.generate import generate
+from metrics.delivery.deliverer import DeliveryFailed, Part
 from metrics.delivery.selection import connection_of
+from metrics.delivery.spool import SpoolFile
 from metrics.event_log import EventLog, EventLogSettings
 from proxy.cli import app
+from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
@@ -131,6 +134,26 @@ def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path:
     assert result.output == "5000 events delivered, 1 lines set aside\n"
     found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
     assert sorted(found) == sorted(short)
+
+
+def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic: str) -> None:
+    """It was that of one broker, or of a moment: no later batch must fail for it."""
+    sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
+    file = SpoolFile(
+        name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
+    )
+    part = Part(file=file, begin=0, lines=[b"one"])
+
+    def delivered_in_spite_of_it() -> bool:
+        with suppress(DeliveryFailed):  # of a broker that takes longer than a look
+            sink.deliver(part)
+            sink._note_problem(confluent.KafkaError(confluent.KafkaError._AUTHENTICATION))
+            sink.deliver(part)
+            return True
+        return False
+
+    eventually(delivered_in_spite_of_it, "a batch arrives")
+    assert (sink._refused, sink._problem) == (False, "")
 
 
 @pytest.mark.slow
