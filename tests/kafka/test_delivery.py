@@ -245,6 +245,7 @@ def test_nothing_is_lost_when_broker_and_deliverer_are_killed(
         log.append(more, float(len(sent)), WALL + len(sent))
         sent.extend(more)
 
+    write()  # or there would be no folder
     for kill_broker in (False, True, False, True):
         with following(events, topic, "--bootstrap-server", cluster.bootstrap()) as process:
             before = len(messages(cluster.bootstrap(), topic))

@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.connection.enforcement import Override
+from sasl.identity import MAX_PRINCIPAL_CHARACTERS
 from sasl.states import Enforcement
 from tests.support.frames import (
     api_versions,
@@ -317,9 +318,10 @@ class TestReauthentication:
         ]
         assert b"from User.alice: User.mallory" in play.received[-1]
 
-    @pytest.mark.parametrize("name", ["n" * 20_000, "\U0001f600" * 20_000])
-    def test_principals_of_any_length_are_refused_in_words(self, name: str) -> None:
+    @pytest.mark.parametrize("letter", ["n", "\U0001f600"])
+    def test_principals_of_any_length_are_refused_in_words(self, letter: str) -> None:
         """The sentence names both; its length must fit an int16."""
+        name = letter * (MAX_PRINCIPAL_CHARACTERS - len("User:2"))
         play = logged_in(sub=name)
         log_in(play, first_id=3, sub=name + "2")
         assert play.take()[-1] == "to client: #4 token error 58 lifetime 0"
