@@ -186,7 +186,7 @@ def _listens(address: Address) -> bool:
     try:
         with WireClient(address):
             return True
-    except ConnectionRefusedError:
+    except ConnectionError:  # refused, or reset by one that ends
         return False
 
 

@@ -177,4 +177,6 @@ def is_refused(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was in the queue of a socket that was just closed
+        return False
     return False
