@@ -4,7 +4,6 @@ import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 from proxy import declarations
 
@@ -25,21 +24,10 @@ def main() -> None:
         return
     gc.disable()  # until workers are forked: what is loaded stays, and need not be looked at
     declarations.hold_only()
-    _leave_out_key_sets_of_pyjwt()
     from proxy.process.start import serve
 
     path, options = arguments
     sys.exit(serve(path, follow="--follow" in options, take_over="--take-over" in options))
-
-
-def _leave_out_key_sets_of_pyjwt() -> None:
-    """Let pyjwt load without its client of key sets, in place of which the proxy has its own.
-
-    It loads urllib.request, http.client and email: 1.3 MiB for as long as the proxy runs.
-    """
-    client = ModuleType("jwt.jwks_client")
-    client.__dict__["PyJWKClient"] = None  # the package imports this name
-    sys.modules[client.__name__] = client
 
 
 def _of_serve(arguments: Sequence[str]) -> tuple[Path, frozenset[str]] | None:

@@ -39,8 +39,6 @@ NOT_WAITED_FOR = {
     "confluent_kafka": "the demo's",
     "kafka": "the demo's",
     "pyspark": "the report's",
-    "urllib.request": "of pyjwt's client of key sets",
-    "http.client": "of pyjwt's client of key sets",
     "proxy.worker.quota_cluster": "of a quota callback that wants the cluster",
 }
 
