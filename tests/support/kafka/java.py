@@ -27,6 +27,7 @@ _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _CLIENTS_POM = _HERE / "clients-pom.xml"
 _SOURCES = _HERE / "java"
+_LOG4J = f"-Dlog4j2.configurationFile={_SOURCES / 'log4j2.properties'}"
 _INSTALL_HINT = "install a JDK 17 and Maven (Debian: openjdk-17-jdk-headless maven)"
 
 #: The classes behind Kafka's shell scripts.
@@ -243,7 +244,7 @@ def run_program(
     return run_java(
         name,
         arguments,
-        jvm_options=jvm_options,
+        jvm_options=[_LOG4J, *jvm_options],
         extra_class_path=compiled(name),
         stdin=stdin,
         timeout_seconds=timeout_seconds,

@@ -37,12 +37,12 @@ class LoadBalancer:
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             listening.close()
-        self._cut()
+        self.cut()
 
     def route(self, targets: Mapping[int, Address]) -> None:
         """Forward elsewhere from now on; what is connected is cut."""
         self.route_others(targets)
-        self._cut()
+        self.cut()
 
     def route_others(self, targets: Mapping[int, Address]) -> None:
         """Forward later connections elsewhere; what is connected stays where it is."""
@@ -52,7 +52,8 @@ class LoadBalancer:
         """Let two ports forward to where the other one did."""
         self.route({one: self._targets[other], other: self._targets[one]})
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """End what is connected."""
         with self._lock:
             connections, self._connections = self._connections, set()
         for each in connections:

@@ -236,6 +236,9 @@ _AT_ONCE = 4
 #: CreateAcls and DeleteAcls; what they do shows in DescribeAcls a moment later.
 _CHANGE_ACLS = (30, 31)
 
+#: What a streams group's coordinator says while the topics that it needs are being made.
+_IS_MAKING_TOPICS = "Internal topics are missing"
+
 
 def offered(address: Address) -> Versions:
     """What a listener says to ApiVersions."""
@@ -263,10 +266,10 @@ def _answers(side: Side, profile: str, versions: Versions) -> Iterator[tuple[str
             continue
         for version in _versions(question, versions, is_thorough=profile in THOROUGH):
             context = Context(names, side, version)
-            yield (
-                f"{profile}: {question.api_key} {question.label} v{version}",
-                _answer(client, normal, question, context),
-            )
+            answer = _answer(client, normal, question, context)
+            yield f"{profile}: {question.api_key} {question.label} v{version}", answer
+            if _IS_MAKING_TOPICS in answer:
+                side.until_topics_are_known()
 
 
 def _answer(client: Client, normal: Normal, question: Question, context: Context) -> str:

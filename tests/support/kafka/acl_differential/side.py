@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -50,6 +51,8 @@ AUTHORIZER_PROPERTIES = {
     "group.share.session.timeout.ms": "3600000",
     "group.streams.max.session.timeout.ms": "3600000",
     "group.streams.session.timeout.ms": "3600000",
+    # And their group is given no tasks meanwhile, which it would be at some moment.
+    "group.streams.initial.rebalance.delay.ms": "3600000",
     "group.coordinator.append.linger.ms": "0",
     "unstable.api.versions.enable": "true",
     "unstable.feature.versions.enable": "true",
@@ -225,17 +228,21 @@ class Side:
         self.delete_acls([last])
 
     def until_topics_are_known(self) -> None:
-        """Until the broker knows every topic that it has asked its controller to make so far."""
-        last = f"last-{uuid.uuid4()}"
-        topics = [{"name": last, "num_partitions": 1, "replication_factor": 1}]
-        answer = self.as_broker(19, 7, {"topics": topics, "timeout": 60_000})
-        assert answer.topics[0].error_code == 0, answer
+        """Until the broker knows every topic that it has asked its controller to make so far.
 
-        def known() -> bool:
-            with self._admin_lock:
-                return self._has_leaders([last])
+        Its coordinators, too: they hear of a change after those who answer Metadata, but before
+        these hear of the next one.
+        """
+        for _ in range(2):
+            last = f"last-{uuid.uuid4()}"
+            topics = [{"name": last, "num_partitions": 1, "replication_factor": 1}]
+            answer = self.as_broker(19, 7, {"topics": topics, "timeout": 60_000})
+            assert answer.topics[0].error_code == 0, answer
+            wait_until(partial(self._is_led, last), what=f"no leader of {last}")
 
-        wait_until(known, what=f"no leader of {last}")
+    def _is_led(self, topic: str) -> bool:
+        with self._admin_lock:
+            return self._has_leaders([topic])
 
     def wait_until_allowed(self, user: str, topic: str, *, is_allowed: bool = True) -> None:
         """Until this user sees the topic or, with `is_allowed` False, does not."""

@@ -1,5 +1,5 @@
-// Produces records with franz-go until a file is there, and prints how many were acknowledged, and
-// how often the client was told to bootstrap anew (KIP-1242). Without a user it does not log in.
+// Produces records with franz-go until a file is there, and prints how many were acknowledged. Makes
+// another file when the client has to bootstrap anew (KIP-1242). Without a user it does not log in.
 package main
 
 import (
@@ -17,19 +17,17 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 6 {
-		fmt.Fprintln(os.Stderr, "usage: produce BOOTSTRAP USER PASSWORD TOPIC UNTIL")
+	if len(os.Args) != 7 {
+		fmt.Fprintln(os.Stderr, "usage: produce BOOTSTRAP USER PASSWORD TOPIC UNTIL REBOOTSTRAPPED")
 		os.Exit(2)
 	}
-	bootstrap, topic, until := os.Args[1], os.Args[4], os.Args[5]
-	var rebootstraps atomic.Int64
+	bootstrap, topic, until, rebootstrapped := os.Args[1], os.Args[4], os.Args[5], os.Args[6]
 	options := []kgo.Opt{
 		kgo.SeedBrokers(bootstrap),
 		kgo.RecordPartitioner(kgo.RoundRobinPartitioner()),
 		kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.OnRebootstrapRequired(func() ([]string, error) {
-			rebootstraps.Add(1)
-			return []string{bootstrap}, nil
+			return []string{bootstrap}, os.WriteFile(rebootstrapped, nil, 0o600)
 		}),
 	}
 	if login := (scram.Auth{User: os.Args[2], Pass: os.Args[3]}); login.User != "" {
@@ -51,7 +49,7 @@ func main() {
 	for producer.sendRefused() {
 		producer.flush()
 	}
-	fmt.Println(producer.acknowledged.Load(), rebootstraps.Load())
+	fmt.Println(producer.acknowledged.Load())
 }
 
 type producer struct {
