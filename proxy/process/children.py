@@ -67,14 +67,19 @@ class Child:
 class Children:
     """Child processes of the proxy."""
 
-    def __init__(self, children: Sequence[Child], alive: int, signals: frozenset[signal.Signals]):
+    def __init__(
+        self,
+        children: Sequence[Child],
+        leave_to_parent: Callable[[], None],
+        signals: frozenset[signal.Signals],
+    ) -> None:
         """Manage `children`.
 
-        `alive` is the end of the lifeline that the parent alone keeps open; `signals` are those
-        that it blocks.
+        `leave_to_parent` is called in each child, and closes what the parent alone keeps open;
+        `signals` are those that it blocks.
         """
         self._children = children
-        self._alive = alive
+        self._leave_to_parent = leave_to_parent
         self._signals = signals
 
     def __iter__(self) -> Iterator[Child]:
@@ -97,7 +102,7 @@ class Children:
         status = 1
         try:
             gc.enable()
-            os.close(self._alive)
+            self._leave_to_parent()
             faulthandler.register(DUMP_STACKS)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `main` handles it
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)

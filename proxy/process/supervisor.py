@@ -118,7 +118,7 @@ class Server:
         self._store_start: StoreStart
         self._heartbeat = Heartbeat()
         self._delivery = DeliveryCounts() if config.events.deliver.to is not None else None
-        self._children = Children((), self._lifeline_writer, SIGNALS)
+        self._children = Children((), self._leave_to_parent, SIGNALS)
 
     def run(self) -> int:
         """Serve until a signal stops it; return the exit status.
@@ -157,7 +157,7 @@ class Server:
             import proxy.store.brokers
         if self._config.store.in_zookeeper:
             import proxy.store.zookeeper  # noqa: F401
-        self._children = Children(self._make_children(), self._lifeline_writer, SIGNALS)
+        self._children = Children(self._make_children(), self._leave_to_parent, SIGNALS)
         self._heartbeat.begin()
         gc.freeze()  # collections pass over what all processes share, and do not copy it
         self._children.start()
@@ -294,7 +294,6 @@ class Server:
         def main() -> int:
             from proxy.worker.process import run
 
-            self._close_take_over()
             for ports in self._broker_ports.values():
                 ports.begin(worker.number)
             if worker.link is None:
@@ -306,7 +305,6 @@ class Server:
         return main
 
     def _acceptor_main(self) -> int:
-        self._close_take_over()
         self._close_broker_ports()
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
@@ -316,7 +314,6 @@ class Server:
     def _http_main(self, own: Heartbeat) -> int:
         from proxy.ops.http_process import run
 
-        self._close_take_over()
         self._close_listening()
         scrapes = [worker.scrape for worker in self._workers]
         store = partial(StoreInUse.of, self._config.store.path(), self._store_start)
@@ -335,7 +332,6 @@ class Server:
         )
 
     def _follower_main(self, own: Heartbeat) -> int:
-        self._close_take_over()
         self._close_listening()
         tls = self._workers[0].tls
         if self._config.store.in_zookeeper:
@@ -349,7 +345,6 @@ class Server:
     def _deliverer_main(self, counts: DeliveryCounts, own: Heartbeat) -> int:
         from proxy.delivery.process import run
 
-        self._close_take_over()
         self._close_listening()
         return run(self._config, counts, self._lifeline, own)
 
@@ -373,8 +368,9 @@ class Server:
         """True if all workers serve."""
         return all(worker.heartbeat.serves for worker in self._workers)
 
-    def _close_take_over(self) -> None:
-        """Leave both sides to the parent: what a child keeps open seems to be a living parent."""
+    def _leave_to_parent(self) -> None:
+        """Close, in a child, what others take for a living parent while it is open."""
+        os.close(self._lifeline_writer)
         if self._successor is not None:
             self._successor.close()
         if self._predecessor is not None:

@@ -64,7 +64,7 @@ def lost():
 child = Child(name="it", main=lost)
 signals = frozenset({signal.SIGCHLD})
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-children = Children([child], os.open("/dev/null", os.O_RDONLY), signals)
+children = Children([child], lambda: None, signals)
 children.start()
 first = child.pid
 while not child.heartbeat.beats:
@@ -99,7 +99,7 @@ from proxy.process.children import Child, Children
 def lost():
     raise ProxyError("its store is locked")
 
-children = Children([Child(name="follower", main=lost)], os.open("/dev/null", os.O_RDONLY), {})
+children = Children([Child(name="follower", main=lost)], lambda: None, {})
 children.start()
 os.wait()
 """
