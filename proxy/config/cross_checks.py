@@ -26,7 +26,7 @@ class CrossChecks:
         self._wrong = wrong
         self._context = {"base_dir": base_dir}
         self.problems: list[tuple[Location, KeyProblemError]] = []
-        """What is wrong across settings, and in which section."""
+        """Problems between settings, each with the location of its section."""
 
     def make(self, section: type[Section], given: object, at: Location = ()) -> Any:
         """Return a section with its right settings, after its checks; `_WRONG` if it is none."""

@@ -4,8 +4,6 @@ The proxy, a broker and the clients are in one network namespace, each server of
 another.
 """
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +21,7 @@ from proxy.config import from_mapping
 from proxy.store.zookeeper.content import Unanswered
 from proxy.store.zookeeper.direct import Zookeeper
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.fake_broker import running_in
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import WireClient, metadata_fields
@@ -182,7 +181,11 @@ def world(
     require_kafka: None,  # noqa: ARG001 - skips
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
-    with bridged(3) as (here, servers), Ensemble(3, at=servers) as ensemble, broker(here):
+    with (
+        bridged(3) as (here, servers),
+        Ensemble(3, at=servers) as ensemble,
+        running_in(here, {1: "127.0.0.1:9092"}),
+    ):
         ensemble.make_nodes()
         process = proxy_of(ensemble, here, tmp_path_factory.mktemp("proxy"))
         one = World(here, servers, ensemble, process)
@@ -191,26 +194,6 @@ def world(
             one.until_seen(ALICE, True)
             yield one
         assert "Traceback" not in process.log()
-
-
-@contextmanager
-def broker(here: Namespace) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.support.fake_broker", "1=127.0.0.1:9092"]
-    started = subprocess.Popen(
-        [*here.prefix, *command],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == "ready\n"
-        try:
-            yield
-        finally:
-            assert started.stdin is not None
-            started.stdin.close()
 
 
 def proxy_of(ensemble: Ensemble, here: Namespace, directory: Path) -> ProxyProcess:

@@ -10,11 +10,13 @@ import hmac
 import socket
 import ssl
 import struct
+import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -32,7 +34,7 @@ from tests.support import messages
 from tests.support.acls import MemoryAclStore, whole
 from tests.support.frames import response
 from tests.support.messages import written
-from tests.support.processes import PATIENCE_SECONDS, free_ports
+from tests.support.processes import PATIENCE_SECONDS, Namespace, free_ports
 from tests.support.quotas import MemoryStore
 
 LARGEST_REQUEST = 104_857_600
@@ -191,6 +193,27 @@ async def main(arguments: list[str]) -> None:
 # A broker that an AdminClient can log in to, with ACLs and quotas
 
 SALT, ITERATIONS = b"salt" * 4, 4096
+
+
+@contextmanager
+def running_in(there: Namespace, brokers: Mapping[int, str]) -> Iterator[None]:
+    """Let honest ones run in a namespace; `brokers`: HOST:PORT by their id."""
+    named = [f"{broker_id}={address}" for broker_id, address in brokers.items()]
+    started = subprocess.Popen(
+        [*there.prefix, sys.executable, "-m", "tests.support.fake_broker", *named],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with started:
+        assert started.stdout is not None
+        assert started.stdin is not None
+        try:
+            assert started.stdout.readline() == "ready\n"
+            yield
+        finally:
+            started.stdin.close()
 
 
 @dataclass(eq=False)

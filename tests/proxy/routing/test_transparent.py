@@ -1,7 +1,6 @@
 """Redirects of the kernel, in network namespaces: clients and brokers know nothing of the proxy."""
 
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority
+from tests.support.fake_broker import running_in
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, metadata_fields
 from tests.support.messages import request_body
@@ -34,21 +34,9 @@ def world() -> Iterator[tuple[Namespace, Namespace]]:
     hosts = {**BROKERS, **FORBIDDEN}
     there = tuple(f"{host}/{64 if ':' in host else 24}" for host in hosts.values())
     with wired(("10.99.0.1/24", "fd00:99::1/64"), there) as (here, yonder):
-        named = [f"{broker_id}={host}:{PORT}" for broker_id, host in hosts.items()]
-        command = [sys.executable, "-m", "tests.support.fake_broker", *named]
-        brokers = subprocess.Popen(
-            [*yonder.prefix, *command],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with brokers:
-            assert brokers.stdout is not None
-            assert brokers.stdout.readline() == "ready\n"
+        addresses = {broker_id: f"{host}:{PORT}" for broker_id, host in hosts.items()}
+        with running_in(yonder, addresses):
             yield here, yonder
-            assert brokers.stdin is not None
-            brokers.stdin.close()
 
 
 class Proxy(ProxyProcess):

@@ -55,24 +55,29 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def made(directory: Path) -> Listener:
+    """To be called while an event loop runs."""
+    return Listener(
+        settings(directory),
+        services=Services(),
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        rights=NoAuthorizer(),
+        open_connections=room_for(100),
+    )
+
+
 def opened(directory: Path, *loaded: str) -> Listener:
     """The listener, with the keys of some issuers."""
 
-    async def made() -> Listener:
-        listener = Listener(
-            settings(directory),
-            services=Services(),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=NoAuthorizer(),
-            open_connections=room_for(100),
-        )
+    async def load() -> Listener:
+        listener = made(directory)
         for name in loaded:
             await listener.keys[name].refresh()
             listener.keys[name].cache.loaded(document(KEYS[name].jwk()), NOW)
         return listener
 
-    return asyncio.run(made())
+    return asyncio.run(load())
 
 
 class Client(Playbook):
@@ -117,14 +122,7 @@ def test_the_outage_of_one_concerns_its_clients_alone(directory: Path) -> None:
 
 def test_a_listener_is_ready_with_the_keys_of_one(directory: Path) -> None:
     async def reasons(*loaded: str) -> list[str]:
-        listener = Listener(
-            settings(directory),
-            services=Services(),
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=NoAuthorizer(),
-            open_connections=room_for(100),
-        )
+        listener = made(directory)
         for name in loaded:
             await listener.keys[name].refresh()
         return listener.not_ready()
