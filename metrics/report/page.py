@@ -170,10 +170,12 @@ def _tokens(facts: Facts) -> str:
             f"{tables.short_tokens(rows)}</details></section>"
         )
     if failures:
+        failed = sum(row["count"] for row in failures)
         shown += (
             '<section id="failures"><h2>Failed authentications</h2>'
             '<p class="soft">First ones never got in; a failed re-authentication ends a '
-            f"connection.</p>{tables.failures(failures)}</section>"
+            f"connection.</p><details><summary>{count(failed, 'failure')}</summary>"
+            f"{tables.failures(failures)}</details></section>"
         )
     return shown
 

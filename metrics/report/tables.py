@@ -24,7 +24,7 @@ Rows = Sequence[Mapping[str, Any]]
 CLIENTS_SHOWN = 500
 _KILLED = ("killed_connections", "killed_clients", "killed_principals")
 _NOT_KNOWN = ("unproven_connections", "cut_short_connections")
-_NAMES_SHOWN = 12
+_NAMES_SHOWN = 4
 _ROWS_SHOWN = 50
 _ACLS_SHOWN = 200
 
@@ -228,18 +228,17 @@ def upgrades(rows: Rows) -> str:
     """Write one row per library and version to upgrade."""
     return table(
         "What to upgrade",
-        ["software", "version", "clients", "principals", "what helps"],
+        ["software", "clients", "principals", "what helps"],
         [
             [
-                name_of(row["software"]),
-                name_of(row["version"]),
+                _with_version(row["software"], row["version"]),
                 number(row["clients"]),
                 _names(row["principals"], row["principal_count"]),
                 plain(row["advice"]),
             ]
             for row in rows
         ],
-        numbers=(2,),
+        numbers=(1,),
     )
 
 
@@ -318,9 +317,11 @@ def clients(rows: Rows) -> str:
 
 
 def _software(row: Mapping[str, Any]) -> str:
-    if row["client_software_name"] is None:
-        return name_of(None)
-    return name_of(f"{row['client_software_name']} {row['client_software_version'] or ''}".strip())
+    return _with_version(row["client_software_name"], row["client_software_version"])
+
+
+def _with_version(software: str | None, version: str | None) -> str:
+    return name_of(None if software is None else f"{software} {version or ''}".strip())
 
 
 def _hosts(row: Mapping[str, Any]) -> str:
