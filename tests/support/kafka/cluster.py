@@ -37,7 +37,7 @@ START_DEADLINE_SECONDS = 300.0
 STOP_DEADLINE_SECONDS = 60.0
 DEADLINE_SECONDS = 120.0
 _POLL_SECONDS = 0.1
-_METADATA, _CREATE_TOPICS, _DESCRIBE_SCRAM, _ALTER_SCRAM = 3, 19, 50, 51
+_LIST_OFFSETS, _METADATA, _CREATE_TOPICS, _DESCRIBE_SCRAM, _ALTER_SCRAM = 2, 3, 19, 50, 51
 _SCRAM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _LOG4J = Path(__file__).parent / "log4j2.properties"
 
@@ -218,7 +218,7 @@ class KafkaCluster:
         replicas: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Returns when the topic has leaders; `replicas` are broker ids by partition."""
+        """Returns when the leaders serve the topic; `replicas` are broker ids by partition."""
         assignments = [
             {"partition_index": index, "broker_ids": ids} for index, ids in (replicas or {}).items()
         ]
@@ -344,7 +344,15 @@ class KafkaCluster:
             found = answer.topics[0]
             if found.error_code != 0 or any(p.leader_id < 0 for p in found.partitions):
                 return False
-        return True
+        return all(self._leads(p.leader_id, topic, p.partition_index) for p in found.partitions)
+
+    def _leads(self, node_id: int, topic: str, partition: int) -> bool:
+        """Whether a broker knows that it leads, which it does later than it says so."""
+        wanted = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
+        topics = [{"name": topic, "partitions": [wanted]}]
+        fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
+        answer = ask(self.address(node_id), _LIST_OFFSETS, 7, fields)
+        return bool(answer.topics[0].partitions[0].error_code == 0)
 
     def _signal(self, node_id: int, number: signal.Signals) -> None:
         process = self._nodes[node_id].process
