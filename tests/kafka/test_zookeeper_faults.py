@@ -24,7 +24,7 @@ from proxy.store.zookeeper.nodes import config_change
 from proxy.tls.contexts import open_zookeeper_tls
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.certificates import Authority
-from tests.support.kafka.cluster import wait_until
+from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
 from tests.support.kafka.zookeeper import CHROOT, Ensemble
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -120,6 +120,12 @@ def following(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Iterator
         yield one
     finally:
         one.stop()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change waits for the mirror, however long a busy machine takes to follow it."""
+    monkeypatch.setattr("proxy.store.zookeeper.MAX_WAIT_S", DEADLINE_SECONDS)
 
 
 @pytest.fixture
