@@ -12,7 +12,13 @@ from tests.support.kafka.clients import SslUser, User, password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
 from tests.support.kafka.redirected import Inside, redirect, run_unprivileged
-from tests.support.kafka.traffic import PARTITIONS, Traffic, confluent_traffic, java_traffic
+from tests.support.kafka.traffic import (
+    PARTITIONS,
+    Traffic,
+    confluent_traffic,
+    java_traffic,
+    traffic_until,
+)
 from tests.support.processes import Namespace, missing
 from tests.support.proxy_process import (
     ProxyProcess,
@@ -29,7 +35,6 @@ ZERO, SECURE = "ZERO", "SECURE"
 CLEAR, TLS = "CLEAR", "TLS"
 """Listeners of the proxy, without TLS and with it."""
 LIFETIME_MS = 3_000
-SECONDS = 12
 RENEWALS = 5
 MECHANISM = "SCRAM-SHA-256"
 
@@ -40,9 +45,21 @@ def new_topic(cluster: KafkaCluster) -> str:
     return name
 
 
-def assert_renewed(proxy: ProxyProcess, written: list[int], before: float = 0.0) -> None:
+def assert_renewed(
+    proxy: ProxyProcess,
+    traffic: Traffic,
+    who: User,
+    bootstrap: str,
+    topic: str,
+    directory: Path,
+) -> None:
+    """Nothing is lost while sessions are renewed."""
+    enough = renewals(proxy) + RENEWALS
+    written = traffic_until(
+        lambda: renewals(proxy) >= enough, traffic, who, bootstrap, topic, directory
+    )
     assert min(written) > 0
-    assert renewals(proxy) - before >= RENEWALS
+    assert renewals(proxy) >= enough
     assert proxy.metric("failed_reauthentication_total") == 0
     assert "Traceback" not in proxy.log()
 
@@ -81,8 +98,8 @@ def test_sessions_are_held_through_a_redirect(
                 redirect(here, at.port, ",".join(map(str, ports)))
                 topic = inside(lambda: new_topic(cluster))
                 bootstrap = str(cluster.address(1, ZERO))
-                written = inside(lambda: confluent_traffic(alice, bootstrap, topic, SECONDS))
-                inside(lambda: assert_renewed(process, written))
+                traffic = (confluent_traffic, alice, bootstrap, topic, directory)
+                inside(lambda: assert_renewed(process, *traffic))
     finally:
         inside(lambda: cluster.__exit__(None, None, None))
 
@@ -155,7 +172,5 @@ def test_sessions_are_held_with_tls_on_either_side(
     who = User(name="alice", mechanism=MECHANISM, issuer=issuer)
     if listener == TLS:
         who = SslUser(name="alice", mechanism=MECHANISM, issuer=issuer, ca=files / "ca.pem")
-    before = renewals(proxy)
     bootstrap = str(proxy.addresses()[listener])
-    written = traffic(who, bootstrap, new_topic(cluster), SECONDS, tmp_path)
-    assert_renewed(proxy, written, before)
+    assert_renewed(proxy, traffic, who, bootstrap, new_topic(cluster), tmp_path)

@@ -11,16 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import confluent_kafka as confluent
 import kafka as python
 
 from tests.support.kafka.clients import User
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import RUN_SECONDS
 from tests.support.kafka.sasl_differential.transcript import (
     SASL_AUTHENTICATE,
@@ -183,6 +184,26 @@ def _check(message: confluent.Message, read: list[int]) -> None:
 
 
 Traffic = Callable[..., list[int]]
+
+
+def traffic_until(
+    condition: Callable[[], bool],
+    traffic: Traffic,
+    who: User,
+    bootstrap: str,
+    topic: str,
+    directory: Path,
+    **more: Any,
+) -> list[int]:
+    """The same for as long as it takes until the condition holds."""
+    enough = directory / f"enough-{topic}"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(traffic, who, bootstrap, topic, 1, directory, until=enough, **more)
+        try:
+            wait_until(lambda: running.done() or condition(), what="not enough traffic")
+        finally:
+            enough.touch()
+        return running.result()
 
 
 def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
