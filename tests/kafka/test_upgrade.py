@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 OLD = "4.1.0"
-REAUTH_MS = 4_000
+REAUTH_MS = 30_000
+"""Java renews it from 85 to 95 % on: while brokers start, the rest is for the machine."""
 TXN_OFFSET_COMMIT, TOPOLOGY_DESCRIPTION_UPDATE = 28, 93
 
 
@@ -54,10 +55,13 @@ def test_a_rolling_upgrade_loses_nothing(
                 )
                 before = _ends(cluster)
                 wait_until(lambda: _ends(cluster) > before, what="traffic goes on")
+                wait_until(
+                    lambda: proxy.metric("successful_reauthentication_total") > 0,
+                    what="no session was renewed",
+                )
             finally:
                 done.touch()
             assert traffic.result() == _ends(cluster)
-            assert proxy.metric("successful_reauthentication_total") > 0
             assert proxy.metric("expired_connections_killed_total") == 0
 
 

@@ -32,7 +32,7 @@ CLIENT_ID, CLIENT_SECRET, SCOPE = "gate client", "client:secret&3", "kafka broke
 
 SHORT, BUSY, LITTLE, SECURE = "SHORT", "BUSY", "LITTLE", "SECURE"
 SHORT_MS = 2_000
-BUSY_MS = 6_000
+BUSY_MS = 12_000
 """Under traffic: a login begins at 95 % of it at the latest, and the rest is for the machine."""
 LISTENERS: Mapping[str, int] = {
     SHORT: SHORT_MS,
