@@ -198,7 +198,7 @@ class KafkaCluster:
     # --- administration
 
     def add_scram_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
-        """Through AlterUserScramCredentials; returns when the broker has it."""
+        """Through AlterUserScramCredentials; returns when the brokers have it."""
         salt = secrets.token_bytes(16)
         upsertion = {
             "name": name,
@@ -208,7 +208,10 @@ class KafkaCluster:
             "salted_password": salted_password(mechanism, password, salt, SCRAM_ITERATIONS),
         }
         self.ask(_ALTER_SCRAM, 0, deletions=[], upsertions=[upsertion])
-        wait_until(lambda: self._knows_user(name, mechanism), what=f"no user {name}")
+        wait_until(
+            lambda: all(self._knows_user(node, name, mechanism) for node in self._running()),
+            what=f"no user {name}",
+        )
 
     def create_topic(
         self,
@@ -328,13 +331,9 @@ class KafkaCluster:
             return set()
         return {(broker.node_id, broker.port) for broker in answer.brokers}
 
-    def _knows_user(self, name: str, mechanism: str) -> bool:
-        answer = ask(
-            self.address(self._running()[0].node_id),
-            _DESCRIBE_SCRAM,
-            0,
-            {"users": [{"name": name}]},
-        )
+    def _knows_user(self, node: _Node, name: str, mechanism: str) -> bool:
+        fields = {"users": [{"name": name}]}
+        answer = ask(self.address(node.node_id), _DESCRIBE_SCRAM, 0, fields)
         infos = [info for one in answer.results for info in one.credential_infos]
         return _SCRAM_CODES[mechanism] in [int(info.mechanism) for info in infos]
 
