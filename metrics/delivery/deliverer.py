@@ -28,7 +28,7 @@ class Part:
 
 
 class Sink(Protocol):
-    """Where events are delivered to."""
+    """Receiver of events: a topic, a folder or an object store."""
 
     @property
     def batch_bytes(self) -> int:
@@ -65,7 +65,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What was not delivered yet."""
+    """Events that are not delivered yet."""
 
     bytes: int = 0
     """Bytes that the sink takes now."""

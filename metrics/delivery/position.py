@@ -32,7 +32,7 @@ class DeliveredElsewhere(Exception):
 
 
 class Reached(NamedTuple):
-    """How far a file was delivered."""
+    """Part of a file that was delivered, from its begin."""
 
     inode: int
     offset: int
@@ -46,7 +46,7 @@ class Position:
         self._to = to
         self._reached = reached or {}
         self._saved: dict[str, Reached] | None = None
-        """What the file says; None: it is missing or damaged, or of another target."""
+        """Content of the saved file; None: it is missing or damaged, or of another target."""
 
     @classmethod
     def load(cls, directory: int, to: str) -> "Position":

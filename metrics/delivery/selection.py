@@ -8,7 +8,7 @@ from typing import Final
 from metrics.events import EventKind
 
 HIDDEN: Final = "hidden"
-"""What a hidden field contains; one that is a list, as its only element."""
+"""Value of a hidden field; of one that is a list, its only element."""
 HIDEABLE: Final = (
     "client_host",
     "client_id",

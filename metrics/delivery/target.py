@@ -32,7 +32,7 @@ class Target:
     place: str
     """The topic, the folder, or the bucket."""
     prefix: str = ""
-    """What the names of objects begin with, without slashes at its ends."""
+    """Begin of the names of objects, without slashes at its ends; empty: none."""
 
     @property
     def folder(self) -> Path:

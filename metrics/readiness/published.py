@@ -41,7 +41,7 @@ class PublishedTable:
     """Published table, made of the relation of the same name."""
 
     rows: str
-    """What a row stands for."""
+    """Thing that a row is about, as a noun phrase."""
     columns: tuple[Column, ...]
     grows_with_connections: bool = False
     """True if there is a row for each connection, so that no history of it is kept."""

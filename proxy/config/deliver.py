@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from metrics.delivery.selection import HIDEABLE, Kinds
-from metrics.delivery.target import Target, TargetKind, parse_target
+from metrics.delivery.target import MEANT, Target, TargetKind, parse_target
 from proxy.config.section import KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.config.values import BrokerAddress, Milliseconds, one_or_list, shown
@@ -20,9 +20,7 @@ def _target(value: object) -> Target:
     if isinstance(value, Target):
         return value
     if not isinstance(value, str):
-        raise ValueError(
-            f"must be kafka:TOPIC, file:///FOLDER or s3a://BUCKET/PREFIX, got {shown(value)}"
-        )
+        raise ValueError(f"{MEANT}, got {shown(value)}")
     return parse_target(value)  # its errors do not show the value, which may contain a password
 
 
