@@ -1,6 +1,6 @@
 """Engine in this process: DuckDB, for what one machine holds; no Java."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -103,26 +103,35 @@ class DuckEngine:
         if folder.parquet:
             self._read_parquet(_list(folder.files))
             return
+        if self._scratch is None:
+            self._of_lines(folder.files, lambda query: self.keep("log", query))
+            return
+        path = self._scratch / "log.parquet"
+        self.pack(folder.files, path)
+        self.view("log", f"SELECT * FROM read_parquet({_quoted(path)})")
+
+    def pack(self, files: Sequence[Path], target: Path) -> None:
+        """Write the rows of files of lines as a Parquet file, in place of one that is there."""
+        path = _quoted(target)
+        self._of_lines(
+            files,
+            lambda query: self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)"),
+        )
+
+    def _of_lines(self, files: Sequence[Path], use: Callable[[str], object]) -> None:
+        """Use a query for the rows of files of lines. Raises ReportError for a broken one."""
+        columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
+        query = f"SELECT * FROM read_json({_list(files)}, {_LINES}, columns = {{{columns}}}"
         try:
-            self._read_lines(_list(folder.files), "")
+            use(f"{query})")
         except duckdb.InvalidInputException as error:
             if "maximum_object_size" not in str(error):
                 raise
-            self._read_lines(_list(folder.files), f", maximum_object_size = {_LONG_LINE}")
+            use(f"{query}, maximum_object_size = {_LONG_LINE})")
         except duckdb.IOException:
-            for file in folder.files:
+            for file in files:
                 self._check(file)
             raise
-
-    def _read_lines(self, names: str, options: str) -> None:
-        columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
-        query = f"SELECT * FROM read_json({names}, {_LINES}, columns = {{{columns}}}{options})"
-        if self._scratch is None:
-            self.keep("log", query)
-            return
-        path = _quoted(self._scratch / "log.parquet")
-        self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
-        self.view("log", f"SELECT * FROM read_parquet({path})")
 
     def _check(self, file: Path) -> None:
         """Raise ReportError if this file cannot be unpacked."""

@@ -13,20 +13,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.folder import event_files, is_remote
 from metrics.readiness.output import RUN_NAME, Staging, add_to_history, publish, staging
 from metrics.readiness.settings import EngineName, Settings
+from metrics.readiness.state import held
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.facts import Collected, build_facts
 from metrics.report.requirements import duration_ms, judged, requirement
 from metrics.report.write import write_report
+
+if TYPE_CHECKING:
+    from metrics.readiness.duckdb_engine import DuckEngine
 
 FAILURES = (ReportError, OSError)
 """The exceptions of `run` when events cannot be read or the report cannot be written."""
@@ -84,13 +88,38 @@ def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysi
     try:
         from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
     except ImportError:
-        raise ReportError("--engine duckdb needs DuckDB: pip install duckdb") from None
+        needed = "pip install 'kafka-reauth-proxy[report]'"
+        raise ReportError(f"this report needs DuckDB: {needed}") from None
     with duckdb_errors(), DuckEngine(made.scratch) as engine:
-        engine.read(event_files(settings.events))
+        if settings.topic is None:
+            engine.read(event_files(settings.events))
+        else:
+            _read_topic(settings, settings.topic, engine, made)
         tables = str(made.tables)
         analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
         analysis.run()
         return analysis
+
+
+def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Staging) -> None:
+    """Read a topic, or what is new in it since the last run with its state."""
+    try:
+        from metrics.readiness.topic import TopicReader
+    except ImportError:
+        problem = "kafka: needs confluent-kafka: pip install 'kafka-reauth-proxy[kafka]'"
+        raise ReportError(problem) from None
+    from metrics.readiness.topic_table import TopicTable
+
+    with ExitStack() as until_read:
+        place, since_ms = made.scratch, settings.since_ms
+        if settings.state is not None:
+            place, since_ms = Path(settings.state), None  # a later run may ask for what was before
+            until_read.enter_context(held(place))
+        table = TopicTable(place / "topic", topic)
+        reader = TopicReader(topic, settings.kafka)
+        until_read.callback(reader.close)
+        table.add(engine, reader, since_ms)
+        engine.read(table.folder())
 
 
 def _by_spark(settings: Settings, made: Staging, progress: Progress) -> Analysis:
@@ -135,9 +164,14 @@ def arg_parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
     parser.add_argument("--state", metavar="DIR", help="go on from the last run")
     parser.add_argument("--history", type=Path, metavar="DIR", help="keep all runs' tables")
-    parser.add_argument("--bootstrap-server", metavar="HOST:PORT")
+    parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="for kafka:TOPIC")
     parser.add_argument(
-        "--kafka-option", type=_option, action="append", default=[], metavar="NAME=VALUE"
+        "--kafka-option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of Spark's connector; without one DuckDB reads a topic",
     )
     return parser
 
@@ -191,6 +225,7 @@ def _print_step(step: str) -> None:
 def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
     """Run the job; `submitted`: by spark-submit, which has said what Spark's master is."""
     options = arg_parser().parse_args(argv)
+    servers, spark_alone = options.bootstrap_server, submitted or options.kafka_option
     as_of_ms = options.as_of if options.as_of_ms is None else options.as_of_ms
     settings = Settings(
         events=options.events,
@@ -205,7 +240,8 @@ def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
         submitted=submitted,
         state=options.state,
         history=options.history,
-        bootstrap_servers=options.bootstrap_server,
+        kafka={"bootstrap.servers": servers} if servers and not spark_alone else {},
+        bootstrap_servers=servers,
         kafka_options=dict(options.kafka_option),
     )
     try:

@@ -1,10 +1,11 @@
 """Input and output of one report, and the engine that makes it."""
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
@@ -32,7 +33,7 @@ class Settings:
     """Settings of a report: its events, its questions and its output."""
 
     events: str
-    """The folder of event files or Parquet, or `kafka:topic` with `bootstrap_servers`."""
+    """The folder of event files or Parquet, or `kafka:topic`."""
     out: str
     """The folder of the report, or an address that Hadoop knows."""
     lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
@@ -51,8 +52,11 @@ class Settings:
     """The folder of the table that later runs add to; None: everything is read anew."""
     history: Path | None = None
     """The folder that the tables of all runs are added to; None: only the last ones are kept."""
+    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The settings of librdkafka for a topic; without them only Spark reads one."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
+    """The options of Spark's connector beside the servers, e.g. `kafka.security.protocol`."""
 
     @property
     def topic(self) -> str | None:
@@ -76,6 +80,8 @@ class Settings:
         if self.history is not None:
             self._check_history(self.history)
         if self.topic is not None:
+            if self.bootstrap_servers is None:
+                raise ReportError("kafka: needs --bootstrap-server HOST:PORT")
             return
         if not is_remote(self.events):
             event_files(self.events)
@@ -96,25 +102,29 @@ class Settings:
                 "give it a place elsewhere"
             )
 
+    @property
+    def _needs_spark(self) -> bool:
+        """True for what DuckDB cannot do."""
+        if self.topic is None:
+            cannot_read = is_remote(self.events) or self.state is not None
+        else:
+            cannot_read = not self.kafka or is_remote(self.state or "")
+        return cannot_read or is_remote(self.out) or self.master is not None
+
     def choose_engine(self) -> EngineName:
-        """Choose DuckDB for a folder of this machine, Spark for all else.
+        """Choose DuckDB for a topic and for a folder of this machine, Spark for all else.
 
         Raises ReportError if the folder cannot be read, or DuckDB is asked for what it cannot do.
         """
-        needs_spark = (
-            self.topic is not None
-            or is_remote(self.events)
-            or is_remote(self.out)
-            or self.state is not None
-            or self.master is not None
-        )
-        if needs_spark and self.engine is EngineName.DUCKDB:
-            raise ReportError(
-                "DuckDB reads a folder of this machine alone: a topic, an address, --state and "
-                "--master take --engine spark"
-            )
-        if needs_spark:
+        if self._needs_spark:
+            if self.engine is EngineName.DUCKDB:
+                raise ReportError(
+                    "DuckDB reads a topic or a folder of this machine alone: an address, --state"
+                    " of a folder, and --master take --engine spark"
+                )
             return EngineName.SPARK
+        if self.topic is not None:
+            return EngineName.SPARK if self.engine is EngineName.SPARK else EngineName.DUCKDB
         size = event_files(self.events).line_bytes
         if self.engine is not EngineName.AUTO:
             return self.engine

@@ -1,6 +1,5 @@
 """Analysis on Spark: starts or takes a session, reads the events, and asks."""
 
-import fcntl
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from metrics.readiness.events import DDL
 from metrics.readiness.folder import event_files, is_remote
 from metrics.readiness.output import Staging
 from metrics.readiness.settings import Settings
+from metrics.readiness.state import held
 from metrics.spark.engine import SparkEngine
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new, parsed
@@ -109,21 +109,14 @@ def _state(settings: Settings) -> Iterator[None]:
     if settings.state is None or is_remote(settings.state):
         yield
         return
-    state = Path(settings.state)
-    state.mkdir(parents=True, exist_ok=True)
-    with (state / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ReportError(f"{state}: another run uses this --state; wait for its end") from None
+    with held(Path(settings.state)):
         yield
 
 
 def _source(settings: Settings) -> LineSource:
     if settings.topic is None:
         return FolderSource(settings.events)
-    if settings.bootstrap_servers is None:
-        raise ReportError("kafka: needs --bootstrap-server HOST:PORT")
+    assert settings.bootstrap_servers is not None
     return KafkaSource(
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.topic,

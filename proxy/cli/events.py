@@ -4,14 +4,11 @@ import logging
 import signal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from proxy.cli.common import Exit, explained, fail, say
-
-if TYPE_CHECKING:
-    from proxy.delivery.topic import Settings
 
 DRAIN_SECONDS: Final = 10.0
 """Seconds after SIGTERM in which what is left is delivered."""
@@ -58,6 +55,7 @@ def deliver(
     from metrics.delivery.selection import HIDEABLE, Kinds, Selection
     from metrics.delivery.target import TargetKind, missing_library, parse_target
     from metrics.event_files import recover_orphans
+    from proxy.delivery.kafka_settings import of_options
     from proxy.delivery.loop import End, opened
     from proxy.delivery.sinks import open_sink
 
@@ -75,7 +73,7 @@ def deliver(
     selection = Selection(kinds=Kinds(kinds), hide=hidden)
     end = End(DRAIN_SECONDS)
     with explained(command_config):
-        settings = partial(_kafka_settings, bootstrap_server, command_config)
+        settings = partial(of_options, bootstrap_server, command_config)
         if target.kind is TargetKind.KAFKA:
             settings()  # so that a mistake in them is an error, and not tried again
     sink = open_sink(target, settings, end.is_over)
@@ -97,15 +95,3 @@ def deliver(
 
 def _set_aside(lines: int) -> str:
     return f", {lines} lines set aside" if lines else ""
-
-
-def _kafka_settings(servers: str | None, command_config: Path | None) -> "Settings":
-    """Return the settings of librdkafka, read anew each time. Raises ConfigError."""
-    from proxy.delivery.kafka_settings import of_properties
-    from proxy.errors import ConfigError
-
-    if command_config is not None:
-        return of_properties(command_config, servers)
-    if servers is None:
-        raise ConfigError("", "give --bootstrap-server or --command-config")
-    return {"bootstrap.servers": servers}

@@ -1,7 +1,7 @@
 """Command `reauth-proxy report`: the readiness report from the session events."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
 from metrics.report.write import PAGE_NAME
 from proxy.cli.common import Exit, fail, say
+from proxy.cli.common import explained as config_explained
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -56,7 +57,8 @@ def report(
         EngineName,
         typer.Option(
             metavar="ENGINE",
-            help="duckdb, spark, or auto: DuckDB for a folder of this machine, Spark for the rest.",
+            help="duckdb, spark, or auto: DuckDB for a topic or a folder of this machine, Spark for"
+            " the rest.",
         ),
     ] = EngineName.AUTO,
     master: Annotated[
@@ -72,6 +74,10 @@ def report(
     bootstrap_server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
     ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For kafka:TOPIC: properties of a Kafka client."),
+    ] = None,
 ) -> None:
     """Write who breaks under which lifetime, and what to do.
 
@@ -79,6 +85,9 @@ def report(
 
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
+    with config_explained(command_config):
+        spark = engine is EngineName.SPARK or master is not None
+        kafka = _kafka(events, bootstrap_server, command_config, spark=spark)
     try:
         settings = Settings(
             events=events,
@@ -92,7 +101,7 @@ def report(
             master=master,
             state=state,
             history=history,
-            bootstrap_servers=bootstrap_server,
+            **kafka,
         )
         with job.sigterm_as_sigint():
             _, unmet = job.run(settings, _print_progress)
@@ -103,6 +112,23 @@ def report(
     say(f"{out.rstrip('/')}/{PAGE_NAME}")
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
+
+
+def _kafka(
+    events: str, servers: str | None, command_config: Path | None, *, spark: bool
+) -> dict[str, Any]:
+    """Return the settings for a topic; Spark's connector knows Kafka's own. Raises ConfigError."""
+    if not events.startswith("kafka:"):
+        return {}
+    from proxy.delivery.kafka_settings import of_options, read_properties
+
+    if not spark:
+        client = of_options(servers, command_config)
+        return {"kafka": client, "bootstrap_servers": client["bootstrap.servers"]}
+    properties = {} if command_config is None else read_properties(command_config)
+    servers = servers or properties.pop("bootstrap.servers", None)
+    options = {f"kafka.{name}": value for name, value in properties.items()}
+    return {"bootstrap_servers": servers, "kafka_options": options}
 
 
 def _print_progress(step: str) -> None:

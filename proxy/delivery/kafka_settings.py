@@ -46,15 +46,29 @@ def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
     return made
 
 
+def of_options(servers: str | None, file: Path | None) -> Settings:
+    """Return what `--bootstrap-server` and `--command-config` mean now. Raises ConfigError."""
+    if file is not None:
+        return of_properties(file, servers)
+    if servers is None:
+        raise ConfigError("", "give --bootstrap-server or --command-config")
+    return {"bootstrap.servers": servers}
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Return a file of properties. Raises ConfigError."""
+    try:
+        return parse_properties(read_file("", file, MAX_FILE_BYTES).decode())
+    except UnicodeDecodeError:
+        raise ConfigError("", "is not UTF-8 text") from None
+
+
 def of_properties(file: Path, servers: str | None) -> Settings:
     """Return what a file of properties means now; `servers` come before those that it names.
 
     Raises ConfigError.
     """
-    try:
-        properties = parse_properties(read_file("", file, MAX_FILE_BYTES).decode())
-    except UnicodeDecodeError:
-        raise ConfigError("", "is not UTF-8 text") from None
+    properties = read_properties(file)
     found = servers or properties.get("bootstrap.servers")
     if not found:
         raise ConfigError("bootstrap.servers", "is required, or --bootstrap-server")

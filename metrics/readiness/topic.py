@@ -1,0 +1,166 @@
+"""Kafka topic as a source of event lines, read by librdkafka up to its present end.
+
+Laws:
+
+- Partitions are assigned and nothing is committed: DESCRIBE and READ on the topic are all the
+  rights that are needed, on no group.
+- The ends of the partitions are asked for once: what is written meanwhile is for the next time.
+- A value is data: it becomes one line, whatever it contains.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from metrics.readiness.errors import ReportError
+from metrics.readiness.events import CLOCK_TOLERANCE_MS
+
+TIMEOUT_SECONDS: Final = 30.0
+"""Seconds in which brokers must answer a question about the topic."""
+SILENT_POLLS: Final = 60
+"""Number of polls, each of a second, after which a topic that gives nothing has failed."""
+
+_AT_ONCE: Final = 10_000
+"""Largest number of messages of one poll."""
+_LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
+_SETTINGS: Final = {
+    "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "allow.auto.create.topics": False,
+    "log_level": 0,
+}
+"""Settings of librdkafka that are not for choice. What retention removes between two looks is gone:
+the report goes on with what is there, and counts numbers that are missing."""
+
+_EXPLAINED: Final = {
+    "UNKNOWN_TOPIC_OR_PART": "there is no such topic, or it may not be described",
+    "TOPIC_AUTHORIZATION_FAILED": "it may not be read: the report needs READ on it",
+    "_TRANSPORT": "no broker answers; check the address, and how clients must connect",
+    "_ALL_BROKERS_DOWN": "no broker answers; check the address, and how clients must connect",
+    "_TIMED_OUT": "no broker answers in time",
+}
+
+
+class TopicReader:
+    """Reader of a topic, from given offsets to its ends."""
+
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
+        """Connect with librdkafka's `settings`. Raises ReportError."""
+        self._topic = topic
+        self._problem: KafkaError | None = None
+        """Last problem of a connection; None: there was none."""
+        try:
+            self._consumer = Consumer({**settings, **_SETTINGS, "error_cb": self._note})
+        except KafkaException as error:
+            raise ReportError(f"kafka: {error.args[0].str()}") from None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._consumer.close()
+
+    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[list[bytes]]:
+        """Give the lines that are there, and change `offsets` before each yield accordingly.
+
+        `offsets`: what follows what was read, by partition. One that is not there is read from its
+        beginning, or from the first message of `since_ms` on. Raises ReportError.
+        """
+        left = self._begin(offsets, since_ms)
+        silent = 0
+        while left:
+            messages = self._asked(partial(self._consumer.consume, _AT_ONCE, timeout=1.0))
+            silent = 0 if messages else silent + 1
+            if silent == SILENT_POLLS:
+                raise self._failed(self._problem)
+            lines = self._lines(messages, offsets, left)
+            if lines:
+                yield lines
+
+    def _begin(self, offsets: dict[int, int], since_ms: int | None) -> dict[int, int]:
+        """Assign the partitions that have something to read; return their ends."""
+        places, left = [], {}
+        dated = {} if since_ms is None else self._offsets_at(since_ms - CLOCK_TOLERANCE_MS)
+        for partition in self._partitions():
+            place = TopicPartition(self._topic, partition)
+            low, end = self._asked(
+                partial(self._consumer.get_watermark_offsets, place, timeout=TIMEOUT_SECONDS)
+            )
+            begin = offsets.get(partition, dated.get(partition, low))
+            if not low <= begin <= end:  # retention was faster, or the topic was made anew
+                begin = low
+            offsets[partition] = begin
+            if begin < end:
+                left[partition] = end
+                places.append(TopicPartition(self._topic, partition, begin))
+        self._asked(partial(self._consumer.assign, places))
+        return left
+
+    def _partitions(self) -> list[int]:
+        topics = self._asked(
+            partial(self._consumer.list_topics, self._topic, timeout=TIMEOUT_SECONDS)
+        ).topics
+        found = topics[self._topic]
+        if found.error is not None:
+            raise self._failed(found.error)
+        return sorted(found.partitions)
+
+    def _offsets_at(self, time_ms: int) -> dict[int, int]:
+        """Return the offset of the first message of a time or later, or the end, by partition."""
+        asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in self._partitions()]
+        found = self._asked(
+            partial(self._consumer.offsets_for_times, asked, timeout=TIMEOUT_SECONDS)
+        )
+        for place in found:
+            if place.error is not None:
+                raise self._failed(place.error)
+        return {place.partition: place.offset for place in found if place.offset >= 0}
+
+    def _lines(
+        self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
+    ) -> list[bytes]:
+        lines = []
+        for message in messages:
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            if partition not in left:
+                continue
+            assert partition is not None
+            assert offset is not None
+            if error is None:
+                value = message.value()
+                if value:
+                    lines.append(value.rstrip(b"\r\n").translate(_LINE_BREAKS))
+                offset += 1
+            elif error.name() != "_PARTITION_EOF":
+                raise self._failed(error)
+            offsets[partition] = offset
+            if error is not None or offset >= left[partition]:
+                del left[partition]
+                self._consumer.pause([TopicPartition(self._topic, partition)])
+        return lines
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from None
+
+    def _failed(self, error: KafkaError | None) -> ReportError:
+        """Return what to raise: what a connection met says more than that there is none."""
+        with suppress(KafkaException, RuntimeError):
+            self._consumer.poll(0)  # which calls `_note`
+        if error is None or error.name() in ("_TRANSPORT", "_TIMED_OUT"):
+            error = self._problem or error
+        if error is None:
+            reason = _EXPLAINED["_TIMED_OUT"]
+        else:
+            reason = _EXPLAINED.get(error.name()) or error.str()
+        return ReportError(f"kafka:{self._topic}: {reason}")
+
+    def _note(self, error: KafkaError) -> None:
+        if self._problem is None or error.name() != "_ALL_BROKERS_DOWN":
+            self._problem = error

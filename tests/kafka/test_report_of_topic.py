@@ -1,0 +1,206 @@
+"""The readiness report of a topic, read by librdkafka and answered by DuckDB: no Java."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import pytest
+from typer.testing import CliRunner, Result
+
+from benchmarks.events.generate import generate
+from metrics.readiness import topic_table
+from proxy.cli import app
+from tests.support.delivery import SIZE, report_of
+from tests.support.kafka.clients import password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.readiness import comparable
+
+pytestmark = pytest.mark.kafka
+
+AS_OF = "2026-06-02T00:00"
+GARBAGE: Sequence[bytes | None] = (
+    None,
+    b"",
+    b"\n",
+    b"\x00\xff\xfe",
+    b"{",
+    b"[1, 2]",
+    b'"text"',
+    b'{"kind": {"a": [1]}, "sequence": "x"}\n{"kind": 1}',
+    b"[" * 20_000,
+    os.urandom(50_000),
+)
+"""Values that anybody with WRITE on the topic may put there."""
+
+
+@pytest.fixture
+def wide(kafka: KafkaCluster, topic: str) -> str:
+    """A topic of three partitions."""
+    name = f"wide-{topic}"
+    kafka.create_topic(name, partitions=3)
+    return name
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("generated") / "events"
+    generate(SIZE, folder, parquet=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(events: Path) -> list[bytes]:
+    return [line for path in events.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+
+
+def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes | None]) -> None:
+    """Without keys: the lines of a connection are spread over the partitions, in no order."""
+    producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 3)
+    assert producer.flush(120) == 0
+
+
+def invoke(topic: str, out: Path, *more: str) -> Result:
+    arguments = ["report", "--events", f"kafka:{topic}", "--out", str(out), "--as-of", AS_OF]
+    return CliRunner().invoke(app, [*arguments, *more])
+
+
+def facts_of(topic: str, out: Path, *more: str) -> dict[str, Any]:
+    result = invoke(topic, out, *more)
+    assert result.exit_code == 0, result.output
+    facts: dict[str, Any] = json.loads((out / "report.json").read_text())
+    del facts["run_id"], facts["source"]
+    return facts
+
+
+def test_the_report_of_a_topic_is_that_of_the_files(
+    kafka: KafkaCluster,
+    wide: str,
+    events: Path,
+    written: list[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_table, "BATCH_BYTES", 50_000)  # so that there are several
+    produce(kafka, wide, written)
+    facts = facts_of(wide, tmp_path / "report", "--bootstrap-server", kafka.bootstrap())
+    assert comparable(facts) == comparable(report_of(events))
+    assert facts["engine"] == "duckdb"
+
+
+def test_with_a_state_only_what_is_new_is_read(
+    kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
+) -> None:
+    half, options = len(written) // 2, ["--bootstrap-server", kafka.bootstrap()]
+    state = tmp_path / "state"
+    produce(kafka, wide, written[half:])
+    first = facts_of(wide, tmp_path / "first", "--state", str(state), *options)
+    assert first["lines"]["lines"] == len(written) - half
+    kept = {path: path.read_bytes() for path in (state / "topic").glob("*.parquet")}
+    produce(kafka, wide, written[:half])
+    second = facts_of(wide, tmp_path / "second", "--state", str(state), *options)
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert comparable(second) == comparable(report_of(events))
+    third = facts_of(wide, tmp_path / "third", "--state", str(state), *options)
+    assert comparable(third) == comparable(second)
+
+
+def test_what_a_killed_run_left_is_written_anew(
+    kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
+) -> None:
+    """A file that `topic.json` does not count, and half a one of it."""
+    state, options = tmp_path / "state", ["--bootstrap-server", kafka.bootstrap()]
+    (state / "topic").mkdir(parents=True)
+    (state / "topic" / "events-0000000.parquet").write_bytes(b"PAR1 cut")
+    (state / "topic" / "topic.json.half").write_bytes(b'{"version"')
+    (state / "topic" / "half.jsonl").write_bytes(b"{")
+    produce(kafka, wide, written)
+    facts = facts_of(wide, tmp_path / "report", "--state", str(state), *options)
+    assert comparable(facts) == comparable(report_of(events))
+
+
+def test_garbage_is_set_aside_and_counted(
+    kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
+) -> None:
+    produce(kafka, wide, [*GARBAGE, *written, *GARBAGE])
+    facts = facts_of(wide, tmp_path / "report", "--bootstrap-server", kafka.bootstrap())
+    clean = report_of(events)
+    worthy = sum(1 for value in GARBAGE if value and value.strip())
+    lines = dict(clean["lines"])
+    lines["lines"] += 2 * worthy
+    lines["unreadable"] += 2 * worthy
+    assert facts.pop("lines") == lines
+    del clean["lines"]
+    assert comparable(facts) == comparable(clean)
+
+
+def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
+    kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
+) -> None:
+    """By the messages' times; what is read and was before is left out as of a folder."""
+    stamps = {1_780_272_000_000: written[:30], 1_780_300_000_000: written[30:]}
+    producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
+    for stamp, lines in stamps.items():
+        for line in lines:
+            producer.produce(wide, line, partition=0, timestamp=stamp)
+    assert producer.flush(120) == 0
+    options = ["--bootstrap-server", kafka.bootstrap(), "--since", "2026-06-01T02:00"]
+    facts = facts_of(wide, tmp_path / "report", *options)
+    assert facts["lines"]["lines"] == len(written) - 30
+
+
+def test_it_logs_in_by_a_file_of_properties(
+    kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
+) -> None:
+    user = "report-reader"
+    kafka.add_scram_user(user, password_of(user))
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"bootstrap.servers={kafka.bootstrap('LONG')}\n"
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
+    )
+    produce(kafka, wide, written)
+    facts = facts_of(wide, tmp_path / "report", "--command-config", str(properties))
+    assert facts["lines"]["lines"] == len(written)
+    properties.write_text(properties.read_text().replace(password_of(user), "wrong"))
+    result = invoke(wide, tmp_path / "report", "--command-config", str(properties))
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(f"reauth-proxy: kafka:{wide}: ")
+    assert "uthentication failed" in result.stderr
+    assert "wrong" not in result.stderr
+
+
+def test_what_cannot_be_read_is_one_line(
+    kafka: KafkaCluster, wide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metrics.readiness.topic.TIMEOUT_SECONDS", 3.0)
+    for topic, servers, problem in (
+        ("no-such-topic", kafka.bootstrap(), "there is no such topic, or it may not be described"),
+        (wide, kafka.bootstrap(), "there are no events in this topic yet"),
+        (wide, "127.0.0.1:1", "no broker answers; check the address, and how clients must connect"),
+    ):
+        result = invoke(topic, tmp_path / "report", "--bootstrap-server", servers)
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == f"reauth-proxy: kafka:{topic}: {problem}"
+        assert len(result.stderr.splitlines()) == 2
+
+
+def test_a_state_is_of_one_topic(
+    kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
+) -> None:
+    produce(kafka, wide, written[:10])
+    options = ["--bootstrap-server", kafka.bootstrap(), "--state", str(tmp_path / "state")]
+    facts_of(wide, tmp_path / "report", *options)
+    result = invoke("another", tmp_path / "report", *options)
+    assert result.exit_code == 2
+    assert f"is of kafka:{wide}; give each topic a --state of its own" in result.stderr
+    (tmp_path / "state" / "topic" / "topic.json").write_text("[]")
+    result = invoke(wide, tmp_path / "report", *options)
+    assert result.exit_code == 2
+    assert "damaged" in result.stderr
