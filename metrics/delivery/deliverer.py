@@ -3,8 +3,9 @@
 No clock and no pause here: who runs it decides when, and what to do after an error.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from metrics.delivery.position import Position
@@ -75,6 +76,31 @@ class Waiting:
     """Bytes of open files that the sink takes when they are closed."""
 
 
+def waiting_in(
+    files: Iterable[SpoolFile],
+    position: Position,
+    closed_files_only: bool,
+    caught_up_at: Mapping[str, float] = MappingProxyType({}),
+) -> Waiting:
+    """Return what of a folder's files is not delivered, to a sink that may take closed ones only.
+
+    `caught_up_at`: when files were last changed that were delivered to their end then.
+    """
+    size, open_size, since = 0, 0, None
+    for file in files:
+        rest = file.size - position.offset(file.name, file.inode)
+        if rest <= 0:
+            continue
+        if closed_files_only and not file.closed:
+            open_size += rest
+            continue
+        size += rest
+        begun = file.modified if file.begun is None else min(file.begun, file.modified)
+        begun = caught_up_at.get(file.name, begun)
+        since = begun if since is None else min(since, begun)
+    return Waiting(size, since, open_size)
+
+
 class Deliverer:
     """Delivery of one folder to one sink."""
 
@@ -113,27 +139,11 @@ class Deliverer:
 
     def waiting(self) -> Waiting:
         """Return what was there when the files were listed last, and was not delivered."""
-        size, open_size, since = 0, 0, None
-        for file in self._files:
-            rest = file.size - self._position.offset(file.name, file.inode)
-            if rest <= 0:
-                continue
-            if not self._is_taken(file):
-                open_size += rest
-                continue
-            size += rest
-            begun = self._since(file)
-            since = begun if since is None else min(since, begun)
-        return Waiting(size, since, open_size)
+        closed_only = self._sink.closed_files_only
+        return waiting_in(self._files, self._position, closed_only, self._caught_up_at)
 
     def _is_taken(self, file: SpoolFile) -> bool:
         return file.closed or not self._sink.closed_files_only
-
-    def _since(self, file: SpoolFile) -> float:
-        """Return a time in Unix seconds after which the oldest undelivered line was written."""
-        if (caught_up := self._caught_up_at.get(file.name)) is not None:
-            return caught_up
-        return file.modified if file.begun is None else min(file.begun, file.modified)
 
     def _deliver(self, file: SpoolFile) -> Iterator[None]:
         position, sink = self._position, self._sink

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from metrics.delivery.kafka_errors import Problems
 from metrics.readiness.errors import ReportError
 from metrics.readiness.events import CLOCK_TOLERANCE_MS
 
@@ -38,14 +39,6 @@ _SETTINGS: Final = {
 """Settings of librdkafka that are not for choice. What retention removes between two looks is gone:
 the report goes on with what is there, and counts numbers that are missing."""
 
-_EXPLAINED: Final = {
-    "UNKNOWN_TOPIC_OR_PART": "there is no such topic, or it may not be described",
-    "TOPIC_AUTHORIZATION_FAILED": "it may not be read: the report needs READ on it",
-    "_TRANSPORT": "no broker answers; check the address, and how clients must connect",
-    "_ALL_BROKERS_DOWN": "no broker answers; check the address, and how clients must connect",
-    "_TIMED_OUT": "no broker answers in time",
-}
-
 
 class TopicReader:
     """Reader of a topic, from given offsets to its ends."""
@@ -53,10 +46,9 @@ class TopicReader:
     def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         """Connect with librdkafka's `settings`. Raises ReportError."""
         self._topic = topic
-        self._problem: KafkaError | None = None
-        """Last problem of a connection; None: there was none."""
+        self._problems = Problems()
         try:
-            self._consumer = Consumer({**settings, **_SETTINGS, "error_cb": self._note})
+            self._consumer = Consumer({**settings, **_SETTINGS, "error_cb": self._problems.note})
         except KafkaException as error:
             raise ReportError(f"kafka: {error.args[0].str()}") from None
 
@@ -76,7 +68,7 @@ class TopicReader:
             messages = self._asked(partial(self._consumer.consume, _AT_ONCE, timeout=1.0))
             silent = 0 if messages else silent + 1
             if silent == SILENT_POLLS:
-                raise self._failed(self._problem)
+                raise self._failed(None)
             lines = self._lines(messages, offsets, left)
             if lines:
                 yield lines
@@ -150,17 +142,7 @@ class TopicReader:
             raise self._failed(error.args[0]) from None
 
     def _failed(self, error: KafkaError | None) -> ReportError:
-        """Return what to raise: what a connection met says more than that there is none."""
+        """Return what to raise: what a connection met says more than that there is no answer."""
         with suppress(KafkaException, RuntimeError):
-            self._consumer.poll(0)  # which calls `_note`
-        if error is None or error.name() in ("_TRANSPORT", "_TIMED_OUT"):
-            error = self._problem or error
-        if error is None:
-            reason = _EXPLAINED["_TIMED_OUT"]
-        else:
-            reason = _EXPLAINED.get(error.name()) or error.str()
-        return ReportError(f"kafka:{self._topic}: {reason}")
-
-    def _note(self, error: KafkaError) -> None:
-        if self._problem is None or error.name() != "_ALL_BROKERS_DOWN":
-            self._problem = error
+            self._consumer.poll(0)  # which notes it
+        return ReportError(f"kafka:{self._topic}: {self._problems.explained(error)}")

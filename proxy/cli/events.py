@@ -1,24 +1,46 @@
-"""Commands `reauth-proxy events`: deliver the event log."""
+"""Commands `reauth-proxy events`: deliver the event log, and show what waits."""
 
 import logging
 import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from proxy.cli.common import Exit, explained, fail, say
+from proxy.cli import events_topic
+from proxy.cli.common import (
+    CONFIG_HELP,
+    CONFIG_VARIABLE,
+    Exit,
+    config_by_default,
+    explained,
+    fail,
+    say,
+)
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
+
+if TYPE_CHECKING:
+    from metrics.delivery.target import Target
 
 DRAIN_SECONDS: Final = 10.0
 """Seconds after SIGTERM in which what is left is delivered."""
 
-app = typer.Typer(help="Deliver the session events.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Deliver the session events, and show what waits.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(events_topic.app, name="topic")
 
 
 @app.callback()
 def events() -> None:
-    """Deliver the session events."""
+    """Deliver the session events, and show what waits."""
 
 
 @app.command()
@@ -91,6 +113,124 @@ def deliver(
         say(f"{delivered.events} events delivered{_set_aside(delivered.set_aside)}")
         if loop.left or not whole:
             raise fail("not all events were delivered", Exit.REFUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStatus:
+    """Status of the delivery of a folder."""
+
+    folder: str
+    target: str
+    waiting_bytes: int
+    """Bytes that are not delivered, and could be."""
+    oldest_waiting_ms: int | None
+    """Time at or before which the oldest of them was written, epoch ms; None: none waits."""
+    open_bytes: int
+    """Bytes that are not delivered since their file is still open."""
+    delivered_ms: int | None
+    """When something was last delivered to this target, epoch ms; None: never."""
+
+
+@app.command()
+def status(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help=f"As the proxy runs with it. {CONFIG_HELP}"),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--events", metavar="DIR", help="Instead: a folder of event files, with --to."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="Where its events are delivered to.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what waits for its delivery, since when, and when something was last delivered."""
+    from metrics.delivery.target import parse_target
+
+    if (folder is None) != (to is None) or (folder is not None and config is not None):
+        raise typer.BadParameter("give --config, or --events and --to")
+    if folder is None or to is None:
+        folder, target = _configured(config or config_by_default())
+    else:
+        try:
+            target = parse_target(to)
+        except ValueError as error:
+            raise fail(f"--to: {error}", Exit.USAGE) from None
+    try:
+        found = _status(folder, target)
+    except OSError as error:
+        raise fail(f"{folder} cannot be read: {error.strerror}", Exit.REFUSED) from None
+    print_list(_listing(time.time_ns() // 1_000_000), [found], output)
+
+
+def _configured(config: Path | None) -> "tuple[Path, Target]":
+    """Return the folder and the target of a configuration. Raises BadParameter and Exit."""
+    from proxy.config import load
+
+    if config is None:
+        raise typer.BadParameter(f"give --config or --events, or set {CONFIG_VARIABLE}")
+    with explained(config):
+        settings = load(config)
+    folder, target = settings.events.directory, settings.events.deliver.to
+    if folder is None or target is None:
+        raise fail(f"{config}: events.deliver.to is not set: nothing is delivered", Exit.REFUSED)
+    return folder, target
+
+
+def _status(folder: Path, target: "Target") -> SpoolStatus:
+    """Look at a folder, and change nothing in it. Raises OSError."""
+    from metrics.delivery.deliverer import waiting_in
+    from metrics.delivery.position import NAME, Position
+    from metrics.delivery.spool import Spool
+    from metrics.delivery.target import TargetKind
+
+    spool = Spool(folder)
+    try:
+        position = Position.load(spool.fd, str(target))
+        closed_only = target.kind is not TargetKind.KAFKA
+        waiting = waiting_in(spool.files(), position, closed_only)
+    finally:
+        spool.close()
+    delivered_ms = None
+    if position.is_saved:
+        with suppress(FileNotFoundError):
+            delivered_ms = round((folder / NAME).lstat().st_mtime * 1000)
+    return SpoolStatus(
+        folder=str(folder),
+        target=str(target),
+        waiting_bytes=waiting.bytes,
+        oldest_waiting_ms=None if waiting.since is None else round(waiting.since * 1000),
+        open_bytes=waiting.open_bytes,
+        delivered_ms=delivered_ms,
+    )
+
+
+def _listing(now_ms: int) -> Listing[SpoolStatus]:
+    from proxy.ops.status.text import ago, size
+
+    def cells(one: SpoolStatus) -> Sequence[str]:
+        oldest, delivered = one.oldest_waiting_ms, one.delivered_ms
+        return (
+            one.target,
+            size(one.waiting_bytes),
+            "-" if oldest is None else ago(oldest, now_ms),
+            "never" if delivered is None else ago(delivered, now_ms),
+            size(one.open_bytes),
+            one.folder,
+        )
+
+    return Listing(
+        items="deliveries",
+        headings=("Target", "Waiting", "Oldest", "Delivered", "In open files", "Folder"),
+        lines=lambda one: [cells(one)],
+        document=asdict,
+        name=lambda one: one.target,
+        wide=("In open files", "Folder"),
+    )
 
 
 def _set_aside(lines: int) -> str:

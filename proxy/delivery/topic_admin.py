@@ -1,0 +1,131 @@
+"""Administration of the topic of the events, through librdkafka's AdminClient."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import confluent_kafka.admin
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+
+from metrics.delivery.kafka_errors import Problems
+from proxy.delivery.topic import Settings
+from proxy.errors import ProxyError, printable
+
+TIMEOUT_SECONDS: Final = 30.0
+"""Seconds in which brokers must answer."""
+
+T = TypeVar("T")
+
+_admin: Any = confluent_kafka.admin
+"""librdkafka's administration, whose types are incomplete."""
+
+
+class TopicError(ProxyError):
+    """The topic cannot be made or described; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """Status of a partition."""
+
+    partition: int
+    leader: int | None
+    """Id of the broker that leads it; None: none does, and nothing can be written."""
+    replicas: int
+    in_sync: int
+    """Number of its replicas that are in sync."""
+    first: int
+    """Offset of the first message that is kept."""
+    end: int
+    """Offset after the last message."""
+    newest_ms: int | None
+    """Largest time of a message, epoch ms; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStatus:
+    """Status of a topic."""
+
+    name: str
+    partitions: list[PartitionStatus]
+    retention_ms: int | None
+    """`retention.ms`, -1 for ever; None: it may not be read (DESCRIBE_CONFIGS)."""
+
+
+class TopicAdmin:
+    """AdminClient for one topic."""
+
+    def __init__(self, topic: str, settings: Settings) -> None:
+        """Connect when it is first asked. Raises TopicError."""
+        self._topic = topic
+        self._problems = Problems()
+        fixed: dict[str, Any] = {"error_cb": self._problems.note, "log_level": 0}
+        try:
+            self._client = _admin.AdminClient({**settings, **fixed})
+        except KafkaException as error:
+            raise TopicError(error.args[0].str()) from None
+
+    def create(self, partitions: int, replication_factor: int, retention_ms: int) -> None:
+        """Create it; a replication factor of -1 is the brokers' default. Raises TopicError."""
+        new = _admin.NewTopic(
+            self._topic,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            config={"cleanup.policy": "delete", "retention.ms": str(retention_ms)},
+        )
+        made = self._client.create_topics([new], request_timeout=TIMEOUT_SECONDS)
+        self._result(made[self._topic])
+
+    def status(self) -> TopicStatus:
+        """Return its status. Raises TopicError."""
+        asked = self._client.describe_topics(
+            TopicCollection([self._topic]), request_timeout=TIMEOUT_SECONDS
+        )
+        found = self._result(asked[self._topic])
+        ids = [each.id for each in found.partitions]
+        first = self._offsets(ids, _admin.OffsetSpec.earliest())
+        end = self._offsets(ids, _admin.OffsetSpec.latest())
+        newest = self._offsets(ids, _admin.OffsetSpec.max_timestamp())
+        return TopicStatus(
+            name=self._topic,
+            partitions=[
+                PartitionStatus(
+                    partition=each.id,
+                    leader=None if each.leader is None or each.leader.id < 0 else each.leader.id,
+                    replicas=len(each.replicas),
+                    in_sync=len(each.isr),
+                    first=first[each.id].offset,
+                    end=end[each.id].offset,
+                    newest_ms=newest[each.id].timestamp if newest[each.id].offset >= 0 else None,
+                )
+                for each in found.partitions
+            ],
+            retention_ms=self._retention_ms(),
+        )
+
+    def _offsets(self, partitions: list[int], which: Any) -> Mapping[int, Any]:
+        asked = {TopicPartition(self._topic, each): which for each in partitions}
+        found = self._client.list_offsets(
+            asked,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=TIMEOUT_SECONDS,
+        )
+        return {place.partition: self._result(answer) for place, answer in found.items()}
+
+    def _retention_ms(self) -> int | None:
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, self._topic)
+        asked = self._client.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)
+        try:
+            return int(asked[resource].result()["retention.ms"].value)
+        except (KafkaException, LookupError, TypeError, ValueError):
+            return None
+
+    def _result(self, answer: "Future[T]") -> T:
+        try:
+            return answer.result()
+        except KafkaException as error:
+            with suppress(KafkaException):
+                self._client.poll(0)  # which notes why a connection failed
+            raise TopicError(printable(self._problems.explained(error.args[0]))) from None
