@@ -405,6 +405,29 @@ OPERATION = (
         ],
     ),
     Panel(
+        "Events delivered",
+        "To `events.deliver.to`, per second; set aside: lines that it cannot take.",
+        "ops",
+        [
+            ("delivered", per_second("delivery_events_total", of="@")),
+            ("set aside", per_second("delivery_set_aside_total", of="@")),
+            ("failed attempts", per_second("delivery_failures_total", of="@")),
+        ],
+    ),
+    Panel(
+        "Events that wait for their delivery",
+        "Bytes in the folders of the ten proxies that have most.",
+        "bytes",
+        [("{{instance}}", greatest("max by (instance) (P_delivery_waiting_bytes{@})"))],
+    ),
+    Panel(
+        "Age of what waits",
+        "Of the oldest event that is not delivered, at most; the ten proxies that are furthest"
+        " behind.",
+        "s",
+        [("{{instance}}", greatest("max by (instance) (P_delivery_oldest_waiting_seconds{@})"))],
+    ),
+    Panel(
         "CPU by worker",
         "1 is a whole core.",
         "short",

@@ -11,6 +11,12 @@ from typing import Final
 from metrics import registry
 from metrics.delivery.deliverer import Delivered, Waiting
 from metrics.snapshot import Snapshot
+from proxy.ops.status.session_facts import Condition
+from proxy.ops.status.text import duration, size
+
+BEHIND_SECONDS: Final = 120.0
+"""Seconds without a complete delivery after which the status page marks it. One is complete about
+once a second, and pauses after failures are up to half a minute long."""
 
 
 class _Word(IntEnum):
@@ -44,6 +50,8 @@ class DeliveryState:
     """Unix time in seconds; None: nothing waits."""
     success_at: float | None
     """When everything that was there had last been delivered, in Unix time; None: never."""
+    failures: int
+    """Number of attempts that failed."""
 
 
 class DeliveryCounts:
@@ -80,6 +88,22 @@ class DeliveryCounts:
             waiting_bytes=self._words[_Word.WAITING_BYTES],
             waiting_since=since / 1000 if since else None,
             success_at=success / 1000 if success else None,
+            failures=self._words[_Word.FAILURES],
+        )
+
+    def condition(self, to: str, wall: float) -> Condition:
+        """Return the state for the status page, of the delivery to `to`; `wall` is Unix time."""
+        state = self.state()
+        waiting = f"{size(state.waiting_bytes)} wait"
+        if state.waiting_since is not None:
+            waiting += f", the oldest for {duration(max(0.0, wall - state.waiting_since))}"
+        if state.success_at is None:
+            done, good = "nothing delivered yet", not state.failures
+        else:
+            age = max(0.0, wall - state.success_at)
+            done, good = f"all delivered {duration(age)} ago", age < BEHIND_SECONDS
+        return Condition(
+            "delivery", to, f"{done}; {waiting}" if state.waiting_bytes else done, good
         )
 
     def report(self, snapshot: Snapshot, wall: float) -> None:

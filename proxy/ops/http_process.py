@@ -16,7 +16,7 @@ from proxy.store.in_use import StoreInUse
 
 if TYPE_CHECKING:
     from proxy.config import Http
-    from proxy.ops.status.service import StatusPage
+    from proxy.ops.status.service import Conditions, StatusPage
 
 
 class Health:
@@ -47,12 +47,14 @@ def run(
     watched: Mapping[str, Heartbeat],
     settings: "Http",
     delivery: Report | None = None,
+    conditions: "Conditions" = lambda _: (),
 ) -> int:
     """Serve on `http` and `admin` until SIGTERM, or until `lifeline` ends; return the exit status.
 
     `workers` are this process's ends of the socket pairs, `store` returns the store in use,
     `heartbeat` is this process's own, and `watched` are those that `/healthz` reports, by process.
-    `delivery` adds the metrics of the delivery of events; None: there is none.
+    `delivery` adds the metrics of the delivery of events; None: there is none. `conditions` returns
+    what the status page shows beside what workers know.
     """
 
     async def serve() -> None:
@@ -76,7 +78,7 @@ def run(
                 runbooks_url=settings.runbooks_url,
                 report_url=settings.report_url,
             )
-            return StatusPage(pool, about)
+            return StatusPage(pool, about, conditions)
 
         pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, delivery)
         server = None if http is None else await start_http(pages, http)

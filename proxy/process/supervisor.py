@@ -31,6 +31,7 @@ from proxy.net.inherited import Inherited
 from proxy.net.inherited import of_systemd as sockets_of_systemd
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
+from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
 from proxy.process.service_manager import ServiceManager
@@ -329,7 +330,14 @@ class Server:
             watched,
             self._config.http,
             None if self._delivery is None else self._delivery.report,
+            self._conditions,
         )
+
+    def _conditions(self, wall: float) -> list[Condition]:
+        """Return what the status page shows of the delivery, if there is one."""
+        if self._delivery is None:
+            return []
+        return [self._delivery.condition(str(self._config.events.deliver.to), wall)]
 
     def _follower_main(self, own: Heartbeat) -> int:
         self._close_listening()

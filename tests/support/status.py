@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,11 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
         ),
     )
     silent = WorkerFacts(reasons=["worker 1 does not answer"])
-    return overview(*found, worker0=troubles, worker1=silent)
+    taken = overview(*found, worker0=troubles, worker1=silent)
+    waits = "all delivered 14 min 5 s ago; 12 MiB wait, the oldest for 14 min 20 s"
+    return replace(
+        taken, conditions=[Condition("delivery", "kafka:session-events", waits, good=False)]
+    )
 
 
 def _of_crowd(number: int, principals: int) -> SessionFacts:

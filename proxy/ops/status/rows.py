@@ -85,7 +85,7 @@ CONDITION_HEADINGS: Final = ("What", "Name", "State")
 
 def condition_row(one: Condition) -> tuple[Markup, ...]:
     """Return the row of a condition."""
-    state = _one(one.state) if one.good else tag("span", one.state, class_="badge bad")
+    state = _one(one.state) if one.good else tag("span", one.state, class_="badge sentence bad")
     return _one(one.what), name(one.name), state
 
 

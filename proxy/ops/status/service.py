@@ -6,14 +6,14 @@ are selected here, from those of all workers.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.errors import ProxyError
 from proxy.ops.http_server import BadRequestError, Request, Response
 from proxy.ops.status.json_document import DEFAULT_LIMIT, MAX_LIMIT, document
 from proxy.ops.status.page import POLICY, render
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 
 MIN_REFRESH_SECONDS: Final = 2.0
@@ -46,7 +46,11 @@ class StatusSources(Protocol):
         ...
 
 
-async def query_overview(workers: StatusSources) -> Overview:
+Conditions = Callable[[float], Sequence[Condition]]
+"""Function that returns the conditions at a time, given in Unix seconds, that are no worker's."""
+
+
+async def query_overview(workers: StatusSources, conditions: Conditions = lambda _: ()) -> Overview:
     """Query all workers; one that does not answer is in the overview as not ready."""
     status, sessions = await asyncio.gather(workers.status(), workers.sessions(EVERY_SESSION))
     states: dict[int, WorkerFacts] = {}
@@ -60,14 +64,20 @@ async def query_overview(workers: StatusSources) -> Overview:
         else:
             states[worker] = WorkerFacts.from_json(answer)
             found += rows
-    return Overview(taken_ms=round(time.time() * 1000), workers=states, sessions=found)
+    wall = time.time()
+    return Overview(
+        taken_ms=round(wall * 1000), workers=states, sessions=found, conditions=conditions(wall)
+    )
 
 
 class StatusPage:
     """Handlers of the status page and `/sessions.json`, which share the latest overview."""
 
-    def __init__(self, workers: StatusSources, about: About) -> None:
+    def __init__(
+        self, workers: StatusSources, about: About, conditions: Conditions = lambda _: ()
+    ) -> None:
         self._workers = workers
+        self._conditions = conditions
         self._about = about
         self._round = asyncio.Lock()
         self._overview: Overview | None = None
@@ -102,7 +112,7 @@ class StatusPage:
         async with self._round:
             now = asyncio.get_running_loop().time()
             if self._overview is None or now - self._taken_at >= MIN_REFRESH_SECONDS:
-                self._overview = await query_overview(self._workers)
+                self._overview = await query_overview(self._workers, self._conditions)
                 self._taken_at = asyncio.get_running_loop().time()
                 self._whole = None
             return self._overview

@@ -66,6 +66,8 @@ class Overview:
     workers: Mapping[int, WorkerFacts]
     """The state of each worker; one that does not answer has that for its only reason."""
     sessions: Sequence[SessionFacts]
+    conditions: Sequence[Condition] = ()
+    """Conditions that are no worker's."""
 
     def of(self, selector: Selector) -> "Overview":
         """Return the overview with the selected sessions only."""
@@ -193,14 +195,14 @@ def listeners(overview: Overview) -> list[ListenerFacts]:
 
 
 def conditions(overview: Overview) -> list[Condition]:
-    """Return each condition once, as the worker sees it that is worst off."""
+    """Return each condition once, as the worker sees it that is worst off; others come last."""
     merged: dict[tuple[str, str], Condition] = {}
     for worker in overview.workers.values():
         for one in worker.conditions:
             known = merged.setdefault((one.what, one.name), one)
             if known.good and not one.good:
                 merged[one.what, one.name] = one
-    return list(merged.values())
+    return [*merged.values(), *overview.conditions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,10 @@ def test_events_are_delivered_and_the_last_ones_at_the_end(serving: Serving, sha
     eventually(lambda: metric(serving, "events_total") == len(delivered(shared)), "and counted")
     eventually(lambda: metric(serving, "waiting_bytes") == 0, "none waits")
     assert metric(serving, "last_success_timestamp_seconds") > 0
+    facts = json.loads(serving.get("/sessions.json")[1])
+    (shown,) = [one for one in facts["conditions"] if one["what"] == "delivery"]
+    assert (shown["name"], shown["good"]) == (shared.as_uri(), True)
+    assert shown["state"].startswith("all delivered ")
     assert {event["client_host"] for event in delivered(shared)} == {"hidden"}
     before = len(delivered(shared))
     serving.handshake_error()

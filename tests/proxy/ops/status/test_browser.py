@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from proxy.ops.status.page import render
+from proxy.ops.status.session_facts import EVERY_SESSION
 from tests.support.proxy_process import Proxy, running
-from tests.support.status import Browser, browsing, program
+from tests.support.status import ABOUT, Browser, browsing, busy, program
 
 pytestmark = pytest.mark.slow
 
@@ -90,3 +92,18 @@ def test_it_renews_itself_and_says_when_it_cannot(tmp_path: Path) -> None:
         assert "User:latecomer" in await browser.evaluate("document.body.innerText")
 
     with_browser(tmp_path, test)
+
+
+def test_long_states_do_not_stick_out(tmp_path: Path) -> None:
+    """As of a delivery that is behind, or of a broker that refuses the proxy."""
+    file = tmp_path / "page.html"
+    file.write_text(render(busy(30, 9), EVERY_SESSION, ABOUT))
+
+    async def run() -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+            async with asyncio.timeout(900), browsing(Path(profile)) as browser:
+                await browser.look(360, 900)
+                await browser.open(file.as_uri())
+                assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
+
+    asyncio.run(run())

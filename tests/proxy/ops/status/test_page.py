@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 from time import process_time
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
 from proxy.ops.status.page import MAX_SESSIONS, POLICY, render
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector
+from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
 from proxy.ops.status.snapshot import Overview, WorkerFacts
 from tests.support.status import ABOUT, busy, incident, listener, overview, session
 
@@ -175,6 +176,9 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
     assert "00c0ffee" not in render(each, EVERY_SESSION, ABOUT)
 
 
+DELIVERY = Condition("delivery", "kafka:session-events", "2 h behind", good=False)
+
+
 @pytest.mark.parametrize(
     ("taken", "said"),
     [
@@ -192,6 +196,7 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
         (overview(session(principal=None, lifetime_announced=None)), "not authenticated"),
         (overview(session(request_bytes=2048, response_bytes=0)), "2.0 KiB in, 0 B out"),
         (overview(worker0=WorkerFacts(listeners=[listener(enforcement="observe")])), ">observe<"),
+        (replace(overview(), conditions=[DELIVERY]), '<span class="badge sentence bad">2 h behind'),
         (overview(worker0=WorkerFacts(incidents=[incident()])), "re-authentication failed"),
         (overview(worker0=WorkerFacts(incidents=[incident(principal=None)])), "login failed"),
     ],
