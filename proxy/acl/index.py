@@ -10,17 +10,18 @@ A client has several principals where it is a member of groups (KIP-257). It is 
 denies to any of them, allowed what one allows to any of them, and a super user if any of them is
 one: ACLs for its groups count as if they named itself.
 
-Structure: rules are stored by (principal, host), and a client has a handful of such pairs; for
-each, the patterns by resource type, permission and operation. What concerns a client is collected
-once (`_Client`).
+Structure: rules are stored by holder, which is a principal and a host. A client without groups has
+a handful of holders; for each, the patterns by resource type, permission and operation. What
+concerns a client is collected once (`_Client`). Where many groups make many holders, it is found
+the other way round: first who holds a rule whose pattern matches the name, by one look-up for all
+of them, and then whether the client is among these (`_GroupRules`).
 
 An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.acl import index_tables, listing
 from proxy.acl.hosts import client_host_keys
@@ -34,6 +35,7 @@ from proxy.acl.model import (
     ResourceType,
 )
 from proxy.acl.patterns import Patterns
+from sasl.identity import GROUP_TYPE
 
 _Codes = Mapping[int, tuple[int, ...]]
 """Codes of the rules that apply to a check, by `_question`."""
@@ -47,6 +49,8 @@ _MAX_CLIENTS: Final = 4096
 _MAX_ANSWERS: Final = 4096
 """Maximum number of cached results of `decide_any`, each of which may require all rules of a
 principal."""
+_SEPARATELY: Final = 4
+"""Number of groups whose rules are found faster one group after the other."""
 _IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
@@ -74,9 +78,8 @@ _ALLOWING: Final = _codes(Permission.ALLOW, _IMPLYING)
 _ALLOWING_EXACTLY: Final = _codes(Permission.ALLOW, {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Result of a check, with the reason."""
+class Decision(NamedTuple):
+    """Result of a check, with the reason; a tuple, because a dataclass takes longer to make."""
 
     allowed: bool
     rule: Acl | None = None
@@ -90,32 +93,111 @@ DENIED_BY_DEFAULT: Final = Decision(allowed=False)
 
 
 _PatternsOfRules = Patterns[index_tables.Rule]
+_RulesOfHolders = Mapping[index_tables.Holder, index_tables.Rules]
+
+
+class _GroupRules:
+    """Rules for the groups of a client that have one code, found by the name of the resource."""
+
+    __slots__ = ("_code", "_everything", "_literals", "_mine", "_prefixes", "_rules")
+
+    def __init__(
+        self,
+        code: int,
+        holders: index_tables.Holders,
+        mine: frozenset[index_tables.Holder],
+        rules: _RulesOfHolders,
+    ) -> None:
+        """`holders` are those of all rules with this code, `mine` and `rules` the client's own."""
+        self._code = code
+        self._literals = holders.literals
+        self._prefixes = holders.prefixes
+        self._mine = mine
+        self._rules = rules
+        everything = holders.literals.get(WILDCARD, frozenset())
+        self._everything = None if mine.isdisjoint(everything) else self._first(everything)
+
+    def find(self, name: str) -> index_tables.Rule | None:
+        """Return a rule whose pattern matches this name; None if there is none."""
+        if self._everything is not None:
+            return self._everything.find(name)
+        mine = self._mine
+        holders = self._literals.get(name)
+        if holders is not None and not mine.isdisjoint(holders):
+            return self._first(holders).find(name)
+        if self._prefixes is not None:
+            for holders in self._prefixes.find_all(name):
+                if not mine.isdisjoint(holders):
+                    return self._first(holders).find(name)
+        return None
+
+    def _first(self, holders: Set[index_tables.Holder]) -> _PatternsOfRules:
+        """Return the rules of the first of the client's groups that is among the holders."""
+        if len(holders) == 1:
+            (first,) = holders
+        else:
+            first = next(one for one in self._rules if one in holders)
+        return self._rules[first][self._code]
+
+
+_NamedRules = _PatternsOfRules | _GroupRules
 
 
 class _Client:
     """Rules that concern one set of principals at one address, collected when they are needed."""
 
-    __slots__ = ("_allowing", "_denying", "is_super", "rules")
+    __slots__ = ("_allowing", "_denying", "_groups", "_holders", "_mine", "_own", "is_super")
 
-    def __init__(self, rules: list[index_tables.Rules], *, is_super: bool) -> None:
-        self.rules = rules
+    def __init__(
+        self,
+        own: list[index_tables.Rules],
+        groups: _RulesOfHolders,
+        holders: Mapping[int, index_tables.Holders],
+        *,
+        is_super: bool,
+    ) -> None:
+        """Take the rules for itself, those for its groups, and the holders of all such rules."""
+        self._own = own
+        self._groups = groups
+        self._mine = frozenset(groups)
+        self._holders = holders
         self.is_super = is_super
         """True if any of its principals is a super user."""
-        self._denying: dict[int, list[_PatternsOfRules]] = {}
-        self._allowing: dict[int, list[_PatternsOfRules]] = {}
+        self._denying: dict[int, list[_NamedRules]] = {}
+        self._allowing: dict[int, list[_NamedRules]] = {}
 
-    def denying(self, question: int) -> list[_PatternsOfRules]:
-        """Return the patterns of the rules that deny it."""
+    def denying(self, question: int) -> list[_NamedRules]:
+        """Return the rules that deny it, by names of resources."""
         found = self._denying.get(question)
         if found is None:
-            found = self._denying[question] = _patterns_of(self.rules, _DENYING[question])
+            found = self._denying[question] = self._named(_DENYING[question])
         return found
 
-    def allowing(self, question: int) -> list[_PatternsOfRules]:
-        """Return the patterns of the rules that allow it."""
+    def allowing(self, question: int) -> list[_NamedRules]:
+        """Return the rules that allow it, by names of resources."""
         found = self._allowing.get(question)
         if found is None:
-            found = self._allowing[question] = _patterns_of(self.rules, _ALLOWING[question])
+            found = self._allowing[question] = self._named(_ALLOWING[question])
+        return found
+
+    def patterns(self, codes: Iterable[int]) -> list[_PatternsOfRules]:
+        """Return the patterns of all rules with these codes."""
+        rules = [*self._own, *self._groups.values()]
+        return [found for code in codes for found in _with_code(rules, code)]
+
+    def _named(self, codes: Iterable[int]) -> list[_NamedRules]:
+        """Return what is to be searched for a name; of groups, the fewer look-ups."""
+        found: list[_NamedRules] = []
+        for code in codes:
+            found += _with_code(self._own, code)
+            holders = self._holders.get(code)
+            if holders is None or not self._groups:
+                continue
+            depth = 0 if holders.prefixes is None else holders.prefixes.depth()
+            if len(self._groups) <= _SEPARATELY + depth:
+                found += _with_code(self._groups.values(), code)
+            else:
+                found.append(_GroupRules(code, holders, self._mine, self._groups))
         return found
 
 
@@ -208,10 +290,10 @@ class AclIndex:
         question = resource_type << 4 | operation  # `_question`, inlined
         for patterns in client.denying(question):
             if (found := patterns.find(name)) is not None:
-                return Decision(allowed=False, rule=found[0])
+                return Decision(False, found[0])
         for patterns in client.allowing(question):
             if (found := patterns.find(name)) is not None:
-                return Decision(allowed=True, rule=found[0])
+                return Decision(True, found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find(name) is None:
@@ -259,12 +341,12 @@ class AclIndex:
         client, question = self._client(principals, host), _question(operation, resource_type)
         if client.is_super:
             return _SUPER_USER
-        for patterns in client.denying(question):
+        for patterns in client.patterns(_DENYING[question]):
             if (found := patterns.find_for_any(name_prefix)) is not None:
-                return Decision(allowed=False, rule=found[0])
-        for patterns in client.allowing(question):
+                return Decision(False, found[0])
+        for patterns in client.patterns(_ALLOWING[question]):
             if (found := patterns.find_for_all(name_prefix)) is not None:
-                return Decision(allowed=True, rule=found[0])
+                return Decision(True, found[0])
         if self._tables.named is not None:
             named = self._tables.named.get(resource_type.value)
             if named is None or named.find_for_any(name_prefix) is None:
@@ -282,33 +364,39 @@ class AclIndex:
         """Return the rules for these principals or for every principal, at this address."""
         client = self._clients.get((principals, host))
         if client is None:
-            rules, keys = self._tables.rules, client_host_keys(host, self._shapes)
             if len(self._clients) >= _MAX_CLIENTS:
                 self._clients.clear()
+            own: list[index_tables.Rules] = []
+            groups: dict[index_tables.Holder, index_tables.Rules] = {}
+            for principal in (*principals, WILDCARD_PRINCIPAL):
+                for key in client_host_keys(host, self._shapes):
+                    if (found := self._tables.rules.get((principal, key))) is None:
+                        continue
+                    if principal.startswith(GROUP_TYPE):
+                        groups[principal, key] = found
+                    else:
+                        own.append(found)
             client = self._clients[principals, host] = _Client(
-                [
-                    found
-                    for who in (*principals, WILDCARD_PRINCIPAL)
-                    for key in keys
-                    if (found := rules.get((who, key))) is not None
-                ],
+                own,
+                groups,
+                self._tables.groups,
                 is_super=not self._super_users.isdisjoint(principals),
             )
         return client
 
     def _decide_by_patterns(self, client: _Client, question: int) -> Decision:
-        denied = client.denying(question)
+        denied = client.patterns(_DENYING[question])
         for patterns in denied:
             if (found := patterns.literals.get(WILDCARD)) is not None:
-                return Decision(allowed=False, rule=found[0])
-        for patterns in _patterns_of(client.rules, _ALLOWING_EXACTLY[question]):
+                return Decision(False, found[0])
+        for patterns in client.patterns(_ALLOWING_EXACTLY[question]):
             if (rule := _not_denied(patterns, denied)) is not None:
-                return Decision(allowed=True, rule=rule)
+                return Decision(True, rule)
         return DENIED_BY_DEFAULT
 
 
-def _patterns_of(rules: list[index_tables.Rules], codes: Iterable[int]) -> list[_PatternsOfRules]:
-    return [patterns for code in codes for one in rules if (patterns := one.get(code)) is not None]
+def _with_code(rules: Iterable[index_tables.Rules], code: int) -> list[_PatternsOfRules]:
+    return [patterns for one in rules if (patterns := one.get(code)) is not None]
 
 
 def _not_denied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:

@@ -6,7 +6,7 @@ lists.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -14,6 +14,7 @@ from proxy.acl.hosts import BlockShape, HostKey, acl_host_key, block_shape
 from proxy.acl.listing import changed, grouped_by_principal, with_pattern
 from proxy.acl.model import Acl, Operation, Permission, ResourceType
 from proxy.acl.patterns import Patterns
+from sasl.identity import GROUP_TYPE
 
 Holder = tuple[str, HostKey]
 """Principal and the key of a host, as ACLs name them."""
@@ -22,6 +23,8 @@ Rule = tuple[Acl, int]
 included."""
 Rules = dict[int, Patterns[Rule]]
 """Rules of one holder: patterns by `rule_code`, none of them empty."""
+Holders = Patterns[Set[Holder]]
+"""Who holds the rules for groups that have one `rule_code`, by pattern."""
 
 _OPERATION_BITS: Final = 4
 _PERMISSION_BITS: Final = 2
@@ -42,6 +45,8 @@ class Tables:
     """ACLs by principal, each list sorted."""
     rules: Mapping[Holder, Rules] = field(default_factory=dict)
     """Rules by holder, for decisions."""
+    groups: Mapping[int, Holders] = field(default_factory=dict)
+    """Holders of the rules for groups, by `rule_code`."""
     named: Mapping[int, Patterns[int]] | None = None
     """Number of ACLs per pattern, for all principals, by resource type; None without
     `allow.everyone.if.no.acl.found`, which alone needs it."""
@@ -90,10 +95,13 @@ class _Draft:
     def __init__(self, base: Tables, acls: Sequence[Acl]) -> None:
         self._acls = acls
         self._rules = dict(base.rules)
+        self._groups = dict(base.groups)
         self._named = None if base.named is None else dict(base.named)
         self._shapes = base.shapes.copy()
         self._own: set[int] = set()
         """Identities of the objects that were created here, and so may be changed."""
+        self._alone: dict[Holder, Set[Holder]] = {}
+        """Sets of one holder each, which all patterns share that only this one holds."""
 
     def publish(self, of_principal: Mapping[str, Sequence[Acl]]) -> Tables:
         """Return the tables; the draft must not be used again."""
@@ -101,6 +109,7 @@ class _Draft:
             acls=self._acls,
             of_principal=of_principal,
             rules=self._rules,
+            groups=self._groups,
             named=self._named,
             shapes=+self._shapes,
         )
@@ -112,9 +121,12 @@ class _Draft:
         key = acl_host_key(acl.host)
         if key is None:
             return
-        patterns = self._own_patterns(self._own_rules((acl.principal, key)), _code(acl))
+        holder = acl.principal, key
+        patterns = self._own_patterns(self._own_rules(holder), _code(acl))
         rule, count = patterns.get(acl.pattern_type, acl.name) or (acl, 0)
         patterns.put(acl.pattern_type, acl.name, (rule, count + 1))
+        if not count and acl.principal.startswith(GROUP_TYPE):
+            self._add_holder(acl, holder)
         if (shape := block_shape(key)) is not None:
             self._shapes[shape] += 1
 
@@ -147,10 +159,39 @@ class _Draft:
             patterns.put(acl.pattern_type, acl.name, (rule_left, count - 1))
             return
         patterns.remove(acl.pattern_type, acl.name)
+        if acl.principal.startswith(GROUP_TYPE):
+            self._remove_holder(acl, holder)
         if not patterns:
             del rules[code]
             if not rules:
                 del self._rules[holder]
+
+    def _add_holder(self, acl: Acl, holder: Holder) -> None:
+        patterns = self._own_patterns(self._groups, _code(acl))
+        if patterns.get(acl.pattern_type, acl.name) is None:
+            alone = self._alone.setdefault(holder, frozenset((holder,)))
+            patterns.put(acl.pattern_type, acl.name, alone)
+        else:
+            self._own_holders(patterns, acl).add(holder)
+
+    def _remove_holder(self, acl: Acl, holder: Holder) -> None:
+        code = _code(acl)
+        patterns = self._own_patterns(self._groups, code)
+        left = self._own_holders(patterns, acl)
+        left.remove(holder)
+        if not left:
+            patterns.remove(acl.pattern_type, acl.name)
+            if not patterns:
+                del self._groups[code]
+
+    def _own_holders(self, patterns: Holders, acl: Acl) -> set[Holder]:
+        holders = patterns.get(acl.pattern_type, acl.name)
+        if isinstance(holders, set) and id(holders) in self._own:
+            return holders
+        made = set(holders or ())
+        patterns.put(acl.pattern_type, acl.name, made)
+        self._own.add(id(made))
+        return made
 
     def _equivalent(self, acl: Acl, key: HostKey) -> Acl:
         """Return another ACL that differs only in the spelling of the host."""

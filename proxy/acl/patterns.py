@@ -17,10 +17,22 @@ from proxy.acl.model import WILDCARD, PatternType
 _V = TypeVar("_V")
 
 
+_Level = tuple[int, dict[str, list[str]]]
+"""Prefixes of which none begins with another: length of the shortest, and all of them by their
+first characters, as many as that, sorted. Most searches end at these, without a bisection."""
+
+
+def _level(prefixes: list[str]) -> _Level:
+    length, alike = min(map(len, prefixes)), dict[str, list[str]]()
+    for prefix in prefixes:
+        alike.setdefault(prefix[:length], []).append(prefix)
+    return length, alike
+
+
 class Prefixes(Generic[_V]):
     """Prefixes with a value each."""
 
-    __slots__ = ("_nested", "_shortest", "_values")
+    __slots__ = ("_levels", "_nested", "_shortest", "_values")
 
     def __init__(self) -> None:
         self._values: dict[str, _V] = {}
@@ -28,6 +40,8 @@ class Prefixes(Generic[_V]):
         """Prefixes that begin with no other, sorted."""
         self._nested: list[str] = []
         """All other prefixes, sorted."""
+        self._levels: list[_Level] | None = None
+        """Result of `_in_levels`; None until it is needed. Any thread computes the same."""
 
     def copy(self) -> "Prefixes[_V]":
         """Return a copy that may be changed."""
@@ -47,12 +61,14 @@ class Prefixes(Generic[_V]):
     def put(self, prefix: str, value: _V) -> None:
         """Add a prefix, or replace its value."""
         if prefix not in self._values:
+            self._levels = None
             self._insert(prefix)
         self._values[prefix] = value
 
     def remove(self, prefix: str) -> None:
         """Remove an existing prefix."""
         del self._values[prefix]
+        self._levels = None
         position = bisect_left(self._shortest, prefix)
         if position == len(self._shortest) or self._shortest[position] != prefix:
             del self._nested[bisect_left(self._nested, prefix)]
@@ -78,6 +94,41 @@ class Prefixes(Generic[_V]):
     def shortest(self) -> Iterator[str]:
         """Return the prefixes that begin with no other, sorted."""
         return iter(self._shortest)
+
+    def depth(self) -> int:
+        """Return how many prefixes are nested in each other, at most."""
+        return len(self._in_levels())
+
+    def find_all(self, name: str) -> list[_V]:
+        """Return the values of all prefixes of `name`, of the shortest first."""
+        found: list[_V] = []
+        for length, alike in self._levels or self._in_levels():
+            prefixes = alike.get(name[:length])
+            if prefixes is None:
+                break
+            position = bisect_right(prefixes, name)
+            if not position or not name.startswith(prefix := prefixes[position - 1]):
+                break
+            found.append(self._values[prefix])
+        return found
+
+    def _in_levels(self) -> list[_Level]:
+        """Return the prefixes by the number of others that each begins with.
+
+        At most one of a level is a prefix of a name, and only if one of each level before is.
+        """
+        if self._levels is None:
+            levels: list[list[str]] = [self._shortest]
+            around: list[str] = []
+            for prefix in self._nested:
+                while around and not prefix.startswith(around[-1]):
+                    around.pop()
+                around.append(prefix)
+                if len(around) == len(levels):
+                    levels.append([])
+                levels[len(around)].append(prefix)
+            self._levels = [_level(one) for one in levels]
+        return self._levels
 
     def _insert(self, prefix: str) -> None:
         position = bisect_right(self._shortest, prefix)

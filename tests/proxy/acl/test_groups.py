@@ -1,6 +1,7 @@
 """Clients with groups: a denial for any of their principals counts, and an allowance for any."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from tests.support.acl_index import (
     TOPIC,
     WRITE,
     acl,
+    calls,
     index,
 )
 
@@ -98,7 +100,9 @@ def test_a_topic_that_one_group_may_write_and_another_may_not_is_none_that_may_b
 # Against the model, which knows clients of one principal alone
 
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "abd", "b", "hardcode", "h"])
-PRINCIPALS = st.sampled_from(["User:a", "User:b", "User:*", "Group:a", "Group:b", "Group:*"])
+PRINCIPALS = st.sampled_from(
+    ["User:a", "User:b", "User:*", "Group:*", *(f"Group:{name}" for name in "abcdefgh")]
+)
 OPERATIONS = st.sampled_from([one for one in Operation if one >= ALL][:10])
 ACLS = st.lists(
     st.builds(
@@ -111,14 +115,23 @@ ACLS = st.lists(
         OPERATIONS,
         st.sampled_from([ALLOW, DENY]),
     ),
-    max_size=25,
+    max_size=40,
+)
+CROWD = tuple(f"Group:crowd{number}" for number in range(12))
+OF_CROWD = [acl("other", principal=one) for one in CROWD]
+"""Rules that say nothing of `NAMES`, but with which a client has so many groups that the rules of
+all are searched at once, and not those of one after the other."""
+MEMBERS = st.builds(
+    lambda few, crowd: (*few, *crowd),
+    st.lists(PRINCIPALS, min_size=1, max_size=6, unique=True),
+    st.sampled_from([(), CROWD]),
 )
 
 
 @settings(max_examples=500, deadline=None)
 @given(
     acls=ACLS,
-    principals=st.lists(PRINCIPALS, min_size=1, max_size=5, unique=True).map(tuple),
+    principals=MEMBERS,
     host=st.sampled_from(["10.0.0.1", "10.9.9.9", "::1", "192.0.2.1"]),
     operation=OPERATIONS.filter(lambda one: one is not ALL),
     name=NAMES,
@@ -132,6 +145,7 @@ def test_a_decision_is_that_of_each_principal_combined(
     name: str,
     everyone: bool,
 ) -> None:
+    acls = [*acls, *OF_CROWD]
     made, question = index(*acls, everyone=everyone), (host, operation, TOPIC)
     decision = made.decide(principals, *question, name)
     assert decision.allowed is acl_index.decide_together(
@@ -153,6 +167,78 @@ def test_a_decision_is_that_of_each_principal_combined(
     for length in range(len(name) + 1):
         if made.decide_every(principals, *question, name[:length]).allowed:
             assert decision.allowed
+
+
+SETS = st.sets(
+    st.builds(
+        acl,
+        st.sampled_from(["*", "a", "ab", "abc", "abd"]),
+        permission=st.sampled_from([ALLOW, DENY]),
+        pattern_type=st.sampled_from([LITERAL, PREFIXED]),
+        principal=st.sampled_from([*CROWD[:3], ANALYSTS]),
+        host=st.sampled_from(["10.0.0.1", "::ffff:10.0.0.1"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None)
+@given(sets=st.lists(SETS, min_size=2, max_size=5))
+def test_a_changed_index_decides_by_its_own_rules(sets: list[set[Acl]]) -> None:
+    """And so do those before it."""
+    others = {acl(f"other{n}", principal=CROWD[n % len(CROWD)]) for n in range(200)}
+    made = index(*sets[0], *others)
+    versions = [made]
+    for version, (old, new) in enumerate(pairwise(sets), 2):
+        made = made.with_changes(created=new - old, deleted=old - new, version=version)
+        versions.append(made)
+    for rules, one in zip(sets, versions, strict=True):
+        for name in ("a", "ab", "abc", "abd", "abz", "b"):
+            decision = one.decide((ALICE, *CROWD), ADDRESS, READ, TOPIC, name)
+            assert decision.allowed is acl_index.decide_together(
+                [*rules], CROWD, ADDRESS, READ, TOPIC, name
+            )
+            assert decision.rule is None or decision.rule in rules
+
+
+GROUPS = tuple(f"Group:{number:05}" for number in range(250, 270))
+CROWDS = {
+    "one topic, many groups": [acl("t" * 30, principal=f"Group:{n:05}") for n in range(5000)],
+    "many topics": [acl(f"t{n}", principal=f"Group:{n % 300:05}") for n in range(5000)],
+    "nested prefixes": [
+        acl("t" * n, pattern_type=PREFIXED, principal=f"Group:{n:05}") for n in range(1, 2000)
+    ],
+}
+
+
+@pytest.mark.parametrize("shape", CROWDS)
+def test_a_decision_takes_as_many_steps_as_among_the_rules_of_its_groups(shape: str) -> None:
+    """However many groups have rules for the same names; counted in calls."""
+    own = [one for one in CROWDS[shape] if one.principal in GROUPS]
+
+    def decision(rules: list[Acl]) -> int:
+        made = index(*rules)
+
+        def decide() -> object:
+            return made.decide((ALICE, *GROUPS), ADDRESS, READ, TOPIC, "t" * 5000)
+
+        decide()
+        return calls(decide)
+
+    assert decision(CROWDS[shape]) <= decision(own) + 10
+
+
+def test_twenty_groups_take_hardly_more_steps_than_none() -> None:
+    made = index(*CROWDS["many topics"])
+
+    def decision(*groups: str) -> int:
+        def decide() -> object:
+            return made.decide((ALICE, *groups), ADDRESS, READ, TOPIC, "u")
+
+        decide()
+        return calls(decide)
+
+    assert decision(*GROUPS) <= decision() + 10
 
 
 # The authorizer

@@ -1,7 +1,5 @@
 """The index as a whole: against a naive scan, under changes, and among many ACLs."""
 
-import sys
-from collections.abc import Callable
 from operator import attrgetter
 
 import pytest
@@ -26,6 +24,7 @@ from tests.support.acl_index import (
     TOPIC,
     WRITE,
     acl,
+    calls,
     index,
     may,
 )
@@ -185,22 +184,6 @@ HOSTILE = {
     ],
     "many topics": [acl(f"t{number}") for number in range(5000)],
 }
-
-
-def calls(work: Callable[[], object]) -> int:
-    """How many calls and returns of functions a work takes, Python's own included."""
-    count = 0
-
-    def note(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("shape", HOSTILE)
