@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.kafka.quotas import PRODUCER, set_kafkas, told_by_librdkafka
 from tests.support.kafka.sasl_brokers import (
     ALICE,
     BOB,
+    SECURE,
     ZERO,
     SaslBrokers,
     sasl_brokers,
@@ -29,6 +31,7 @@ from tests.support.kafka.sasl_clients import (
     PLAIN_PARTITIONS,
     PROGRAMS,
     RENEWING_KCAT,
+    SECURE_PROGRAMS,
     Program,
     RenewingKcat,
     Running,
@@ -48,13 +51,26 @@ from tests.support.sasl import Issuer
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 RENEW, ENFORCE, PROBE, OBSERVE = "RENEW", "ENFORCE", "PROBE", "OBSERVE"
+RENEW_BY_TLS = "RENEW-BY-TLS"
 LIFETIME_MS = 6_000
 SHORT_MS = 2_000
 RENEWALS = 10
 """So often does each connection re-authenticate that is used all the time."""
+RENEWALS_BY_TLS = 3
+"""The same where what is new is TLS."""
 DEADLINE_SECONDS = 400.0
 """For a machine that is busy with something else."""
 TOPIC = "of-alice"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where programs run: at a listener of a proxy."""
+
+    proxy: ProxyProcess
+    listener: str
+    secure: bool = False
+    """Whether that listener speaks TLS."""
 
 
 @pytest.fixture(scope="module")
@@ -96,62 +112,99 @@ def sidecar(
         yield process
 
 
+@pytest.fixture(scope="module")
+def by_tls(
+    brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Place]]:
+    """Gateways before brokers that announce no lifetime: with TLS to clients, to brokers, both."""
+    mine = {"ssl.keystore.location": str(brokers.certificate)}
+    to_brokers = {"security.protocol": "SASL_SSL", "ssl.truststore.location": str(brokers.ca)}
+    upstreams = {ZERO: {"security.protocol": "SASL_PLAINTEXT"}, SECURE: to_brokers}
+    with ExitStack() as stack:
+        started = {}
+        for name, upstream in upstreams.items():
+            address = str(brokers.kafka.address(listener=name))
+            lifetimes = {RENEW: LIFETIME_MS, RENEW_BY_TLS: LIFETIME_MS}
+            config = relaying_logins(gateway_config(address, jwks, listeners=lifetimes))
+            config["upstream"] |= upstream
+            config["listeners"][1] |= {"security.protocol": "SASL_SSL", **mine}
+            process = ProxyProcess(config, tmp_path_factory.mktemp(name.lower()))
+            started[name] = stack.enter_context(process)
+        yield {
+            "clients": Place(started[ZERO], RENEW_BY_TLS, secure=True),
+            "brokers": Place(started[SECURE], RENEW),
+            "both": Place(started[SECURE], RENEW_BY_TLS, secure=True),
+        }
+
+
+@pytest.fixture(scope="module")
+def places(gateway: ProxyProcess, sidecar: ProxyProcess) -> dict[str, Place]:
+    return {"gateway": Place(gateway, RENEW), "sidecar": Place(sidecar, RENEW)}
+
+
 def test_every_library_renews_by_every_mechanism(
-    brokers: SaslBrokers, gateway: ProxyProcess, sidecar: ProxyProcess, tmp_path: Path
+    brokers: SaslBrokers, places: dict[str, Place], tmp_path: Path
 ) -> None:
     """Over side connections behind the gateway, on the same connection behind the sidecar."""
-    assert_renewed(PROGRAMS, brokers, {"gateway": gateway, "sidecar": sidecar}, tmp_path)
+    assert_renewed(PROGRAMS, brokers, places, tmp_path)
 
 
-@pytest.mark.skipif(
-    not RenewingKcat.library,
-    reason="LIBRDKAFKA_WITH_GSSAPI names no directory of a librdkafka since 2.2 with libsasl2",
-)
-def test_librdkafka_renews_by_gssapi(
-    brokers: SaslBrokers, gateway: ProxyProcess, sidecar: ProxyProcess, tmp_path: Path
+def test_every_library_renews_over_tls(
+    brokers: SaslBrokers, by_tls: dict[str, Place], tmp_path: Path
 ) -> None:
-    """Neither Debian's librdkafka nor that of Python's wheels both has GSSAPI and renews."""
-    assert_renewed([RENEWING_KCAT], brokers, {"gateway": gateway, "sidecar": sidecar}, tmp_path)
+    """Side connections too speak TLS with the broker."""
+    assert_renewed(SECURE_PROGRAMS, brokers, by_tls, tmp_path, RENEWALS_BY_TLS)
+
+
+def test_librdkafka_renews_by_gssapi(
+    brokers: SaslBrokers, places: dict[str, Place], tmp_path: Path
+) -> None:
+    """That of Python's wheels has no GSSAPI, and Debian's renews since 13."""
+    RenewingKcat.skip_unless_it_renews()
+    assert_renewed([RENEWING_KCAT], brokers, places, tmp_path)
 
 
 def assert_renewed(
     programs: Sequence[Program],
     brokers: SaslBrokers,
-    proxies: Mapping[str, ProxyProcess],
+    places: Mapping[str, Place],
     directory: Path,
+    often: int = RENEWALS,
 ) -> None:
-    """Each connection of these programs is renewed `RENEWALS` times, and nothing is lost."""
+    """Each connection of these programs is renewed `often`, and nothing is lost."""
     running: dict[str, Running] = {}
     late: dict[str, int] = {}
     before = {
-        name: proxy.metric("successful_reauthentication_total") for name, proxy in proxies.items()
+        name: place.proxy.metric("successful_reauthentication_total")
+        for name, place in places.items()
     }
 
     def all_renewed() -> bool:
         late.clear()
-        for name, proxy in proxies.items():
+        for name, place in places.items():
+            proxy = place.proxy
             running[name].check()
             names = running[name].client_ids
             most = Counter[str]()
             # Cheaper than to read all events each time.
             renewed = proxy.metric("successful_reauthentication_total") - before[name]
-            if renewed >= RENEWALS * len(names):
+            if renewed >= often * len(names):
                 most = renewals(proxy.events())
-            late.update({one: most[one] for one in names if most[one] < RENEWALS})
+            late.update({one: most[one] for one in names if most[one] < often})
         return not late
 
     with ExitStack() as stack:
-        for name, proxy in proxies.items():
-            bootstrap = str(proxy.addresses()[RENEW])
+        for name, place in places.items():
+            bootstrap = str(place.proxy.addresses()[place.listener])
             running[name] = stack.enter_context(
-                Running(programs, brokers, bootstrap, name, directory)
+                Running(programs, brokers, bootstrap, name, directory, secure=place.secure)
             )
         wait_until(all_renewed, DEADLINE_SECONDS, what="not renewed", details=lambda: f"{late}")
         for each in running.values():
             assert_nothing_lost_or_doubled(brokers, each)
-    for proxy in proxies.values():
-        assert not client_ids(proxy.events(), "failed")
-        assert "Traceback" not in proxy.log()
+    for place in places.values():
+        assert not client_ids(place.proxy.events(), "failed")
+        assert "Traceback" not in place.proxy.log()
     written = {
         (ALICE, "Allowed", "WRITE", one.name) for each in running.values() for one in each.logins
     }

@@ -1,6 +1,6 @@
 """A broker that lets clients in by every mechanism that Kafka has, and gives rights to alice alone.
 
-Its SASL listeners are alike but for `connections.max.reauth.ms`.
+Its SASL listeners are alike but for `connections.max.reauth.ms`, and for TLS on one.
 """
 
 import base64
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.acl.model import Operation, PatternType, Permission, ResourceType
+from tests.support.certificates import Authority
 from tests.support.kafka import properties
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster
@@ -23,10 +24,11 @@ from tests.support.processes import free_ports
 from tests.support.sasl import Issuer
 
 ALICE, BOB = "alice", "bob"
-ZERO, TEN = "ZERO", "TEN"
+ZERO, TEN, SECURE = "ZERO", "TEN", "SECURE"
 TEN_MS = 10_000
-LISTENERS: Mapping[str, int] = {ZERO: 0, TEN: TEN_MS}
-"""`BEHIND` is like `TEN`, but names a sidecar's port to clients."""
+LISTENERS: Mapping[str, int] = {ZERO: 0, TEN: TEN_MS, SECURE: 0}
+"""`SECURE` is like `ZERO`, but speaks TLS. `BEHIND` is like `TEN`, but names a sidecar's port to
+clients."""
 
 _CREATE_ACLS, _CREATE_TOKEN = 30, 38
 _AUDITED = re.compile(
@@ -46,6 +48,10 @@ class SaslBrokers:
     """Of the delegation token, in place of a user's name."""
     token_hmac: str
     """In place of a password."""
+    ca: Path
+    """Certificate of the authority that both certificates are of."""
+    certificate: Path
+    """Certificate and key of a proxy, for the address of this machine."""
 
     def audited(self) -> set[tuple[str, ...]]:
         """Users, verdicts, operations and topics of kafka-authorizer.log."""
@@ -56,21 +62,36 @@ class SaslBrokers:
 def sasl_brokers(directory: Path, issuer: Issuer) -> Iterator[SaslBrokers]:
     """One node, and the KDC of its realm; the JWKS file of the issuer lies in the directory."""
     jwks = issuer.write_jwks(directory / "jwks.json")
-    with Realm(directory, (ALICE, BOB)) as realm, _cluster(jwks, realm) as kafka:
+    authority = Authority()
+    ca, broker, proxy = (
+        authority.write(directory),
+        directory / "broker.pem",
+        directory / "proxy.pem",
+    )
+    for file in (broker, proxy):
+        file.write_bytes(authority.issue(file.stem).pem)
+    with Realm(directory, (ALICE, BOB)) as realm, _cluster(jwks, realm, broker) as kafka:
         for name in (ALICE, BOB):
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
                 kafka.add_scram_user(name, password_of(name), mechanism)
         _permit_everything(kafka, ALICE)
         token_id, token_hmac = _delegation_token(kafka, issuer)
         yield SaslBrokers(
-            kafka=kafka, realm=realm, issuer=issuer, token_id=token_id, token_hmac=token_hmac
+            kafka=kafka,
+            realm=realm,
+            issuer=issuer,
+            token_id=token_id,
+            token_hmac=token_hmac,
+            ca=ca,
+            certificate=proxy,
         )
 
 
-def _cluster(jwks: Path, realm: Realm) -> KafkaCluster:
+def _cluster(jwks: Path, realm: Realm, certificate: Path) -> KafkaCluster:
     listeners = {**LISTENERS, BEHIND: TEN_MS}
     protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
-    protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT")
+    protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT") | {SECURE: "SASL_SSL"}
+    keystore = f"listener.name.{SECURE.lower()}.ssl.keystore"
     passwords = {name: password_of(name) for name in (ALICE, BOB)}
     return KafkaCluster(
         jwks=jwks,
@@ -80,6 +101,8 @@ def _cluster(jwks: Path, realm: Realm) -> KafkaCluster:
         properties={
             **properties.sasl(listeners, jwks, passwords, realm.broker_jaas()),
             "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
+            f"{keystore}.type": "PEM",
+            f"{keystore}.location": str(certificate),
             "sasl.kerberos.service.name": SERVICE,
             "delegation.token.secret.key": "secret-of-all-brokers",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 import select
 import subprocess
 import time
@@ -19,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,10 +28,11 @@ from typing import Any, ClassVar, Self
 
 import confluent_kafka as confluent
 import kafka as python
+import pytest
 
 from proxy.wire.apis import LIST_OFFSETS
 from tests.support.kafka import go, java
-from tests.support.kafka.clients import User, password_of
+from tests.support.kafka.clients import SslUser, User, password_of
 from tests.support.kafka.cluster import END_WITH_PARENT, KafkaCluster
 from tests.support.kafka.kerberos import HOST, REALM, SERVICE, find_program
 from tests.support.kafka.sasl_brokers import ALICE, SaslBrokers
@@ -50,6 +52,8 @@ _ABORTED_OF = 3
 _READ_ON_SECONDS = 60.0
 _CALL_SECONDS = 60.0
 _RUN_SECONDS = 600.0
+_FIRST_RENEWING = 2, 2
+"""First version of librdkafka that re-authenticates."""
 _KCAT_BLOCK = 1_024
 """So many bytes at a time does kcat take from stdin."""
 
@@ -72,6 +76,8 @@ class Login:
     how: str
     """One of `ALL`."""
     brokers: SaslBrokers
+    secure: bool = False
+    """Whether it speaks TLS with the proxy; Java and kcat do not here."""
 
     @property
     def mechanism(self) -> str:
@@ -79,7 +85,10 @@ class Login:
 
     @property
     def user(self) -> User:
-        return User(name=ALICE, mechanism=self.mechanism, issuer=self.brokers.issuer)
+        issuer, ca = self.brokers.issuer, self.brokers.ca
+        if self.secure:
+            return SslUser(name=ALICE, mechanism=self.mechanism, issuer=issuer, ca=ca)
+        return User(name=ALICE, mechanism=self.mechanism, issuer=issuer)
 
     @property
     def _credentials(self) -> tuple[str, str]:
@@ -136,6 +145,7 @@ class Login:
             "Krb5Conf": str(self.brokers.realm.config),
             "Realm": REALM,
             "Service": f"{SERVICE}/{HOST}",
+            "CAFile": str(self.brokers.ca) if self.secure else "",
         }
 
 
@@ -484,14 +494,26 @@ class Kcat(_Client):
 class RenewingKcat(Kcat):
     """The same program with a newer librdkafka, which re-authenticates (since 2.2).
 
-    Debian's is too old, and that of Python's wheels has no GSSAPI. Its source is in npm's package
-    `@confluentinc/kafka-javascript`, below `deps`; with libsasl2-dev and libssl-dev:
+    Debian has one since 13, and that of Python's wheels has no GSSAPI. For an older Debian, its
+    source is in npm's package `@confluentinc/kafka-javascript`, below `deps`; with libsasl2-dev and
+    libssl-dev:
 
         ./configure --enable-gssapi && make -C src
         LIBRDKAFKA_WITH_GSSAPI=$PWD/src pytest tests/kafka/test_broker_sasl_clients.py
     """
 
     library = os.environ.get("LIBRDKAFKA_WITH_GSSAPI", "")
+
+    @classmethod
+    def skip_unless_it_renews(cls) -> None:
+        """Skips where neither kcat's own librdkafka nor another one re-authenticates."""
+        environment = {**os.environ, "LD_LIBRARY_PATH": cls.library}
+        command = [find_program("kcat"), "-V"]
+        told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+        found = re.search(r"librdkafka (\d+)\.(\d+)", told)
+        assert found is not None, told
+        if (int(found[1]), int(found[2])) < _FIRST_RENEWING:
+            pytest.skip(f"kcat has {found[0]}; LIBRDKAFKA_WITH_GSSAPI may name one since 2.2")
 
 
 PROGRAMS: Sequence[Program] = (
@@ -524,6 +546,12 @@ PROGRAMS: Sequence[Program] = (
 RENEWING_KCAT = Program(
     name="renewing-kcat", mechanisms=("GSSAPI",), run=partial(run_python, RenewingKcat)
 )
+SECURE_PROGRAMS: Sequence[Program] = tuple(
+    replace(program, mechanisms=("SCRAM-SHA-256",))
+    for program in PROGRAMS
+    if not program.name.startswith("java")
+)
+"""By one mechanism, as TLS knows nothing of them; Java's TLS is the subject of `test_tls`."""
 OLD_PROGRAMS: Sequence[Program] = (
     Program(name="java-2.1.1", mechanisms=ALL, run=partial(run_java, "2.1.1")),
     Program(name="kcat", mechanisms=("GSSAPI",), run=partial(run_python, Kcat)),
@@ -566,14 +594,18 @@ class Running:
         bootstrap: str,
         prefix: str,
         directory: Path,
+        *,
+        secure: bool = False,
     ) -> None:
+        """`secure`: they speak TLS with the proxy."""
         self._until = directory / "end"
         self._running: list[Future[Records]] = []
         self._pool = ThreadPoolExecutor(len(programs))
         self.logins: list[Login] = []
         for program in programs:
             logins = [
-                _login(f"{prefix}-{program.name}", how, brokers) for how in program.mechanisms
+                _login(f"{prefix}-{program.name}", how, brokers, secure=secure)
+                for how in program.mechanisms
             ]
             run = partial(program.run, bootstrap, logins, self._until, directory)
             self._running.append(self._pool.submit(run))
@@ -612,8 +644,8 @@ class Running:
         return found
 
 
-def _login(prefix: str, how: str, brokers: SaslBrokers) -> Login:
+def _login(prefix: str, how: str, brokers: SaslBrokers, *, secure: bool) -> Login:
     """A login that has its topic."""
     name = f"{prefix}-{how}".lower().replace(" ", "-")
     brokers.kafka.create_topic(name, partitions=PARTITIONS)
-    return Login(name=name, how=how, brokers=brokers)
+    return Login(name=name, how=how, brokers=brokers, secure=secure)

@@ -31,6 +31,10 @@ func connect(bootstrap string, login sessions.Login) (sessions.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	secure, err := login.TLS()
+	if err != nil {
+		return nil, err
+	}
 	open := func(suffix string, more ...kgo.Opt) *kgo.Client {
 		options := append(more,
 			kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
@@ -38,6 +42,9 @@ func connect(bootstrap string, login sessions.Login) (sessions.Client, error) {
 			kgo.SASL(mechanism),
 			kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		)
+		if secure != nil {
+			options = append(options, kgo.DialTLSConfig(secure))
+		}
 		opened, openErr := kgo.NewClient(options...)
 		err = errors.Join(err, openErr)
 		return opened

@@ -60,6 +60,11 @@ func configOf(login sessions.Login, suffix string) (*sarama.Config, error) {
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Interval = time.Second
+	secure, err := login.TLS()
+	if err != nil {
+		return nil, err
+	}
+	config.Net.TLS.Enable, config.Net.TLS.Config = secure != nil, secure
 	return config, logIn(config, login)
 }
 

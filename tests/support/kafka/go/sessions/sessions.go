@@ -5,6 +5,8 @@ package sessions
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -36,6 +38,23 @@ type Login struct {
 	Krb5Conf  string
 	Realm     string
 	Service   string // its name and host, with a slash between
+	CAFile    string // the authority of the proxy's certificate; empty: without TLS
+}
+
+// TLS returns nil for a login without it.
+func (l Login) TLS() (*tls.Config, error) {
+	if l.CAFile == "" {
+		return nil, nil
+	}
+	certificate, err := os.ReadFile(l.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(certificate) {
+		return nil, fmt.Errorf("no certificate in %s", l.CAFile)
+	}
+	return &tls.Config{RootCAs: roots}, nil
 }
 
 // Record is one that was read.
