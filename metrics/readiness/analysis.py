@@ -29,7 +29,7 @@ class Question:
     """The present time for the report, epoch ms."""
     lifetimes_ms: tuple[int, ...] = what_if.DEFAULT_LIFETIMES_MS
     principals: Sequence[str] = ()
-    """Principals to look for among all of them."""
+    """Principals and groups to look for among all of them."""
     since_ms: int | None = None
     until_ms: int | None = None
     """The time before which, and from which on, events are left out, epoch ms; None: none is."""
@@ -256,11 +256,29 @@ class Analysis:
             self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
             count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
             self._show("breaks_at_kafka_4_count", count)
+        if self._groups():
+            names.append("groups")
         if self._tables is not None:
             for name in names:
                 query = published(name, self._run_id, self._question.as_of_ms)
                 self._engine.write(query, f"{self._tables}/{name}")
         self._first_rows()
+
+    def _groups(self) -> bool:
+        """Add clients up by group, if any was a member of one; return whether any was."""
+        engine = self._engine
+        self.rows |= {"groups": [], "group_count": [{"groups": 0}]}
+        if not self._totals["with_groups"]:
+            return False
+        grouped = usage.occurred(usage.Occurrence.GROUP)
+        engine.view("in_groups", f"SELECT connection_id FROM connections WHERE {grouped}")
+        engine.view("events_in_groups", _of("events", "in_groups"))
+        engine.keep("memberships", sessions.memberships("events_in_groups"))
+        engine.keep("members", sessions.members("memberships", "sessions", "clients"))
+        engine.keep("groups", sessions.groups("members"))
+        self._show("groups", f"SELECT * FROM groups ORDER BY {sessions.rank()}, principal")
+        self._show("group_count", "SELECT count(*) AS groups FROM groups")
+        return True
 
     def _first_rows(self) -> None:
         rank, show = sessions.rank(), self._show
@@ -285,8 +303,12 @@ class Analysis:
         # names that somebody typed: as hexadecimal digits there is nothing to quote
         names = [name.encode(errors="replace").hex().upper() for name in self._question.principals]
         if names:
-            wanted = words(names)
-            show("asked_for", f"SELECT * FROM principals WHERE hex(principal) IN ({wanted})")
+            columns = "principal, clients, ready, enforceable"
+            named = f"SELECT {columns} FROM principals"
+            if self._totals["with_groups"]:
+                named = f"{named} UNION ALL SELECT {columns} FROM groups"
+            wanted = f"hex(principal) IN ({words(names)})"
+            show("asked_for", f"SELECT * FROM ({named}) AS named WHERE {wanted}")
         order = {
             "what_if": "lifetime_ms",
             "latencies": "mechanism NULLS FIRST, kind",

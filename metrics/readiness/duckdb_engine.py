@@ -21,7 +21,7 @@ _LONG_LINE = 1024**3
 
 _LINES = "format = 'newline_delimited', ignore_errors = true"
 
-_TYPES = {"long": "BIGINT", "string": "VARCHAR", "boolean": "BOOLEAN"}
+_TYPES = {"long": "BIGINT", "string": "VARCHAR", "array<string>": "VARCHAR[]", "boolean": "BOOLEAN"}
 
 _MACROS = {
     "explode(items)": "unnest(items)",

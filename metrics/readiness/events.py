@@ -38,7 +38,6 @@ _UNREAD = frozenset(
         "request_bytes",
         "response_bytes",
         "api_key",
-        "groups",
         "groups_joined",
         "groups_left",
         "meant_cluster_id",

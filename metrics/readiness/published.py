@@ -109,6 +109,17 @@ _SESSION_NUMBERS: Final = (
     ),
 )
 
+_BY_PRINCIPAL: Final = (
+    _text("verdict", "The worst verdict of its clients."),
+    _flag("enforceable", "True if all its clients are ready."),
+    _count("clients", "Clients."),
+    *(_count(name, f"Clients {words}") for name, words in _VERDICTS),
+    _count("unknown", "Clients that never logged in."),
+    _count("connections", "Connections."),
+    _LISTENERS,
+    _time("last_seen_at", "Last event.", "last_seen_ms"),
+)
+
 TABLES: Final[Mapping[str, PublishedTable]] = {
     "clients": PublishedTable(
         "a client: a principal, client id, library, version and mechanism",
@@ -142,14 +153,15 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         "a principal",
         (
             _text("principal", "Principal, such as `User:alice`."),
-            _text("verdict", "The worst verdict of its clients."),
-            _flag("enforceable", "True if all its clients are ready."),
-            _count("clients", "Clients."),
-            *(_count(name, f"Clients {words}") for name, words in _VERDICTS),
-            _count("unknown", "Clients that never logged in."),
-            _count("connections", "Connections."),
-            _LISTENERS,
-            _time("last_seen_at", "Last event.", "last_seen_ms"),
+            *_BY_PRINCIPAL,
+        ),
+    ),
+    "groups": PublishedTable(
+        "a group of clients, by the last login of each of their connections; there if any had one",
+        (
+            _text("principal", "Group as a principal, such as `Group:analysts`."),
+            _count("principals", "Principals of its members."),
+            *_BY_PRINCIPAL,
         ),
     ),
     "sessions": PublishedTable(

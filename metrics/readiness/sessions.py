@@ -3,9 +3,9 @@
 The numbers come from `usage`; the text from the last event of each connection.
 """
 
-from metrics.events import IntervalEnd
+from metrics.events import EventKind, IntervalEnd
 from metrics.readiness.events import counted, total
-from metrics.readiness.usage import GREATEST, IDENTITY, LEAST, Occurrence, occurred
+from metrics.readiness.usage import GREATEST, IDENTITY, LEAST, Occurrence, is_kind, occurred
 from metrics.report.verdicts import WORST_FIRST, Verdict
 
 CLIENT_KEY = (
@@ -240,11 +240,42 @@ def breaking_software(client_rows: str) -> str:
 
 def principals(client_rows: str) -> str:
     """One row per principal: its clients by verdict, its worst verdict, `enforceable`."""
+    return _by_principal(client_rows)
+
+
+def memberships(events: str) -> str:
+    """One row per connection and group that its last login, or re-authentication, named."""
+    kinds = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
+    return f"""SELECT connection_id, explode(groups) AS group_principal
+        FROM (SELECT connection_id, groups, row_number() OVER (
+            PARTITION BY connection_id ORDER BY sequence DESC) AS place
+            FROM {events} WHERE {kinds}) AS logins
+        WHERE place = 1 AND groups IS NOT NULL"""
+
+
+def members(membership_rows: str, session_rows: str, client_rows: str) -> str:
+    """One row per group and client that was a member on any of its connections."""
+    key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
+    return f"""SELECT m.group_principal AS principal, c.principal AS member, c.verdict,
+        c.connections, c.listeners, c.last_seen_ms
+        FROM (SELECT DISTINCT j.group_principal, {key} FROM {membership_rows} AS j
+            JOIN {session_rows} AS s ON j.connection_id = s.connection_id
+            WHERE j.group_principal IS NOT NULL) AS m
+        JOIN {client_rows} AS c ON {same_client("m", "c")}"""
+
+
+def groups(member_rows: str) -> str:
+    """One row per group, as `principals`: the clients of all its members."""
+    return _by_principal(member_rows, "count(DISTINCT member) AS principals,")
+
+
+def _by_principal(client_rows: str, more: str = "") -> str:
     counts = ", ".join(f"count_if(verdict = '{each}') AS {each}" for each in Verdict)
     worst = " ".join(f"WHEN {each} > 0 THEN '{each}'" for each in WORST_FIRST)
     return f"""SELECT *, verdict = '{Verdict.READY}' AS enforceable
         FROM (SELECT *, CASE {worst} END AS verdict FROM (
-            SELECT principal, count(*) AS clients, {total("connections")} AS connections, {counts},
+            SELECT principal, {more} count(*) AS clients, {total("connections")} AS connections,
+                {counts},
                 sort_array(array_distinct(flatten(collect_list(listeners)))) AS listeners,
                 max(last_seen_ms) AS last_seen_ms
             FROM {client_rows} WHERE principal IS NOT NULL GROUP BY principal) AS counted) AS judged

@@ -76,6 +76,8 @@ class Occurrence(IntFlag):
     """Anything but a summary row."""
     DROPPED_VERSION = 256
     """A version of an API was used that Kafka 4.0 dropped."""
+    GROUP = 512
+    """The client was a member of a group; summary rows do not say so."""
 
 
 _ROUNDING_MS = 1
@@ -180,6 +182,7 @@ def totals(source: str) -> str:
         coalesce({total("last_sequence + 1")}, 0) AS numbered,
         count_if({occurred(Occurrence.DENIAL)}) AS denied,
         count_if({occurred(Occurrence.DROPPED_VERSION)}) AS with_dropped_versions,
+        count_if({occurred(Occurrence.GROUP)}) AS with_groups,
         count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
         count_if(incomplete) AS incomplete,
@@ -239,6 +242,7 @@ def _from_events() -> dict[str, str]:
         "announced_ms": "announced_lifetime_ms",
         "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
         "saw": f"""{_saw_dropped()} |
+            CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
             CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
             WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
             WHEN {is_kind(EventKind.FAILED)}

@@ -61,6 +61,10 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},
         "enforceable_principals": sorted(row["principal"] for row in enforceable),
         "principals": worst_first,
+        "by_group": {
+            "group_count": sum(row["groups"] for row in rows["group_count"]),
+            "groups": rows["groups"],
+        },
         "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
         "breaks_at_kafka_4": {
             "client_count": sum(row["clients"] for row in rows["breaks_at_kafka_4_count"]),

@@ -46,6 +46,7 @@ def page(facts: Facts) -> str:
     """Write the page."""
     sections = [
         _by_principal(facts),
+        _by_group(facts),
         _what_if(facts),
         _kafka_4(facts),
         _storms(facts),
@@ -79,6 +80,19 @@ def _by_principal(facts: Facts) -> str:
         '<p class="soft">Clients of each principal, the worst first; a bar is as long as there '
         "are clients. A principal can be enforced "
         f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
+        f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
+    )
+
+
+def _by_group(facts: Facts) -> str:
+    rows, total = facts["by_group"]["groups"], facts["by_group"]["group_count"]
+    if not rows:
+        return ""
+    legend = plots.legend(each for row in rows for each in VERDICT_LABELS if row[each])
+    return (
+        '<section id="groups"><h2>By group</h2>'
+        '<p class="soft">Clients of the members of each group, the worst first; who is a member '
+        "of several stands in each. A group can be enforced when all these clients are ready."
         f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
     )
 

@@ -205,6 +205,10 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "principals": [
             row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
         ],
+        "groups": [
+            row | verdicts | {"not_capable": int(verdict == "not_capable"), "principals": 1}
+        ],
+        "group_count": [{"groups": 1}],
         "principals_by_verdict": [{"verdict": verdict, "principals": 1}],
         "enforceable": [row] if verdict == "ready" else [],
         "what_if": [what_if],

@@ -143,6 +143,22 @@ USES_OF_DROPPED = [
 """Connections of User:alice, of a client without SASL, and of one that uses no old version."""
 
 
+_A, _B, _C = "Group:a", "Group:b", "Group:c"
+
+IN_GROUPS = [
+    login(groups=(_A, _B)),
+    later(EventKind.REAUTHENTICATED, 13, authentications=2, groups=(_A, _C)),
+    login(connection_id="c-2"),
+    login(connection_id="c-3", principal="User:bob", authenticate_version=0, groups=(_A,)),
+    later(EventKind.CLOSED, 3, connection_id="c-3", principal="User:bob", authenticate_version=0),
+    login(connection_id="c-4", principal="User:carol", groups=(_B,)),
+    later(EventKind.REAUTHENTICATED, 9, connection_id="c-4", principal="User:carol",
+          authentications=2),
+]  # fmt: skip
+"""User:alice, who left one group and joined another; User:bob, who cannot re-authenticate; and
+User:carol, who left her only group."""
+
+
 def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:
     """An engine that has read these lines."""
     lines = [each if isinstance(each, str) else to_json_line(each) for each in given]

@@ -51,10 +51,12 @@ def run(folder: Path, as_of_ms: int) -> None:
 
 
 def make_old(file: Path) -> None:
-    """Have the first connection use a version that Kafka 4.0 dropped."""
+    """Have the first connection use a version that Kafka 4.0 dropped, and its client in a group."""
     first, *others = file.read_text().splitlines(keepends=True)
-    dropped = {"dropped_versions": [{"api": "Produce", "version": 2}]}
-    file.write_text("".join((json.dumps(json.loads(first) | dropped) + "\n", *others)))
+    event = json.loads(first)
+    assert event["kind"] == "authenticated"
+    event |= {"dropped_versions": [{"api": "Produce", "version": 2}], "groups": ["Group:analysts"]}
+    file.write_text("".join((json.dumps(event) + "\n", *others)))
 
 
 @pytest.mark.parametrize("number", range(len(QUESTIONS)))

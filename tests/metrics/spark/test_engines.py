@@ -20,6 +20,7 @@ from metrics.spark.hybrid import HybridEngine
 from metrics.spark.ingest import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import (
+    IN_GROUPS,
     LINES,
     STANDINGS,
     USES_OF_DROPPED,
@@ -47,9 +48,9 @@ KEPT = (
     "short_tokens",
     "failures",
 )
-OF_DROPPED_VERSIONS = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4")
-"""What is kept where a connection used any."""
-ONLY_IN_CASES = {"denials", "dropped_versions"}
+OF_CASES = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4", "memberships", "groups")
+"""What is kept where a connection used dropped versions, or a client has groups."""
+ONLY_IN_CASES = {"denials", "dropped_versions", "groups"}
 YEAR_MS = 365 * 86_400_000
 
 
@@ -87,6 +88,7 @@ def cases() -> list[str]:
               sequence=2, **reported),
         later(EventKind.DENIED, 3, operation="READ", resource_type="TOPIC", resource_name="a"),
         *(replace(each, connection_id=f"dropped-{each.connection_id}") for each in USES_OF_DROPPED),
+        *(replace(each, connection_id=f"grouped-{each.connection_id}") for each in IN_GROUPS),
     ]  # fmt: skip
     return [*map(to_json_line, given), *(line for line, _ in LINES)]
 
@@ -117,7 +119,7 @@ def rows(found: list[Row]) -> list[Any]:
 @pytest.mark.parametrize("other", ["spark", "both"])
 def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, other: str) -> None:
     lines = LOGS[name]()
-    question = Question(as_of_ms=EPOCH_MS + 30 * 86_400_000, principals=["User:alice"])
+    question = Question(as_of_ms=EPOCH_MS + 30 * 86_400_000, principals=["User:alice", "Group:a"])
     here = duckdb_log(lines)
     there = SparkEngine(spark) if other == "spark" else HybridEngine(spark, tmp_path)
     text = spark.createDataFrame([(line,) for line in lines], "value STRING")
@@ -129,7 +131,7 @@ def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, ot
         analysis.run()
         found.append(analysis)
     try:
-        for table in (*KEPT, *(OF_DROPPED_VERSIONS if name == "cases" else ())):
+        for table in (*KEPT, *(OF_CASES if name == "cases" else ())):
             query = f"SELECT * FROM {table}"
             assert rows(here.rows(query)) == rows(there.rows(query)), table
         for table in TABLES.keys() - (set() if name == "cases" else ONLY_IN_CASES):
