@@ -36,7 +36,7 @@ NAME: Final = "OAUTHBEARER"
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'  # noqa: S105  (no password)
 """Error of RFC 7628 section 3.2.2, as Kafka's `OAuthBearerSaslServer` writes it."""
 
-_ERROR_ACKNOWLEDGED: Final = b"\x01"
+ERROR_ACKNOWLEDGED: Final = b"\x01"
 """Message of a client after an error (RFC 7628 section 3.2.3)."""
 
 
@@ -89,7 +89,7 @@ class OAuthBearerServerExchange:
         return step
 
     def _answer(self, message: bytes, now: float) -> Step:
-        if self._rejected is not None and message == _ERROR_ACKNOWLEDGED:
+        if self._rejected is not None and message == ERROR_ACKNOWLEDGED:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
         server = self._server
         wall_now = server.wall_clock()

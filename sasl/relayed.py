@@ -11,6 +11,8 @@ broker's answer decides. Laws:
   message does not wait for an answer then (`is_answered`).
 - A client is authenticated when the broker says so. Where an exchange does not show that it is
   complete (`Progress`), the broker is asked a request that it answers to nobody else (`confirmed`).
+- Where the proxy verifies messages of a mechanism as well (`RelaySettings.verifiers`), it has to
+  agree: a message that it rejects reaches no broker, and the identity that it verified counts.
 - On a side connection a client is authenticated when that connection is also known to lead to the
   broker of its requests, as far as brokers say which one they are (`confirms_aside`).
 - `observe` changes nothing: a lifetime that the broker announces reaches the client, and the broker
@@ -24,21 +26,32 @@ Time is monotonic seconds and always an argument.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from sasl import messages
 from sasl.identity import Identity
 from sasl.learned import Progress, Reader, reader_of
-from sasl.mechanism import FailureReason
+from sasl.mechanism import (
+    Challenge,
+    Exchange,
+    Failure,
+    FailureReason,
+    KeysNeeded,
+    Mechanism,
+    Success,
+)
 from sasl.messages import MalformedMessage
+from sasl.oauthbearer import ERROR_ACKNOWLEDGED
 from sasl.session import (
     MAX_SESSION_LIFETIME_MS,
     MIN_REAUTHENTICATION_INTERVAL,
     NO_REPLY,
     Outcome,
+    invalid_credentials,
     principal_changed,
+    remaining_ms,
 )
 from sasl.states import (
     Authenticated,
@@ -75,6 +88,9 @@ class RelaySettings:
     opaque_principal: Callable[[str], str]
     """Function from a description of an opaque principal, e.g. `GSSAPI@192.0.2.1`, to its name with
     its type."""
+    verifiers: Mapping[str, Mechanism] = field(default_factory=dict)
+    """Mechanisms of one message, by name, whose messages the proxy verifies before the broker does:
+    OAUTHBEARER or none. Read at each message, so they may change in between."""
 
 
 @final
@@ -99,9 +115,10 @@ class _Grant:
         "announced_ms",
         "at",
         "broker_ms",
+        "credential_ms",
+        "identity",
         "lifetime_ms",
         "opaque",
-        "principal",
         "terms",
         "version",
     )
@@ -109,20 +126,24 @@ class _Grant:
     def __init__(
         self,
         *,
-        principal: str,
+        identity: Identity,
         opaque: bool,
         terms: Terms,
         version: int | None,
         broker_ms: int,
+        credential_ms: int | None,
         at: float,
     ) -> None:
-        self.principal: Final = principal
+        self.identity: Final = identity
         self.opaque: Final = opaque
         self.terms: Final = terms
         self.version: Final = version
         self.broker_ms: Final = broker_ms
         """Lifetime that the broker announced, in milliseconds; 0: none."""
-        self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms)
+        self.credential_ms: Final = credential_ms
+        """What remains of the token that the proxy verified, in milliseconds; None: it verified
+        none."""
+        self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms, credential_ms)
         observed = terms.enforcement is Enforcement.OBSERVE
         self.announced_ms: Final = broker_ms if observed else self.lifetime_ms
         self.at: Final = at
@@ -141,11 +162,13 @@ class RelayedSession:
         "_offered",
         "_opaque",
         "_peer",
+        "_pending",
         "_reader",
         "_reauthentication_began",
         "_settings",
         "_terms",
         "_unconfirmed",
+        "_verified",
         "confirms_aside",
         "moves",
         "state",
@@ -162,6 +185,10 @@ class RelayedSession:
         self._asked: _Asked | None = None
         self._reader: Reader | None = None
         """Reader of the exchange under way; None: there is none, or it chose another mechanism."""
+        self._pending: tuple[Exchange, int | None, bytes] | None = None
+        """Message whose verification waits for signing keys; None: none does."""
+        self._verified: Success | None = None
+        """What the proxy verified of the last message; None: nothing."""
         self._channel = Channel.MAIN
         """Connection of the login under way."""
         self._messages = 0
@@ -228,6 +255,13 @@ class RelayedSession:
     def raw_token(self, token: bytes, now: float) -> Outcome:
         """Process a token without a request header, as clients send it after SaslHandshake v0."""
         return self._token(None, token, now)
+
+    def keys_refreshed(self, now: float) -> Outcome:
+        """Verify the waiting message again, whether newer keys were found or not."""
+        assert self._pending is not None
+        exchange, version, token = self._pending
+        self._pending = None
+        return self._verify(exchange, version, token, now)
 
     def illegal_request(self) -> None:
         """Record a request that is not legal in this state; the connection closes."""
@@ -355,11 +389,32 @@ class RelayedSession:
         self._messages += 1
         if self._messages > MAX_MESSAGES or self._asked is not None:
             return self._fail(FailureReason.ILLEGAL_STATE)
-        self._unconfirmed = None
+        self._unconfirmed = self._verified = None
         self._reader.heard(token)
+        verifier = self._settings.verifiers.get(self.state.mechanism)
+        if verifier is not None and token != ERROR_ACKNOWLEDGED:
+            return self._verify(verifier.exchange(), version, token, now)
         if version is None and self._reader.is_opaque:
             self._unconfirmed = self._grant(self.state, self._reader, None, 0, now)
         return self._relay(version, None, now, self._channel)
+
+    def _verify(self, exchange: Exchange, version: int | None, token: bytes, now: float) -> Outcome:
+        """Relay a message that the proxy has verified, or refuse it."""
+        state = self.state
+        if not isinstance(state, Authenticating):  # ended while it waited for keys
+            return self._fail(FailureReason.ILLEGAL_STATE)
+        step = exchange.step(token, now)
+        if isinstance(step, KeysNeeded):
+            self._pending = exchange, version, token
+            return Outcome(wants_keys=step)
+        if isinstance(step, Challenge):  # rejected; the reason follows the acknowledgement
+            step = exchange.step(ERROR_ACKNOWLEDGED, now)
+        if isinstance(step, Success):
+            self._verified = step
+            return self._relay(version, None, now, self._channel)
+        assert isinstance(step, Failure)
+        message = step.message or invalid_credentials(state)
+        return self._refuse(step.reason, version, message)
 
     def _relay(
         self, version: int | None, handshake: str | None, now: float, channel: Channel
@@ -389,6 +444,9 @@ class RelayedSession:
             if broker_ms:
                 raise MalformedMessage  # a lifetime of nobody
             return Outcome(reply=body)
+        if self._verified is None and state.mechanism in self._settings.verifiers:
+            message = invalid_credentials(state)  # the broker took what is no token
+            return self._refuse(FailureReason.BAD_CREDENTIALS, version, message)
         grant = self._grant(state, reader, version, broker_ms, now)
         if self._changes_principal(state, grant):
             return self._refuse_change(state, grant)
@@ -406,16 +464,22 @@ class RelayedSession:
     def _grant(
         self, state: Authenticating, reader: Reader, version: int | None, broker_ms: int, now: float
     ) -> _Grant:
-        principal = f"User:{reader.name}"
-        if reader.name is None:
-            description = reader.description or self._peer
-            principal = self._settings.opaque_principal(f"{state.mechanism}@{description}")
+        verified, credential_ms = self._verified, None
+        if verified is not None:
+            identity = verified.identity
+            credential_ms = remaining_ms(verified.credential_deadline, now)
+        elif reader.name is not None:
+            identity = Identity(f"User:{reader.name}")
+        else:
+            description = f"{state.mechanism}@{reader.description or self._peer}"
+            identity = Identity(self._settings.opaque_principal(description))
         return _Grant(
-            principal=principal,
-            opaque=reader.name is None,
-            terms=self._terms(Identity(principal), state.mechanism),
+            identity=identity,
+            opaque=verified is None and reader.name is None,
+            terms=self._terms(identity, state.mechanism),
             version=version,
             broker_ms=broker_ms,
+            credential_ms=credential_ms,
             at=now,
         )
 
@@ -426,18 +490,21 @@ class RelayedSession:
         """
         if state.previous is None or self._opaque:
             return False
-        return grant.opaque or grant.principal != state.previous.principal
+        return grant.opaque or grant.identity.principal != state.previous.principal
 
     def _refuse_change(self, state: Authenticating, grant: _Grant) -> Outcome:
         assert state.previous is not None
-        self._fail(FailureReason.PRINCIPAL_CHANGED)
-        if grant.version is None:  # there is no response to raw tokens that means an error
+        message = principal_changed(state.previous.principal, grant.identity.principal)
+        return self._refuse(FailureReason.PRINCIPAL_CHANGED, grant.version, message)
+
+    def _refuse(self, reason: FailureReason, version: int | None, message: str) -> Outcome:
+        """Refuse a login in the proxy's own name."""
+        self._fail(reason)
+        if version is None:  # there is no response to raw tokens that means an error
             return NO_REPLY
         return Outcome(
             reply=messages.authenticate_response(
-                grant.version,
-                error_code=messages.SASL_AUTHENTICATION_FAILED,
-                error_message=principal_changed(state.previous.principal, grant.principal),
+                version, error_code=messages.SASL_AUTHENTICATION_FAILED, error_message=message
             )
         )
 
@@ -447,10 +514,10 @@ class RelayedSession:
         self._opaque = grant.opaque
         stays = self._channel is Channel.SIDE and not self.moves
         self._broker_lifetime_ms = 0 if stays else grant.broker_ms
-        self._asked = self._reader = self._unconfirmed = None
+        self._asked = self._reader = self._unconfirmed = self._verified = None
         deadline = grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None
         self.state = Authenticated(
-            identity=Identity(grant.principal),
+            identity=grant.identity,
             mechanism=state.mechanism,
             handshake_version=state.handshake_version,
             authenticate_version=grant.version,
@@ -459,7 +526,7 @@ class RelayedSession:
             latency=now - state.started_at,
             session_lifetime_ms=grant.lifetime_ms,
             announced_lifetime_ms=grant.announced_ms,
-            credential_lifetime_ms=None,
+            credential_lifetime_ms=grant.credential_ms,
             deadline=deadline,
             killed_after=deadline if grant.terms.enforcement is Enforcement.ENFORCE else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
@@ -468,19 +535,22 @@ class RelayedSession:
 
     def _fail(self, reason: FailureReason) -> Outcome:
         claimed = None if self._reader is None else self._reader.name
-        self._asked = self._reader = self._unconfirmed = None
+        self._asked = self._reader = self._unconfirmed = self._verified = None
         self.state = failed(self.state, reason, claimed)
         return NO_REPLY
 
 
-def relayed_lifetime_ms(terms: Terms, broker_ms: int) -> int:
+def relayed_lifetime_ms(terms: Terms, broker_ms: int, credential_ms: int | None = None) -> int:
     """Return the lifetime to hold a session to, in milliseconds; 0 for none.
 
-    It is the smaller of `connections.max.reauth.ms` and the lifetime that the broker announced.
+    It is the smallest of `connections.max.reauth.ms`, the lifetime that the broker announced, and
+    what remains of a token that the proxy verified; None: it verified none.
     """
     if terms.enforcement is Enforcement.OBSERVE:
         return 0
     bounds = [ms for ms in (terms.max_reauth_ms, broker_ms) if ms > 0]
+    if credential_ms is not None:
+        bounds.append(max(1, credential_ms))
     return min(*bounds, MAX_SESSION_LIFETIME_MS) if bounds else 0
 
 

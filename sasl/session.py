@@ -248,9 +248,9 @@ class Session:
             changed = Failure(reason=FailureReason.PRINCIPAL_CHANGED, message=message)
             return self._refuse(state, version, changed)
         terms = self._terms(identity, state.mechanism)
-        remaining_ms = _remaining_ms(success.credential_deadline, now)
-        lifetime_ms = session_lifetime_ms(terms, remaining_ms)
-        killed_after_ms = _enforced_lifetime_ms(terms, remaining_ms)
+        credential_ms = remaining_ms(success.credential_deadline, now)
+        lifetime_ms = session_lifetime_ms(terms, credential_ms)
+        killed_after_ms = _enforced_lifetime_ms(terms, credential_ms)
         self.state = Authenticated(
             identity=identity,
             mechanism=state.mechanism,
@@ -260,7 +260,7 @@ class Session:
             authenticated_at=now,
             latency=now - state.started_at,
             session_lifetime_ms=lifetime_ms,
-            credential_lifetime_ms=remaining_ms,
+            credential_lifetime_ms=credential_ms,
             deadline=now + lifetime_ms / 1000 if lifetime_ms else None,
             killed_after=now + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
@@ -278,7 +278,7 @@ class Session:
         if version is None:  # there is no response to raw tokens that means an error
             return NO_REPLY
         if message is None:
-            message = _invalid_credentials(state)
+            message = invalid_credentials(state)
         return Outcome(
             reply=messages.authenticate_response(
                 version, error_code=messages.SASL_AUTHENTICATION_FAILED, error_message=message
@@ -319,7 +319,7 @@ def _shortest_ms(*lifetimes_ms: int | None) -> int:
     return max(1, min(*given, MAX_SESSION_LIFETIME_MS)) if given else 0
 
 
-def _invalid_credentials(state: Authenticating) -> str:
+def invalid_credentials(state: Authenticating) -> str:
     """Return Kafka's sentence for a failure that has no other."""
     what = "authentication" if state.previous is None else "re-authentication"
     return (
@@ -334,7 +334,8 @@ def principal_changed(previous: str, principal: str) -> str:
     return f"Cannot change principals during re-authentication from {was}: {now}"
 
 
-def _remaining_ms(deadline: float | None, now: float) -> int | None:
+def remaining_ms(deadline: float | None, now: float) -> int | None:
+    """Return the milliseconds until a credential expires; None: it does not."""
     return None if deadline is None else max(0, int((deadline - now) * 1000))
 
 

@@ -17,11 +17,7 @@ _MAX_BYTES: Final = 1_048_576
 
 def chosen_listener(config: "Config", name: str | None) -> "Listener":
     """Return the listener of this name that takes tokens; None: the only one that does."""
-    found = [
-        one
-        for one in config.listeners
-        if "OAUTHBEARER" in one.sasl_enabled_mechanisms and not one.relays_logins
-    ]
+    found = [one for one in config.listeners if one.token_issuers()]
     chosen = [one for one in found if name in (None, one.name)]
     if len(chosen) != 1:
         names = ", ".join(one.name for one in found) or "none"

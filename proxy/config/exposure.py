@@ -37,9 +37,7 @@ def _open_listeners(config: Config) -> Iterator[str]:
 def _unverified_tokens(config: Config) -> Iterator[str]:
     """Yield a sentence for each claim that a listener does not check, as Kafka 4.4 warns."""
     for one in config.listeners:
-        if one.relays_logins or "OAUTHBEARER" not in one.sasl_enabled_mechanisms:
-            continue
-        for name, issuer in one.issuers_by_name().items():
+        for name, issuer in one.token_issuers().items():
             whose = f" of {name}" if name else ""
             if not issuer.sasl_oauthbearer_expected_audience:
                 yield (

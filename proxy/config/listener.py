@@ -436,7 +436,9 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
     """The side that authenticates clients. `proxy`: the proxy, by its own users and keys; brokers
     see the proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers
-    see who the client is, and the proxy needs no users, keys or login."""
+    see who the client is, and the proxy needs no users, keys or login. With
+    `sasl.oauthbearer.jwks.endpoint.url` or `sasl.oauthbearer.issuers` the proxy verifies tokens,
+    too, and whom it refuses reaches no broker: only then do groups of a token count."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
     """Mechanisms that clients may authenticate with, in the order in which they are announced.
     `sasl.termination: proxy`: OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512; required. `broker`: any;
@@ -472,11 +474,21 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         """True if brokers authenticate the clients."""
         return self.sasl and self.sasl_termination is SaslTermination.BROKER
 
+    def mechanisms_of_proxy(self) -> tuple[str, ...]:
+        """Return the mechanisms by which the proxy verifies clients, alone or besides the
+        broker."""
+        if not self.relays_logins:
+            return self.sasl_enabled_mechanisms
+        return ("OAUTHBEARER",) if self._has_keys else ()
+
     def token_issuers(self) -> Mapping[str, IssuerSettings]:
-        """Return the issuers by name whose tokens the proxy verifies; empty: it takes no tokens."""
-        if self.relays_logins or "OAUTHBEARER" not in self.sasl_enabled_mechanisms:
-            return {}
-        return self.issuers_by_name()
+        """Return the issuers by name whose tokens the proxy verifies; empty: it verifies none."""
+        return self.issuers_by_name() if "OAUTHBEARER" in self.mechanisms_of_proxy() else {}
+
+    @property
+    def _has_keys(self) -> bool:
+        """True if signing keys of tokens are configured."""
+        return bool(self.sasl_oauthbearer_jwks_endpoint_url or self.sasl_oauthbearer_issuers)
 
     def jwks_sources(self) -> Iterator[tuple[str, Path | str]]:
         """Yield where the signing keys of each issuer are read: a file or a URL, after its key."""
@@ -514,7 +526,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         if len(set(mechanisms)) < len(mechanisms):
             raise KeyProblemError("sasl.enabled.mechanisms", "names a mechanism twice")
         if self.relays_logins:
-            self._check_unused_by_relay()
+            self._check_relay()
             return
         for index, name in enumerate(mechanisms):
             if name not in _PROXY_MECHANISMS:
@@ -530,24 +542,30 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
             given = "sasl_enabled_mechanisms" in self.model_fields_set
             problem = "must not be empty" if given else "is required"
             raise KeyProblemError("sasl.enabled.mechanisms", problem)
+        self._check_tokens()
+
+    def _check_tokens(self) -> None:
         if self.sasl_oauthbearer_issuers:
             self._check_issuers()
-        elif "OAUTHBEARER" in mechanisms:
+        elif "OAUTHBEARER" in self.mechanisms_of_proxy():
             _check_issuer(self, "", any_issuer=self.sasl_oauthbearer_allow_unverified_issuer)
 
-    def _check_unused_by_relay(self) -> None:
-        """Refuse settings of the proxy's own SASL, which would be without effect."""
-        own = {
-            *OauthbearerSettings.model_fields,
-            "sasl_scram_principal_mapping_rules",
-            "groups_file",
-        }
+    def _check_relay(self) -> None:
+        """Refuse settings of the proxy's own SASL, which would be without effect: all but those of
+        tokens, where the proxy has keys to verify them besides the broker."""
+        own = {"sasl_scram_principal_mapping_rules", "groups_file"}
+        problem = "has no meaning with sasl.termination: broker, which verifies logins itself"
+        if not self._has_keys:
+            own |= OauthbearerSettings.model_fields.keys() - {"sasl_oauthbearer_sub_claim_name"}
+            problem = f"{problem}, without sasl.oauthbearer.jwks.endpoint.url"
         for name in sorted(self.model_fields_set & own):
-            if name != "sasl_oauthbearer_sub_claim_name":
-                raise KeyProblemError(
-                    str(type(self).model_fields[name].alias),
-                    "has no meaning with sasl.termination: broker, which verifies logins itself",
-                )
+            raise KeyProblemError(str(type(self).model_fields[name].alias), problem)
+        mechanisms = self.sasl_enabled_mechanisms
+        if self._has_keys and mechanisms and "OAUTHBEARER" not in mechanisms:
+            raise KeyProblemError(
+                "sasl.enabled.mechanisms", "must have OAUTHBEARER, for which there are signing keys"
+            )
+        self._check_tokens()
 
     @model_validator(mode="after")
     def _check_routing(self) -> Self:

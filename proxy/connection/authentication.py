@@ -104,6 +104,7 @@ class Authentication:
         "_relayed",
         "_rights",
         "_target",
+        "_waiting_content",
         "client_id",
         "client_software_name",
         "client_software_version",
@@ -128,6 +129,8 @@ class Authentication:
         self.client_software_version: str | None = None
         self.waiting: Request | None = None
         """The request whose answer waits for keys or for the store; None: none, or a raw token."""
+        self._waiting_content = b""
+        """The frame that waits for keys, from behind its size."""
         self._relayed: Relay | None = None
         """Message of a login that the broker has yet to answer; None: there is none."""
 
@@ -244,7 +247,7 @@ class Authentication:
             self._relayed = Relay(outcome.relay_to, frame, request)
             return self._relayed
         if outcome.wants_keys is not None:
-            self.waiting = request
+            self.waiting, self._waiting_content = request, content
             return Wait(PauseReason.WAITING, RefreshKeys(outcome.wants_keys.issuer))
         if outcome.reply is None:
             return SessionChanged(None)
@@ -261,9 +264,9 @@ class Authentication:
 
     def keys_refreshed(self, now: float) -> Verdict:
         """The search for newer keys is over, whatever it found."""
-        assert isinstance(self.session, Session)
         request, self.waiting = self.waiting, None
-        return self._follow(self.session.keys_refreshed(now), request, b"")
+        content, self._waiting_content = self._waiting_content, b""
+        return self._follow(self.session.keys_refreshed(now), request, content)
 
     def relayed(self, content: bytes, now: float) -> SessionChanged:
         """Go on with the broker's answer to a relayed message, from behind its size.

@@ -130,10 +130,11 @@ class Listener:
         self.relays_logins = settings.relays_logins
         """True if brokers authenticate the clients, and their logins are relayed."""
         self._login_slots: dict[DiscoveredBroker, _LoginSlots] = {}
-        self._mechanism_names = settings.sasl_enabled_mechanisms
+        self._mechanism_names = settings.mechanisms_of_proxy()
         """The mechanisms as of the start: a reload cannot load keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
-        """The mechanisms by name with the current settings, also for open connections."""
+        """The mechanisms by name with the current settings, also for open connections: those by
+        which clients authenticate, or whose messages the proxy verifies besides the broker."""
         self.memberships = (
             None
             if settings.groups_file is None
@@ -201,9 +202,7 @@ class Listener:
         self._policy = settings.enforcement_policy()
         self._name_of_user = _name_of(settings.sasl_scram_principal_mapping_rules)
         self._mechanisms.update(
-            (name, self._mechanism(name, settings))
-            for name in self._mechanism_names
-            if not self.relays_logins
+            (name, self._mechanism(name, settings)) for name in self._mechanism_names
         )
         self.rules = ConnectionRules(
             listener=settings.name,
@@ -216,11 +215,20 @@ class Listener:
             max_idle=settings.connections_max_idle_ms / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
-            relays=_relay_settings(settings) if self.relays_logins else None,
+            relays=self._relay_settings(settings) if self.relays_logins else None,
             logs_in=self.services.access.identity is not None and not self.relays_logins,
             latency=self._latency,
             memory=self.services.memory_budget,
             unauthenticated_memory=self._unauthenticated_memory,
+        )
+
+    def _relay_settings(self, settings: config.Listener) -> RelaySettings:
+        rules = settings.sasl_broker_opaque_principal_mapping_rules
+        return RelaySettings(
+            mechanisms=settings.sasl_enabled_mechanisms,
+            sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
+            opaque_principal=OpaqueNames(rules).principal,
+            verifiers=self._mechanisms,
         )
 
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
@@ -406,14 +414,6 @@ class Listener:
                 snapshot.count(registry.REQUESTS, route.requests, *labels)
                 snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
                 snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
-
-
-def _relay_settings(settings: config.Listener) -> RelaySettings:
-    return RelaySettings(
-        mechanisms=settings.sasl_enabled_mechanisms,
-        sub_claim_name=settings.sasl_oauthbearer_sub_claim_name,
-        opaque_principal=OpaqueNames(settings.sasl_broker_opaque_principal_mapping_rules).principal,
-    )
 
 
 def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -> TrustedIssuers:

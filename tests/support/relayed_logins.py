@@ -1,11 +1,12 @@
 """A broker that authenticates, as a fake in a transcript: SCRAM's and others' answers, by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from proxy.principals.opaque import OpaqueNames
 from proxy.wire.apis import is_flexible
 from sasl.credentials import ScramMechanism
+from sasl.mechanism import Mechanism
 from sasl.messages import SASL_AUTHENTICATE, authenticate_response, handshake_response
 from sasl.relayed import RelaySettings
 from sasl.scram_client import ScramClientExchange
@@ -19,8 +20,16 @@ PROOF = b"v=c2lnbmF0dXJl"
 """What no client of these tests checks."""
 
 
-def settings(*mechanisms: str, rules: str | None = None) -> RelaySettings:
-    return RelaySettings(mechanisms=mechanisms, opaque_principal=OpaqueNames(rules).principal)
+def settings(
+    *mechanisms: str,
+    rules: str | None = None,
+    verifiers: Mapping[str, Mechanism] | None = None,
+) -> RelaySettings:
+    return RelaySettings(
+        mechanisms=mechanisms,
+        opaque_principal=OpaqueNames(rules).principal,
+        verifiers={} if verifiers is None else verifiers,
+    )
 
 
 def relaying(

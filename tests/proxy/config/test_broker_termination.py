@@ -15,6 +15,12 @@ LISTENER = {
     "routing": "sidecar",
     "sasl.termination": "broker",
 }
+VERIFIES = {
+    "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
+    "sasl.oauthbearer.expected.audience": "kafka",
+    "sasl.oauthbearer.expected.issuer": "https://issuer.test",
+    "sasl.oauthbearer.groups.claim.name": "groups",
+}
 OWN_SASL = {"sasl.termination": "proxy", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
 LOGIN = {"sasl.mechanism": "PLAIN", "sasl.username": "proxy", "sasl.password": "env:PASSWORD"}
 
@@ -33,6 +39,19 @@ def test_neither_users_nor_keys_nor_a_login_are_needed(tmp_path: Any) -> None:
     assert config.listeners[0].relays_logins
     assert config.listeners[0].sasl_enabled_mechanisms == ()
     assert exposures(config) == ()
+
+
+@pytest.mark.parametrize("mechanisms", [[], ["PLAIN", "OAUTHBEARER"]])
+def test_tokens_may_be_verified_by_the_proxy_too(tmp_path: Any, mechanisms: list[str]) -> None:
+    given = VERIFIES | ({"sasl.enabled.mechanisms": mechanisms} if mechanisms else {})
+    (listener,) = loaded(tmp_path, given).listeners
+    assert listener.mechanisms_of_proxy() == ("OAUTHBEARER",)
+    assert [*listener.token_issuers()] == [""]
+
+
+def test_without_keys_the_proxy_verifies_nothing(tmp_path: Any) -> None:
+    (listener,) = loaded(tmp_path, {"sasl.enabled.mechanisms": ["OAUTHBEARER"]}).listeners
+    assert (listener.mechanisms_of_proxy(), listener.token_issuers()) == ((), {})
 
 
 def test_any_mechanism_may_be_named(tmp_path: Any) -> None:
@@ -69,7 +88,36 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
             {},
             {},
             "listeners[0].sasl.oauthbearer.expected.audience: has no meaning with"
-            " sasl.termination: broker, which verifies logins itself",
+            " sasl.termination: broker, which verifies logins itself, without"
+            " sasl.oauthbearer.jwks.endpoint.url",
+        ),
+        (
+            {"sasl.oauthbearer.groups.claim.name": "groups"},
+            {},
+            {},
+            "listeners[0].sasl.oauthbearer.groups.claim.name: has no meaning with"
+            " sasl.termination: broker, which verifies logins itself, without"
+            " sasl.oauthbearer.jwks.endpoint.url",
+        ),
+        (
+            {"sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json"},
+            {},
+            {},
+            "listeners[0].sasl.oauthbearer.expected.audience: ",
+        ),
+        (
+            VERIFIES | {"sasl.enabled.mechanisms": ["PLAIN"]},
+            {},
+            {},
+            "listeners[0].sasl.enabled.mechanisms: must have OAUTHBEARER, for which there are"
+            " signing keys",
+        ),
+        (
+            VERIFIES | {"groups.file": "groups.json"},
+            {},
+            {},
+            "listeners[0].groups.file: has no meaning with sasl.termination: broker, which"
+            " verifies logins itself",
         ),
         (
             {"sasl.scram.principal.mapping.rules": "DEFAULT"},

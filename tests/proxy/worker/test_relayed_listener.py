@@ -14,18 +14,21 @@ from proxy.upstream.access import Access
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.apis import API_VERSIONS, METADATA
 from sasl.credentials import ScramMechanism
+from sasl.identity import Identity
 from sasl.messages import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     authenticate_response,
     handshake_response,
 )
+from sasl.oauthbearer_messages import client_initial_response
 from sasl.scram_client import ScramClientExchange
 from tests.support.fake_broker import Peer, _Conversation
 from tests.support.frames import authenticate, handshake, metadata, read_authenticated
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import RunningListener, listen, read_frame
+from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 from tests.support.tls import AUTHORITY, client_context, server_context
 
 RELAYS: dict[str, Any] = {"sasl.termination": "broker", "connections.max.reauth.ms": HOUR_MS}
@@ -317,3 +320,40 @@ def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: P
         assert len(running.log) == 3
 
     play(tmp_path, test, broker=broker)
+
+
+def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
+    """By keys of its own, of which newer ones are fetched for a token that waits."""
+    issuer, keys = Issuer(), tmp_path / "jwks.json"
+    keys.write_text('{"keys": []}')
+
+    async def log_in(client: Client, bearer: str) -> int:
+        await client.ask(handshake(client.next_id(), "OAUTHBEARER"))
+        message = client_initial_response(bearer)
+        answer = await client.ask(authenticate(client.next_id(), message))
+        return read_authenticated(answer, 1)[0]
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        issuer.write_jwks(keys)
+        good, bad = issuer.mint(groups=["analysts"]), issuer.mint_with_wrong_key()
+        broker.tokens |= {good, bad}
+        client = await connected(running)
+        assert await log_in(client, good) == 0
+        await client.metadata()
+        (served,) = running.listener.clients
+        assert served.connection is not None
+        assert served.connection.authentication.identity == Identity(
+            "User:alice", ["Group:analysts"]
+        )
+        other = await connected(running)
+        assert await log_in(other, bad) == 58
+        assert await other.is_closed()
+
+    play(
+        tmp_path,
+        test,
+        sasl_oauthbearer_jwks_endpoint_url="file:jwks.json",
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_groups_claim_name="groups",
+    )

@@ -1,0 +1,219 @@
+"""Tokens that proxy and broker verify, as transcripts (`sasl.termination: broker`)."""
+
+from dataclasses import replace
+
+import pytest
+
+from sasl.identity import Identity
+from sasl.jwks import KeyCache
+from sasl.mechanism import Mechanism
+from sasl.oauthbearer import OAuthBearerServer
+from sasl.oauthbearer_messages import client_initial_response
+from sasl.states import Authenticated, Authenticator, Enforcement
+from tests.support.frames import authenticate, bearer, bearer_of_unknown_key, fetch, handshake
+from tests.support.playbook import OAUTHBEARER, Playbook
+from tests.support.relayed_logins import Login, answered, raw, relaying, settings, shaken
+from tests.support.sasl import (
+    NOW,
+    SETTINGS,
+    WALL,
+    cache_of,
+    claims,
+    document,
+    ed_key,
+    only,
+    rsa_key,
+    token,
+)
+
+ANALYSTS, INTERNS = "Group:analysts", "Group:interns"
+REJECTED = b'{"status":"invalid_token"}'
+
+
+def of_groups(groups: list[object], **more: object) -> bytes:
+    """The client's message with a good token that names groups."""
+    return client_initial_response(token(claims(groups=groups, **more), ed_key()))
+
+
+def verifying(
+    keys: KeyCache | None = None, enforcement: Enforcement = Enforcement.ENFORCE
+) -> Playbook:
+    """A connection whose proxy has signing keys, too."""
+    verifiers: dict[str, Mechanism] = {}
+    play = relaying(relays=settings(verifiers=verifiers), enforcement=enforcement)
+    verifiers[OAUTHBEARER] = OAuthBearerServer(
+        issuers=only(keys or cache_of(ed_key()), replace(SETTINGS, groups_claim_name="groups")),
+        wall_clock=lambda: WALL + play.now - NOW,
+    )
+    return play
+
+
+def offered(play: Playbook, message: bytes, version: int = 1) -> Playbook:
+    """The client has chosen OAUTHBEARER, and sent a token."""
+    play.client(handshake(1, OAUTHBEARER, version))
+    play.broker(shaken(1))
+    play.take()
+    play.raw = not version
+    play.client(authenticate(2, message) if version else raw(message))
+    return play
+
+
+def test_groups_count_when_proxy_and_broker_have_accepted_the_token() -> None:
+    play = offered(verifying(), of_groups(["analysts"]))
+    assert play.take() == ["to broker: SaslAuthenticate v1 #2"]
+    play.broker(answered(2))
+    assert "authenticated User:alice" in play.take()
+    assert play.session.identity == Identity("User:alice", [ANALYSTS])
+    assert play.session.authenticator is Authenticator.BROKER
+
+
+def test_without_keys_groups_do_not_count() -> None:
+    play = offered(relaying(), of_groups(["analysts"]))
+    play.broker(answered(2))
+    assert play.session.identity == Identity("User:alice")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (bearer(aud="other"), "wrong_audience"),
+        (bearer(iss="https://other.test"), "wrong_issuer"),
+        (bearer(exp=int(WALL) - 1), "expired"),
+        (of_groups([7]), "bad_groups"),
+        (b"n,a=bob," + bearer()[3:], "bad_claims"),
+        (b"no token", "bad_message"),
+    ],
+)
+@pytest.mark.parametrize("version", [0, 1])
+def test_what_the_proxy_rejects_reaches_no_broker(
+    message: bytes, reason: str, version: int
+) -> None:
+    """Whatever the broker would say: a group that is not known may be one that an ACL denies."""
+    play = offered(verifying(), message, version)
+    refusal = ["to client: #2 token error 58 lifetime 0"] if version else []
+    assert play.take() == [
+        f"failed {reason}",
+        "closed authentication_failed",
+        "close after 0.1 s",
+        *refusal,
+    ]
+
+
+def test_what_the_broker_refuses_is_refused() -> None:
+    play = offered(verifying(), bearer())
+    play.broker(answered(2, error_code=58))
+    assert "failed refused_by_broker" in play.take()
+
+
+def test_a_broker_that_rejects_the_token_hears_the_acknowledgement_alone() -> None:
+    play = offered(verifying(), bearer())
+    play.broker(answered(2, REJECTED))
+    play.client(authenticate(3, b"\x01"))
+    play.broker(answered(3, error_code=58))
+    assert play.take()[2:5] == [
+        "to broker: SaslAuthenticate v1 #3",
+        "failed refused_by_broker",
+        "closed authentication_failed",
+    ]
+
+
+def test_a_broker_that_accepts_what_is_no_token_lets_nobody_in() -> None:
+    play = offered(verifying(), bearer())
+    play.broker(answered(2, REJECTED))
+    play.client(authenticate(3, b"\x01"))
+    play.broker(answered(3))
+    assert "failed bad_credentials" in play.take()
+    assert not isinstance(play.connection.session.state, Authenticated)
+
+
+def test_another_token_after_a_rejected_one_is_verified_as_well() -> None:
+    play = offered(verifying(), bearer())
+    play.broker(answered(2, REJECTED))
+    play.take()
+    play.client(authenticate(3, bearer(aud="other")))
+    assert "failed wrong_audience" in play.take()
+
+
+class TestKeysAreSought:
+    def asking(self, version: int = 1) -> tuple[Playbook, KeyCache]:
+        keys = KeyCache()
+        assert keys.loaded(document(ed_key().jwk()), NOW - 100.0)
+        play = offered(verifying(keys), bearer_of_unknown_key(), version)
+        assert play.take() == ["seek keys"]
+        assert play.paused == {"client"}
+        return play, keys
+
+    @pytest.mark.parametrize("version", [0, 1])
+    def test_and_found(self, version: int) -> None:
+        """Then the broker has the token, byte for byte."""
+        play, keys = self.asking(version)
+        keys.loaded(document(ed_key().jwk(), rsa_key().jwk()), play.now)
+        play.call(lambda connection, now: connection.keys_refreshed(now))
+        token = bearer_of_unknown_key()
+        assert play.take() == [
+            "to broker: SaslAuthenticate v1 #2" if version else f"to broker: raw {len(token)} bytes"
+        ]
+        assert token in play.to_broker
+        play.broker(answered(2) if version else raw(b""))
+        assert "authenticated User:alice" in play.take()
+
+    def test_and_not_found(self) -> None:
+        play, keys = self.asking()
+        keys.failed("no route", play.now)
+        play.call(lambda connection, now: connection.keys_refreshed(now))
+        assert play.take()[0] == "failed unknown_key"
+
+    def test_until_the_time_for_authentication_is_over(self) -> None:
+        play, _ = self.asking()
+        play.wait_for(play.connection.next_deadline())
+        assert "failed timeout" in play.take()
+        play.call(lambda connection, now: connection.keys_refreshed(now))
+        assert play.take() == []
+
+
+class TestReauthentication:
+    def logged_in(self, enforcement: Enforcement = Enforcement.ENFORCE) -> Playbook:
+        play = offered(verifying(enforcement=enforcement), of_groups(["analysts"]))
+        play.broker(answered(2, lifetime_ms=60_000))
+        play.take()
+        return play
+
+    def again(self, message: bytes) -> Playbook:
+        play = self.logged_in()
+        play.client(handshake(10, OAUTHBEARER))
+        play.broker(shaken(10))
+        play.client(authenticate(11, message))
+        return play
+
+    def test_other_groups_count_from_then_on(self) -> None:
+        play = self.again(of_groups(["interns"]))
+        play.broker(answered(11, lifetime_ms=60_000))
+        assert play.session.identity == Identity("User:alice", [INTERNS])
+
+    def test_a_token_that_the_proxy_rejects_ends_the_connection(self) -> None:
+        play = self.again(of_groups(["interns"], aud="other"))
+        assert "failed wrong_audience" in play.take()
+
+    def test_another_principal_ends_the_connection(self) -> None:
+        play = self.again(bearer(sub="mallory"))
+        play.broker(answered(11, lifetime_ms=60_000))
+        assert "failed principal_changed" in play.take()
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "announced_ms"), [(Enforcement.ENFORCE, 300_000), (Enforcement.OBSERVE, 0)]
+)
+def test_a_session_ends_with_its_token(enforcement: Enforcement, announced_ms: int) -> None:
+    """The token is valid for five minutes, and sessions for an hour; `observe` changes nothing."""
+    play = offered(verifying(enforcement=enforcement), bearer())
+    play.broker(answered(2))
+    assert f"to client: #2 token error 0 lifetime {announced_ms}" in play.take()
+    assert play.session.credential_lifetime_ms == 300_000
+
+
+def test_other_mechanisms_are_the_brokers_alone() -> None:
+    play = verifying()
+    Login(play, play.broker).run()
+    play.client(fetch(9))
+    assert play.take()[-1] == "to broker: Fetch v12 #9"
+    assert play.session.identity == Identity("User:alice")
