@@ -7,6 +7,7 @@ before a session ends (KIP-368); after an error credentials are read again.
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from metrics.delivery.deliverer import DeliveryFailed, Part
@@ -42,7 +43,12 @@ longer time-out would hide for longer why nothing arrives."""
 
 _quiet = logging.getLogger(f"{__name__}.librdkafka")
 """Logger of librdkafka, which repeats at each attempt what is reported here once."""
-_quiet.setLevel(logging.CRITICAL)
+_quiet.setLevel(logging.CRITICAL + 1)
+
+_NO_PRODUCER_ID: Final = "CLUSTER_AUTHORIZATION_FAILED"
+_NO_RIGHT: Final = "it may write to no topic: it needs WRITE on this one"
+"""Meaning of the error above: brokers give a producer id to whoever may write to some topic
+(KIP-679)."""
 
 
 class TopicSink:
@@ -73,13 +79,20 @@ class TopicSink:
 
         Raises DeliveryFailed.
         """
+        from confluent_kafka import KafkaException
+
         producer = self._producer or self._connect()
         try:
             refused = self._store(producer, part.lines)
-        except DeliveryFailed as error:
+        # The last two if librdkafka can do nothing any more, as found here or in a callback.
+        except (DeliveryFailed, KafkaException, SystemError) as error:
             self._producer = None
-            producer.purge()
-            producer.flush(0)
+            with suppress(KafkaException, SystemError):
+                producer.purge()
+                producer.flush(0)
+            fatal = error.__cause__ if isinstance(error, SystemError) else error
+            if isinstance(fatal, KafkaException):
+                self._note_problem(fatal.args[0])
             reason = self._problem or str(error)
             raise DeliveryFailed(fit_for_log(reason, ())) from None
         self._problem, self._refused = "", False
@@ -133,7 +146,7 @@ class TopicSink:
         return self._producer
 
     def _note_problem(self, error: "KafkaError") -> None:
-        self._problem = error.str()
+        self._problem = _NO_RIGHT if error.name() == _NO_PRODUCER_ID else error.str()
         self._refused = error.name() == "_AUTHENTICATION"
 
 

@@ -2,11 +2,8 @@
 
 import os
 import signal
-import subprocess
-import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka as confluent
@@ -17,70 +14,24 @@ from benchmarks.events.generate import generate
 from metrics.delivery.deliverer import DeliveryFailed, Part
 from metrics.delivery.selection import connection_of
 from metrics.delivery.spool import SpoolFile
-from metrics.event_log import EventLog, EventLogSettings
 from proxy.cli import app
 from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
+from tests.support.kafka.delivery import (
+    LINE,
+    WALL,
+    arrived,
+    command,
+    following,
+    lines,
+    log_in,
+    messages,
+)
 from tests.support.proxy_process import eventually
 
 pytestmark = pytest.mark.kafka
-
-LINE = '{{"schema_version":1,"kind":"closed","connection_id":"{}","sequence":{}}}'
-WALL = 1_780_315_200.0
-
-
-def messages(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
-    """Keys and values of a topic, in the order of its partitions."""
-    reader = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    try:
-        found = reader.list_topics(topic, timeout=60).topics[topic].partitions
-        everything = []
-        for partition in found:
-            place = confluent.TopicPartition(topic, partition, 0)
-            _, end = reader.get_watermark_offsets(place, timeout=60)
-            reader.assign([place])
-            while reader.position([place])[0].offset < end:
-                if (message := reader.poll(1.0)) is not None:
-                    assert message.error() is None, message.error()
-                    value = message.value()
-                    assert value is not None
-                    everything.append((message.key(), value))
-                elif not end:
-                    break
-        return everything
-    finally:
-        reader.close()
-
-
-def command(folder: Path, topic: str, *more: str) -> list[str]:
-    return ["events", "deliver", "--events", str(folder), "--to", f"kafka:{topic}", *more]
-
-
-@contextmanager
-def following(folder: Path, topic: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = command(folder, topic, "--follow", *more)
-    with (folder.parent / "deliverer.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "proxy", *arguments], stderr=log)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def log_in(folder: Path) -> EventLog:
-    return EventLog(EventLogSettings(directory=folder, proxy_id="pod", worker=0, rotate_bytes=5000))
-
-
-def lines(connection: str, numbers: range) -> list[str]:
-    return [LINE.format(connection, number) for number in numbers]
-
-
-def arrived(bootstrap: str, topic: str, expected: Sequence[str]) -> bool:
-    found = {value for _, value in messages(bootstrap, topic)}
-    return found >= {line.encode() for line in expected}
 
 
 def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_path: Path) -> None:

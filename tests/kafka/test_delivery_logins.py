@@ -1,0 +1,336 @@
+"""The deliverer, and the report's reader, as clients of brokers with TLS, SASL, sessions and ACLs.
+
+The broker's sessions last two seconds: a connection that is used for longer has authenticated
+itself anew.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import confluent_kafka as confluent
+import confluent_kafka.admin
+import pytest
+from typer.testing import CliRunner
+
+from metrics.delivery.deliverer import Part
+from metrics.delivery.spool import SpoolFile
+from proxy.cli import app
+from proxy.config.deliver import DeliverKafka
+from proxy.delivery.kafka_settings import of_configuration
+from proxy.delivery.topic import Settings, TopicSink
+from tests.support.certificates import Authority
+from tests.support.kafka import properties
+from tests.support.kafka.clients import confluent_admin, password_of
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.delivery import (
+    LINE,
+    WALL,
+    arrived,
+    following,
+    lines,
+    log_in,
+    messages,
+)
+from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
+from tests.support.kafka.upstream import (
+    EXPIRED_CHANNEL,
+    GATE,
+    TokenEndpoint,
+    by_client_credentials,
+)
+from tests.support.proxy_process import eventually, sockets_of
+from tests.support.sasl import Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SECURE = "SECURE"
+SESSION_MS = 2_000
+SESSIONS = 6
+"""Number of sessions for which events are delivered."""
+WRITER, READER = "events-writer", "events-reader"
+SCRAM = "SCRAM-SHA-512"
+_LOGIN_MODULE = "org.apache.kafka.common.security"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `ca.pem`, the broker's authority."""
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def secure(
+    require_kafka: None,  # noqa: ARG001 - skips
+    jwks: Path,
+    files: Path,
+) -> Iterator[KafkaCluster]:
+    """One node: TLS and SASL, short sessions, and no right for anybody but the harness."""
+    authority, listener = Authority(), f"listener.name.{SECURE.lower()}"
+    authority.write(files)
+    (files / "broker.pem").write_bytes(authority.issue("broker").pem)
+    protocols = f"{PLAINTEXT}:PLAINTEXT,{CONTROLLER}:PLAINTEXT,{SECURE}:SASL_SSL"
+    with KafkaCluster(
+        jwks=jwks,
+        sasl_listeners={SECURE: SESSION_MS},
+        properties={
+            **properties.sasl({SECURE: SESSION_MS}, jwks),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "listener.security.protocol.map": protocols,
+            f"{listener}.ssl.keystore.type": "PEM",
+            f"{listener}.ssl.keystore.location": str(files / "broker.pem"),
+        },
+    ) as cluster:
+        for user in (WRITER, READER):
+            cluster.add_scram_user(user, password_of(user), SCRAM)
+        yield cluster
+
+
+def allow(cluster: KafkaCluster, topic: str, user: str, operation: str) -> None:
+    """Give somebody one right on the topic, as `events topic create` says."""
+    acl = confluent_admin.AclBinding(
+        confluent_admin.ResourceType.TOPIC,
+        topic,
+        confluent_admin.ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        confluent_admin.AclOperation[operation],
+        confluent_admin.AclPermissionType.ALLOW,
+    )
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap()})
+    for done in admin.create_acls([acl]).values():
+        done.result(60)
+
+
+@pytest.fixture
+def topic(secure: KafkaCluster) -> str:
+    """A topic that each user has one right on: to write, or to read."""
+    name = f"events-{uuid.uuid4()}"
+    secure.create_topic(name)
+    for user in (WRITER, GATE):
+        allow(secure, name, user, "WRITE")
+    allow(secure, name, READER, "READ")
+    return name
+
+
+def properties_of(cluster: KafkaCluster, files: Path, login: dict[str, str], file: Path) -> Path:
+    """A file of properties for the secure listener."""
+    found = {
+        "bootstrap.servers": cluster.bootstrap(SECURE),
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(files / "ca.pem"),
+        **login,
+    }
+    file.write_text("".join(f"{name}={value}\n" for name, value in found.items()))
+    return file
+
+
+def by_password(user: str) -> dict[str, str]:
+    given = f'username="{user}" password="{password_of(user)}"'
+    jaas = f"{_LOGIN_MODULE}.scram.ScramLoginModule required {given};"
+    return {"sasl.mechanism": SCRAM, "sasl.jaas.config": jaas}
+
+
+def by_token(file: Path) -> dict[str, str]:
+    jaas = f"{_LOGIN_MODULE}.oauthbearer.OAuthBearerLoginModule required;"
+    return {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.jaas.config": jaas,
+        "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
+    }
+
+
+def for_some_sessions(step: Callable[[int], None]) -> None:
+    """Do something again and again, for as long as several sessions last."""
+    until, number = time.monotonic() + SESSIONS * SESSION_MS / 1000, 0
+    while time.monotonic() < until:
+        step(number)
+        number += 1
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM, "OAUTHBEARER"])
+def test_the_deliverer_authenticates_itself_anew_over_tls(
+    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path, mechanism: str
+) -> None:
+    """On the connections that it has; with a token that lasts shorter than this test, too."""
+    token, events = tmp_path / "token", tmp_path / "events"
+
+    def renew() -> None:
+        (tmp_path / "new").write_text(issuer.mint(WRITER, lifetime=10))
+        (tmp_path / "new").replace(token)
+
+    renew()
+    login = by_password(WRITER) if mechanism == SCRAM else by_token(token)
+    file = properties_of(secure, files, login, tmp_path / "client.properties")
+    log, bootstrap = log_in(events), secure.bootstrap()
+    expired = secure.log().count(EXPIRED_CHANNEL)
+
+    def deliver(number: int) -> None:
+        renew()
+        log.append(lines("a", range(number, number + 1)), 0.0, WALL)
+        sent = lines("a", range(number + 1))
+        eventually(lambda: arrived(bootstrap, topic, sent), "an event arrives")
+
+    log.append(lines("a", range(1)), 0.0, WALL)  # or there would be no folder
+    with following(events, topic, "--command-config", str(file)) as process:
+        for number in range(1, 4):
+            deliver(number)
+        connected = set(sockets_of(process.pid))
+        for_some_sessions(lambda number: deliver(4 + number))
+        assert set(sockets_of(process.pid)) == connected
+    assert secure.log().count(EXPIRED_CHANNEL) == expired
+    told = (tmp_path / "deliverer.log").read_text()
+    assert "does not take them" not in told
+    assert password_of(WRITER) not in told
+    assert token.read_text() not in told
+
+
+def test_a_token_that_has_expired_costs_no_event(
+    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Events wait until the file has a new one."""
+    token, events = tmp_path / "token", tmp_path / "events"
+    token.write_text(issuer.mint(WRITER, lifetime=-60))
+    file = properties_of(secure, files, by_token(token), tmp_path / "client.properties")
+    log_in(events).append(lines("a", range(3)), 0.0, WALL)
+    log = tmp_path / "deliverer.log"
+    with following(events, topic, "--command-config", str(file)):
+        eventually(lambda: "does not take them" in log.read_text(), "the failure is logged")
+        assert token.read_text() not in log.read_text()
+        token.write_text(issuer.mint(WRITER))
+        sent = lines("a", range(3))
+        eventually(lambda: arrived(secure.bootstrap(), topic, sent), "the events arrive")
+
+
+def sink_of(settings: Callable[[], Settings], topic: str) -> tuple[TopicSink, SpoolFile]:
+    file = SpoolFile(
+        name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
+    )
+    return TopicSink(topic, settings, lambda: False), file
+
+
+def test_tokens_are_fetched_with_client_credentials(
+    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
+) -> None:
+    """As `events.deliver.kafka` sets them, anew before one expires."""
+    with TokenEndpoint(issuer, token_seconds=10, expires_in=10) as endpoint:
+        found = DeliverKafka.model_validate(
+            by_client_credentials(tmp_path, endpoint)
+            | {
+                "bootstrap.servers": secure.bootstrap(SECURE),
+                "security.protocol": "SASL_SSL",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(files / "ca.pem"),
+            }
+        )
+        servers = ",".join(map(str, found.bootstrap_servers))
+        sink, file = sink_of(lambda: of_configuration(servers, found), topic)
+        expired = secure.log().count(EXPIRED_CHANNEL)
+        sent = []
+
+        def deliver(number: int) -> None:
+            sent.append(LINE.format("a", number).encode())
+            assert sink.deliver(Part(file=file, begin=0, lines=sent[-1:])) == 0
+
+        for_some_sessions(deliver)
+        assert len(endpoint.given) > 1
+    assert [value for _, value in messages(secure.bootstrap(), topic)] == sent
+    assert secure.log().count(EXPIRED_CHANNEL) == expired
+
+
+@pytest.mark.parametrize("mechanism", [SCRAM, "OAUTHBEARER"])
+def test_the_report_needs_no_more_than_read_on_the_topic(
+    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path, mechanism: str
+) -> None:
+    producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})
+    for line in lines("a", range(5)):
+        producer.produce(topic, line)
+    assert producer.flush(60) == 0
+    token = tmp_path / "token"
+    token.write_text(issuer.mint(READER))
+    login = by_password(READER) if mechanism == SCRAM else by_token(token)
+    file = properties_of(secure, files, login, tmp_path / "client.properties")
+    options = ["--command-config", str(file)]
+    out = tmp_path / "report"
+    arguments = ["report", "--events", f"kafka:{topic}", "--out", str(out), *options]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads((out / "report.json").read_text())["lines"]["lines"] == 5
+    status = CliRunner().invoke(app, ["events", "topic", "status", topic, *options])
+    assert status.exit_code == 0, status.output
+    assert "that takes DESCRIBE_CONFIGS on the topic" in status.stderr
+
+
+def test_without_the_right_each_command_says_so(
+    secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
+) -> None:
+    """Who may write may describe, but not read; who may read may not write."""
+    of_writer = properties_of(secure, files, by_password(WRITER), tmp_path / "writer.properties")
+    of_reader = properties_of(secure, files, by_password(READER), tmp_path / "reader.properties")
+    producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})
+    producer.produce(topic, LINE.format("a", 0))
+    assert producer.flush(60) == 0
+    events = tmp_path / "events"
+    log_in(events).append(lines("a", range(3)), 0.0, WALL)
+    read = ["report", "--events", f"kafka:{topic}", "--out", str(tmp_path / "report")]
+    create = ["events", "topic", "create", f"{topic}-new"]
+    denied = "there is no right on this topic for that"
+    for arguments, file, problem in (
+        (read, of_writer, f"reauth-proxy: kafka:{topic}: {denied}"),
+        (create, of_reader, f"reauth-proxy: kafka:{topic}-new: {denied}"),
+    ):
+        result = CliRunner().invoke(app, [*arguments, "--command-config", str(file)])
+        assert result.exit_code in (1, 2)
+        assert result.stderr.splitlines()[-1] == problem
+    log = tmp_path / "deliverer.log"
+    with following(events, topic, "--command-config", str(of_reader)):
+        told = f"kafka:{topic} does not take them: it may write to no topic"
+        eventually(lambda: told in log.read_text(), "the failure is logged")
+        allow(secure, topic, READER, "WRITE")
+        sent = lines("a", range(3))
+        eventually(lambda: arrived(secure.bootstrap(), topic, sent), "the events arrive")
+    assert "Traceback" not in log.read_text()
+    assert "rdkafka" not in log.read_text()
+    assert len(messages(secure.bootstrap(), topic)) >= 4
+
+
+def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
+    secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
+) -> None:
+    """The folder has less room than is written meanwhile; its last events are all there."""
+    events = tmp_path / "events"
+    file = properties_of(secure, files, by_password(WRITER), tmp_path / "client.properties")
+    log = log_in(events, retention_bytes=20_000, delivered=True)
+    sent: list[str] = []
+
+    def write(count: int) -> None:
+        sent.extend(lines("a", range(len(sent), len(sent) + count)))
+        log.append(sent[-count:], float(len(sent)), WALL + len(sent))
+
+    def found() -> set[str]:
+        return {value.decode() for _, value in messages(secure.bootstrap(), topic)}
+
+    write(5)
+    told = tmp_path / "deliverer.log"
+    with following(events, topic, "--command-config", str(file)):
+        eventually(lambda: len(found()) == 5, "the first arrive")
+        secure.kill_node(1)
+        for _ in range(20):
+            write(50)
+        eventually(lambda: "does not take them" in told.read_text(), "the failure is logged")
+        assert log.undelivered > 0
+        for _ in range(20):
+            write(50)
+        secure.start_node(1)
+        eventually(lambda: sent[-1] in found(), "the last event arrives")
+        write(50)
+        eventually(lambda: sent[-1] in found(), "and what is written then")
+        eventually(lambda: "are delivered again" in told.read_text(), "which is logged")
+    log.close(float(len(sent)))
+    lost = set(sent) - found()
+    assert 0 < len(lost) <= log.undelivered
+    assert log.written == len(sent)
