@@ -57,12 +57,15 @@ from benchmarks.targets import (
     Row,
     Target,
     featured,
+    haproxy,
     proxy,
 )
 
 _REAUTH_LIFETIME_SECONDS = 20
 """Lifetime of sessions in seconds, short enough to wait for: connections re-authenticate at 90 % of
 it."""
+_SPARE_DESCRIPTORS = 500
+"""File descriptors of a worker that are not those of clients and their upstream connections."""
 _METADATA_TOPICS, _METADATA_PARTITIONS = 1_000, 6
 """Number of topics in the Metadata response that is rewritten, and of partitions of each."""
 _PROXY_ROWS = ("session-check", "compiled")
@@ -178,7 +181,8 @@ class Bench:
 
     @contextmanager
     def _relayed_logins(self, targets: Mapping[str, Target]) -> Iterator[dict[str, Target]]:
-        """Start the proxy in front of Kafka's listener, which authenticates the clients."""
+        """Start the proxy in front of Kafka's listener, which authenticates the clients, and
+        HAProxy, which shows what the connection to Kafka costs at least."""
         behind = targets.get("kafka")
         starts = {
             f"relayed-{name}": proxy(
@@ -187,6 +191,8 @@ class Bench:
             for name in _PROXY_ROWS
             if behind is not None and name in targets
         }
+        if starts:
+            starts["relayed-haproxy"] = haproxy("relayed-haproxy")
         lab = self._lab if behind is None else replace(self._lab, broker=behind.address)
         with self._rows([Row(name=name, start=each) for name, each in starts.items()], lab) as rows:
             yield rows
@@ -234,34 +240,63 @@ class Bench:
         self._console.print(report.reauth(found))
 
     def relayed_reauth(self) -> None:
-        """Kafka announces no lifetime, so that every re-authentication has a side connection."""
-        count = self._plan.reauth_connections
-        self._console.print(f"relayed re-authentication of {count} connections …", style="dim")
-        lifetime = {"connections.max.reauth.ms": _REAUTH_LIFETIME_SECONDS * 1_000}
-        found = {}
-        with kafka(self._lab, max_reauth_ms=0) as behind:
-            lab = replace(self._lab, broker=behind.address)
-            for mechanism in (SCRAM, OAUTHBEARER):
-                name = f"relayed-reauth-{mechanism}"
-                start = proxy(name, mechanism=mechanism, listener=lifetime, relays_logins=True)
-                with start(lab) as target:
-                    # The JVM compiles what it runs often.
-                    self._generator.measure(
-                        target,
-                        "auth",
-                        connections=8,
-                        seconds=self._plan.auth_warm_up_seconds,
-                        mechanism=mechanism,
-                    )
-                    found[mechanism] = figures.reauthentication(
-                        self._generator,
-                        target,
-                        connections=count,
-                        seconds=self._plan.reauth_seconds,
-                        requests="fetch",  # Kafka closes on records that are none
-                    )
+        """Brokers announce no lifetime, so that every re-authentication has a side connection.
+
+        The fake broker shows what the proxy can do, and counts its connections; Kafka what it does
+        in front of a broker that takes its time.
+        """
+        found: dict[str, figures.Reauthenticated] = {}
+        for row in self._login_rows()[1:]:
+            compiled = row.name == "compiled"
+            with fake_broker(self._programs, self._lab) as lab:
+                log = broker_log(lab)
+                name = f"{OAUTHBEARER}, fake broker, {row.name}"
+                found[name] = self._renewed_aside(name, lab, OAUTHBEARER, compiled=compiled)
+            most = int(log.read_text().split()[-2]) - found[name].connections
+            found[name] = replace(found[name], side_connections=most)
+            with kafka(self._lab, max_reauth_ms=0) as behind:
+                lab = replace(self._lab, broker=behind.address)
+                for mechanism in (SCRAM, OAUTHBEARER):
+                    name = f"{mechanism}, Kafka, {row.name}"
+                    found[name] = self._renewed_aside(name, lab, mechanism, compiled=compiled)
         self.results["relayed-reauth"] = {key: asdict(each) for key, each in found.items()}
         self._console.print(report.reauth(found))
+
+    def _renewed_aside(
+        self, name: str, lab: Lab, mechanism: str, *, compiled: bool
+    ) -> figures.Reauthenticated:
+        count = self._plan.reauth_connections
+        self._console.print(f"re-authentication of {count} connections, {name} …", style="dim")
+        listener = {
+            "connections.max.reauth.ms": _REAUTH_LIFETIME_SECONDS * 1_000,
+            "max.connections": count + _SPARE_DESCRIPTORS,
+        }
+        _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+        workers = 1 + (2 * count + _SPARE_DESCRIPTORS) // descriptors
+        start = proxy(
+            name.replace(", ", "-"),
+            mechanism=mechanism,
+            listener=listener,
+            settings={"workers": workers},
+            compiled=compiled,
+            relays_logins=True,
+        )
+        with start(lab) as target:
+            # A JVM compiles what it runs often.
+            self._generator.measure(
+                target,
+                "auth",
+                connections=8,
+                seconds=self._plan.auth_warm_up_seconds,
+                mechanism=mechanism,
+            )
+            return figures.reauthentication(
+                self._generator,
+                target,
+                connections=count,
+                seconds=self._plan.reauth_seconds,
+                requests="fetch",  # Kafka closes on records that are none
+            )
 
     def metadata(self) -> None:
         sizes = ["--topics", str(_METADATA_TOPICS), "--partitions", str(_METADATA_PARTITIONS)]
@@ -319,8 +354,14 @@ def fake_broker(programs: dict[str, Path], lab: Lab, *options: str) -> Iterator[
     """Start a fake broker; yield the lab with it as its broker."""
     address = free_address()
     command = [str(programs["fake_broker"]), "--port", str(address.port), *options]
-    with running(command, log=lab.directory / "fake_broker.log", address=address):
-        yield replace(lab, broker=address)
+    lab = replace(lab, broker=address)
+    with running(command, log=broker_log(lab), address=address):
+        yield lab
+
+
+def broker_log(lab: Lab) -> Path:
+    """Return the file with the output of a fake broker."""
+    return lab.directory / f"fake-broker-{lab.broker.port}.log"
 
 
 def make_credentials(directory: Path) -> Credentials:

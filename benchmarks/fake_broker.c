@@ -3,8 +3,11 @@
  *     cc -std=c11 -O2 -o fake_broker fake_broker.c
  *     ./fake_broker [--port N] [--topics N] [--partitions N]
  *
- * Prints "listening 127.0.0.1:PORT" when it accepts connections and runs until it is killed.
- * It answers ApiVersions v0-v4, Metadata v0-v13 (itself as the only broker, the configured topics
+ * Prints "listening 127.0.0.1:PORT" when it accepts connections and runs until SIGTERM, at which it
+ * prints "at most N connections", the largest number that were open at once.
+ * It lets in whoever logs in by OAUTHBEARER (SaslHandshake v1, SaslAuthenticate v0-v1, without an
+ * announced lifetime), whatever the token, and who does not log in. As a broker without lifetimes it
+ * closes a connection on which there is a second login. It answers ApiVersions v0-v4, Metadata v0-v13 (itself as the only broker, the configured topics
  * when all or some are asked for), Produce v3-v13 (success for one partition of as many topics as it
  * names, which it takes for the first ones; silence at acks=0), Fetch v12 (no topics, no session) and
  * v15-v18 (at once max_bytes of records for one partition of topic "bench"; a session for who asks for
@@ -64,6 +67,7 @@ struct connection {
     uint32_t skip;        /* bytes of the current frame's body still to be thrown away */
     uint32_t session;     /* of its Fetches; 0: none yet */
     uint32_t next_epoch;  /* that this session expects */
+    bool chose_mechanism; /* by a SaslHandshake */
     struct buffer unsent; /* what the socket did not take; normally never allocated */
     size_t unsent_offset;
     uint8_t prefix[PREFIX_BYTES];
@@ -81,7 +85,8 @@ static struct {
     size_t session_at;
     uint32_t version, max_bytes; /* that it answers: all Fetches of a run are the same in these */
 } fetch_answer;
-static uint32_t last_session;
+static uint32_t last_session, open_connections, most_connections;
+static volatile sig_atomic_t stopped;
 static struct buffer metadata_answers[METADATA_LAST + 1][2]; /* [version][with topics] */
 
 /* --- answers --------------------------------------------------------------------------------- */
@@ -339,6 +344,32 @@ static bool answer_metadata(const uint8_t *p, size_t n, unsigned version, uint32
     return true;
 }
 
+static bool answer_handshake(struct connection *c, unsigned version, uint32_t correlation_id)
+{
+    if (version != 1 || c->chose_mechanism)
+        return false;
+    c->chose_mechanism = true;
+    size_t start = frame_begin(&answers);
+    put32(&answers, correlation_id);
+    put16(&answers, 0), put_array(&answers, false, 1), put_string(&answers, false, "OAUTHBEARER");
+    frame_end(&answers, start);
+    return true;
+}
+
+static bool answer_authenticate(struct connection *c, unsigned version, uint32_t correlation_id)
+{
+    if (version > 1 || !c->chose_mechanism)
+        return false;
+    size_t start = frame_begin(&answers);
+    put32(&answers, correlation_id);
+    put16(&answers, 0), put_null_string(&answers, false); /* error_code, error_message */
+    put32(&answers, 0);                                   /* auth_bytes */
+    if (version == 1)
+        put64(&answers, 0); /* session_lifetime_ms */
+    frame_end(&answers, start);
+    return true;
+}
+
 /* One request: `p` is what was kept of it, without the size field. */
 static bool answer(struct connection *c, const uint8_t *p, size_t n)
 {
@@ -367,6 +398,10 @@ static bool answer(struct connection *c, const uint8_t *p, size_t n)
     case API_VERSIONS:
         put_api_versions(&answers, correlation_id, version);
         return true;
+    case API_SASL_HANDSHAKE:
+        return answer_handshake(c, version, correlation_id);
+    case API_SASL_AUTHENTICATE:
+        return answer_authenticate(c, version, correlation_id);
     default:
         return false;
     }
@@ -428,6 +463,7 @@ static void watch(struct connection *c, int operation, uint32_t events)
 
 static void close_connection(struct connection *c)
 {
+    open_connections--;
     close(c->fd);
     free(c->unsent.data);
     free(c);
@@ -481,6 +517,8 @@ static void accept_all(int listener)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         c->fd = fd;
         watch(c, EPOLL_CTL_ADD, EPOLLIN);
+        if (++open_connections > most_connections)
+            most_connections = open_connections;
     }
     if (errno != EAGAIN && errno != ECONNABORTED)
         die("accept");
@@ -519,9 +557,17 @@ static void parse_arguments(int argc, char **argv)
     }
 }
 
+static void stop(int signal_number)
+{
+    (void)signal_number;
+    stopped = 1;
+}
+
 int main(int argc, char **argv)
 {
     parse_arguments(argc, argv);
+    struct sigaction action = {.sa_handler = stop};
+    sigaction(SIGTERM, &action, NULL);
     raise_descriptor_limit();
     int listener = listen_on_loopback();
     build_answers();
@@ -532,7 +578,7 @@ int main(int argc, char **argv)
         die("epoll_ctl");
     printf("listening 127.0.0.1:%u\n", port);
     fflush(stdout);
-    for (;;) {
+    while (!stopped) {
         int n = epoll_wait(epoll_fd, events, 256, -1);
         if (n < 0 && errno != EINTR)
             die("epoll_wait");
@@ -544,4 +590,6 @@ int main(int argc, char **argv)
                 close_connection(c);
         }
     }
+    printf("at most %u connections\n", most_connections);
+    return 0;
 }

@@ -320,6 +320,9 @@ class Reauthenticated:
     max_us: float
     cpu_us: float
     """The CPU microseconds of a re-authentication."""
+    side_connections: int | None = None
+    """The largest number of connections to the broker beside those of the clients; None: it was not
+    measured."""
 
 
 def reauthentication(

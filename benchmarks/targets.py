@@ -112,7 +112,7 @@ backend brokers
 """
 
 
-def haproxy(*, tls: bool = False) -> Start:
+def haproxy(name: str = "haproxy", *, tls: bool = False) -> Start:
     """Return how to start HAProxy as a relay with one thread and default settings.
 
     `tls`: it terminates its clients' TLS, and connects to the broker without.
@@ -124,7 +124,7 @@ def haproxy(*, tls: bool = False) -> Start:
         if program is None:
             raise Unavailable("no haproxy (Debian: apt install haproxy)")
         address = free_address()
-        directory = lab.directory / ("haproxy-tls" if tls else "haproxy")
+        directory = lab.directory / name
         directory.mkdir(exist_ok=True)
         config, ca = directory / "haproxy.cfg", lab.ca if tls else None
         options = f" ssl crt {lab.certificate}" if tls else ""
@@ -358,7 +358,7 @@ def _featured_row(name: str, *, acls: int | None = None, quotas: bool = False) -
 ROWS: Sequence[Row] = (
     Row(name="direct", start=direct),
     Row(name="haproxy", start=haproxy()),
-    Row(name="haproxy-tls", start=haproxy(tls=True), limit="tls"),
+    Row(name="haproxy-tls", start=haproxy("haproxy-tls", tls=True), limit="tls"),
     Row(name="session-check", start=proxy("session-check"), baseline="haproxy"),
     Row(name="tls", start=proxy("tls", tls=True), baseline="haproxy-tls", limit="tls"),
     Row(name="compiled", start=proxy("compiled", compiled=True), baseline="haproxy"),
@@ -367,6 +367,11 @@ ROWS: Sequence[Row] = (
         start=proxy("compiled-tls", tls=True, compiled=True),
         baseline="haproxy-tls",
         limit="tls",
+    ),
+    Row(
+        name="broker-sasl",
+        start=proxy("broker-sasl", mechanism=OAUTHBEARER, compiled=True, relays_logins=True),
+        baseline="haproxy",
     ),
     _featured_row("acls-10", acls=10),
     _featured_row("acls-100000", acls=100_000),
