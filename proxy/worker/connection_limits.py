@@ -25,6 +25,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, Generic, Protocol, Self, TypeVar
@@ -40,6 +41,9 @@ _CELLS_PER_CONNECTION: Final = 4
 _MAX_CELLS: Final = 1 << 20
 """Largest number of cells of each hash: 16 MiB in each worker, of which only pages in use take
 memory."""
+
+_ADDRESSES_KNOWN: Final = 1_024
+"""Number of addresses whose one spelling and counters are remembered: clients come again."""
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _STARTED, _ASKED = range(6)
 """Indexes of a worker's words for each listener: the number of open connections; of unauthenticated
@@ -127,7 +131,8 @@ class ConnectionLimits:
 
     def add(self, address: str) -> bool:
         """Count a connection of a canonical address; False: it would exceed the limit."""
-        shared, cells = self.shared, self._cells(address)
+        shared = self.shared
+        cells = _cells(address, shared.key, shared.cells)
         self._change(cells, 1)
         column = _HASHES * shared.cells
         columns = range(0, shared.workers * column, column)
@@ -139,25 +144,25 @@ class ConnectionLimits:
 
     def remove(self, address: str) -> None:
         """Count a connection of a canonical address no longer."""
-        self._change(self._cells(address), -1)
+        self._change(_cells(address, self.shared.key, self.shared.cells), -1)
 
-    def _cells(self, address: str) -> list[int]:
-        size = self.shared.cells
-        hashed = blake2b(
-            address.encode(errors="surrogatepass"),
-            digest_size=_HASHES * _HASH_BYTES,
-            key=self.shared.key,
-        ).digest()
-        return [
-            number * size
-            + int.from_bytes(hashed[number * _HASH_BYTES : (number + 1) * _HASH_BYTES]) % size
-            for number in range(_HASHES)
-        ]
-
-    def _change(self, cells: list[int], by: int) -> None:
+    def _change(self, cells: tuple[int, ...], by: int) -> None:
         at = self.worker * _HASHES * self.shared.cells
         for cell in cells:
             self.shared.addresses[at + cell] += by
+
+
+@lru_cache(maxsize=_ADDRESSES_KNOWN)
+def _cells(address: str, key: bytes, size: int) -> tuple[int, ...]:
+    """Return the places of an address' counters, one of `size` for each hash."""
+    hashed = blake2b(
+        address.encode(errors="surrogatepass"), digest_size=_HASHES * _HASH_BYTES, key=key
+    ).digest()
+    return tuple(
+        number * size
+        + int.from_bytes(hashed[number * _HASH_BYTES : (number + 1) * _HASH_BYTES]) % size
+        for number in range(_HASHES)
+    )
 
 
 class Evictable(Protocol):
@@ -282,6 +287,7 @@ class OpenConnections(Generic[C]):
         shared.write(me, listener, _SINCE, first)
 
 
+@lru_cache(maxsize=_ADDRESSES_KNOWN)
 def canonical(address: str) -> str:
     """Return the one spelling of an address that is counted; an IPv4-mapped one is IPv4."""
     return canonical_ip(address) or address
