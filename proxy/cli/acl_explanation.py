@@ -14,10 +14,9 @@ from proxy.cli.acl_options import (
     Resources,
     operation_name,
     operation_of,
-    principal,
 )
 from proxy.cli.common import Misuse
-from sasl.identity import GROUP_TYPE, Identity, is_group_name
+from sasl.identity import Identity
 
 if TYPE_CHECKING:
     from proxy.config import Authorizer
@@ -117,15 +116,6 @@ class Question:
 def sentence_alone(who: str, decision: Decision) -> str:
     """Return what would be decided of one of a client's principals."""
     return f"  {who} alone {'may' if decision.allowed else 'may not'}: {_reason(decision)}"
-
-
-def member(who: str, groups: Sequence[str]) -> Identity:
-    """Return a client by its principal and the names of its groups. Raises Misuse."""
-    names = [group.removeprefix(GROUP_TYPE) for group in groups]
-    for name in names:
-        if not is_group_name(name):
-            raise Misuse(f"--member-of {name!a}: no group can have that name")
-    return Identity(principal(who), (GROUP_TYPE + name for name in names))
 
 
 def question_of(identity: Identity, operation: str, resources: Resources, host: str) -> Question:

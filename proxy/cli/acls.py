@@ -1,14 +1,13 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from proxy.acl.model import Acl, AclFilter, exactly
 from proxy.cli import declared
-from proxy.cli.acl_explanation import AuthorizerRules, member, question_of, sentence_alone
+from proxy.cli.acl_explanation import AuthorizerRules, question_of, sentence_alone
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
@@ -16,13 +15,14 @@ from proxy.cli.acl_options import (
     acls_to_add,
     filters_to_remove,
 )
+from proxy.cli.acl_options import principal as named_principal
 from proxy.cli.administration import (
     Administration,
     Where,
     administration,
     mode_in_effect,
 )
-from proxy.cli.claims import chosen_listener, identity_of
+from proxy.cli.claims import Membership
 from proxy.cli.common import (
     Exit,
     FilterFile,
@@ -124,19 +124,7 @@ def explain_acls(
     ] = None,
     operation: Annotated[str, typer.Option(metavar="OPERATION", help="What, as Read.")],
     resources: Resources,
-    member_of: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
-    ] = None,
-    claims: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Who, by the claims of a token, in JSON; needs --config."
-        ),
-    ] = None,
-    listener: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Whose rules the claims are read by, if several are."),
-    ] = None,
+    membership: Membership,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Where from; by default from nowhere special.")
     ] = _NOWHERE,
@@ -145,15 +133,9 @@ def explain_acls(
 ) -> None:
     """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
     with misuse_explained():
-        if (principal is None) == (claims is None) or (claims is not None and member_of):
-            raise Misuse("give either --principal, with --member-of if need be, or --claims")
         settings = where.settings()
-        if claims is not None:
-            if settings is None:
-                raise Misuse("--claims needs --config, which says how they are read")
-            identity = identity_of(claims, chosen_listener(settings, listener))
-        else:
-            identity = member(principal or "", member_of or [])
+        who = None if principal is None else named_principal(principal)
+        identity = membership.identity("--principal", who, settings)
         question = question_of(identity, operation, resources, host)
     mode = mode_in_effect(where, "authorizer")
     rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)

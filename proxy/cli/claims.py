@@ -1,11 +1,15 @@
-"""Client that the claims of a token describe, by the rules of a listener."""
+"""Client that options describe: by its name and groups, or by the claims of a token."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from proxy.cli.common import Exit, Misuse, fail
 from sasl.group_claims import BadGroups
-from sasl.identity import USER_TYPE, Identity
+from sasl.identity import GROUP_TYPE, USER_TYPE, Identity, is_group_name
 from sasl.jwt_claims import groups_in, principal_name, subject_of
 from sasl.strict_json import read_object
 
@@ -13,6 +17,45 @@ if TYPE_CHECKING:
     from proxy.config import Config, Listener
 
 _MAX_BYTES: Final = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Options that say which groups a client is a member of, or who it is by a token."""
+
+    member_of: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
+    ] = None
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Who, by the claims of a token, in JSON; needs --config."
+        ),
+    ] = None
+    listener: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose rules the claims are read by, if several are."),
+    ] = None
+
+    def identity(self, option: str, principal: str | None, settings: "Config | None") -> Identity:
+        """Return the client; `principal` is what the option `option` names. Raises Misuse."""
+        if (principal is None) == (self.claims is None) or (self.claims and self.member_of):
+            raise Misuse(f"give either {option}, with --member-of if need be, or --claims")
+        if principal is not None:
+            return Identity(principal, _groups(self.member_of or ()))
+        assert self.claims is not None
+        if settings is None:
+            raise Misuse("--claims needs --config, which says how they are read")
+        return identity_of(self.claims, chosen_listener(settings, self.listener))
+
+
+def _groups(names: Sequence[str]) -> list[str]:
+    """Return groups by their names, as principals. Raises Misuse."""
+    bare = [name.removeprefix(GROUP_TYPE) for name in names]
+    for name in bare:
+        if not is_group_name(name):
+            raise Misuse(f"--member-of {name!a}: no group can have that name")
+    return [GROUP_TYPE + name for name in bare]
 
 
 def chosen_listener(config: "Config", name: str | None) -> "Listener":

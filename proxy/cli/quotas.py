@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from proxy.cli import declared
 from proxy.cli.administration import Where, administration, mode_in_effect
+from proxy.cli.claims import Membership
 from proxy.cli.common import (
     Exit,
     FilterFile,
@@ -29,6 +30,8 @@ from proxy.cli.listing import (
     require_document,
 )
 from proxy.cli.options import filters_of_file, takes_groups
+from proxy.quota.callback import ClientPrincipal
+from proxy.quota.group_quotas import GROUP_ROW, GroupQuotas
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -41,7 +44,11 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
-from proxy.quota.precedence import Explanation, explain
+from proxy.quota.precedence import Considered, Explanation, explain
+from sasl.identity import USER_TYPE
+
+if TYPE_CHECKING:
+    from proxy.config.quotas import Quotas as QuotaSettings
 
 app = typer.Typer(
     help="Manage how much clients may use (quotas).", no_args_is_help=True, rich_markup_mode=None
@@ -67,6 +74,7 @@ Change = dict[QuotaKey, float | None]
 """Limits to set by key; None removes a quota."""
 MAX_NAME: Final = 32_767
 """Maximum length of a name in bytes: that of a STRING of Kafka's protocol."""
+_GROUP_QUOTAS: Final = f"{GroupQuotas.__module__}:{GroupQuotas.__qualname__}"
 _LINE: Final = "one user, one client id, both, or one address"
 
 
@@ -218,22 +226,36 @@ def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
 @takes_groups
 def explain_quotas(
     *,
-    user: Annotated[str, typer.Option(metavar="NAME", help="The user.")],
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user.")] = None,
     client_id: Annotated[
         str, typer.Option(metavar="ID", help="The client id; without it, a client that has none.")
     ] = "",
+    membership: Membership,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
+    with misuse_explained():
+        settings = where.settings()
+        principal = None if user is None else USER_TYPE + user_name(user)
+        identity = membership.identity("--user", principal, settings)
+        callback = None if settings is None else _group_quotas(settings.quotas)
+        if identity.groups and callback is None:
+            raise Misuse(
+                "groups have quotas by quotas.client.quota.callback.class:"
+                f" {_GROUP_QUOTAS} alone, in the file of --config"
+            )
     mode = mode_in_effect(where, "quotas")
-    settings = where.settings()
     static = {} if settings is None else settings.quotas.static_defaults()
     with administration(where) as administrator:
         quotas = administrator.quotas()
     keys = [key for key in QuotaKey if key is not QuotaKey.CONNECTION_CREATION_RATE]
-    name = user_name(user)
-    explanations = [explain(quotas, static, key, name, client_id) for key in keys]
+    if callback is None:
+        name = user_name(identity.principal)
+        explanations = [explain(quotas, static, key, name, client_id) for key in keys]
+    else:
+        who = ClientPrincipal(identity.principal, identity.groups)
+        explanations = [callback.explain(quotas, static, key, who, client_id) for key in keys]
     rows = [{**_explanation_row(one), "mode": mode} for one in explanations]
     if not print_document(rows, output):
         _print_explanations(explanations)
@@ -375,6 +397,15 @@ def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
     return [(key, limits[key]) for key in QuotaKey if key in limits]
 
 
+def _group_quotas(settings: "QuotaSettings") -> GroupQuotas | None:
+    """Return the callback that gives groups their quotas; None: another one, or none."""
+    if settings.client_quota_callback_class != _GROUP_QUOTAS:
+        return None
+    callback = GroupQuotas()
+    callback.configure(settings.client_quota_callback_configs)
+    return callback
+
+
 def _print_explanations(explanations: Sequence[Explanation]) -> None:
     for explanation in explanations:
         applied = explanation.applied
@@ -383,6 +414,14 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
             continue
         limit, candidate = format_limit(applied.limit), applied.candidate
         say(f"{explanation.key}: {limit}, shared by {printable(candidate.shared_by)}")
-        for one in explanation.considered[: explanation.considered.index(applied) + 1]:
-            what = "applies" if one is applied else "not set"
-            say(f"  {one.candidate.row}. {printable(one.candidate.source)}: {what}")
+        considered = explanation.considered
+        end = considered.index(applied) + 1
+        for one in (*considered[:end], *_other_groups(considered[end:])):
+            what = "not set" if one.limit is None else f"would be {format_limit(one.limit)}"
+            what = "applies" if one is applied else what
+            row = one.candidate.row or "group"
+            say(f"  {row}. {printable(one.candidate.source)}: {what}")
+
+
+def _other_groups(considered: Sequence[Considered]) -> list[Considered]:
+    return [one for one in considered if one.candidate.row == GROUP_ROW]

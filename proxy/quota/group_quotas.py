@@ -18,6 +18,7 @@ that sets quotas of users sets those of groups:
 - No user is taken for a group: entries of `Group:NAME` are read for groups alone.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -27,11 +28,23 @@ from proxy.quota.callback import (
     DefaultQuotaCallback,
     user_name,
 )
-from proxy.quota.model import DEFAULT, QuotaEntity
-from proxy.quota.precedence import USER_TAG, Tags
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas
+from proxy.quota.precedence import (
+    USER_TAG,
+    Candidate,
+    Considered,
+    Explanation,
+    StaticDefaults,
+    Tags,
+    explain,
+)
 from sasl.identity import GROUP_TYPE
 
 GROUP_TAG: Final = "group"
+GROUP_ROW: Final = 0
+"""Number of the row of a group in an `Explanation`; it stands between rows 3 and 4."""
+_LAST_OF_USER: Final = 3
+"""Last of KIP-55's rows that name the user."""
 _SHARE: Final = "share"
 _TOGETHER: Final = "together"
 _EACH: Final = "each"
@@ -72,9 +85,7 @@ class GroupQuotas(DefaultQuotaCallback):
         }
         if not limits:
             return usual
-        group = min(limits, key=lambda one: (limits[one], one))
-        name = group.removeprefix(GROUP_TYPE)
-        return {GROUP_TAG: name} if self._together else {GROUP_TAG: name, USER_TAG: user}
+        return self._tags(min(limits, key=lambda one: (limits[one], one)), user)
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
         """Return the limit of a group, or of a client that falls under KIP-55's rows."""
@@ -100,6 +111,40 @@ class GroupQuotas(DefaultQuotaCallback):
         else:
             self._of_groups.get(group, {}).pop(quota_type, None)
 
+    def explain(
+        self,
+        quotas: Quotas,
+        static: StaticDefaults,
+        key: QuotaKey,
+        principal: ClientPrincipal,
+        client_id: str,
+    ) -> Explanation:
+        """Return the quota that applies to a client, with the groups that were considered."""
+        user = user_name(principal)
+        of_users = {one: limits for one, limits in quotas.items() if _group_of(one) is None}
+        usual = explain(of_users, static, key, user, client_id)
+        limits = {one: quotas.get(QuotaEntity(user=one), {}).get(key) for one in principal.groups}
+        shared_by = "all members of {}" if self._together else f"only user {user}, a member of {{}}"
+        groups = [
+            Considered(
+                candidate=Candidate(
+                    row=GROUP_ROW,
+                    entity=QuotaEntity(user=group),
+                    tags=self._tags(group, user),
+                    shared_by=shared_by.format(group),
+                ),
+                limit=limit,
+            )
+            for group, limit in sorted(limits.items(), key=_lowest_first)
+        ]
+        rows = usual.considered
+        before = sum(one.candidate.row <= _LAST_OF_USER for one in rows)
+        return Explanation(key=key, considered=(*rows[:before], *groups, *rows[before:]))
+
+    def _tags(self, group: str, user: str) -> Tags:
+        name = group.removeprefix(GROUP_TYPE)
+        return {GROUP_TAG: name} if self._together else {GROUP_TAG: name, USER_TAG: user}
+
     def _names_user(self, quota_type: ClientQuotaType, user: str, client_id: str) -> bool:
         """Return whether one of KIP-55's rows 1 to 3 applies."""
         rows = [QuotaEntity(user=user), QuotaEntity(user=user, client_id=DEFAULT)]
@@ -114,3 +159,8 @@ def _group_of(entity: QuotaEntity) -> str | None:
     if isinstance(name, str) and name.startswith(GROUP_TYPE) and entity.client_id is None:
         return name
     return None
+
+
+def _lowest_first(limit_of_group: tuple[str, float | None]) -> tuple[float, str]:
+    group, limit = limit_of_group
+    return (math.inf if limit is None else limit, group)

@@ -127,6 +127,55 @@ def test_claims_that_would_be_refused_are(with_tokens: Path, claims: object, pro
     assert problem in " ".join(done.stderr.split())
 
 
+def with_group_quotas(config: Path, *limits: tuple[str, str]) -> Path:
+    """A configuration with the callback of groups, and quotas of users and groups."""
+    settings = yaml.safe_load(config.read_text())
+    settings["quotas"]["client.quota.callback.class"] = "proxy.quota.group_quotas:GroupQuotas"
+    config.write_text(yaml.safe_dump(settings))
+    for user, limit in limits:
+        run("quotas", "set", "--user", user, f"producer_byte_rate={limit}", "--config", config)
+    return config
+
+
+def test_the_quota_of_a_group_is_explained_with_those_of_the_others(config: Path) -> None:
+    with_group_quotas(config, ("Group:analysts", "20"), ("Group:interns", "10"))
+    groups = ("--member-of", "analysts", "--member-of", "Group:interns", "--member-of", "ops")
+    asked = ("quotas", "explain", "--user", "alice", *groups, "--config", config)
+    assert run(*asked).stdout.splitlines()[:6] == [
+        "producer_byte_rate: 10, shared by all members of Group:interns",
+        "  2. /config/users/alice/clients/<default>: not set",
+        "  3. /config/users/alice: not set",
+        "  group. /config/users/Group%3Ainterns: applies",
+        "  group. /config/users/Group%3Aanalysts: would be 20",
+        "  group. /config/users/Group%3Aops: not set",
+    ]
+    found = json.loads(run(*asked, "-o", "json").stdout)[0]
+    assert (found["limit"], found["tags"]) == (10.0, {"group": "interns"})
+
+
+def test_quotas_of_a_token_are_explained_by_its_claims(with_tokens: Path) -> None:
+    with_group_quotas(with_tokens, ("Group:analysts", "20"))
+    file = with_tokens.parent / "claims.json"
+    file.write_text(json.dumps({"sub": "app-1", "realm": {"roles": ["analysts"]}}))
+    done = run("quotas", "explain", "--claims", file, "--config", with_tokens)
+    assert done.stdout.startswith("producer_byte_rate: 20, shared by all members of Group:analysts")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), "give either --user"),
+        (("--user", "alice", "--claims", "x"), "give either --user"),
+        (("--user", "alice", "--member-of", "*"), "no group can have that name"),
+        (("--user", "alice", "--member-of", "a"), "groups have quotas by"),
+    ],
+)
+def test_whose_quotas_are_asked_for(config: Path, options: tuple[str, ...], problem: str) -> None:
+    done = run("quotas", "explain", *options, "--config", config)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize("options", [(), ("--claims", "x", "--principal", "alice")])
 def test_who_is_asked_about_is_given_once(config: Path, options: tuple[str, ...]) -> None:
     asked = ("--operation", "read", "--topic", "orders", "--config", config)

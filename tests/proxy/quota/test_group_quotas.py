@@ -1,6 +1,8 @@
 """Quotas of groups, by the groups that a client's login gave it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.quota.callback import ClientPrincipal, ClientQuotaType, load_callback
 from proxy.quota.group_quotas import GroupQuotas
@@ -121,3 +123,35 @@ def test_a_worker_meters_a_client_by_the_groups_that_it_has_now() -> None:
     assert worker.meters("User:alice", "c") == {}
     assert worker.meters("User:alice", "c", ("Group:analysts",)) == member
     worker.close()
+
+
+ENTITIES = st.sampled_from(
+    [
+        ANALYSTS,
+        INTERNS,
+        QuotaEntity(user="alice"),
+        QuotaEntity(user="alice", client_id="c"),
+        QuotaEntity(user=DEFAULT),
+        QuotaEntity(client_id="c"),
+        QuotaEntity(user="Group:analysts", client_id="c"),
+    ]
+)
+
+
+@given(
+    limits=st.dictionaries(ENTITIES, st.sampled_from([10.0, 20.0, 30.0])),
+    share=st.sampled_from(["together", "each"]),
+    who=st.sampled_from(
+        [MEMBER, ClientPrincipal("User:alice"), ClientPrincipal("User:Group:analysts")]
+    ),
+)
+def test_what_is_explained_is_what_applies(
+    limits: dict[QuotaEntity, float], share: str, who: ClientPrincipal
+) -> None:
+    callback = quotas(*limits.items(), share=share)
+    stored = {entity: {QuotaKey.PRODUCER_BYTE_RATE: limit} for entity, limit in limits.items()}
+    found = callback.explain(stored, {}, QuotaKey.PRODUCER_BYTE_RATE, who, "c").applied
+    if found is None:
+        assert applied(callback, who)[1] is None
+    else:
+        assert (found.candidate.tags, found.limit) == applied(callback, who)
