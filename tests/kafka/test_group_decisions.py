@@ -26,6 +26,14 @@ GROUPS = tuple(f"Group:{name}" for name in "abcde")
 PRINCIPALS = ("User:a", "User:b", "User:*", "Group:*", "User:Group:a", *GROUPS)
 ACL_HOSTS = ("*", "*", "10.0.0.1", "192.0.2.1")
 HOSTS = ("10.0.0.1", "10.0.0.2")
+CROWD = tuple(f"Group:crowd{number}" for number in range(12))
+OF_CROWD = tuple(
+    Acl(kind, PatternType.LITERAL, "other", one, "*", Operation.ALL, Permission.ALLOW)
+    for one in CROWD
+    for kind in TYPES
+)
+"""Groups without a rule for any of `NAMES`; with them a client has so many that the rules of all
+groups are searched at once."""
 OPERATIONS = tuple(one for one in Operation if Operation.ALL < one <= Operation.IDEMPOTENT_WRITE)
 
 
@@ -105,11 +113,18 @@ def test_any_groups_are_judged_as_kafka_judges_each() -> None:
             [one == "ALLOWED" for one in islice(answers, len(case.principals))] for _ in range(2)
         )
         expected = all(undenied) and any(may)
-        index = AclIndex(case.acls, allow_everyone_if_no_acl_found=case.everyone, version=1)
-        decision = index.decide(
-            case.principals, case.host, case.operation, case.resource_type, case.name
-        )
-        assert decision.allowed is expected, (case, may, undenied)
+        for crowd, of_crowd in (((), ()), (CROWD, OF_CROWD)):
+            index = AclIndex(
+                (*case.acls, *of_crowd), allow_everyone_if_no_acl_found=case.everyone, version=1
+            )
+            decision = index.decide(
+                (*case.principals, *crowd),
+                case.host,
+                case.operation,
+                case.resource_type,
+                case.name,
+            )
+            assert decision.allowed is expected, (case, may, undenied, crowd)
         results[expected] += 1
     assert next(answers, None) is None
     assert min(results) > SETS / 10, "one answer is as good as the other"
