@@ -87,7 +87,7 @@ def report(
     """
     with config_explained(command_config):
         spark = engine is EngineName.SPARK or master is not None
-        kafka = _kafka(events, bootstrap_server, command_config, spark=spark)
+        kafka = topic_settings(events, bootstrap_server, command_config, spark=spark)
     try:
         settings = Settings(
             events=events,
@@ -114,7 +114,7 @@ def report(
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
 
 
-def _kafka(
+def topic_settings(
     events: str, servers: str | None, command_config: Path | None, *, spark: bool
 ) -> dict[str, Any]:
     """Return the settings for a topic; Spark's connector knows Kafka's own. Raises ConfigError."""
@@ -126,9 +126,9 @@ def _kafka(
         client = of_options(servers, command_config)
         return {"kafka": client, "bootstrap_servers": client["bootstrap.servers"]}
     properties = {} if command_config is None else read_properties(command_config)
-    servers = servers or properties.pop("bootstrap.servers", None)
+    named = properties.pop("bootstrap.servers", None)
     options = {f"kafka.{name}": value for name, value in properties.items()}
-    return {"bootstrap_servers": servers, "kafka_options": options}
+    return {"bootstrap_servers": servers or named, "kafka_options": options}
 
 
 def _print_progress(step: str) -> None:

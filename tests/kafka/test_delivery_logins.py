@@ -5,6 +5,7 @@ itself anew.
 """
 
 import json
+import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,13 +23,14 @@ from proxy.config.deliver import DeliverKafka
 from proxy.delivery.kafka_settings import of_configuration
 from proxy.delivery.topic import Settings, TopicSink
 from tests.support.certificates import Authority
-from tests.support.kafka import properties
+from tests.support.kafka import java, properties
 from tests.support.kafka.clients import confluent_admin, password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.delivery import (
     LINE,
     WALL,
     arrived,
+    command,
     following,
     lines,
     log_in,
@@ -334,3 +336,32 @@ def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
     lost = set(sent) - found()
     assert 0 < len(lost) <= log.undelivered
     assert log.written == len(sent)
+
+
+def test_the_way_from_a_topic_that_is_made_to_its_report(
+    secure: KafkaCluster, files: Path, tmp_path: Path
+) -> None:
+    """As docs/fleet.md has it: the printed commands give the rights that are needed."""
+    topic, events, out = f"events-{uuid.uuid4()}", tmp_path / "events", tmp_path / "report"
+    servers = ["--bootstrap-server", secure.bootstrap()]
+    create = ["events", "topic", "create", topic, *servers]
+    made = CliRunner().invoke(app, [*create, "--writer", WRITER, "--reader", READER])
+    assert made.exit_code == 0, made.output
+    for line in made.stdout.splitlines():
+        tool, *arguments = shlex.split(line)
+        assert tool == "kafka-acls.sh"
+        done = java.run_tool("kafka-acls", arguments)
+        assert done.exit_status == 0, done
+    log_in(events).append(lines("a", range(3)), 0.0, WALL)
+    logins = {}
+    for user in (WRITER, READER):
+        file = properties_of(secure, files, by_password(user), tmp_path / f"{user}.properties")
+        logins[user] = ["--command-config", str(file)]
+    delivered = CliRunner().invoke(app, [*command(events, topic), *logins[WRITER]])
+    assert delivered.output == "3 events delivered\n"
+    shown = CliRunner().invoke(app, ["events", "topic", "status", topic, *logins[READER]])
+    assert shown.exit_code == 0, shown.output
+    arguments = ["report", "--events", f"kafka:{topic}", "--state", str(tmp_path / "state")]
+    report = CliRunner().invoke(app, [*arguments, "--out", str(out), *logins[READER]])
+    assert report.exit_code == 0, report.output
+    assert json.loads((out / "report.json").read_text())["lines"]["lines"] == 3

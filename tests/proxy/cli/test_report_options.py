@@ -1,0 +1,73 @@
+"""Options of `reauth-proxy report` for a topic, as either engine takes them."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proxy.cli import app
+from proxy.cli.report import topic_settings
+
+PROPERTIES = """\
+bootstrap.servers=a:9092,b:9092
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=SCRAM-SHA-256
+sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \
+username="report" password="made-up";
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "client.properties"
+    path.write_text(PROPERTIES)
+    return path
+
+
+def test_librdkafka_is_given_its_own_settings(file: Path) -> None:
+    assert topic_settings("kafka:t", None, file, spark=False) == {
+        "bootstrap_servers": "a:9092,b:9092",
+        "kafka": {
+            "bootstrap.servers": "a:9092,b:9092",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "report",
+            "sasl.password": "made-up",
+        },
+    }
+
+
+def test_sparks_connector_is_given_kafkas_own(file: Path) -> None:
+    found = topic_settings("kafka:t", "c:9092", file, spark=True)
+    assert found["bootstrap_servers"] == "c:9092"
+    options = found["kafka_options"]
+    assert options.keys() == {
+        "kafka.security.protocol",
+        "kafka.sasl.mechanism",
+        "kafka.sasl.jaas.config",
+    }
+    assert options["kafka.sasl.mechanism"] == "SCRAM-SHA-256"
+
+
+def test_a_folder_needs_none() -> None:
+    assert topic_settings("events", None, None, spark=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ([], "give --bootstrap-server or --command-config"),
+        (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
+        (["--command-config", "/no/such"], "/no/such: cannot be read"),
+        (
+            ["--bootstrap-server", "a:1", "--engine", "duckdb", "--master", "local"],
+            "DuckDB reads a topic or a folder of this machine alone",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(more: list[str], problem: str, tmp_path: Path) -> None:
+    arguments = ["report", "--events", "kafka:t", "--out", str(tmp_path / "out"), *more]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert len(result.stderr.splitlines()) == 1
