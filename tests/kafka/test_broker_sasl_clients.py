@@ -263,7 +263,8 @@ def test_clients_without_lifetimes_are_killed_counted_or_left_alone(
     assert client_ids(events, "expired-killed") == set(killed.client_ids)
     assert client_ids(events, "would-be-killed") == set(counted.client_ids)
     assert {event.get("authenticate_version") for event in events} == {0, None}
-    assert {event["announced_lifetime_ms"] for event in events} == {0}
+    sessions = [event for event in events if event["authentications"]]  # some may give up before
+    assert {event["announced_lifetime_ms"] for event in sessions} == {0}
     assert not client_ids(events, "failed")
 
 
