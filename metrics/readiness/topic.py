@@ -24,8 +24,8 @@ TIMEOUT_SECONDS: Final = 30.0
 SILENT_POLLS: Final = 60
 """Number of polls, each of a second, after which a topic that gives nothing has failed."""
 
-_AT_ONCE: Final = 10_000
-"""Largest number of messages of one poll."""
+_AT_ONCE: Final = 1_000
+"""Largest number of messages of one poll: of the largest that brokers take by default, 1 GiB."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
     "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
