@@ -387,6 +387,26 @@ def test_a_gateway_advertises_its_service() -> None:
     assert service["spec"]["selector"] == {"reauth-proxy": "front"}
 
 
+@pytest.mark.parametrize(
+    ("given", "volume", "expected"),
+    [
+        ({}, {}, 1_073_741_824),
+        ({"retention.bytes": 1_000_000}, {}, 1_000_000),
+        ({"retention.bytes": None}, {}, None),
+        ({}, {"persistentVolumeClaim": {"claimName": "events"}, "emptyDir": None}, "its default"),
+    ],
+)
+def test_the_chart_keeps_events_below_its_volume(
+    given: dict[str, Any], volume: dict[str, Any], expected: object
+) -> None:
+    values = copy.deepcopy(deploy.values("gateway"))
+    del values["config"]["events"]["retention.bytes"]
+    values["config"]["events"] |= given
+    documents = deploy.of_text(deploy.templated(values | {"events": volume}))
+    events = yaml.safe_load(deploy.configuration(documents))["events"]
+    assert events.get("retention.bytes", "its default") == expected
+
+
 def test_node_ports_are_the_ports_that_are_advertised() -> None:
     values = copy.deepcopy(deploy.values("gateway"))
     values["config"]["listeners"][0] |= {

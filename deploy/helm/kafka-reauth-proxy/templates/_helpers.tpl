@@ -93,9 +93,14 @@
 {{- with $addresses }}{{ first . }}{{ end -}}
 {{- end }}
 
-{{/* The configuration as the proxy gets it: a gateway's Service is the host that it advertises. */}}
+{{/* The configuration as the proxy gets it: a gateway's Service is the host that it advertises, and events fit
+     the volume that the chart has for them, or the kubelet would evict the pod. */}}
 {{- define "kafka-reauth-proxy.config" -}}
 {{- $config := deepCopy .Values.config -}}
+{{- $events := $config.events | default dict -}}
+{{- if and $events.directory (not (hasKey $events "retention.bytes")) (eq "2Gi" (dig "emptyDir" "sizeLimit" "" .Values.events)) -}}
+{{- $_ := set $events "retention.bytes" 1073741824 -}}
+{{- end -}}
 {{- if eq .Values.mode "gateway" -}}
 {{- range $config.listeners -}}
 {{- if not (get . "advertised.host") -}}
