@@ -12,9 +12,14 @@ import pytest
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from tests.support.kafka.java import run_program
+from tests.support.kafka.java import is_since, run_program
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("require_kafka")]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("require_kafka"),
+    pytest.mark.skipif(not is_since("4.1"), reason="StandardAuthorizer is started so since 4.1"),
+]
 
 SETS = 20_000
 MAX_ACLS = 10
