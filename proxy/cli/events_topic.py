@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+_Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 _BootstrapServer = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Brokers to begin with.")
 ]
