@@ -368,6 +368,8 @@ class Connection:
             reason = CloseReason.AUTHENTICATION_FAILED
             delay = 0.0 if change.is_relayed else self.rules.failed_authentication_delay
             self._close(Close(reason=reason, delay=delay, farewell=change.frame), now)
+            if self.login_relay is not None and self.login_relay.to_side is not None:
+                self._close_side(self.login_relay)
             return
         if change.frame is not None:
             self._send(change.frame)
@@ -544,8 +546,8 @@ class Connection:
     def _relay_failed(self, reason: FailureReason, now: float) -> None:
         """A relayed login came to no end: there is no session, and so no connection."""
         assert isinstance(self.session, RelayedSession)
-        if self.closed:
-            return
+        if self.closed or isinstance(self.session.state, Failed):
+            return  # it ends already
         self.session.abandon(reason)
         assert isinstance(self.session.state, Failed)
         self.observer.authentication_failed(self, self.session.state, now)
@@ -559,8 +561,11 @@ class Connection:
             self.hold(PauseReason.LOGIN)
             self._move_if_settled(login, now)
         else:
-            login.end_side()
-            self.commands.append(CloseSideConnection())
+            self._close_side(login)
+
+    def _close_side(self, login: LoginRelay) -> None:
+        login.end_side()
+        self.commands.append(CloseSideConnection())
 
     def _move_if_settled(self, login: LoginRelay, now: float) -> None:
         """Move requests to the side connection if those in flight are answered."""

@@ -1,6 +1,7 @@
 """What strangers, and brokers, do to logins that are relayed: nothing else gets through."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -380,6 +381,42 @@ class TestSideConnections:
         play.side(answered(11, error_code=58))
         assert play.take() == [
             "failed refused_by_broker",
+            "closed authentication_failed",
+            "close",
+            "to client: #11 token error 58 lifetime 0",
+        ]
+
+    @pytest.mark.parametrize(
+        "then",
+        [
+            lambda play: play.call(Connection.side_closed),
+            lambda play: play.side(answered(11)),
+            lambda play: play.wait_for(NOW + 110),
+        ],
+    )
+    def test_a_refusal_waits_for_requests_in_flight_and_is_the_only_one(
+        self, then: Callable[[Playbook], None]
+    ) -> None:
+        """Whatever becomes of the side connection then."""
+        play = logged_in()
+        play.client(fetch(9))
+        play.now += 100
+        play.client(handshake(10, SCRAM))
+        play.side_connects()
+        play.side(shaken(10))
+        play.client(authenticate(11, b"n,,n=alice,r=nonce"))
+        play.take()
+        play.side(answered(11, error_code=58))
+        assert play.take() == ["failed refused_by_broker", "close side"]
+        then(play)
+        assert play.take() == []
+        deadline = play.connection.next_deadline()
+        assert deadline is not None
+        assert deadline > play.now
+        play.broker(response(9, b"records"))
+        assert play.take() == [
+            "to client: #9 records",
+            "to client: #10 handshake error 0",
             "closed authentication_failed",
             "close",
             "to client: #11 token error 58 lifetime 0",
