@@ -15,8 +15,10 @@ broker's answer decides. Laws:
   agree: a message that it rejects reaches no broker, and the identity that it verified counts.
 - On a side connection a client is authenticated when that connection is also known to lead to the
   broker of its requests, as far as brokers say which one they are (`confirms_aside`).
-- `observe` changes nothing: a lifetime that the broker announces reaches the client, and the broker
-  keeps it.
+- `observe` changes no message: a lifetime that the broker announces reaches the client, and the
+  broker keeps it.
+- A session whose token the proxy verified is not used after the token's end, in any mode, because
+  the token's groups have rights; `Terms.enforces_token_expiry` turns that off but in `enforce`.
 - A re-authentication goes where it can succeed. A broker that announces lifetimes itself takes it
   on the connection of the requests; any other would refuse it there (ILLEGAL_SASL_STATE), and
   gets it on a side connection. A session whose principal is opaque then moves to that connection,
@@ -45,13 +47,14 @@ from sasl.mechanism import (
 from sasl.messages import MalformedMessage
 from sasl.oauthbearer import ERROR_ACKNOWLEDGED
 from sasl.session import (
-    MAX_SESSION_LIFETIME_MS,
     MIN_REAUTHENTICATION_INTERVAL,
     NO_REPLY,
     Outcome,
+    enforced_lifetime_ms,
     invalid_credentials,
     principal_changed,
     remaining_ms,
+    shortest_ms,
 )
 from sasl.states import (
     Authenticated,
@@ -117,6 +120,7 @@ class _Grant:
         "broker_ms",
         "credential_ms",
         "identity",
+        "killed_after_ms",
         "lifetime_ms",
         "opaque",
         "terms",
@@ -144,6 +148,11 @@ class _Grant:
         """What remains of the token that the proxy verified, in milliseconds; None: it verified
         none."""
         self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms, credential_ms)
+        enforced = terms.enforcement is Enforcement.ENFORCE
+        self.killed_after_ms: Final = (
+            self.lifetime_ms if enforced else enforced_lifetime_ms(terms, credential_ms)
+        )
+        """Lifetime after which a use of the session closes it, in milliseconds; 0: none."""
         observed = terms.enforcement is Enforcement.OBSERVE
         self.announced_ms: Final = broker_ms if observed else self.lifetime_ms
         self.at: Final = at
@@ -515,7 +524,7 @@ class RelayedSession:
         stays = self._channel is Channel.SIDE and not self.moves
         self._broker_lifetime_ms = 0 if stays else grant.broker_ms
         self._asked = self._reader = self._unconfirmed = self._verified = None
-        deadline = grant.at + grant.lifetime_ms / 1000 if grant.lifetime_ms else None
+        lifetime_ms, killed_after_ms = grant.lifetime_ms, grant.killed_after_ms
         self.state = Authenticated(
             identity=grant.identity,
             mechanism=state.mechanism,
@@ -524,11 +533,11 @@ class RelayedSession:
             enforcement=grant.terms.enforcement,
             authenticated_at=grant.at,
             latency=now - state.started_at,
-            session_lifetime_ms=grant.lifetime_ms,
+            session_lifetime_ms=lifetime_ms,
             announced_lifetime_ms=grant.announced_ms,
             credential_lifetime_ms=grant.credential_ms,
-            deadline=deadline,
-            killed_after=deadline if grant.terms.enforcement is Enforcement.ENFORCE else None,
+            deadline=grant.at + lifetime_ms / 1000 if lifetime_ms else None,
+            killed_after=grant.at + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
             authenticator=Authenticator.BROKER,
         )
@@ -544,14 +553,12 @@ def relayed_lifetime_ms(terms: Terms, broker_ms: int, credential_ms: int | None 
     """Return the lifetime to hold a session to, in milliseconds; 0 for none.
 
     It is the smallest of `connections.max.reauth.ms`, the lifetime that the broker announced, and
-    what remains of a token that the proxy verified; None: it verified none.
+    what remains of a token that the proxy verified, or in `observe` the last alone; None: it
+    verified none.
     """
     if terms.enforcement is Enforcement.OBSERVE:
-        return 0
-    bounds = [ms for ms in (terms.max_reauth_ms, broker_ms) if ms > 0]
-    if credential_ms is not None:
-        bounds.append(max(1, credential_ms))
-    return min(*bounds, MAX_SESSION_LIFETIME_MS) if bounds else 0
+        return enforced_lifetime_ms(terms, credential_ms)
+    return shortest_ms(terms.max_reauth_ms or None, broker_ms or None, credential_ms)
 
 
 def _authenticating(

@@ -250,7 +250,7 @@ class Session:
         terms = self._terms(identity, state.mechanism)
         credential_ms = remaining_ms(success.credential_deadline, now)
         lifetime_ms = session_lifetime_ms(terms, credential_ms)
-        killed_after_ms = _enforced_lifetime_ms(terms, credential_ms)
+        killed_after_ms = enforced_lifetime_ms(terms, credential_ms)
         self.state = Authenticated(
             identity=identity,
             mechanism=state.mechanism,
@@ -299,18 +299,18 @@ def session_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
     `observe` the latter alone.
     """
     if terms.enforcement is Enforcement.OBSERVE:
-        return _enforced_lifetime_ms(terms, credential_ms)
-    return _shortest_ms(terms.max_reauth_ms or None, credential_ms)
+        return enforced_lifetime_ms(terms, credential_ms)
+    return shortest_ms(terms.max_reauth_ms or None, credential_ms)
 
 
-def _enforced_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
+def enforced_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
     """Return the lifetime after which a use of the session closes it, in milliseconds; 0: none."""
     if terms.enforcement is Enforcement.ENFORCE:
         return session_lifetime_ms(terms, credential_ms)
-    return _shortest_ms(credential_ms) if terms.enforces_token_expiry else 0
+    return shortest_ms(credential_ms) if terms.enforces_token_expiry else 0
 
 
-def _shortest_ms(*lifetimes_ms: int | None) -> int:
+def shortest_ms(*lifetimes_ms: int | None) -> int:
     """Return the shortest lifetime, within bounds; 0 if there is none.
 
     It is never rounded down to 0, which would mean to the client that the session has no end.

@@ -137,7 +137,8 @@ class SessionSettings(Section):
     """In `observe` and `probe`, too, the expiry of an OAUTHBEARER token is announced, and who uses
     the connection after it is killed, as Kafka does even without `connections.max.reauth.ms`
     (KAFKA-13848). `false`: a token's expiry is ignored in `observe`, and announced and counted in
-    `probe`."""
+    `probe`. With `sasl.termination: broker` it applies to tokens that the proxy verifies as well,
+    and `observe` announces what the broker does."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
     """Exceptions for principals and groups; see below."""
 

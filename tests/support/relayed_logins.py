@@ -36,6 +36,7 @@ def relaying(
     *,
     enforcement: Enforcement = Enforcement.ENFORCE,
     max_reauth_ms: int = HOUR_MS,
+    enforces_token_expiry: bool = True,
     connects: bool = True,
     relays: RelaySettings | None = None,
     offer: Offer | None = None,
@@ -45,6 +46,7 @@ def relaying(
     return kind(
         enforcement=enforcement,
         max_reauth_ms=max_reauth_ms,
+        enforces_token_expiry=enforces_token_expiry,
         connects=connects,
         relays=relays or settings(),
         offer=offer,

@@ -10,7 +10,14 @@ from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.oauthbearer_messages import client_initial_response
 from sasl.states import Authenticated, Authenticator, Enforcement
-from tests.support.frames import authenticate, bearer, bearer_of_unknown_key, fetch, handshake
+from tests.support.frames import (
+    authenticate,
+    bearer,
+    bearer_of_unknown_key,
+    fetch,
+    handshake,
+    response,
+)
 from tests.support.playbook import OAUTHBEARER, Playbook
 from tests.support.relayed_logins import Login, answered, raw, relaying, settings, shaken
 from tests.support.sasl import (
@@ -27,6 +34,8 @@ from tests.support.sasl import (
 )
 
 ANALYSTS, INTERNS = "Group:analysts", "Group:interns"
+TOKEN_MS = 300_000
+"""What remains of each token at its login, in milliseconds; sessions may last an hour."""
 REJECTED = b'{"status":"invalid_token"}'
 
 
@@ -36,11 +45,18 @@ def of_groups(groups: list[object], **more: object) -> bytes:
 
 
 def verifying(
-    keys: KeyCache | None = None, enforcement: Enforcement = Enforcement.ENFORCE
+    keys: KeyCache | None = None,
+    enforcement: Enforcement = Enforcement.ENFORCE,
+    *,
+    enforces_token_expiry: bool = True,
 ) -> Playbook:
     """A connection whose proxy has signing keys, too."""
     verifiers: dict[str, Mechanism] = {}
-    play = relaying(relays=settings(verifiers=verifiers), enforcement=enforcement)
+    play = relaying(
+        relays=settings(verifiers=verifiers),
+        enforcement=enforcement,
+        enforces_token_expiry=enforces_token_expiry,
+    )
     verifiers[OAUTHBEARER] = OAuthBearerServer(
         issuers=only(keys or cache_of(ed_key()), replace(SETTINGS, groups_claim_name="groups")),
         wall_clock=lambda: WALL + play.now - NOW,
@@ -200,15 +216,56 @@ class TestReauthentication:
         assert "failed principal_changed" in play.take()
 
 
+@pytest.mark.parametrize("broker_ms", [0, 60_000])
 @pytest.mark.parametrize(
-    ("enforcement", "announced_ms"), [(Enforcement.ENFORCE, 300_000), (Enforcement.OBSERVE, 0)]
+    ("enforcement", "reason"),
+    [
+        (Enforcement.ENFORCE, "expired"),
+        (Enforcement.PROBE, "token_expired"),
+        (Enforcement.OBSERVE, "token_expired"),
+    ],
 )
-def test_a_session_ends_with_its_token(enforcement: Enforcement, announced_ms: int) -> None:
-    """The token is valid for five minutes, and sessions for an hour; `observe` changes nothing."""
-    play = offered(verifying(enforcement=enforcement), bearer())
+def test_nobody_uses_a_session_after_its_token(
+    enforcement: Enforcement, reason: str, broker_ms: int
+) -> None:
+    """Its groups would go on having rights. `observe` announces what the broker does."""
+    play = offered(verifying(enforcement=enforcement), of_groups(["analysts"]))
+    play.broker(answered(2, lifetime_ms=broker_ms))
+    observes = enforcement is Enforcement.OBSERVE
+    announced_ms = broker_ms if observes else broker_ms or TOKEN_MS
+    assert f"to client: #2 token error 0 lifetime {announced_ms}" in play.take()
+    assert play.session.credential_lifetime_ms == TOKEN_MS
+    if enforcement is not Enforcement.ENFORCE:
+        play.now += TOKEN_MS / 1000
+        play.client(fetch(3))
+        assert play.take()[-1] == "to broker: Fetch v12 #3"
+        play.broker(response(3, b"records"))
+        play.take()
+    play.now = NOW + TOKEN_MS / 1000 + 1
+    play.client(fetch(4))
+    assert play.take() == [f"expired {enforcement} by Fetch", f"closed {reason}", "close"]
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "announced_ms"), [(Enforcement.PROBE, TOKEN_MS), (Enforcement.OBSERVE, 0)]
+)
+def test_a_tokens_end_is_that_of_any_session_where_it_is_not_enforced(
+    enforcement: Enforcement, announced_ms: int
+) -> None:
+    play = offered(verifying(enforcement=enforcement, enforces_token_expiry=False), bearer())
     play.broker(answered(2))
     assert f"to client: #2 token error 0 lifetime {announced_ms}" in play.take()
-    assert play.session.credential_lifetime_ms == 300_000
+    play.now += 10_000_000
+    play.client(fetch(3))
+    counted = ["expired probe by Fetch"] if enforcement is Enforcement.PROBE else []
+    assert play.take() == [*counted, "to broker: Fetch v12 #3"]
+
+
+@pytest.mark.parametrize("enforcement", list(Enforcement))
+def test_a_token_that_nobody_verified_here_ends_no_session(enforcement: Enforcement) -> None:
+    play = offered(relaying(enforcement=enforcement, max_reauth_ms=0), bearer())
+    play.broker(answered(2))
+    assert (play.session.deadline, play.session.killed_after) == (None, None)
 
 
 def test_other_mechanisms_are_the_brokers_alone() -> None:
