@@ -21,8 +21,8 @@ broker's answer decides. Laws:
   the token's groups have rights; `Terms.enforces_token_expiry` turns that off but in `enforce`.
 - A re-authentication goes where it can succeed. A broker that announces lifetimes itself takes it
   on the connection of the requests; any other would refuse it there (ILLEGAL_SASL_STATE), and
-  gets it on a side connection. A session whose principal is opaque then moves to that connection,
-  so that the broker believes what was proved last.
+  gets it on a side connection. A session then moves to that connection if the name that the broker
+  saw there is not known, or another one, so that the broker believes what was proved last.
 
 Time is monotonic seconds and always an argument.
 """
@@ -118,6 +118,7 @@ class _Grant:
         "announced_ms",
         "at",
         "broker_ms",
+        "broker_name",
         "credential_ms",
         "identity",
         "killed_after_ms",
@@ -131,6 +132,7 @@ class _Grant:
         self,
         *,
         identity: Identity,
+        broker_name: str | None,
         opaque: bool,
         terms: Terms,
         version: int | None,
@@ -139,6 +141,8 @@ class _Grant:
         at: float,
     ) -> None:
         self.identity: Final = identity
+        self.broker_name: Final = broker_name
+        """Name that the messages show to the broker, before rules of the proxy; None: not known."""
         self.opaque: Final = opaque
         self.terms: Final = terms
         self.version: Final = version
@@ -166,6 +170,7 @@ class RelayedSession:
     __slots__ = (
         "_asked",
         "_broker_lifetime_ms",
+        "_broker_name",
         "_channel",
         "_messages",
         "_offered",
@@ -207,6 +212,8 @@ class RelayedSession:
         """Mechanisms of the broker, as its last SaslHandshake response named them."""
         self._broker_lifetime_ms = 0
         """Lifetime that the broker announced last, in milliseconds; 0: none."""
+        self._broker_name: str | None = None
+        """Name of the login that the connection of the requests stands for; None: not known."""
         self._opaque = False
         """True if the principal of the session is opaque."""
         self._reauthentication_began: float | None = None
@@ -484,6 +491,7 @@ class RelayedSession:
             identity = Identity(self._settings.opaque_principal(description))
         return _Grant(
             identity=identity,
+            broker_name=reader.name,
             opaque=verified is None and reader.name is None,
             terms=self._terms(identity, state.mechanism),
             version=version,
@@ -519,10 +527,11 @@ class RelayedSession:
 
     def _succeed(self, state: Authenticating, grant: _Grant, now: float) -> None:
         previous = state.previous
-        self.moves = self._channel is Channel.SIDE and self._opaque
-        self._opaque = grant.opaque
-        stays = self._channel is Channel.SIDE and not self.moves
-        self._broker_lifetime_ms = 0 if stays else grant.broker_ms
+        is_aside = self._channel is Channel.SIDE
+        same = grant.broker_name is not None and grant.broker_name == self._broker_name
+        self.moves = is_aside and not same
+        self._opaque, self._broker_name = grant.opaque, grant.broker_name
+        self._broker_lifetime_ms = 0 if is_aside and same else grant.broker_ms
         self._asked = self._reader = self._unconfirmed = self._verified = None
         lifetime_ms, killed_after_ms = grant.lifetime_ms, grant.killed_after_ms
         self.state = Authenticated(

@@ -6,6 +6,7 @@ import pytest
 
 from sasl.identity import Identity
 from sasl.jwks import KeyCache
+from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.oauthbearer_messages import client_initial_response
@@ -49,6 +50,7 @@ def verifying(
     enforcement: Enforcement = Enforcement.ENFORCE,
     *,
     enforces_token_expiry: bool = True,
+    issuer: OAuthBearerSettings = SETTINGS,
 ) -> Playbook:
     """A connection whose proxy has signing keys, too."""
     verifiers: dict[str, Mechanism] = {}
@@ -58,7 +60,7 @@ def verifying(
         enforces_token_expiry=enforces_token_expiry,
     )
     verifiers[OAUTHBEARER] = OAuthBearerServer(
-        issuers=only(keys or cache_of(ed_key()), replace(SETTINGS, groups_claim_name="groups")),
+        issuers=only(keys or cache_of(ed_key()), replace(issuer, groups_claim_name="groups")),
         wall_clock=lambda: WALL + play.now - NOW,
     )
     return play
@@ -214,6 +216,54 @@ class TestReauthentication:
         play = self.again(bearer(sub="mallory"))
         play.broker(answered(11, lifetime_ms=60_000))
         assert "failed principal_changed" in play.take()
+
+
+class TestAside:
+    """A re-authentication that the broker takes for a login, so that it compares no principals.
+
+    The proxy names clients by the claim `team`, the broker by `sub`.
+    """
+
+    def renewed(self, first: bytes, second: bytes) -> Playbook:
+        """With a request in flight; the broker accepts both tokens."""
+        play = offered(verifying(issuer=replace(SETTINGS, sub_claim_name="team")), first)
+        play.broker(answered(2))
+        play.client(fetch(9))
+        play.now += 100
+        play.client(handshake(10, OAUTHBEARER))
+        play.side_connects()
+        play.side(shaken(10))
+        play.client(authenticate(11, second))
+        play.take()
+        play.side(answered(11))
+        return play
+
+    def test_the_same_name_keeps_its_connection(self) -> None:
+        message = bearer(team="etl")
+        assert self.renewed(message, message).take() == [
+            "authenticated User:etl again (1)",
+            "close side",
+        ]
+
+    @pytest.mark.parametrize(
+        ("first", "second"), [("alice", "mallory"), ("alice", 7), (7, "alice"), (7, 7)]
+    )
+    def test_another_or_an_unknown_name_moves_to_where_it_was_proved(
+        self, first: object, second: object
+    ) -> None:
+        """Or the broker would go on serving a principal that nobody proved again."""
+        play = self.renewed(bearer(team="etl", sub=first), bearer(team="etl", sub=second))
+        play.client(fetch(12))
+        assert play.take() == ["authenticated User:etl again (1)"]
+        play.broker(response(9, b"records"))
+        assert play.take()[-2:] == ["move to side", "to side: Fetch v12 #12"]
+
+    @pytest.mark.parametrize("subject", ["alice", "mallory", 7])
+    def test_another_principal_ends_the_connection(self, subject: object) -> None:
+        play = self.renewed(bearer(team="etl"), bearer(team="web", sub=subject))
+        assert play.take()[0] == "failed principal_changed"
+        play.broker(response(9, b"records"))
+        assert "closed authentication_failed" in play.take()
 
 
 @pytest.mark.parametrize("broker_ms", [0, 60_000])
