@@ -225,7 +225,7 @@ def _print_step(step: str) -> None:
 def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
     """Run the job; `submitted`: by spark-submit, which has said what Spark's master is."""
     options = arg_parser().parse_args(argv)
-    servers, spark_alone = options.bootstrap_server, submitted or options.kafka_option
+    servers = options.bootstrap_server
     as_of_ms = options.as_of if options.as_of_ms is None else options.as_of_ms
     settings = Settings(
         events=options.events,
@@ -240,7 +240,7 @@ def main(argv: Sequence[str] | None = None, *, submitted: bool = False) -> int:
         submitted=submitted,
         state=options.state,
         history=options.history,
-        kafka={"bootstrap.servers": servers} if servers and not spark_alone else {},
+        kafka={"bootstrap.servers": servers} if servers else {},
         bootstrap_servers=servers,
         kafka_options=dict(options.kafka_option),
     )

@@ -53,10 +53,11 @@ class Settings:
     history: Path | None = None
     """The folder that the tables of all runs are added to; None: only the last ones are kept."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The settings of librdkafka for a topic; without them only Spark reads one."""
+    """The settings of librdkafka for a topic, which Spark does not use."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """The options of Spark's connector beside the servers, e.g. `kafka.security.protocol`."""
+    """The options of Spark's connector beside the servers, e.g. `kafka.security.protocol`: with
+    any, Spark reads the topic."""
 
     @property
     def topic(self) -> str | None:
@@ -103,12 +104,17 @@ class Settings:
             )
 
     @property
+    def is_for_spark(self) -> bool:
+        """True if Spark reads the events whatever there is of them, as asked or needed."""
+        return self.engine is EngineName.SPARK or self._needs_spark
+
+    @property
     def _needs_spark(self) -> bool:
         """True for what DuckDB cannot do."""
         if self.topic is None:
             cannot_read = is_remote(self.events) or self.state is not None
         else:
-            cannot_read = not self.kafka or is_remote(self.state or "")
+            cannot_read = bool(self.kafka_options) or is_remote(self.state or "")
         return cannot_read or is_remote(self.out) or self.master is not None
 
     def choose_engine(self) -> EngineName:
@@ -116,7 +122,7 @@ class Settings:
 
         Raises ReportError if the folder cannot be read, or DuckDB is asked for what it cannot do.
         """
-        if self._needs_spark:
+        if self.is_for_spark:
             if self.engine is EngineName.DUCKDB:
                 raise ReportError(
                     "DuckDB reads a topic or a folder of this machine alone: an address, --state"
@@ -124,9 +130,9 @@ class Settings:
                 )
             return EngineName.SPARK
         if self.topic is not None:
-            return EngineName.SPARK if self.engine is EngineName.SPARK else EngineName.DUCKDB
+            return EngineName.DUCKDB
         size = event_files(self.events).line_bytes
-        if self.engine is not EngineName.AUTO:
+        if self.engine is EngineName.DUCKDB:
             return self.engine
         here = importlib.util.find_spec("duckdb") is not None and size <= ONE_MACHINE_BYTES
         return EngineName.DUCKDB if here else EngineName.SPARK

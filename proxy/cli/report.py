@@ -1,5 +1,6 @@
 """Command `reauth-proxy report`: the readiness report from the session events."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,9 +86,6 @@ def report(
 
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
-    with config_explained(command_config):
-        spark = engine is EngineName.SPARK or master is not None
-        kafka = topic_settings(events, bootstrap_server, command_config, spark=spark)
     try:
         settings = Settings(
             events=events,
@@ -101,8 +99,10 @@ def report(
             master=master,
             state=state,
             history=history,
-            **kafka,
         )
+        with config_explained(command_config):
+            kafka = topic_settings(settings, bootstrap_server, command_config)
+        settings = replace(settings, **kafka)
         with job.sigterm_as_sigint():
             _, unmet = job.run(settings, _print_progress)
     except KeyboardInterrupt:
@@ -115,14 +115,19 @@ def report(
 
 
 def topic_settings(
-    events: str, servers: str | None, command_config: Path | None, *, spark: bool
+    settings: Settings, servers: str | None, command_config: Path | None
 ) -> dict[str, Any]:
-    """Return the settings for a topic; Spark's connector knows Kafka's own. Raises ConfigError."""
-    if not events.startswith("kafka:"):
+    """Return the settings for a topic; Spark's connector knows Kafka's own.
+
+    Raises ConfigError, and ValueError for a topic that cannot be one.
+    """
+    if settings.topic is None:
         return {}
+    from metrics.delivery.target import parse_target
     from proxy.delivery.kafka_settings import of_options, read_properties
 
-    if not spark:
+    parse_target(settings.events)
+    if not settings.is_for_spark:
         client = of_options(servers, command_config)
         return {"kafka": client, "bootstrap_servers": client["bootstrap.servers"]}
     properties = {} if command_config is None else read_properties(command_config)

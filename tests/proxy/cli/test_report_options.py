@@ -1,10 +1,13 @@
 """Options of `reauth-proxy report` for a topic, as either engine takes them."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from metrics.readiness.settings import EngineName, Settings
 from proxy.cli import app
 from proxy.cli.report import topic_settings
 
@@ -24,8 +27,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def of_topic(**more: Any) -> Settings:
+    given: dict[str, Any] = {"events": "kafka:t", "out": "report", "as_of_ms": 0}
+    return Settings(**given | more)
+
+
 def test_librdkafka_is_given_its_own_settings(file: Path) -> None:
-    assert topic_settings("kafka:t", None, file, spark=False) == {
+    assert topic_settings(of_topic(), None, file) == {
         "bootstrap_servers": "a:9092,b:9092",
         "kafka": {
             "bootstrap.servers": "a:9092,b:9092",
@@ -37,8 +45,20 @@ def test_librdkafka_is_given_its_own_settings(file: Path) -> None:
     }
 
 
-def test_sparks_connector_is_given_kafkas_own(file: Path) -> None:
-    found = topic_settings("kafka:t", "c:9092", file, spark=True)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"engine": EngineName.SPARK},
+        {"master": "local[1]"},
+        {"out": "s3a://bucket/report"},
+        {"state": "s3a://bucket/state"},
+    ],
+)
+def test_sparks_connector_is_given_kafkas_own(file: Path, more: dict[str, Any]) -> None:
+    """Whatever the reason is that Spark reads the topic."""
+    settings = of_topic(**more)
+    found = topic_settings(settings, "c:9092", file)
+    assert replace(settings, **found).choose_engine() is EngineName.SPARK
     assert found["bootstrap_servers"] == "c:9092"
     options = found["kafka_options"]
     assert options.keys() == {
@@ -50,7 +70,7 @@ def test_sparks_connector_is_given_kafkas_own(file: Path) -> None:
 
 
 def test_a_folder_needs_none() -> None:
-    assert topic_settings("events", None, None, spark=False) == {}
+    assert topic_settings(of_topic(events="events"), None, None) == {}
 
 
 @pytest.mark.parametrize(
