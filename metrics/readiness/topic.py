@@ -51,6 +51,8 @@ class TopicReader:
             self._consumer = Consumer({**settings, **_SETTINGS, "error_cb": self._problems.note})
         except KafkaException as error:
             raise ReportError(f"kafka: {error.args[0].str()}") from None
+        except SystemError:  # if a callback fails meanwhile
+            raise ReportError(f"kafka: {self._problems.explained(None)}") from None
 
     def close(self) -> None:
         """Close the connections."""

@@ -30,7 +30,7 @@ UNKNOWN_EXPIRY_SECONDS: Final = 300.0
 
 
 def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
-    """Return what the configuration means now. Raises ConfigError."""
+    """Return what the configuration means now. Raises ConfigError and TokenUnavailable."""
     made: dict[str, Any] = {"bootstrap.servers": servers}
     made["security.protocol"] = str(settings.security_protocol)
     try:
@@ -141,9 +141,14 @@ def _sasl(login: Login) -> Mapping[str, Any]:
 
 
 def _token_callback(login: OAuthBearer) -> Callable[[str], tuple[str, float]]:
+    """Return librdkafka's callback. Raises ConfigError and TokenUnavailable if there is no token:
+    librdkafka would wait for one without saying why there is none.
+    """
+    first = [login.current()]
+
     def token(_config: str) -> tuple[str, float]:
         try:
-            current = login.current()
+            current = first.pop() if first else login.current()
         except (ConfigError, TokenUnavailable) as error:
             raise RuntimeError(str(error)) from None  # librdkafka asks again
         return current, expiry_claim(current) or time.time() + UNKNOWN_EXPIRY_SECONDS

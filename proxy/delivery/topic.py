@@ -141,6 +141,8 @@ class TopicSink:
             self._producer = Producer(settings, logger=_quiet)
         except KafkaException as error:
             raise DeliveryFailed(error.args[0].str()) from None
+        except SystemError as error:  # if a callback fails meanwhile
+            raise DeliveryFailed(fit_for_log(self._problem or str(error), ())) from None
         except ProxyError as error:
             raise DeliveryFailed(str(error)) from None
         return self._producer

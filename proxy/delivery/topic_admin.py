@@ -66,6 +66,8 @@ class TopicAdmin:
             self._client = _admin.AdminClient({**settings, **fixed})
         except KafkaException as error:
             raise TopicError(error.args[0].str()) from None
+        except SystemError:  # if a callback fails meanwhile
+            raise TopicError(printable(self._problems.explained(None))) from None
 
     def create(self, partitions: int, replication_factor: int, retention_ms: int) -> None:
         """Create it; a replication factor of -1 is the brokers' default. Raises TopicError."""

@@ -91,3 +91,28 @@ def test_mistakes_are_one_line(more: list[str], problem: str, tmp_path: Path) ->
     assert result.exit_code == 2
     assert problem in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "--events", "kafka:t", "--out", "report"],
+        ["events", "topic", "status", "t"],
+        ["events", "topic", "create", "t"],
+        ["events", "deliver", "--events", ".", "--to", "kafka:t"],
+    ],
+    ids=" ".join,
+)
+def test_a_token_that_is_not_there_is_said_at_once(arguments: list[str], tmp_path: Path) -> None:
+    """Before librdkafka waits for one."""
+    token, file = tmp_path / "token", tmp_path / "client.properties"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    file.write_text(
+        "bootstrap.servers=127.0.0.1:1\nsecurity.protocol=SASL_PLAINTEXT\n"
+        f"sasl.mechanism=OAUTHBEARER\nsasl.jaas.config={module} required;\n"
+        f"sasl.oauthbearer.token.endpoint.url={token.as_uri()}\n"
+    )
+    result = CliRunner().invoke(app, [*arguments, "--command-config", str(file)])
+    assert result.exit_code == 2
+    problem = f"{token}: cannot be read: No such file or directory"
+    assert result.stderr == f"reauth-proxy: {file}: {problem}\n"
