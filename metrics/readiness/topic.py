@@ -5,7 +5,8 @@ Laws:
 - Partitions are assigned and nothing is committed: READ on the topic is all that is needed.
   librdkafka looks for a coordinator all the same; if it may not, that is of no importance.
 - The ends of the partitions are asked for once: what is written meanwhile is for the next time.
-- A value is data: it becomes one line, whatever it contains.
+- A value is data: it becomes one line, whatever it contains. Who may write to the topic cannot end
+  the report: a value that takes more memory than any event is one unreadable line.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from metrics.delivery.kafka_errors import Problems
 from metrics.readiness.errors import ReportError
@@ -21,11 +29,20 @@ from metrics.readiness.events import CLOCK_TOLERANCE_MS
 
 TIMEOUT_SECONDS: Final = 30.0
 """Seconds in which brokers must answer a question about the topic."""
-SILENT_POLLS: Final = 60
-"""Number of polls, each of a second, after which a topic that gives nothing has failed."""
+POLL_SECONDS: Final = 0.1
+"""Longest poll in seconds: one takes what librdkafka unpacks meanwhile, however large it is."""
+SILENT_POLLS: Final = 600
+"""Number of polls, of a minute together, after which a topic that gives nothing has failed."""
+MAX_VALUE_BYTES: Final = 512 * 1024
+"""Largest value in bytes that may be an event: one has at most 16,384 characters of groups, thrice,
+and 64 intervals."""
+MAX_COMMAS: Final = 10_000
+"""Largest number of commas of a value that may be an event: the largest events have some 3,000."""
 
-_AT_ONCE: Final = 1_000
-"""Largest number of messages of one poll: of the largest that brokers take by default, 1 GiB."""
+_AT_ONCE: Final = 100
+"""Largest number of messages of one poll: of the largest that may be events, 50 MiB."""
+_UNREADABLE: Final = b"{}"
+"""What stands for a value that cannot be an event: a line that is counted as unreadable."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
     "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
@@ -67,11 +84,12 @@ class TopicReader:
         left = self._begin(offsets, since_ms)
         silent = 0
         while left:
-            messages = self._asked(partial(self._consumer.consume, _AT_ONCE, timeout=1.0))
-            silent = 0 if messages else silent + 1
-            if silent == SILENT_POLLS:
+            before = dict(offsets)
+            poll = partial(self._consumer.consume, _AT_ONCE, timeout=POLL_SECONDS)
+            lines = self._lines(self._asked(poll), offsets, left)
+            silent = 0 if offsets != before else silent + 1
+            if left and silent == SILENT_POLLS:
                 raise self._failed(None)
-            lines = self._lines(messages, offsets, left)
             if lines:
                 yield lines
 
@@ -85,6 +103,8 @@ class TopicReader:
                 partial(self._consumer.get_watermark_offsets, place, timeout=TIMEOUT_SECONDS)
             )
             begin = offsets.get(partition, dated.get(partition, low))
+            if begin == OFFSET_END:
+                begin = end
             if not low <= begin <= end:  # retention was faster, or the topic was made anew
                 begin = low
             offsets[partition] = begin
@@ -104,7 +124,10 @@ class TopicReader:
         return sorted(found.partitions)
 
     def _offsets_at(self, time_ms: int) -> dict[int, int]:
-        """Return the offset of the first message of a time or later, or the end, by partition."""
+        """Return the offset of the first message of a time or later by partition.
+
+        OFFSET_END: there is none.
+        """
         asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in self._partitions()]
         found = self._asked(
             partial(self._consumer.offsets_for_times, asked, timeout=TIMEOUT_SECONDS)
@@ -112,7 +135,7 @@ class TopicReader:
         for place in found:
             if place.error is not None:
                 raise self._failed(place.error)
-        return {place.partition: place.offset for place in found if place.offset >= 0}
+        return {place.partition: place.offset for place in found}
 
     def _lines(
         self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
@@ -152,6 +175,8 @@ class TopicReader:
 
 def _one_line(value: bytes) -> bytes:
     """Return a value without line breaks; nearly all are the proxy's, and have none."""
+    if len(value) > MAX_VALUE_BYTES or value.count(b",") > MAX_COMMAS:
+        return _UNREADABLE
     if b"\n" in value or b"\r" in value:
         return value.rstrip(b"\r\n").translate(_LINE_BREAKS)
     return value

@@ -32,6 +32,9 @@ GARBAGE: Sequence[bytes | None] = (
     b'{"kind": {"a": [1]}, "sequence": "x"}\n{"kind": 1}',
     b"[" * 20_000,
     os.urandom(50_000),
+    b'{"kind":"x","intervals":[' + b"{}," * 20_000 + b"{}]}",
+    b'{"kind":"x","client_id":"' + b"x" * 600_000 + b'"}',
+    *[b'{"kind":"x","intervals":[' + b"{}," * 9_000 + b"{}]}"] * 600,
 )
 """Values that anybody with WRITE on the topic may put there."""
 
@@ -40,7 +43,8 @@ GARBAGE: Sequence[bytes | None] = (
 def wide(kafka: KafkaCluster, topic: str) -> str:
     """A topic of three partitions."""
     name = f"wide-{topic}"
-    kafka.create_topic(name, partitions=3)
+    forever = {"retention.ms": "-1"}  # what is written is of a fixed time, which passes
+    kafka.create_topic(name, partitions=3, configs=forever)
     return name
 
 
@@ -142,12 +146,19 @@ def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
     kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
 ) -> None:
     """By the messages' times; what is read and was before is left out as of a folder."""
-    stamps = {1_780_272_000_000: written[:30], 1_780_300_000_000: written[30:]}
+    old, new = 1_780_272_000_000, 1_780_300_000_000
+    failed: list[str] = []
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
-    for stamp, lines in stamps.items():
-        for line in lines:
-            producer.produce(wide, line, partition=0, timestamp=stamp)
+    for number, line in enumerate(written):
+        producer.produce(
+            wide,
+            line,
+            partition=0 if number >= 15 else 1,  # which has nothing that is new
+            timestamp=old if number < 30 else new,
+            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        )
     assert producer.flush(120) == 0
+    assert not failed
     options = ["--bootstrap-server", kafka.bootstrap(), "--since", "2026-06-01T02:00"]
     facts = facts_of(wide, tmp_path / "report", *options)
     assert facts["lines"]["lines"] == len(written) - 30
