@@ -168,11 +168,14 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
     file = properties_of(secure, files, login, tmp_path / "client.properties")
     log, bootstrap, sent = log_in(events), secure.bootstrap(), list[str]()
 
+    def have_arrived() -> bool:
+        renew()  # as often as it takes: it may be slow
+        return arrived(bootstrap, topic, sent)
+
     def deliver() -> None:
-        renew()
         sent.append(LINE.format("a", len(sent)))
         log.append(sent[-1:], 0.0, WALL)
-        eventually(lambda: arrived(bootstrap, topic, sent), "an event arrives")
+        eventually(have_arrived, "an event arrives")
 
     log.append([LINE.format("first", 0)], 0.0, WALL)  # or there would be no folder
     with following(events, topic, "--command-config", str(file)) as process:

@@ -1,6 +1,7 @@
 """Commands for the topic of the events, on a real Kafka."""
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.proxy_process import eventually
 
 pytestmark = pytest.mark.kafka
+
+NOBODY = "127.0.0.1:1"
+"""An address at which no broker is."""
 
 
 def invoke(*arguments: str) -> Result:
@@ -61,11 +65,18 @@ def test_a_topic_is_made_and_its_rights_are_commands(kafka: KafkaCluster) -> Non
     assert again.exit_code == 1
     assert again.stderr == f"reauth-proxy: kafka:{topic}: there is such a topic already\n"
     producer = confluent.Producer({"bootstrap.servers": servers})
-    producer.produce(topic, b"{}", partition=1, timestamp=1_780_272_000_000)
-    producer.produce(topic, b"{}", partition=1, timestamp=1_780_271_000_000)
+    newest, failed = time.time_ns() // 1_000_000, list[str]()
+
+    def note(error: confluent.KafkaError | None, _message: confluent.Message) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    for stamp in (newest, newest - 1_000_000):
+        producer.produce(topic, b"{}", partition=1, timestamp=stamp, on_delivery=note)
     assert producer.flush(60) == 0
+    assert not failed
     one = status_of(kafka, topic)["partitions"][1]
-    assert (one["first"], one["end"], one["newest_ms"]) == (0, 2, 1_780_272_000_000)
+    assert (one["first"], one["end"], one["newest_ms"]) == (0, 2, newest)
     shown = invoke(*asked)
     assert shown.stdout.splitlines()[0].split() == [
         "PARTITION",
@@ -81,7 +92,6 @@ def test_a_topic_is_made_and_its_rights_are_commands(kafka: KafkaCluster) -> Non
 def test_what_cannot_be_done_is_one_line(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.delivery.topic_admin.TIMEOUT_SECONDS", 5.0)
     servers = ["--bootstrap-server", kafka.bootstrap()]
     missing = "kafka:missing: there is no such topic, or it may not be described"
     nobody = "kafka:t: no broker answers; check the address, and how clients must connect"
@@ -89,13 +99,16 @@ def test_what_cannot_be_done_is_one_line(
     name = "the topic must be 1 to 249 letters, digits, dots, hyphens, or _"
     for arguments, status, problem in (
         (["status", "missing", *servers], 1, missing),
-        (["status", "t", "--bootstrap-server", "127.0.0.1:1"], 1, nobody),
-        (["create", "t", "--bootstrap-server", "127.0.0.1:1"], 1, nobody),
+        (["status", "t", "--bootstrap-server", NOBODY], 1, nobody),
+        (["create", "t", "--bootstrap-server", NOBODY], 1, nobody),
         (["create", "t", "--replication-factor", "3", *servers], 1, replicas),
         (["create", "a b", *servers], 2, name),
         (["create", "t"], 2, "give --bootstrap-server or --command-config"),
     ):
-        result = invoke(*arguments)
+        with monkeypatch.context() as patched:
+            if NOBODY in arguments:
+                patched.setattr("proxy.delivery.topic_admin.TIMEOUT_SECONDS", 5.0)
+            result = invoke(*arguments)
         assert result.stderr == f"reauth-proxy: {problem}\n"
         assert (result.exit_code, result.stdout) == (status, "")
     file = tmp_path / "client.properties"

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from tests.support.readiness import comparable
 
 pytestmark = pytest.mark.kafka
 
+NOBODY = "127.0.0.1:1"
+"""An address at which no broker is."""
 AS_OF = "2026-06-02T00:00"
 GARBAGE: Sequence[bytes | None] = (
     None,
@@ -62,10 +64,22 @@ def written(events: Path) -> list[bytes]:
 
 def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes | None]) -> None:
     """Without keys: the lines of a connection are spread over the partitions, in no order."""
+    failed: list[str] = []
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
     for number, value in enumerate(values):
-        producer.produce(topic, value, partition=number % 3)
+        producer.produce(topic, value, partition=number % 3, on_delivery=noting(failed))
     assert producer.flush(120) == 0
+    assert not failed
+
+
+def noting(failed: list[str]) -> Callable[[confluent.KafkaError | None, confluent.Message], None]:
+    """A callback for deliveries."""
+
+    def note(error: confluent.KafkaError | None, _message: confluent.Message) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    return note
 
 
 def invoke(topic: str, out: Path, *more: str) -> Result:
@@ -155,7 +169,7 @@ def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
             line,
             partition=0 if number >= 15 else 1,  # which has nothing that is new
             timestamp=old if number < 30 else new,
-            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+            on_delivery=noting(failed),
         )
     assert producer.flush(120) == 0
     assert not failed
@@ -190,13 +204,15 @@ def test_it_logs_in_by_a_file_of_properties(
 def test_what_cannot_be_read_is_one_line(
     kafka: KafkaCluster, wide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metrics.readiness.topic.TIMEOUT_SECONDS", 3.0)
     for topic, servers, problem in (
         ("no-such-topic", kafka.bootstrap(), "there is no such topic, or it may not be described"),
         (wide, kafka.bootstrap(), "there are no events in this topic yet"),
-        (wide, "127.0.0.1:1", "no broker answers; check the address, and how clients must connect"),
+        (wide, NOBODY, "no broker answers; check the address, and how clients must connect"),
     ):
-        result = invoke(topic, tmp_path / "report", "--bootstrap-server", servers)
+        with monkeypatch.context() as patched:
+            if servers == NOBODY:
+                patched.setattr("metrics.readiness.topic.TIMEOUT_SECONDS", 3.0)
+            result = invoke(topic, tmp_path / "report", "--bootstrap-server", servers)
         assert result.exit_code == 2
         assert result.stderr.splitlines()[-1] == f"reauth-proxy: kafka:{topic}: {problem}"
         assert len(result.stderr.splitlines()) == 2
