@@ -124,11 +124,13 @@ class SpoolStatus:
     waiting_bytes: int
     """Bytes that are not delivered, and could be."""
     oldest_waiting_ms: int | None
-    """Time at or before which the oldest of them was written, epoch ms; None: none waits."""
+    """Time at or after which the oldest of them was written, epoch ms: its file was begun then, or
+    last changed; None: none waits."""
     open_bytes: int
     """Bytes that are not delivered since their file is still open."""
     delivered_ms: int | None
-    """When something was last delivered to this target, epoch ms; None: never."""
+    """When the position of the delivery to this target last changed, epoch ms; None: nothing was
+    delivered to it."""
 
 
 @app.command()
@@ -148,7 +150,10 @@ def status(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what waits for its delivery, since when, and when something was last delivered."""
+    """Show what waits for its delivery, since when at most, and when the position last changed.
+
+    The position says how much of each file was delivered.
+    """
     from metrics.delivery.target import parse_target
 
     if (folder is None) != (to is None) or (folder is not None and config is not None):
@@ -196,7 +201,7 @@ def _status(folder: Path, target: "Target") -> SpoolStatus:
     finally:
         spool.close()
     delivered_ms = None
-    if position.is_saved:
+    if position.is_saved and position.names():
         with suppress(FileNotFoundError):
             delivered_ms = round((folder / NAME).lstat().st_mtime * 1000)
     return SpoolStatus(
@@ -217,7 +222,7 @@ def _listing(now_ms: int) -> Listing[SpoolStatus]:
         return (
             one.target,
             size(one.waiting_bytes),
-            "-" if oldest is None else ago(oldest, now_ms),
+            "-" if oldest is None else f"up to {ago(oldest, now_ms)}",
             "never" if delivered is None else ago(delivered, now_ms),
             size(one.open_bytes),
             one.folder,

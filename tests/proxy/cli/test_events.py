@@ -63,6 +63,16 @@ def test_what_waits_is_shown_and_nothing_changed(events: Path, shared: str) -> N
     assert status_of("--events", str(events), "--to", "kafka:other")["delivered_ms"] is None
 
 
+def test_an_attempt_that_failed_is_no_delivery(events: Path, tmp_path: Path) -> None:
+    options = ["--events", str(events), "--to", (tmp_path / "missing").as_uri()]
+    assert invoke("deliver", *options).exit_code == 1
+    assert (events / "delivery.json").exists()
+    assert status_of(*options)["delivered_ms"] is None
+    table = invoke("status", *options).stdout.splitlines()
+    assert table[1].endswith("never")
+    assert " up to " in table[1]
+
+
 @pytest.mark.usefixtures("events")
 def test_a_configuration_names_folder_and_target(shared: str, tmp_path: Path) -> None:
     config = tmp_path / "proxy.yaml"
