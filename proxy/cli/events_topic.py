@@ -48,10 +48,13 @@ def create(
     bootstrap_server: _BootstrapServer = None,
     command_config: _CommandConfig = None,
     partitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Number of partitions.")
+        int, typer.Option(min=1, max=100_000, metavar="N", help="Number of partitions.")
     ] = PARTITIONS,
     replication_factor: Annotated[
-        int, typer.Option(metavar="N", help="Replicas of each; -1: as the brokers say.")
+        int,
+        typer.Option(
+            min=-1, max=10_000, metavar="N", help="Replicas of each; -1: as the brokers say."
+        ),
     ] = -1,
     retention_ms: Annotated[
         int, typer.Option(min=-1, metavar="MS", help="Time for which events are kept; -1: ever.")
@@ -64,6 +67,8 @@ def create(
     ] = "User:REPORT",
 ) -> None:
     """Create the topic, and print the commands that give the rights to write and to read it."""
+    if replication_factor == 0:
+        raise typer.BadParameter("--replication-factor: must be -1, or at least 1")
     with explained(command_config):
         admin = _admin(topic, bootstrap_server, command_config)
     with _about(topic):
@@ -140,10 +145,10 @@ def _listing(now_ms: int) -> "Listing[PartitionStatus]":
             str(one.partition),
             "none" if one.leader is None else str(one.leader),
             f"{one.in_sync} of {one.replicas}",
-            number(one.end - one.first),
+            "-" if one.first is None or one.end is None else number(one.end - one.first),
             "-" if one.newest_ms is None else ago(one.newest_ms, now_ms),
-            str(one.first),
-            str(one.end),
+            "-" if one.first is None else str(one.first),
+            "-" if one.end is None else str(one.end),
         )
 
     return Listing(

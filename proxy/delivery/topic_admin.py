@@ -36,12 +36,13 @@ class PartitionStatus:
     replicas: int
     in_sync: int
     """Number of its replicas that are in sync."""
-    first: int
-    """Offset of the first message that is kept."""
-    end: int
-    """Offset after the last message."""
+    first: int | None
+    """Offset of the first message that is kept; None: not known, as without a leader."""
+    end: int | None
+    """Offset after the last message; None: not known."""
     newest_ms: int | None
-    """Largest time of a message, epoch ms; None: there is none."""
+    """Largest time of a message, epoch ms; None: there is none, or not known, as by brokers before
+    Kafka 3.0 (KIP-734)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,16 @@ class TopicAdmin:
 
     def create(self, partitions: int, replication_factor: int, retention_ms: int) -> None:
         """Create it; a replication factor of -1 is the brokers' default. Raises TopicError."""
-        new = _admin.NewTopic(
-            self._topic,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            config={"cleanup.policy": "delete", "retention.ms": str(retention_ms)},
-        )
-        made = self._client.create_topics([new], request_timeout=TIMEOUT_SECONDS)
+        try:
+            new = _admin.NewTopic(
+                self._topic,
+                num_partitions=partitions,
+                replication_factor=replication_factor,
+                config={"cleanup.policy": "delete", "retention.ms": str(retention_ms)},
+            )
+            made = self._client.create_topics([new], request_timeout=TIMEOUT_SECONDS)
+        except (ValueError, OverflowError) as error:  # of numbers that librdkafka does not take
+            raise TopicError(str(error)) from None
         self._result(made[self._topic])
 
     def status(self) -> TopicStatus:
@@ -98,23 +102,23 @@ class TopicAdmin:
                     leader=None if each.leader is None or each.leader.id < 0 else each.leader.id,
                     replicas=len(each.replicas),
                     in_sync=len(each.isr),
-                    first=first[each.id].offset,
-                    end=end[each.id].offset,
-                    newest_ms=newest[each.id].timestamp if newest[each.id].offset >= 0 else None,
+                    first=offset(first[each.id]),
+                    end=offset(end[each.id]),
+                    newest_ms=newest_ms(newest[each.id]),
                 )
                 for each in found.partitions
             ],
             retention_ms=self._retention_ms(),
         )
 
-    def _offsets(self, partitions: list[int], which: Any) -> Mapping[int, Any]:
+    def _offsets(self, partitions: list[int], which: Any) -> Mapping[int, "Future[Any]"]:
         asked = {TopicPartition(self._topic, each): which for each in partitions}
         found = self._client.list_offsets(
             asked,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=TIMEOUT_SECONDS,
         )
-        return {place.partition: self._result(answer) for place, answer in found.items()}
+        return {place.partition: answer for place, answer in found.items()}
 
     def _retention_ms(self) -> int | None:
         resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, self._topic)
@@ -131,3 +135,17 @@ class TopicAdmin:
             with suppress(KafkaException):
                 self._client.poll(0)  # which notes why a connection failed
             raise TopicError(printable(self._problems.explained(error.args[0]))) from None
+
+
+def offset(answer: "Future[Any]") -> int | None:
+    """Return the offset that was asked for; None: that was not answered."""
+    try:
+        return int(answer.result().offset)
+    except KafkaException:
+        return None
+
+
+def newest_ms(answer: "Future[Any]") -> int | None:
+    """Return the time of the message that was asked for; None: there is none, or no answer."""
+    found = offset(answer)
+    return None if found is None or found < 0 else int(answer.result().timestamp)
