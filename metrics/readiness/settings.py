@@ -80,6 +80,8 @@ class Settings:
         """Raise ReportError if there are no events, or this would write among them."""
         if self.history is not None:
             self._check_history(self.history)
+        if self.state is not None:
+            self._check_outside_tables("--state", self.state)
         if self.topic is not None:
             if self.bootstrap_servers is None:
                 raise ReportError("kafka: needs --bootstrap-server HOST:PORT")
@@ -97,9 +99,12 @@ class Settings:
             raise ReportError(f"{history}: the history is written to a folder of this machine")
         if is_remote(self.out):
             raise ReportError(f"{self.out}: --history takes a report in a folder of this machine")
-        if is_within(str(history), str(Path(self.out) / TABLES)):
+        self._check_outside_tables("--history", str(history))
+
+    def _check_outside_tables(self, option: str, path: str) -> None:
+        if is_within(path, f"{self.out.rstrip('/')}/{TABLES}"):
             raise ReportError(
-                f"{history}: --history is within the tables of --out, which every run replaces; "
+                f"{path}: {option} is within the tables of --out, which every run replaces; "
                 "give it a place elsewhere"
             )
 

@@ -79,6 +79,7 @@ def test_a_folder_needs_none() -> None:
         ([], "give --bootstrap-server or --command-config"),
         (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
         (["--command-config", "/no/such"], "/no/such: cannot be read"),
+        (["--events", "kafka:a b"], "the topic must be 1 to 249 letters"),
         (
             ["--bootstrap-server", "a:1", "--engine", "duckdb", "--master", "local"],
             "DuckDB reads a topic or a folder of this machine alone",
@@ -91,6 +92,15 @@ def test_mistakes_are_one_line(more: list[str], problem: str, tmp_path: Path) ->
     assert result.exit_code == 2
     assert problem in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_state_is_outside_the_tables(tmp_path: Path) -> None:
+    """Which every run replaces."""
+    out = tmp_path / "out"
+    arguments = ["report", "--events", "kafka:t", "--out", str(out), "--bootstrap-server", "a:1"]
+    result = CliRunner().invoke(app, [*arguments, "--state", str(out / "tables" / "state")])
+    assert result.exit_code == 2
+    assert "--state is within the tables of --out" in result.stderr
 
 
 @pytest.mark.parametrize(
