@@ -15,6 +15,7 @@ from proxy.cli.listing import Listing, Output, OutputOption, print_document, pri
 from proxy.errors import ProxyError
 
 if TYPE_CHECKING:
+    from proxy.delivery.topic import Settings
     from proxy.delivery.topic_admin import PartitionStatus, TopicAdmin
 
 PARTITIONS: Final = 6
@@ -70,12 +71,13 @@ def create(
     if replication_factor == 0:
         raise typer.BadParameter("--replication-factor: must be -1, or at least 1")
     with explained(command_config):
-        admin = _admin(topic, bootstrap_server, command_config)
+        settings = _settings(topic, bootstrap_server, command_config)
+        admin = _admin(topic, settings)
     with _about(topic):
         admin.create(partitions, replication_factor, retention_ms)
     note(f"kafka:{topic} is made; these give the proxies, and the report, their rights:")
     for principal, operation in ((writer, "Write"), (reader, "Read")):
-        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap_server or "HOST:PORT"]
+        words = ["kafka-acls.sh", "--bootstrap-server", settings["bootstrap.servers"]]
         if command_config is not None:
             words += ["--command-config", str(command_config)]
         words += ["--add", f"--allow-principal={principal_name(principal)}"]
@@ -91,7 +93,8 @@ def status(
 ) -> None:
     """List the topic's partitions: leader, replicas in sync, messages, age of the newest."""
     with explained(command_config):
-        admin = _admin(topic, bootstrap_server, command_config)
+        settings = _settings(topic, bootstrap_server, command_config)
+        admin = _admin(topic, settings)
     with _about(topic):
         found = admin.status()
     if output in (Output.JSON, Output.YAML):
@@ -101,8 +104,8 @@ def status(
     note(_kept(found.retention_ms))
 
 
-def _admin(topic: str, servers: str | None, command_config: Path | None) -> "TopicAdmin":
-    """Return the AdminClient. Raises ProxyError and Exit."""
+def _settings(topic: str, servers: str | None, command_config: Path | None) -> "Settings":
+    """Return librdkafka's settings. Raises ProxyError and Exit."""
     from metrics.delivery.target import missing_library, parse_target
     from proxy.delivery.kafka_settings import of_options
 
@@ -112,7 +115,11 @@ def _admin(topic: str, servers: str | None, command_config: Path | None) -> "Top
         raise fail(str(error), Exit.USAGE) from None
     if (problem := missing_library(target)) is not None:
         raise fail(problem, Exit.USAGE)
-    settings = of_options(servers, command_config)
+    return of_options(servers, command_config)
+
+
+def _admin(topic: str, settings: "Settings") -> "TopicAdmin":
+    """Return the AdminClient. Raises ProxyError."""
     from proxy.delivery.topic_admin import TopicAdmin
 
     return TopicAdmin(topic, settings)

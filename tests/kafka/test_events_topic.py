@@ -89,6 +89,17 @@ def test_a_topic_is_made_and_its_rights_are_commands(kafka: KafkaCluster) -> Non
     assert shown.stderr == "reauth-proxy: events are kept for 30 d\n"
 
 
+def test_the_printed_commands_take_the_brokers_from_the_file(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={kafka.bootstrap()}\n")
+    made = invoke("create", f"events-{uuid.uuid4()}", "--command-config", str(file))
+    assert made.exit_code == 0, made.output
+    named = f"kafka-acls.sh --bootstrap-server {kafka.bootstrap()} --command-config {file} --add "
+    assert [line.startswith(named) for line in made.stdout.splitlines()] == [True, True]
+
+
 def test_what_cannot_be_done_is_one_line(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
