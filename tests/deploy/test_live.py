@@ -137,7 +137,7 @@ def _config(upstream: str, directory: Path) -> dict[str, Any]:
         "listeners": listeners,
         "authorizer": {"mode": "audit"},
         "quotas": {"mode": "enforce"},
-        "events": {"directory": "events"},
+        "events": {"directory": "events", "deliver": {"to": (directory / "delivered").as_uri()}},
         "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
         "shutdown.drain.ms": 1_000,
         "workers": 2,

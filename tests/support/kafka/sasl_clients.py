@@ -380,13 +380,15 @@ class Python(_Client):
         )
         self._transactional.init_transactions()
         self._consumer = python.KafkaConsumer(
-            login.name,
             **settings(".group"),
             group_id=login.name,
             auto_offset_reset="earliest",
             auto_commit_interval_ms=1_000,
             isolation_level="read_committed",
         )
+        # It may join before it knows the topic, is then given no partition, and does not notice.
+        assert self._consumer.partitions_for_topic(login.name)
+        self._consumer.subscribe([login.name])
 
     def send(self, partition: int, value: bytes) -> None:
         self._sent.append(self._plain.send(self._topic, value, partition=partition))
