@@ -418,14 +418,14 @@ OPERATION = (
         "Events that wait for their delivery",
         "Bytes in the folders of the ten proxies that have most.",
         "bytes",
-        [("{{instance}}", greatest("max by (instance) (P_delivery_waiting_bytes{@})"))],
+        [("{{instance}}", "topk(10, max by (instance) (P_delivery_waiting_bytes{@}))")],
     ),
     Panel(
         "Age of what waits",
         "Of the oldest event that is not delivered, at most; the ten proxies that are furthest"
         " behind.",
         "s",
-        [("{{instance}}", greatest("max by (instance) (P_delivery_oldest_waiting_seconds{@})"))],
+        [("{{instance}}", "topk(10, max by (instance) (P_delivery_oldest_waiting_seconds{@}))")],
     ),
     Panel(
         "CPU by worker",
