@@ -149,8 +149,8 @@ class _Grant:
         self.broker_ms: Final = broker_ms
         """Lifetime that the broker announced, in milliseconds; 0: none."""
         self.credential_ms: Final = credential_ms
-        """What remains of the token that the proxy verified, in milliseconds; None: it verified
-        none."""
+        """Remaining lifetime of the token that the proxy verified, in milliseconds; None: it
+        verified none."""
         self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms, credential_ms)
         enforced = terms.enforcement is Enforcement.ENFORCE
         self.killed_after_ms: Final = (
@@ -202,7 +202,7 @@ class RelayedSession:
         self._pending: tuple[Exchange, int | None, bytes] | None = None
         """Message whose verification waits for signing keys; None: none does."""
         self._verified: Success | None = None
-        """What the proxy verified of the last message; None: nothing."""
+        """Success of the proxy's own verification of the last message; None: it verified none."""
         self._channel = Channel.MAIN
         """Connection of the login under way."""
         self._messages = 0

@@ -9,7 +9,7 @@ Laws:
   the report: a value that takes more memory than any event is one unreadable line.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -42,7 +42,7 @@ MAX_COMMAS: Final = 10_000
 _AT_ONCE: Final = 100
 """Largest number of messages of one poll: of the largest that may be events, 50 MiB."""
 _UNREADABLE: Final = b"{}"
-"""What stands for a value that cannot be an event: a line that is counted as unreadable."""
+"""Line in place of a value that cannot be an event; it is counted as unreadable."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
     "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
@@ -96,8 +96,10 @@ class TopicReader:
     def _begin(self, offsets: dict[int, int], since_ms: int | None) -> dict[int, int]:
         """Assign the partitions that have something to read; return their ends."""
         places, left = [], {}
-        dated = {} if since_ms is None else self._offsets_at(since_ms - CLOCK_TOLERANCE_MS)
-        for partition in self._partitions():
+        partitions, dated = self._partitions(), dict[int, int]()
+        if since_ms is not None:
+            dated = self._offsets_at(partitions, since_ms - CLOCK_TOLERANCE_MS)
+        for partition in partitions:
             place = TopicPartition(self._topic, partition)
             low, end = self._asked(
                 partial(self._consumer.get_watermark_offsets, place, timeout=TIMEOUT_SECONDS)
@@ -123,12 +125,12 @@ class TopicReader:
             raise self._failed(found.error)
         return sorted(found.partitions)
 
-    def _offsets_at(self, time_ms: int) -> dict[int, int]:
+    def _offsets_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
         """Return the offset of the first message of a time or later by partition.
 
         OFFSET_END: there is none.
         """
-        asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in self._partitions()]
+        asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in partitions]
         found = self._asked(
             partial(self._consumer.offsets_for_times, asked, timeout=TIMEOUT_SECONDS)
         )

@@ -74,13 +74,12 @@ def _by_principal(facts: Facts) -> str:
         return ""
     verdicts = facts["principals_by_verdict"]
     total = sum(verdicts.values())
-    legend = plots.legend(each for row in rows for each in VERDICT_LABELS if row[each])
     return (
         '<section id="principals"><h2>By principal</h2>'
         '<p class="soft">Clients of each principal, the worst first; a bar is as long as there '
         "are clients. A principal can be enforced "
         f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
-        f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
+        f"</p>{plots.principal_bars(rows, total)}</section>"
     )
 
 
@@ -88,12 +87,11 @@ def _by_group(facts: Facts) -> str:
     rows, total = facts["by_group"]["groups"], facts["by_group"]["group_count"]
     if not rows:
         return ""
-    legend = plots.legend(each for row in rows for each in VERDICT_LABELS if row[each])
     return (
         '<section id="groups"><h2>By group</h2>'
         '<p class="soft">Clients of the members of each group, the worst first; who is a member '
         "of several stands in each. A group can be enforced when all these clients are ready."
-        f"</p>{legend}{plots.principal_bars(rows, total)}</section>"
+        f"</p>{plots.principal_bars(rows, total)}</section>"
     )
 
 

@@ -44,7 +44,10 @@ def legend(verdicts: Iterable[str]) -> str:
 
 
 def principal_bars(rows: Rows, total: int) -> str:
-    """One bar per principal, as long as it has clients; of `total` principals, the worst first."""
+    """One bar per principal, as long as it has clients, below the key of their colours.
+
+    `rows` are the worst of `total` principals, the worst first.
+    """
     bars = []
     most = max((row["clients"] for row in rows[:PRINCIPALS_SHOWN]), default=1)
     for row in rows[:PRINCIPALS_SHOWN]:
@@ -59,7 +62,8 @@ def principal_bars(rows: Rows, total: int) -> str:
         )
     more = total - len(bars)
     rest = f'<p class="soft">and {number(more)} more, none of them worse.</p>' if more > 0 else ""
-    return f'<ul class="bars">{"".join(bars)}</ul>{rest}'
+    key = legend(each for row in rows for each in VERDICT_LABELS if row[each])
+    return f'{key}<ul class="bars">{"".join(bars)}</ul>{rest}'
 
 
 def kills(rows: Rows) -> str:

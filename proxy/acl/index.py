@@ -366,10 +366,11 @@ class AclIndex:
         if client is None:
             if len(self._clients) >= _MAX_CLIENTS:
                 self._clients.clear()
+            keys = client_host_keys(host, self._shapes)
             own: list[index_tables.Rules] = []
             groups: dict[index_tables.Holder, index_tables.Rules] = {}
             for principal in (*principals, WILDCARD_PRINCIPAL):
-                for key in client_host_keys(host, self._shapes):
+                for key in keys:
                     if (found := self._tables.rules.get((principal, key))) is None:
                         continue
                     if principal.startswith(GROUP_TYPE):

@@ -24,7 +24,7 @@ included."""
 Rules = dict[int, Patterns[Rule]]
 """Rules of one holder: patterns by `rule_code`, none of them empty."""
 Holders = Patterns[Set[Holder]]
-"""Who holds the rules for groups that have one `rule_code`, by pattern."""
+"""Holders of the rules for groups that have one `rule_code`, by pattern."""
 
 _OPERATION_BITS: Final = 4
 _PERMISSION_BITS: Final = 2

@@ -65,7 +65,7 @@ TOPIC = "of-alice"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where programs run: at a listener of a proxy."""
+    """Listener of a proxy, at which programs run."""
 
     proxy: ProxyProcess
     listener: str

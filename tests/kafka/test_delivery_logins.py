@@ -272,7 +272,7 @@ def test_the_report_needs_no_more_than_read_on_the_topic(
 def test_without_the_right_each_command_says_so(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
-    """Who may write may describe, but not read; who may read may not write."""
+    """A writer may describe, but not read; a reader may not write."""
     of_writer = properties_of(secure, files, by_password(WRITER), tmp_path / "writer.properties")
     of_reader = properties_of(secure, files, by_password(READER), tmp_path / "reader.properties")
     producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})

@@ -172,7 +172,7 @@ class GoFiles:
 
 
 def go_traffic(bootstrap: str, topic: str, files: GoFiles, user: str = "carol") -> int:
-    """How many records were acknowledged."""
+    """Return the number of records that were acknowledged."""
     password = password_of(user) if user else ""
     ends = (str(files.until), str(files.rebootstrapped))
     return int(go.run("produce", (bootstrap, user, password, topic, *ends)))

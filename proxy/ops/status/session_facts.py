@@ -29,7 +29,7 @@ class Condition(NamedTuple):
     """Something that the proxy depends on, or the mode that it is in."""
 
     what: str
-    """What it is: `broker`, `certificate`, `signing keys`, `mode` or `delivery`."""
+    """Kind of the condition: `broker`, `certificate`, `signing keys`, `mode` or `delivery`."""
     name: str
     state: str
     good: bool
