@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -206,9 +206,15 @@ def run_python(
     library: "type[_Client]", bootstrap: str, logins: Sequence[Login], until: Path, _: Path
 ) -> Records:
     """A library of Python, in threads."""
-    sessions = [_Session(library(login, bootstrap), until) for login in logins]
-    with ThreadPoolExecutor(2 * len(sessions)) as pool:
-        running = [pool.submit(part) for one in sessions for part in (one.write, one.read)]
+    sessions = []
+    with ExitStack() as stack:
+        for login in logins:
+            client = library(login, bootstrap)
+            stack.callback(client.close)
+            client.start()
+            sessions.append(_Session(client, until))
+        with ThreadPoolExecutor(2 * len(sessions)) as pool:
+            running = [pool.submit(part) for one in sessions for part in (one.write, one.read)]
         for each in running:
             each.result()
     return {login.name: one.written for login, one in zip(logins, sessions, strict=True)}
@@ -220,6 +226,10 @@ class _Client(ABC):
     @abstractmethod
     def __init__(self, login: Login, bootstrap: str) -> None: ...
 
+    def start(self) -> None:
+        """Whatever waits for the cluster before records are sent and read."""
+        return
+
     @abstractmethod
     def send(self, partition: int, value: bytes) -> None:
         """By the idempotent producer; does not wait."""
@@ -230,15 +240,15 @@ class _Client(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all that was sent is acknowledged, and close the producers."""
+        """Wait until all that was sent is acknowledged."""
 
     @abstractmethod
     def poll(self) -> list[Record]:
         """Read records; waits a moment if there are none."""
 
     @abstractmethod
-    def leave(self) -> None:
-        """Close the consumer."""
+    def close(self) -> None:
+        """End producers and consumer, also those that failed: nothing of them stays behind."""
 
 
 class _Session:
@@ -291,7 +301,6 @@ class _Session:
                     if value != str(next_numbers[partition]).encode():
                         raise SessionFailed(f"{partition}: {value!r}, not {next_numbers}")
                     next_numbers[partition] += 1
-            self._client.leave()
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
@@ -323,7 +332,9 @@ class Confluent(_Client):
                 auto_commit_interval_ms=1_000,
             )
         )
-        self._consumer.subscribe([login.name])
+
+    def start(self) -> None:
+        self._consumer.subscribe([self._topic])
         self._transactional.init_transactions(_CALL_SECONDS)
 
     def send(self, partition: int, value: bytes) -> None:
@@ -361,7 +372,7 @@ class Confluent(_Client):
             found.append((partition, offset, value))
         return found
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self._consumer.close()
 
 
@@ -378,7 +389,6 @@ class Python(_Client):
         self._transactional = python.KafkaProducer(
             **settings(".transactions"), transactional_id=login.name
         )
-        self._transactional.init_transactions()
         self._consumer = python.KafkaConsumer(
             **settings(".group"),
             group_id=login.name,
@@ -386,9 +396,12 @@ class Python(_Client):
             auto_commit_interval_ms=1_000,
             isolation_level="read_committed",
         )
+
+    def start(self) -> None:
         # It may join before it knows the topic, is then given no partition, and does not notice.
-        assert self._consumer.partitions_for_topic(login.name)
-        self._consumer.subscribe([login.name])
+        assert self._consumer.partitions_for_topic(self._topic)
+        self._consumer.subscribe([self._topic])
+        self._transactional.init_transactions()
 
     def send(self, partition: int, value: bytes) -> None:
         self._sent.append(self._plain.send(self._topic, value, partition=partition))
@@ -409,8 +422,6 @@ class Python(_Client):
     def finish(self) -> None:
         for each in self._sent:
             each.get(_CALL_SECONDS)
-        self._plain.close()
-        self._transactional.close()
 
     def poll(self) -> list[Record]:
         return [
@@ -419,7 +430,10 @@ class Python(_Client):
             for record in records
         ]
 
-    def leave(self) -> None:
+    def close(self) -> None:
+        # What is not acknowledged yet fails by itself, after `delivery_timeout_ms`.
+        self._plain.close()
+        self._transactional.close()
         self._consumer.close()
 
 
@@ -488,9 +502,10 @@ class Kcat(_Client):
         fields = [line.split() for line in lines]
         return [(int(partition), int(offset), value) for partition, offset, value in fields]
 
-    def leave(self) -> None:
-        self._consumer.terminate()
-        self._consumer.communicate(timeout=_CALL_SECONDS)
+    def close(self) -> None:
+        for each in (*self._producers, self._consumer):
+            each.terminate()
+            each.communicate(timeout=_CALL_SECONDS)
 
 
 class RenewingKcat(Kcat):
