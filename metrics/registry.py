@@ -468,6 +468,56 @@ DELIVERY_SUCCESS = gauge(
     unit="seconds",
 )
 
+READINESS_CLIENTS = gauge(
+    "readiness_clients",
+    "Clients in the last whole report, by verdict (docs/readiness.md). These metrics are those of"
+    " `reauth-proxy report serve`, and absent without a report.",
+    ("verdict",),
+)
+READINESS_PRINCIPALS = gauge(
+    "readiness_principals", "Principals in that report, by the worst verdict of them.", ("verdict",)
+)
+READINESS_REGRESSED_CLIENTS = gauge(
+    "readiness_regressed_clients",
+    "Clients in that report that were ready at the end of an earlier day, and are not any more.",
+)
+READINESS_KAFKA_4_CLIENTS = gauge(
+    "readiness_kafka_4_clients",
+    "Clients in that report that use versions of APIs that Kafka 4.0 dropped (KIP-896).",
+)
+READINESS_KILLS_PER_DAY = gauge(
+    "readiness_kills_per_day",
+    "Kills a day that a session lifetime would have made, at least and at most (`bound`: `least`,"
+    " `most`); absent where events cover less than an hour.",
+    ("lifetime_seconds", "bound"),
+)
+READINESS_KILLED_CLIENTS = gauge(
+    "readiness_killed_clients",
+    "Clients of which that lifetime would have killed a connection.",
+    ("lifetime_seconds",),
+)
+READINESS_FAILED_AUTHENTICATIONS = gauge(
+    "readiness_failed_authentications",
+    "Failed authentications in the time that the report covers: first ones (`login`), and others"
+    " (`reauthentication`).",
+    ("phase",),
+)
+READINESS_REPORT_TIME = gauge(
+    "readiness_report_timestamp_seconds",
+    "The report's present time (`--as-of`, by default when it was made), in Unix time.",
+    unit="seconds",
+)
+READINESS_NEWEST_EVENT = gauge(
+    "readiness_newest_event_timestamp_seconds",
+    "The report's newest event, in Unix time; absent if it has none.",
+    unit="seconds",
+)
+READINESS_READ_SUCCESS = gauge(
+    "readiness_report_read_success",
+    "1 if a whole report was there when its place was last looked at, within a minute; 0 if not:"
+    " then the other values are those of the last one that was.",
+)
+
 EVENT_LOOP_LAG = histogram(
     "event_loop_lag_seconds",
     "Delay of a timer of a worker's event loop.",

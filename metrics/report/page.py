@@ -21,6 +21,9 @@ _HEAD = """<!doctype html>
  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 <title>Readiness for re-authentication</title><style>"""
 
+BODY_BEGINS = "</style></head><body><main>"
+"""The end of the head: what stands before it is the same on every page."""
+
 _NAMED = 40
 """The number of names that stand in a sentence."""
 
@@ -58,7 +61,12 @@ def page(facts: Facts) -> str:
     ]
     written = "".join(sections)
     body = f"{summary(facts)}{_contents(written)}{written}"
-    return f"{_HEAD}\n{STYLE}</style></head><body><main>{body}</main></body></html>\n"
+    return f"{_HEAD}\n{STYLE}{BODY_BEGINS}{body}</main></body></html>\n"
+
+
+def run_mark(run_id: str) -> str:
+    """Write which run a page is of; no other text on it can contain this."""
+    return f'<p class="soft">Run {plain(run_id)}, answered by '
 
 
 def _contents(written: str) -> str:
@@ -290,7 +298,7 @@ def _input(facts: Facts) -> str:
     return (
         f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
         f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>"
-        f'<p class="soft">Run {plain(facts["run_id"])}, answered by '
+        f"{run_mark(facts['run_id'])}"
         f"{_ENGINES[facts['engine']]}.</p></section>"
     )
 

@@ -19,7 +19,7 @@ from proxy.delivery.parts import BATCH_BYTES, content_of, name_of
 from sasl.log_text import fit_for_log
 
 ATTEMPT_SECONDS: Final = 30
-"""Seconds after which one upload, with its retries, has failed; it is tried again later."""
+"""Seconds after which one request, with its retries, has failed; it is tried again later."""
 
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:_-]+(/[!-~]*)?")
 
@@ -37,34 +37,40 @@ class ObjectSink:
     def deliver(self, part: Part) -> int:
         """Upload an object, and return 0. Raises DeliveryFailed."""
         path = "/".join(name_of(part))
-        _check_endpoint()
         try:
-            # made anew, so that credentials that were replaced are used
-            store = S3Store(
-                self._bucket,
-                prefix=self._prefix or None,
-                client_options={
-                    "timeout": timedelta(seconds=ATTEMPT_SECONDS),
-                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
-                },
-                retry_config={
-                    "max_retries": 3,
-                    "retry_timeout": timedelta(seconds=ATTEMPT_SECONDS),
-                },
-            )
+            store = open_store(self._bucket, self._prefix)
             obstore.put(store, path, content_of(part), use_multipart=False)
-        except (BaseError, OSError, ValueError) as error:
-            raise DeliveryFailed(fit_for_log(_reason(error), ())) from None
+        except STORE_ERRORS as error:
+            raise DeliveryFailed(explained(error)) from None
         return 0
 
 
-def _check_endpoint() -> None:
-    """Refuse an endpoint that is no address, at which obstore panics. Raises DeliveryFailed."""
+STORE_ERRORS: Final = (BaseError, OSError, ValueError)
+"""The exceptions of a store's operations."""
+
+
+def open_store(bucket: str, prefix: str) -> S3Store:
+    """Return the store of what is below a prefix, with the present credentials.
+
+    Raises `STORE_ERRORS`.
+    """
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
         if (address := os.environ.get(variable)) and not _ADDRESS.fullmatch(address):
-            raise DeliveryFailed(f"{variable} must be https://HOST:PORT")
+            raise ValueError(f"{variable} must be https://HOST:PORT")  # obstore would panic
+    return S3Store(
+        bucket,
+        prefix=prefix or None,
+        client_options={
+            "timeout": timedelta(seconds=ATTEMPT_SECONDS),
+            "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
+        },
+        retry_config={
+            "max_retries": 3,
+            "retry_timeout": timedelta(seconds=ATTEMPT_SECONDS),
+        },
+    )
 
 
-def _reason(error: Exception) -> str:
-    """Return why an upload failed, without its address and what Rust adds in further lines."""
-    return str(error).split("\n", 1)[0].rpartition(" - ")[2]
+def explained(error: Exception) -> str:
+    """Return why an operation failed, without its address and what Rust adds in further lines."""
+    return fit_for_log(str(error).split("\n", 1)[0].rpartition(" - ")[2], ())

@@ -9,6 +9,7 @@ uploads, upgrades or compression. Rules:
 - No body is read: a request that announces one is answered, and its connection closed.
 - Requests of a connection are answered one after the other; a client that does not read its
   responses is not read either, and is disconnected after `WRITE_SECONDS`.
+- A long response comes in pieces, each read when the client has taken the one before.
 - Beyond `MAX_CONNECTIONS` the oldest connection is closed: clients that keep connections open must
   not lock the kubelet out.
 """
@@ -18,11 +19,11 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import h11
@@ -37,7 +38,7 @@ HEAD_SECONDS: Final = 75.0
 """Seconds in which a request must arrive, since the one before it: longer than Prometheus' usual
 scrape interval of a minute."""
 WRITE_SECONDS: Final = 30.0
-"""Seconds in which a client must read its response."""
+"""Seconds in which a client must read its response, or a piece of a long one."""
 CLOSE_SECONDS: Final = 1.0
 """Seconds in which clients can read their responses when the server closes; then they are
 disconnected."""
@@ -64,12 +65,29 @@ class Request(NamedTuple):
         return ", ".join(self.headers.get(name, ()))
 
 
+class LongBody(Protocol):
+    """Body of a long response, which is read in pieces."""
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        ...
+
+    async def read(self, offset: int) -> bytes:
+        """Return a piece of it, from a byte on that it has. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Read no more; it is called once, however the response ended."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """Response to a request."""
 
     status: int = 200
-    body: bytes
+    body: bytes | LongBody
     content_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -100,7 +118,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
-    """Server of `pages`, by path."""
+    """Server of `pages`, by path; one such as `/tables/` is for all paths below it, too."""
 
     def __init__(
         self,
@@ -182,16 +200,22 @@ class HttpServer:
         self._answering.add(task)
         response = await self._response(request)
         closes = has_body or self._closing
-        writer.write(_encoded(protocol, response, closes=closes, is_head=request.method == "HEAD"))
-        async with asyncio.timeout(WRITE_SECONDS):
-            await writer.drain()
+        is_head = request.method == "HEAD"
+        if isinstance(response.body, bytes):
+            writer.write(_encoded(protocol, response, closes=closes, is_head=is_head))
+            await _drain(writer)
+        else:
+            with closing(response.body) as body:
+                writer.write(_head(protocol, response, body.size, closes=closes))
+                await _write_pieces(protocol, writer, None if is_head else body)
         self._answering.discard(task)
         return protocol.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     async def _response(self, request: Request) -> Response:
         if self._refuse is not None and (refusal := self._refuse(request)) is not None:
             return refusal
-        page = self._pages.get(request.path)
+        folder = request.path[: request.path.find("/", 1) + 1]
+        page = self._pages.get(request.path) or self._pages.get(folder)
         if page is None:
             return Response.text(
                 f"404: Not Found; there are {', '.join(self._pages)}\n", status=404
@@ -238,23 +262,52 @@ def parse_request(head: h11.Request) -> Request:
     )
 
 
+async def _write_pieces(
+    protocol: h11.Connection, writer: asyncio.StreamWriter, body: LongBody | None
+) -> None:
+    """Write the rest of a long response; None: it is for HEAD. Raises OSError.
+
+    The connection ends with the error, so the client sees that a part is missing.
+    """
+    sent = 0
+    while body is not None and sent < body.size:
+        piece = (await body.read(sent))[: body.size - sent]
+        if not piece:
+            raise OSError("it is shorter than it was")
+        sent += len(piece)
+        writer.write(protocol.send(h11.Data(data=piece)) or b"")
+        await _drain(writer)
+    writer.write(protocol.send(h11.EndOfMessage()) or b"")
+    await _drain(writer)
+
+
+async def _drain(writer: asyncio.StreamWriter) -> None:
+    async with asyncio.timeout(WRITE_SECONDS):
+        await writer.drain()
+
+
 def _encoded(
     protocol: h11.Connection, response: Response, *, closes: bool, is_head: bool = False
 ) -> bytes:
+    assert isinstance(response.body, bytes)
+    events: list[h11.Event] = [] if is_head else [h11.Data(data=response.body)]
+    rest = (protocol.send(event) or b"" for event in (*events, h11.EndOfMessage()))
+    return b"".join((_head(protocol, response, len(response.body), closes=closes), *rest))
+
+
+def _head(protocol: h11.Connection, response: Response, size: int, *, closes: bool) -> bytes:
+    # A 304 has no body, and would have to tell the length of another's (RFC 9110 section 8.6)
+    has_body = response.status != HTTPStatus.NOT_MODIFIED
     headers = [
-        ("Content-Type", response.content_type),
-        ("Content-Length", str(len(response.body))),
+        *([("Content-Type", response.content_type)] if has_body else []),
+        *([("Content-Length", str(size))] if has_body else []),
         ("Date", formatdate(usegmt=True)),
         *response.headers.items(),
         *([("Connection", "close")] if closes else []),
     ]
     reason = HTTPStatus(response.status).phrase
-    events: list[h11.Event] = [
-        h11.Response(status_code=response.status, headers=headers, reason=reason)
-    ]
-    if not is_head:
-        events.append(h11.Data(data=response.body))
-    return b"".join(protocol.send(event) or b"" for event in (*events, h11.EndOfMessage()))
+    head = h11.Response(status_code=response.status, headers=headers, reason=reason)
+    return protocol.send(head) or b""
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,198 @@
+"""HTTP handlers of the report; read-only.
+
+The report's page is shown as its run wrote it, below a bar that says how old it is. Neither that
+page nor anything else here has scripts, and a browser would run none.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import Final
+
+from metrics import registry
+from metrics.exposition import expose
+from metrics.report.formats import duration, moment
+from metrics.snapshot import Snapshot
+from proxy.ops.http_server import Handler, Request, Response
+from proxy.report.place import MissingError, Place, UnusableReportError
+from proxy.report.shelf import Held, Shelf
+from proxy.report.whole import WholeReport, open_table
+
+OLD_SECONDS: Final = 26 * 3600
+"""Age in seconds from which on a report, and its newest event, are old: a day's, and two hours."""
+TABLES: Final = "/tables/"
+
+_STYLE: Final = files("proxy.report").joinpath("bar.css").read_text(encoding="utf-8")
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",  # bars are as long as their style attributes say
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "sandbox allow-downloads allow-popups",
+    )
+)
+_HEADERS: Final = {
+    "Cache-Control": "private, no-cache",
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_RETRY: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_RETRY_SECONDS: Final = "10"
+
+ReportHandler = Callable[[Request, WholeReport, Held], Awaitable[Response]]
+
+
+def make_pages(shelf: Shelf, place: Place) -> dict[str, Handler]:
+    """Return the handlers by path; any other is answered with 404."""
+
+    def of_report(handler: ReportHandler) -> Handler:
+        async def handle(request: Request) -> Response:
+            held = shelf.held()
+            if held.report is None:
+                return _unavailable(str(held.problem))
+            return await handler(request, held.report, held)
+
+        return handle
+
+    async def table(request: Request, report: WholeReport, _held: Held) -> Response:
+        return await _table(place, request, report)
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = expose(_snapshot(shelf.held()), request.header("accept"))
+        return Response(body=body, content_type=content_type)
+
+    async def healthz(_request: Request) -> Response:
+        return Response.text("ok\n")
+
+    return {
+        "/": of_report(_page),
+        "/report.json": of_report(_json),
+        "/tables.json": of_report(_tables),
+        TABLES: of_report(table),
+        "/metrics": metrics,
+        "/healthz": healthz,
+    }
+
+
+async def _page(request: Request, report: WholeReport, held: Held) -> Response:
+    bar = _bar(report, held.problem, time.time()).encode()
+    begin, rest = report.page
+    head, main, body = rest.partition(b"<main>")
+    # of one report the bar alone changes
+    tag = f'"{report.run_id}-{sha256(bar).hexdigest()[:16]}"'
+    response = Response(
+        body=b"".join((begin, _STYLE.encode(), head, bar, main, body)),
+        content_type="text/html; charset=utf-8",
+        headers=_HEADERS | {"ETag": tag},
+    )
+    return _precondition(request, response) or response
+
+
+async def _json(request: Request, report: WholeReport, _held: Held) -> Response:
+    response = Response(
+        body=report.json,
+        content_type="application/json; charset=utf-8",
+        headers=_HEADERS | {"ETag": _tag(report)},
+    )
+    return _precondition(request, response) or response
+
+
+async def _tables(request: Request, report: WholeReport, _held: Held) -> Response:
+    listed = [{"path": f"{TABLES}{path}", "bytes": size} for path, size in report.tables.items()]
+    content = {"run_id": report.run_id, "files": listed}
+    response = Response.json(content, headers=_HEADERS | {"ETag": _tag(report)})
+    return _precondition(request, response) or response
+
+
+async def _table(place: Place, request: Request, report: WholeReport) -> Response:
+    path = request.path.removeprefix(TABLES)
+    try:
+        file = await asyncio.to_thread(open_table, place, report, path)
+    except MissingError:
+        return _plain("no such table; /tables.json lists them", 404)
+    except UnusableReportError as error:
+        return _unavailable(str(error))
+    response = Response(
+        body=file,
+        content_type="application/vnd.apache.parquet",
+        headers=_HEADERS | {"ETag": _tag(report), "Content-Disposition": "attachment"},
+    )
+    if (answer := _precondition(request, response)) is not None:
+        file.close()
+        return answer
+    return response
+
+
+def _tag(report: WholeReport) -> str:
+    return f'"{report.run_id}"'
+
+
+def _precondition(request: Request, response: Response) -> Response | None:
+    """Answer a request whose condition on the ETag decides it (RFC 9110 section 13.2.2)."""
+    headers: Mapping[str, str] = response.headers
+    tag = headers["ETag"]
+    if (wanted := request.header("if-match")) and not _names(wanted, tag):
+        return _plain("412: another run's report is here by now", 412)
+    if _names(request.header("if-none-match"), tag):
+        return Response(status=304, body=b"", content_type="", headers=headers)
+    return None
+
+
+def _names(condition: str, tag: str) -> bool:
+    tags = [one.strip().removeprefix("W/") for one in condition.split(",")]
+    return tag in tags or "*" in tags
+
+
+def _plain(sentence: str, status: int, **headers: str) -> Response:
+    text = Response.text(f"{sentence}\n", status=status)
+    return Response(
+        status=status,
+        body=text.body,
+        content_type=text.content_type,
+        headers=_RETRY | headers,
+    )
+
+
+def _unavailable(problem: str) -> Response:
+    return _plain(problem, 503, **{"Retry-After": _RETRY_SECONDS})
+
+
+def _bar(report: WholeReport, problem: str | None, wall: float) -> str:
+    figures = report.figures
+    sentences = [f"<b>Report of {moment(figures.as_of_ms)} UTC</b>, {_age(figures.as_of_ms, wall)}"]
+    times = [figures.as_of_ms]
+    if figures.newest_ms is not None:
+        sentences.append(f"its newest event {_age(figures.newest_ms, wall)}")
+        times.append(figures.newest_ms)
+    warns = problem is not None or wall - min(times) / 1000 > OLD_SECONDS
+    warning = ""
+    if problem is not None:
+        warning = f"<p><b>It is the last whole report.</b> Now: {escape(problem)}.</p>"
+    return (
+        f'<aside class="served{" warn" if warns else ""}" aria-label="Age of the report">'
+        f"<p>{'; '.join(sentences)}.</p>{warning}"
+        '<p class="links"><a href="/report.json">JSON</a> · <a href="/tables.json">tables</a> · '
+        '<a href="/metrics">metrics</a></p></aside>'
+    )
+
+
+def _age(then_ms: int, wall: float) -> str:
+    """Say how old something is, to the minute, so that a page stays as it is for that long."""
+    minutes = int(wall - then_ms / 1000) // 60
+    return "less than a minute old" if minutes < 1 else f"{duration(minutes * 60_000)} old"
+
+
+def _snapshot(held: Held) -> Snapshot:
+    snapshot = Snapshot()
+    snapshot.gauge(registry.READINESS_READ_SUCCESS, float(held.problem is None))
+    if held.report is not None:
+        held.report.figures.report(snapshot)
+    return snapshot

@@ -1,0 +1,34 @@
+"""Server of the report: a listening socket, a thread that looks at the report, and signals."""
+
+import asyncio
+import logging
+import signal
+import socket
+
+from proxy.net.sockets import listen
+from proxy.ops.http import start_http
+from proxy.report.pages import make_pages
+from proxy.report.place import Place
+from proxy.report.shelf import Shelf
+
+log = logging.getLogger(__name__)
+
+
+def serve(place: Place, host: str, port: int) -> None:
+    """Serve the report of a place until SIGTERM. Raises ConfigError if it cannot listen."""
+    with listen(host, port) as listening:
+        asyncio.run(_serve(place, listening))
+
+
+async def _serve(place: Place, listening: socket.socket) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    shelf = Shelf(place)
+    shelf.start()
+    server = await start_http(make_pages(shelf, place), listening)
+    host, port = listening.getsockname()[:2]
+    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    await stopping.wait()
+    shelf.stop()
+    await server.close()

@@ -1,0 +1,99 @@
+"""Last whole report: kept in memory, and looked for again and again by a thread.
+
+Requests never wait for the place, however slow it is. A report that cannot be used leaves the last
+one that could be, and a sentence; one that was removed is not shown any more.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.report.place import MissingError, Place, UnusableReportError
+from proxy.report.whole import WholeReport, read_whole
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 10.0
+"""Seconds between two looks."""
+SILENT_SECONDS: Final = 60.0
+"""Seconds without the end of a look after which the place is said not to answer."""
+_RETRIES: Final = (0.2, 1.0)
+"""Seconds after which a report that is not whole is read again: a run may be replacing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is known of the report."""
+
+    report: WholeReport | None
+    """The last whole one; None: there is none."""
+    problem: str | None
+    """What is wrong with the one that is there, or why there is none; None: nothing."""
+
+
+class Shelf:
+    """Keeper of the last whole report."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._held = Held(None, "the report has not been read yet")
+        self._signature: object = None
+        self._looked_at = time.monotonic()
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Look from now on, in a thread that does not keep the process alive."""
+        threading.Thread(target=self._run, name="report", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopping.set()
+
+    def held(self) -> Held:
+        """Return what is known now."""
+        if time.monotonic() - self._looked_at > LOOK_SECONDS + SILENT_SECONDS:
+            return Held(self._held.report, "the place of the report does not answer")
+        return self._held
+
+    def look(self) -> None:
+        """Look at the place once."""
+        before = self._held
+        try:
+            signature = self._place.signature()
+            if before.problem is not None or signature != self._signature:
+                self._held = Held(self._read(), None)
+                self._signature = signature
+        except MissingError as error:
+            self._held = Held(None, f"there is no report: {error}")
+        except UnusableReportError as error:
+            self._held = Held(before.report, str(error))
+        self._looked_at = time.monotonic()
+        self._log(before)
+
+    def _read(self) -> WholeReport:
+        for pause in _RETRIES:
+            try:
+                return read_whole(self._place)
+            except MissingError:
+                raise
+            except UnusableReportError:
+                self._stopping.wait(pause)
+        return read_whole(self._place)
+
+    def _log(self, before: Held) -> None:
+        held = self._held
+        if held.problem is not None and held.problem != before.problem:
+            log.warning("%s", held.problem)
+        elif held.report is not None and held.report is not before.report:
+            log.info("the report of run %s is shown", held.report.run_id)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.look()
+            except Exception:
+                log.exception("the report cannot be looked at")
+            if self._stopping.wait(LOOK_SECONDS):
+                return

@@ -1,0 +1,111 @@
+"""Whole report: page, JSON and tables of one run, or none of them.
+
+A run that puts its report in the place of the last one replaces file after file, and all of them
+bear its name; so what is read in between shows itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from metrics.readiness.output import RUN_NAME, TABLES
+from metrics.report.page import BODY_BEGINS, run_mark
+from metrics.report.write import JSON_NAME, PAGE_NAME
+from proxy.report.figures import Figures, figures_of
+from proxy.report.place import MissingError, OpenFile, Place, UnusableReportError
+
+MAX_JSON_BYTES: Final = 64 << 20
+"""Largest report.json, in bytes: it names up to 5,000 clients, principals and denied resources
+each."""
+MAX_PAGE_BYTES: Final = 32 << 20
+"""Largest page, in bytes."""
+_MAX_NAME_BYTES: Final = 100
+_RUNS: Final = "runs"
+"""The folder of a report at an address, with one for each run (metrics/spark/remote_output.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeReport:
+    """Report as it was when it was read; the files of its tables are still where they were."""
+
+    figures: Figures
+    json: bytes
+    page: tuple[bytes, bytes]
+    """The page up to the end of its style, and from the begin of its body on."""
+    folder: str
+    """Path of the tables."""
+    tables: Mapping[str, int]
+    """Sizes of the tables' files in bytes, by path below `folder`."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that it is of."""
+        return self.figures.run_id
+
+
+def read_whole(place: Place) -> WholeReport:
+    """Read the report. Raises UnusableReportError; MissingError: there is none."""
+    content = place.read(JSON_NAME, MAX_JSON_BYTES)
+    try:
+        return _read_rest(place, content)
+    except MissingError as error:  # there is one, but not whole
+        raise UnusableReportError(str(error)) from None
+
+
+def _read_rest(place: Place, content: bytes) -> WholeReport:
+    figures = figures_of(content)
+    of_run = f"{_RUNS}/{figures.run_id}"
+    try:  # where runs have folders of their own
+        page, folder = place.read(f"{of_run}/{PAGE_NAME}", MAX_PAGE_BYTES), f"{of_run}/{TABLES}"
+    except MissingError:
+        page, folder = place.read(PAGE_NAME, MAX_PAGE_BYTES), TABLES
+    report = WholeReport(
+        figures=figures,
+        json=content,
+        page=_halves(page, figures.run_id),
+        folder=folder,
+        tables=place.tables(folder),
+    )
+    _check_tables(place, report)
+    return report
+
+
+def open_table(place: Place, report: WholeReport, path: str) -> OpenFile:
+    """Open a file of a table. Raises UnusableReportError, also if the report has been replaced;
+    MissingError: it has no such file."""
+    if path not in report.tables:
+        raise MissingError(f"there is no {path}")
+    try:
+        file = place.open(f"{report.folder}/{path}")
+    except MissingError as error:  # it was there
+        raise UnusableReportError(str(error)) from None
+    try:
+        _check_tables(place, report)
+    except UnusableReportError:
+        file.close()
+        raise
+    return file
+
+
+def _check_tables(place: Place, report: WholeReport) -> None:
+    """Refuse tables that are another run's by now: a run renames their folder as a whole."""
+    if report.folder == TABLES:
+        name = place.read(f"{TABLES}/{RUN_NAME}", _MAX_NAME_BYTES)
+        if name.strip() != report.run_id.encode():
+            raise _mixed(TABLES)
+
+
+def _halves(page: bytes, run_id: str) -> tuple[bytes, bytes]:
+    """Cut a page where its body begins, if it is whole."""
+    before, begin, after = page.partition(BODY_BEGINS.encode())
+    if not begin or not page.startswith(b"<!doctype html>") or not page.endswith(b"</html>\n"):
+        raise UnusableReportError(f"{PAGE_NAME} is not that of a readiness report, or cut off")
+    if run_mark(run_id).encode() not in after:
+        raise _mixed(PAGE_NAME)
+    return before, begin + after
+
+
+def _mixed(path: str) -> UnusableReportError:
+    return UnusableReportError(
+        f"{path} and {JSON_NAME} are not of the same run: one replaces them now, or was stopped"
+    )
