@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from panels import ANNOTATIONS, MIGRATION, OPERATION, Annotation, Panel
+from panels import ANNOTATIONS, MIGRATION, OPERATION, Annotation, Panel, Row
 
 HERE = Path(__file__).parent
 _WIDTH = 24
@@ -86,16 +86,33 @@ def _annotation(annotation: Annotation) -> dict[str, Any]:
     }
 
 
-def _laid_out(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+def _laid_out(panels: Sequence[Panel | Row]) -> list[dict[str, Any]]:
     laid_out = []
     x = y = row_height = 0
     for number, panel in enumerate(panels, 1):
+        if isinstance(panel, Row):
+            y += row_height
+            laid_out.append(_row(number, panel, y))
+            x, y, row_height = 0, y + 1, 0
+            continue
         height = 4 if panel.kind == "stat" else 8
         if x + panel.width > _WIDTH:
             x, y = 0, y + row_height
         laid_out.append(_panel(number, panel, {"x": x, "y": y, "w": panel.width, "h": height}))
         x, row_height = x + panel.width, height
     return laid_out
+
+
+def _row(number: int, row: Row, y: int) -> dict[str, Any]:
+    place = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
+    return {
+        "id": number,
+        "type": "row",
+        "title": row.title,
+        "collapsed": False,
+        "gridPos": place,
+        "panels": [],
+    }
 
 
 def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:

@@ -19,6 +19,23 @@ class Panel:
     width: int = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A heading, for the panels below it."""
+
+    title: str
+
+
+def of_report(metric: str, by: str = "", of: str = "") -> str:
+    """Query a figure of each fleet's report: whatever serves it, several may show the same one."""
+    labels = f"job, {by}" if by else "job"
+    return f"max by ({labels}) (P_readiness_{metric}{of})"
+
+
+_READY = '{verdict="ready"}'
+_LOGGED_IN = '{verdict!="unknown"}'
+
+
 def per_second(metric: str, by: str = "", of: str = "%") -> str:
     """Query the sum of a counter's rates."""
     grouped = f"sum by ({by}) " if by else "sum"
@@ -196,6 +213,87 @@ MIGRATION = (
                 per_second("opaque_authentication_total", by="listener, mechanism"),
             )
         ],
+    ),
+    Row("Fleet over time: the readiness report"),
+    Panel(
+        "Clients that are ready",
+        "Share of those that logged in, by the last report that `reauth-proxy report serve` shows;"
+        " of each job that serves one.",
+        "percentunit",
+        [
+            (
+                "{{job}}",
+                f"sum by (job) ({of_report('clients', 'verdict', _READY)})"
+                f" / sum by (job) ({of_report('clients', 'verdict', _LOGGED_IN)})",
+            )
+        ],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Clients that are not ready any more",
+        "They were at the end of an earlier day. Names: the head of the report's page.",
+        "short",
+        [("{{job}}", of_report("regressed_clients"))],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Age of the report",
+        "Since the last whole run.",
+        "s",
+        [("{{job}}", f"time() - {of_report('report_timestamp_seconds')}")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Age of its newest event",
+        "If it grows while reports are new, events do not come together.",
+        "s",
+        [("{{job}}", f"time() - {of_report('newest_event_timestamp_seconds')}")],
+        kind="stat",
+        width=6,
+    ),
+    Panel(
+        "Clients by verdict",
+        "As each report found them; unknown: never logged in.",
+        "short",
+        [("{{verdict}} ({{job}})", of_report("clients", "verdict"))],
+    ),
+    Panel(
+        "Kills a day to expect",
+        "At most, for each session lifetime.",
+        "short",
+        [
+            (
+                "{{lifetime_seconds}} s ({{job}})",
+                of_report("kills_per_day", "lifetime_seconds", '{bound="most"}'),
+            )
+        ],
+    ),
+    Panel(
+        "Clients that each lifetime would kill",
+        "Of the clients that are not known to re-authenticate.",
+        "short",
+        [("{{lifetime_seconds}} s ({{job}})", of_report("killed_clients", "lifetime_seconds"))],
+    ),
+    Panel(
+        "Principals by verdict",
+        "By the worst of their clients; the ready ones can be enforced.",
+        "short",
+        [("{{verdict}} ({{job}})", of_report("principals", "verdict"))],
+    ),
+    Panel(
+        "Failed authentications",
+        "In the time that the report covers: first ones, and re-authentications.",
+        "short",
+        [("{{phase}} ({{job}})", of_report("failed_authentications", "phase"))],
+    ),
+    Panel(
+        "Clients that break at Kafka 4.0",
+        "They use versions of APIs that it dropped (KIP-896).",
+        "short",
+        [("{{job}}", of_report("kafka_4_clients"))],
     ),
 )
 

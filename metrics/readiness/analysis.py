@@ -219,6 +219,7 @@ class Analysis:
         """Make the other tables, write them all, and keep what the page shows."""
         keep = self._engine.keep
         keep("principals", sessions.principals("clients"))
+        keep("regressed", sessions.regressed("clients", "client_days"))
         keep("storms", authentications.storms("authentication_counts"))
         keep("latencies", authentications.latencies("authentication_counts"))
         keep("failures", authentications.failures("authentication_counts"))
@@ -284,6 +285,8 @@ class Analysis:
         rank, show = sessions.rank(), self._show
         key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
         show("clients", f"SELECT * FROM clients ORDER BY {rank}, {key}")
+        show("regressed", f"SELECT * FROM regressed ORDER BY ready_until DESC, {key}")
+        show("regressed_count", "SELECT count(*) AS clients FROM regressed")
         show("upgrades", sessions.breaking_software("clients"))
         show(
             "clients_by_verdict",

@@ -198,6 +198,16 @@ def clients(session_rows: str, client_day_rows: str) -> str:
         FROM ({rows}) AS c LEFT JOIN ({last}) AS d ON {same_client("c", "d")}"""
 
 
+def regressed(client_rows: str, client_day_rows: str) -> str:
+    """One row per client that was ready and is not any more, with the last day that it was."""
+    key = ", ".join(CLIENT_KEY)
+    days = f"""SELECT {key}, max(day) AS ready_until FROM {client_day_rows}
+        WHERE state = '{Verdict.READY}' GROUP BY {key}"""
+    return f"""SELECT {", ".join(f"c.{name}" for name in CLIENT_KEY)}, c.verdict, d.ready_until
+        FROM {client_rows} AS c JOIN ({days}) AS d ON {same_client("c", "d")}
+        WHERE c.verdict <> '{Verdict.READY}'"""
+
+
 def by_their_clients(session_rows: str, client_rows: str) -> str:
     """Let a connection stand as ready if its client is, unless no lifetime can be announced to it.
 

@@ -66,6 +66,12 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "groups": rows["groups"],
         },
         "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
+        "regressed": {
+            "client_count": sum(row["clients"] for row in rows["regressed_count"]),
+            "clients": [
+                row | {"ready_until": _day(row["ready_until"])} for row in rows["regressed"]
+            ],
+        },
         "breaks_at_kafka_4": {
             "client_count": sum(row["clients"] for row in rows["breaks_at_kafka_4_count"]),
             "clients": rows["breaks_at_kafka_4"],

@@ -133,6 +133,7 @@ def _who(facts: Facts) -> Iterator[str]:
                 named.append(f'<a href="#principals">{rest} more</a>')
             yield f"{title}{'; '.join(named)}."
             break
+    yield from _no_longer_ready(facts["regressed"])
     never_in = facts["clients_by_verdict"]["unknown"]
     if never_in:
         ids = [row["client_id"] for row in facts["clients"] if row["verdict"] == "unknown"]
@@ -140,6 +141,24 @@ def _who(facts: Facts) -> Iterator[str]:
         if never_in > len(named):
             named.append(f'<a href="#clients">{number(never_in - len(named))} more</a>')
         yield f"{count(never_in, 'client')} never got in: {', '.join(named)}."
+
+
+def _no_longer_ready(regressed: Facts) -> Iterator[str]:
+    total, rows = regressed["client_count"], regressed["clients"][:_CLIENTS]
+    if total:
+        were = (
+            "1 client was ready and is"
+            if total == 1
+            else f"{number(total)} clients were ready and are"
+        )
+        named = [
+            f"<b>{name_of(row['principal'], SHORT)}</b> ({name_of(row['client_id'], SHORT)}, until "
+            f"{row['ready_until']})"
+            for row in rows
+        ]
+        if total > len(named):
+            named.append(f'<a href="#clients">{number(total - len(named))} more</a>')
+        yield f"{were} not any more: {', '.join(named)}."
 
 
 def _when(facts: Facts) -> Iterator[str]:

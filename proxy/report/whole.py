@@ -75,15 +75,14 @@ def open_table(place: Place, report: WholeReport, path: str) -> OpenFile:
     MissingError: it has no such file."""
     if path not in report.tables:
         raise MissingError(f"there is no {path}")
+    file = None
     try:
         file = place.open(f"{report.folder}/{path}")
-    except MissingError as error:  # it was there
-        raise UnusableReportError(str(error)) from None
-    try:
         _check_tables(place, report)
-    except UnusableReportError:
-        file.close()
-        raise
+    except UnusableReportError as error:
+        if file is not None:
+            file.close()
+        raise UnusableReportError(str(error)) from None  # not MissingError: it was there
     return file
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from tests.support.certificates import Authority
 from tests.support.deploy import DEPLOY, RECORDED, SERIES, find, metric_names
 from tests.support.processes import free_port_range, free_ports
 from tests.support.proxy_process import ProxyProcess
+from tests.support.report import put_report
 
 JOB = "kafka/kafka-reauth-proxy"
 """As the Prometheus operator names the job of a PodMonitor."""
+REPORT_JOB = "kafka/readiness-report"
 SESSION_MS = 3_000
 DEADLINE_SECONDS = 240.0
 _ENFORCED, _PROBED, _ENCRYPTED = "enforced", "probed", "encrypted"
@@ -84,12 +86,29 @@ def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
         limits = ["producer_byte_rate=200", "request_percentage=50"]
         proxy.command("quotas", "set", *limits, "--user", f"payments-{_PROBED}")
         running.enter_context(proxy)
-        prometheus = running.enter_context(_prometheus(directory, config["http"]["address"]))
-        until(lambda: prometheus.values("up") == [1])  # the first logins shall be an increase
+        served = running.enter_context(_served_report(directory))
+        targets = {JOB: config["http"]["address"], REPORT_JOB: served}
+        prometheus = running.enter_context(_prometheus(directory, targets))
+        until(lambda: prometheus.values("up") == [1, 1])  # the first logins shall be an increase
         clients = [each for one in config["listeners"][:2] for each in _clients(directory, one)]
         running.callback(_end, clients)
         until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
         yield prometheus
+
+
+@contextmanager
+def _served_report(directory: Path) -> Iterator[str]:
+    """A report of which a client is not ready any more; returns the address of its server."""
+    regressed = {"client_count": 1, "clients": []}
+    put_report(directory / "report", as_of_ms=round(time.time() * 1000), regressed=regressed)
+    port = free_ports(1)[0]
+    options = ["--from", str(directory / "report"), "--port", str(port)]
+    server = Program("report", "proxy", ["report", "serve", *options], directory / "report.log")
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.ended(time.monotonic() + DEADLINE_SECONDS)
 
 
 def _end(programs: Sequence[Program]) -> None:
@@ -160,12 +179,15 @@ def _clients(directory: Path, listener: dict[str, Any]) -> Iterator[Program]:
 
 
 @contextmanager
-def _prometheus(directory: Path, target: str) -> Iterator[Prometheus]:
+def _prometheus(directory: Path, targets: Mapping[str, str]) -> Iterator[Prometheus]:
     port = free_ports(1)[0]
     settings = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(DEPLOY / "prometheus" / "*.rules.yaml")],
-        "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [target]}]}
+            for job, target in targets.items()
+        ],
     }
     file = directory / "prometheus.yaml"
     file.write_text(yaml.safe_dump(settings))
@@ -212,6 +234,7 @@ PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}")
     for name, dashboard in DASHBOARDS.items()
     for panel in dashboard["panels"]
+    if panel["type"] != "row"
 ]
 ANNOTATIONS = [
     pytest.param(annotation, id=annotation["name"])
@@ -276,6 +299,9 @@ def test_no_panel_is_empty(prometheus: Prometheus, panel: dict[str, Any]) -> Non
         ("Would have been killed", (0.5, 1e6)),
         ("Killed", (0.5, 1e6)),
         ("Proxies", (1, 1)),
+        ("Clients that are ready", (0, 0)),
+        ("Clients that are not ready any more", (1, 1)),
+        ("Age of the report", (0.5, 2 * DEADLINE_SECONDS)),
     ],
 )
 def test_numbers_are_those_of_what_happened(
@@ -303,6 +329,7 @@ def test_every_rule_evaluates_and_kills_are_noticed(prometheus: Prometheus) -> N
     # The rules look once a second, and later than what waited for the kills.
     until(lambda: states()["ReauthProxyExpiredSessionsKilled"] == "pending")
     until(lambda: states()["ReauthProxyExpiredSessionsWouldBeKilled"] == "pending")
+    until(lambda: states()["ReauthProxyClientsNotReadyAnyMore"] in ("pending", "firing"))
     # A scrape that came late is no proxy that is down.
     until(lambda: states()["ReauthProxyDown"] == states()["ReauthProxyWorkerDown"] == "inactive")
 

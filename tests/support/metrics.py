@@ -235,6 +235,8 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"hosts": [name], "host_count": 1, "last_ms": 60_000}
         ],
         "breaks_at_kafka_4_count": [{"clients": 1}],
+        "regressed": [],
+        "regressed_count": [{"clients": 0}],
         "observed": [{"from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
         "wrong_clocks": [],
     }

@@ -92,6 +92,28 @@ def test_a_client_that_was_killed_once_and_is_good_since_is_ready_since() -> Non
     assert standings(*given) == {"c-1": "ready"}
 
 
+def test_a_client_that_was_ready_and_fails_is_regressed_until_it_is_ready_again() -> None:
+    day = 1440
+    good = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
+    nameless = [replace(each, connection_id="n", client_id=None) for each in good]
+    failed = later(EventKind.FAILED, day, sequence=2, authentications=2, **TOLD)
+    never = [
+        login(connection_id="x", client_id="x"),
+        later(EventKind.WOULD_BE_KILLED, 16, connection_id="x", client_id="x", **TOLD),
+    ]
+    old = login(connection_id="o", client_id=None, authenticate_version=0)
+    old = replace(old, timestamp_ms=old.timestamp_ms + 2 * day * MINUTE_MS)
+    found = answers([*good, failed, *nameless, old, *never]).table("regressed", "client_id")
+    first = min(each.timestamp_ms for each in good) // (day * MINUTE_MS)
+    assert {row["client_id"]: (row["verdict"], row["ready_until"] - first) for row in found} == {
+        "app": ("failing", 0),
+        None: ("not_capable", 0),
+    }
+    again = later(EventKind.REAUTHENTICATED, 2 * day + 20, connection_id="c-2", authentications=2)
+    repaired = [replace(login(**TOLD), connection_id="c-2"), again]
+    assert answers([*good, failed, *repaired]).table("regressed") == []
+
+
 def test_what_cannot_be_told_a_lifetime_does_not_learn_it() -> None:
     """By another program of that name, say; whoever enforces it breaks the old one."""
     old = login(connection_id="old", authenticate_version=0)

@@ -315,3 +315,25 @@ def test_clients_are_folded_but_for_a_few_that_are_worst() -> None:
     assert "<details open><summary>1 client: failing</summary>" in page(facts_of("failing"))
     many = page(facts_of("ready", clients=facts_of("ready")["clients"] * 11))
     assert "<details><summary>11 clients: ready</summary>" in many
+
+
+def test_clients_that_are_not_ready_any_more_stand_at_the_head() -> None:
+    given = collected("User:alice")
+    rows: list[dict[str, Any]] = [
+        {"principal": HOSTILE, "client_id": None, "ready_until": 20_000 - at} for at in range(4)
+    ]
+    more: dict[str, list[dict[str, Any]]] = {
+        "regressed": rows,
+        "regressed_count": [{"clients": 6000}],
+    }
+    facts = build_facts(replace(given, rows=dict(given.rows) | more))
+    assert facts["regressed"]["client_count"] == 6000
+    assert facts["regressed"]["clients"][0]["ready_until"] == "2024-10-04"
+    head = first_screen(facts)
+    assert "6\u202f000 clients were ready and are not any more" in head
+    assert "until 2024-10-04" in head
+    assert "5\u202f997 more" in head
+    assert "script" not in tags_of(page(facts)).seen
+    one = {"regressed": rows[:1], "regressed_count": [{"clients": 1}]}
+    facts = build_facts(replace(given, rows=dict(given.rows) | one))
+    assert "1 client was ready and is not any more" in first_screen(facts)

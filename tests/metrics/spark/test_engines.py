@@ -41,6 +41,7 @@ KEPT = (
     "kills",
     "what_if",
     "principals",
+    "regressed",
     "storms",
     "by_day",
     "latencies",
