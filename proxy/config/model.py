@@ -172,8 +172,8 @@ class Http(Section):
     """Where people read docs/runbooks.md, such as the page `runbooks/` of the docs' site (`make
     site`): the status page links to it. null: it does not."""
     report_url: WebUrl | None = setting(None, source=OWN)
-    """Where people read the readiness report of these events: the status page links to it. null: it
-    does not."""
+    """Where people read the readiness report of these events, such as `reauth-proxy report serve`:
+    the status page links to it. null: it does not."""
 
 
 class Admin(Section):

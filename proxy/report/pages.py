@@ -15,9 +15,10 @@ from typing import Final
 from metrics import registry
 from metrics.exposition import expose
 from metrics.report.formats import duration, moment
+from metrics.report.page import BODY_BEGINS
 from metrics.snapshot import Snapshot
 from proxy.ops.http_server import Handler, Request, Response
-from proxy.report.place import MissingError, Place, UnusableReportError
+from proxy.report.place import PIECE_BYTES, MissingError, Place, UnusableReportError
 from proxy.report.shelf import Held, Shelf
 from proxy.report.whole import WholeReport, open_table
 
@@ -82,14 +83,31 @@ def make_pages(shelf: Shelf, place: Place) -> dict[str, Handler]:
     }
 
 
+class _Shared:
+    """Body of parts in memory, which slow clients share."""
+
+    def __init__(self, *parts: bytes) -> None:
+        self._parts = parts
+        self.size = sum(map(len, parts))
+
+    async def read(self, offset: int) -> bytes:
+        for part in self._parts:
+            if offset < len(part):
+                return part[offset : offset + PIECE_BYTES]
+            offset -= len(part)
+        return b""
+
+    def close(self) -> None:
+        pass
+
+
 async def _page(request: Request, report: WholeReport, held: Held) -> Response:
     bar = _bar(report, held.problem, time.time()).encode()
-    begin, rest = report.page
-    head, main, body = rest.partition(b"<main>")
+    head, body = report.page
     # of one report the bar alone changes
     tag = f'"{report.run_id}-{sha256(bar).hexdigest()[:16]}"'
     response = Response(
-        body=b"".join((begin, _STYLE.encode(), head, bar, main, body)),
+        body=_Shared(head, _STYLE.encode(), BODY_BEGINS.encode(), bar, body),
         content_type="text/html; charset=utf-8",
         headers=_HEADERS | {"ETag": tag},
     )
@@ -98,7 +116,7 @@ async def _page(request: Request, report: WholeReport, held: Held) -> Response:
 
 async def _json(request: Request, report: WholeReport, _held: Held) -> Response:
     response = Response(
-        body=report.json,
+        body=_Shared(report.json),
         content_type="application/json; charset=utf-8",
         headers=_HEADERS | {"ETag": _tag(report)},
     )
@@ -152,13 +170,7 @@ def _names(condition: str, tag: str) -> bool:
 
 
 def _plain(sentence: str, status: int, **headers: str) -> Response:
-    text = Response.text(f"{sentence}\n", status=status)
-    return Response(
-        status=status,
-        body=text.body,
-        content_type=text.content_type,
-        headers=_RETRY | headers,
-    )
+    return Response.text(f"{sentence}\n", status=status, **_RETRY, **headers)
 
 
 def _unavailable(problem: str) -> Response:
@@ -172,10 +184,11 @@ def _bar(report: WholeReport, problem: str | None, wall: float) -> str:
     if figures.newest_ms is not None:
         sentences.append(f"its newest event {_age(figures.newest_ms, wall)}")
         times.append(figures.newest_ms)
-    warns = problem is not None or wall - min(times) / 1000 > OLD_SECONDS
-    warning = ""
+    is_old = wall - min(times) / 1000 > OLD_SECONDS
+    warns = is_old or problem is not None
+    warning = "<p><b>Mind: that is old.</b></p>" if is_old else ""
     if problem is not None:
-        warning = f"<p><b>It is the last whole report.</b> Now: {escape(problem)}.</p>"
+        warning += f"<p><b>It is the last whole report.</b> Now: {escape(problem)}.</p>"
     return (
         f'<aside class="served{" warn" if warns else ""}" aria-label="Age of the report">'
         f"<p>{'; '.join(sentences)}.</p>{warning}"
@@ -187,7 +200,8 @@ def _bar(report: WholeReport, problem: str | None, wall: float) -> str:
 def _age(then_ms: int, wall: float) -> str:
     """Say how old something is, to the minute, so that a page stays as it is for that long."""
     minutes = int(wall - then_ms / 1000) // 60
-    return "less than a minute old" if minutes < 1 else f"{duration(minutes * 60_000)} old"
+    age = "less than a minute" if minutes < 1 else duration(minutes * 60_000)
+    return f"{age} old".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _snapshot(held: Held) -> Snapshot:

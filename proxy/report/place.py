@@ -24,8 +24,8 @@ from proxy.file_signature import signature_of
 MEANT: Final = "must be a folder, file:///FOLDER or s3a://BUCKET/PREFIX; copy it from elsewhere"
 MAX_TABLE_FILES: Final = 10_000
 """Largest number of files of tables that are listed; further ones are left out."""
-PIECE_BYTES: Final = 1 << 20
-"""Bytes of a table that are read at once."""
+PIECE_BYTES: Final = 1 << 18
+"""Bytes that are read, and held for a client that is slow, at once."""
 
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.=%:+-]{0,200}"
 TABLE_FILE: Final = re.compile(rf"(?:{_NAME}/){{1,4}}{_NAME}\.parquet")

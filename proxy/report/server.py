@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 
-from proxy.net.sockets import listen
+from proxy.net.sockets import Claim
 from proxy.ops.http import start_http
 from proxy.report.pages import make_pages
 from proxy.report.place import Place
@@ -16,8 +16,12 @@ log = logging.getLogger(__name__)
 
 def serve(place: Place, host: str, port: int) -> None:
     """Serve the report of a place until SIGTERM. Raises ConfigError if it cannot listen."""
-    with listen(host, port) as listening:
-        asyncio.run(_serve(place, listening))
+    claim = Claim(host, port)  # no other process may share the port
+    try:
+        with claim.listen() as listening:
+            asyncio.run(_serve(place, listening))
+    finally:
+        claim.close()
 
 
 async def _serve(place: Place, listening: socket.socket) -> None:

@@ -31,7 +31,7 @@ class WholeReport:
     figures: Figures
     json: bytes
     page: tuple[bytes, bytes]
-    """The page up to the end of its style, and from the begin of its body on."""
+    """The page before `BODY_BEGINS`, and after it."""
     folder: str
     """Path of the tables."""
     tables: Mapping[str, int]
@@ -95,13 +95,13 @@ def _check_tables(place: Place, report: WholeReport) -> None:
 
 
 def _halves(page: bytes, run_id: str) -> tuple[bytes, bytes]:
-    """Cut a page where its body begins, if it is whole."""
-    before, begin, after = page.partition(BODY_BEGINS.encode())
+    """Cut a page at `BODY_BEGINS`, if it is whole."""
+    head, begin, body = page.partition(BODY_BEGINS.encode())
     if not begin or not page.startswith(b"<!doctype html>") or not page.endswith(b"</html>\n"):
         raise UnusableReportError(f"{PAGE_NAME} is not that of a readiness report, or cut off")
-    if run_mark(run_id).encode() not in after:
+    if run_mark(run_id).encode() not in body:
         raise _mixed(PAGE_NAME)
-    return before, begin + after
+    return head, body
 
 
 def _mixed(path: str) -> UnusableReportError:

@@ -15,6 +15,7 @@ import pytest
 from tests.support.kafka import java
 from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
+from tests.support.kafka.objects import SECRET, served_objects
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.quotas import SCRAM, remove_quotas
 from tests.support.kafka.redirected import Inside
@@ -222,3 +223,19 @@ def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
     """None is left behind a test with the test module's own `proxy`."""
     yield
     remove_quotas(proxy)
+
+
+@pytest.fixture(scope="module")
+def object_server() -> Iterator[str]:
+    """An object store with the bucket `events`."""
+    with served_objects() as address:
+        yield address
+
+
+@pytest.fixture
+def object_store(object_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of whoever may write to that bucket."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_server)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "writer")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)

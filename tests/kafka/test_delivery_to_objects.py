@@ -1,7 +1,5 @@
 """Delivery to an S3-compatible server, which takes Go, as clients of Kafka here do."""
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import obstore
@@ -12,32 +10,9 @@ from typer.testing import CliRunner, Result
 from benchmarks.events.generate import generate
 from proxy.cli import app
 from tests.support.delivery import SIZE, report_of
-from tests.support.kafka import go
+from tests.support.kafka.objects import SECRET
 
 pytestmark = pytest.mark.kafka
-
-SECRET = "no-such-secret"
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """A server with the bucket `events`; the programs that use it are given its key."""
-    program = str(go.program("objects"))
-    with subprocess.Popen(
-        [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as server:
-        assert server.stdout is not None
-        yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        server.kill()
-
-
-@pytest.fixture
-def key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of whoever may write."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "writer")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
 def deliver(folder: Path, to: str) -> Result:
@@ -51,7 +26,7 @@ def objects(prefix: str) -> dict[str, bytes]:
     return {one["path"]: bytes(obstore.get(store, one["path"]).bytes()) for one in found}
 
 
-@pytest.mark.usefixtures("key")
+@pytest.mark.usefixtures("object_store")
 def test_the_report_of_the_bucket_is_that_of_the_folder(tmp_path: Path) -> None:
     events, copy = tmp_path / "events", tmp_path / "copy"
     generate(SIZE, events, parquet=False)
@@ -64,7 +39,7 @@ def test_the_report_of_the_bucket_is_that_of_the_folder(tmp_path: Path) -> None:
     assert report_of(events) == report_of(copy)
 
 
-@pytest.mark.usefixtures("key")
+@pytest.mark.usefixtures("object_store")
 def test_a_second_delivery_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "events-p-0-20260601T120000Z-0.jsonl").write_bytes(b"one\ntwo\n")
     contents = []
@@ -85,7 +60,7 @@ def test_a_second_delivery_changes_nothing(tmp_path: Path) -> None:
         ("AWS_ENDPOINT_URL", "no address", "s3a://events"),
     ],
 )
-@pytest.mark.usefixtures("key")
+@pytest.mark.usefixtures("object_store")
 def test_what_the_store_refuses_waits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

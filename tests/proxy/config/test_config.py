@@ -104,6 +104,8 @@ MISTAKES = [
     ("workers: 1", "max.connections.per.ip.overrides: '10.0.0.1:5,::ffff:10.0.0.1:6'", "max.connections.per.ip.overrides: names an address twice"),
     ("workers: 1", "workers: 1\nworkers: 2", "line 25: the key 'workers' is given twice"),
     ("http:\n  address", "http: 3 #", "http: must be a mapping, got 3"),
+    ("http:\n", "http:\n  report.url: 'javascript:alert(1)'\n", "http.report.url: must be an http: or https: URL"),
+    ("http:\n", "http:\n  report.url: /report\n", "http.report.url: must be an http: or https: URL"),
     ("[User:admin]", "User:admin", "authorizer.super.users: must be a list, got 'User:admin'"),
     ("[User:admin]", "[admin]", "authorizer.super.users[0]: must be a principal such as User:alice, got 'admin'"),
     ("[User:admin]", "['User:a;User:b']", "authorizer.super.users[0]: must be one principal, several are a list, got 'User:a;User:b'"),
