@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.events.generate import EPOCH
 
 CONNECTIONS, PRINCIPALS, CLIENTS, DAYS = 50_000, 500, 2_000, 4.0
-TIMEOUT_SECONDS = 1_800
+TIMEOUT_SECONDS = 3_600
 """Limit of a run in seconds."""
 LOOK_SECONDS = 0.2
 """Seconds between two readings of memory and CPU time."""

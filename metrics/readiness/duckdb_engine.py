@@ -12,12 +12,10 @@ from metrics.readiness.engine import Row
 from metrics.readiness.errors import BROKEN_FILE, ReportError
 from metrics.readiness.events import FIELDS
 from metrics.readiness.folder import Folder
+from metrics.readiness.sieve import MAX_ELEMENTS, portions
 
 MEMORY: Final = "1500MB"
 """The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
-
-_LONG_LINE = 1024**3
-"""The longest line in bytes that is read at the second try; the first one has DuckDB's limit."""
 
 _LINES = "format = 'newline_delimited', ignore_errors = true"
 
@@ -102,36 +100,47 @@ class DuckEngine:
         """Give the rows of these files the name `log`; lines are read once, and kept as Parquet."""
         if folder.parquet:
             self._read_parquet(_list(folder.files))
-            return
-        if self._scratch is None:
-            self._of_lines(folder.files, lambda query: self.keep("log", query))
-            return
-        path = self._scratch / "log.parquet"
-        self.pack(folder.files, path)
-        self.view("log", f"SELECT * FROM read_parquet({_quoted(path)})")
+        elif self._scratch is None:
+            self.keep("log", _rows_of(folder.files))
+        else:
+            scratch = self._scratch
+            made = self.pack(folder.files, lambda number: scratch / f"log-{number}.parquet")
+            self.view("log", f"SELECT * FROM read_parquet({_list(made)})")
 
-    def pack(self, files: Sequence[Path], target: Path) -> None:
-        """Write the rows of files of lines as a Parquet file, in place of one that is there."""
-        path = _quoted(target)
-        self._of_lines(
-            files,
-            lambda query: self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)"),
-        )
+    def pack(self, files: Sequence[Path], name: Callable[[int], Path]) -> list[Path]:
+        """Write the rows of files of lines as Parquet; return the files that were written.
 
-    def _of_lines(self, files: Sequence[Path], use: Callable[[str], object]) -> None:
-        """Use a query for the rows of files of lines. Raises ReportError for a broken one."""
-        columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
-        query = f"SELECT * FROM read_json({_list(files)}, {_LINES}, columns = {{{columns}}}"
+        They have the names of the numbers from 0, and replace what is there. Nearly always it is
+        one. Raises ReportError for a broken file.
+        """
         try:
-            use(f"{query})")
+            self._copy(files, name(0))
+            return [name(0)]
+        except duckdb.OutOfMemoryException:
+            pass
         except duckdb.InvalidInputException as error:
             if "maximum_object_size" not in str(error):
                 raise
-            use(f"{query}, maximum_object_size = {_LONG_LINE})")
         except duckdb.IOException:
             for file in files:
                 self._check(file)
             raise
+        made = []
+        place = name(0).with_suffix(".portion.jsonl")
+        for number in portions(files, place):
+            self._copy([place], name(number))
+            made.append(name(number))
+        return made
+
+    def merge(self, files: Sequence[Path], target: Path) -> None:
+        """Write the rows of Parquet files into one."""
+        self._copy_query(f"SELECT * FROM read_parquet({_list(files)})", target)
+
+    def _copy(self, files: Sequence[Path], target: Path) -> None:
+        self._copy_query(_rows_of(files), target)
+
+    def _copy_query(self, query: str, target: Path) -> None:
+        self._database.execute(f"COPY ({query}) TO {_quoted(target)} (FORMAT parquet)")
 
     def _check(self, file: Path) -> None:
         """Raise ReportError if this file cannot be unpacked."""
@@ -174,6 +183,16 @@ class DuckEngine:
         Path(folder).mkdir(parents=True)
         path = _quoted(Path(folder) / "part-00000.parquet")
         self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
+
+
+def _rows_of(files: Sequence[Path]) -> str:
+    """Give the query for the rows of files of lines; a list beyond bounds makes one unreadable."""
+    columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
+    lists = [name for name, kind in FIELDS.items() if kind.startswith("array")]
+    fits = " AND ".join(f"coalesce(len({name}) <= {MAX_ELEMENTS}, true)" for name in lists)
+    bounded = ", ".join(f"CASE WHEN {fits} THEN {name} END AS {name}" for name in ("kind", *lists))
+    source = f"read_json({_list(files)}, {_LINES}, columns = {{{columns}}})"
+    return f"SELECT * REPLACE ({bounded}) FROM {source}"
 
 
 def _type(kind: str) -> str:

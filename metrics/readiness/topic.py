@@ -5,14 +5,14 @@ Laws:
 - Partitions are assigned and nothing is committed: READ on the topic is all that is needed.
   librdkafka looks for a coordinator all the same; if it may not, that is of no importance.
 - The ends of the partitions are asked for once: what is written meanwhile is for the next time.
-- A value is data: it becomes one line, whatever it contains. Who may write to the topic cannot end
-  the report: a value that takes more memory than any event is one unreadable line.
+- A value is data: it becomes one line, whatever it contains.
+- What is done for each message is done by C: Python's own steps are taken once for a hundred.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import (
     OFFSET_END,
@@ -33,16 +33,8 @@ POLL_SECONDS: Final = 0.1
 """Longest poll in seconds: one takes what librdkafka unpacks meanwhile, however large it is."""
 SILENT_POLLS: Final = 600
 """Number of polls, of a minute together, after which a topic that gives nothing has failed."""
-MAX_VALUE_BYTES: Final = 512 * 1024
-"""Largest value in bytes that may be an event: one has at most 16,384 characters of groups, thrice,
-and 64 intervals."""
-MAX_COMMAS: Final = 10_000
-"""Largest number of commas of a value that may be an event: the largest events have some 3,000."""
-
 _AT_ONCE: Final = 100
-"""Largest number of messages of one poll: of the largest that may be events, 50 MiB."""
-_UNREADABLE: Final = b"{}"
-"""Line in place of a value that cannot be an event; it is counted as unreadable."""
+"""Largest number of messages of one poll: of the largest that a topic takes by default, 100 MB."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
     "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
@@ -75,8 +67,10 @@ class TopicReader:
         """Close the connections."""
         self._consumer.close()
 
-    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[list[bytes]]:
-        """Give the lines that are there, and change `offsets` before each yield accordingly.
+    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
+        """Give the lines that are there, some at a time, each with its newline.
+
+        `offsets` are changed before each yield accordingly.
 
         `offsets`: what follows what was read, by partition. One that is not there is read from its
         beginning, or from the first message of `since_ms` on. Raises ReportError.
@@ -141,8 +135,26 @@ class TopicReader:
 
     def _lines(
         self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
-    ) -> list[bytes]:
-        lines = []
+    ) -> bytes:
+        """Return the lines of what is before the ends in `left`, and drop ends that are reached."""
+        last = _last_offsets(messages)
+        if any(map(Message.error, messages)) or any(
+            offset >= left.get(partition, 0) for partition, offset in last.items()
+        ):
+            messages = self._before_ends(messages, offsets, left)
+            last = _last_offsets(messages)
+        for partition, offset in last.items():
+            offsets[partition] = max(offset + 1, offsets[partition])
+        for partition in [each for each, end in left.items() if offsets[each] >= end]:
+            del left[partition]
+            self._consumer.pause([TopicPartition(self._topic, partition)])
+        return _joined(list(filter(None, map(Message.value, messages))))
+
+    def _before_ends(
+        self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
+    ) -> list[Message]:
+        """Return the messages that are to be read; where a partition ends, note its offset."""
+        kept = []
         for message in messages:
             error, partition, offset = message.error(), message.partition(), message.offset()
             if partition not in left or message.topic() is None:
@@ -150,17 +162,15 @@ class TopicReader:
             assert partition is not None
             assert offset is not None
             if error is None:
-                value = message.value()
-                if value:
-                    lines.append(_one_line(value))
-                offset += 1
-            elif error.name() != "_PARTITION_EOF":
+                if offset < left[partition]:
+                    kept.append(message)
+                else:
+                    offsets[partition] = left[partition]  # the last ones before it have no value
+            elif error.name() == "_PARTITION_EOF":
+                offsets[partition] = offset
+            else:
                 raise self._failed(error)
-            offsets[partition] = offset
-            if error is not None or offset >= left[partition]:
-                del left[partition]
-                self._consumer.pause([TopicPartition(self._topic, partition)])
-        return lines
+        return kept
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
         try:
@@ -175,10 +185,15 @@ class TopicReader:
         return ReportError(f"kafka:{self._topic}: {self._problems.explained(error)}")
 
 
-def _one_line(value: bytes) -> bytes:
-    """Return a value without line breaks; nearly all are the proxy's, and have none."""
-    if len(value) > MAX_VALUE_BYTES or value.count(b",") > MAX_COMMAS:
-        return _UNREADABLE
-    if b"\n" in value or b"\r" in value:
-        return value.rstrip(b"\r\n").translate(_LINE_BREAKS)
-    return value
+def _last_offsets(messages: list[Message]) -> dict[int, int]:
+    """Return the offset of the last message of each partition."""
+    partitions, offsets = map(Message.partition, messages), map(Message.offset, messages)
+    return cast("dict[int, int]", dict(zip(partitions, offsets, strict=True)))
+
+
+def _joined(values: list[bytes]) -> bytes:
+    """Return values as lines; nearly all are the proxy's, and have no line breaks."""
+    together = b"".join(values)
+    if b"\n" in together or b"\r" in together:
+        values = [value.rstrip(b"\r\n").translate(_LINE_BREAKS) for value in values]
+    return b"\n".join([*values, b""])

@@ -1,31 +1,41 @@
 """Table of the events of a topic: Parquet files, and the offsets up to which they go.
 
-    FOLDER/topic.json             the number of files that count, and the offsets after them
+    FOLDER/topic.json             the numbers of the files that count, and the offsets after them
     FOLDER/events-0000000.parquet …
 
-A file is written before `topic.json` says that it counts: what a crash leaves is written anew, so
-that no message is there twice, and none is missing.
+A file is written before `topic.json` says that it counts, and removed after it does not any more:
+what a crash leaves is removed, so that no message is there twice, and none is missing. Small files,
+as many short runs make them, become one: there are as many as the events need.
 """
 
 import json
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import Folder
-from metrics.readiness.topic import TopicReader
 
 BATCH_BYTES: Final = 128 * 1024 * 1024
 """Size in bytes of the lines that make a file."""
-BATCH_COMMAS: Final = 3_000_000
-"""Number of commas of the lines that make a file, of some 60,000 events. It bounds the elements of
-lists: one of three bytes, `{},`, takes over a hundred in DuckDB."""
+SMALL_BYTES: Final = 2 * 1024 * 1024
+"""Size in bytes of a file below which it is merged with others: that of a batch is about twice as
+large."""
 NAME: Final = "topic.json"
 
 _VERSION: Final = 1
+_FILES: Final = "events-*.parquet"
+
+
+class Source(Protocol):
+    """Topic from which lines are read."""
+
+    def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
+        """Give whole lines, and before each yield change `offsets` to what follows them."""
+        ...
 
 
 class TopicTable:
@@ -35,23 +45,25 @@ class TopicTable:
         """Open what is there. Raises ReportError and OSError."""
         self._folder = folder
         self._topic = topic
-        self._files = 0
+        self._files: list[int] = []
+        """Numbers of the files, in the order in which they were written."""
         self._offsets: dict[int, int] = {}
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / NAME).exists():
             self._load()
 
-    def add(self, engine: DuckEngine, reader: TopicReader, since_ms: int | None = None) -> None:
+    def add(self, engine: DuckEngine, source: Source, since_ms: int | None = None) -> None:
         """Add what is new in the topic. Raises ReportError, OSError and DuckDB's errors."""
+        self._remove_others()
         half = self._folder / "half.jsonl"
         offsets = dict(self._offsets)
-        lines = reader.read(offsets, since_ms)
+        lines = source.read(offsets, since_ms)
         try:
             while _write(lines, half):
-                path = self._path(self._files)
-                engine.pack([half], path)
-                _sync(path)
-                self._save(self._files + 1, offsets)
+                first = self._next()
+                made = engine.pack([half], partial(self._path_after, first))
+                self._save([*self._files, *range(first, first + len(made))], offsets)
+                self._merge(engine)
         finally:
             half.unlink(missing_ok=True)
         self._save(self._files, offsets)
@@ -60,27 +72,53 @@ class TopicTable:
         """Return the files. Raises ReportError if there are none."""
         if not self._files:
             raise ReportError(f"kafka:{self._topic}: there are no events in this topic yet")
-        return Folder([self._path(number) for number in range(self._files)], parquet=True)
+        return Folder([self._path(number) for number in self._files], parquet=True)
+
+    def _next(self) -> int:
+        return max(self._files, default=-1) + 1
+
+    def _path_after(self, first: int, number: int) -> Path:
+        return self._path(first + number)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"events-{number:07}.parquet"
+
+    def _merge(self, engine: DuckEngine) -> None:
+        """Merge the last files if they are small, and together as large as the one before them.
+
+        So a file is written anew only when it at least doubles.
+        """
+        count = _small_at_end([self._path(number).stat().st_size for number in self._files])
+        if count > 1:
+            kept, merged = self._files[:-count], self._files[-count:]
+            engine.merge([self._path(number) for number in merged], self._path(self._next()))
+            self._save([*kept, self._next()], self._offsets)
+            self._remove_others()
+
+    def _remove_others(self) -> None:
+        """Remove files that do not count."""
+        counted = {self._path(number) for number in self._files}
+        for path in set(self._folder.glob(_FILES)) - counted:
+            path.unlink()
 
     def _load(self) -> None:
         path = self._folder / NAME
         try:
             found = json.loads(path.read_bytes())
             known = found["version"] == _VERSION
-            topic, files = str(found["topic"]), int(found["files"])
+            topic, files = str(found["topic"]), [int(number) for number in found["files"]]
             offsets = {int(name): int(offset) for name, offset in found["offsets"].items()}
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             known = False
         if not known:
-            raise ReportError(f"{path}: damaged, or of a later version; remove it with its folder")
+            raise ReportError(f"{path}: damaged, or of another version; remove it with its folder")
         if topic != self._topic:
             raise ReportError(f"{path}: is of kafka:{topic}; give each topic a --state of its own")
         self._files, self._offsets = files, offsets
 
-    def _save(self, files: int, offsets: Mapping[int, int]) -> None:
+    def _save(self, files: list[int], offsets: Mapping[int, int]) -> None:
+        for number in set(files) - set(self._files):
+            _sync(self._path(number))
         said: dict[str, Any] = {"version": _VERSION, "topic": self._topic, "files": files}
         said["offsets"] = {str(partition): offset for partition, offset in offsets.items()}
         half = self._folder / f"{NAME}.half"
@@ -91,17 +129,25 @@ class TopicTable:
         self._files, self._offsets = files, dict(offsets)
 
 
-def _write(lines: Iterator[list[bytes]], path: Path) -> int:
+def _write(lines: Iterator[bytes], path: Path) -> int:
     """Write lines up to about a batch; return how many bytes they are."""
-    size = commas = 0
+    size = 0
     with path.open("wb") as file:
         for some in lines:
-            data = b"\n".join(some) + b"\n"
-            size += file.write(data)
-            commas += data.count(b",")
-            if size >= BATCH_BYTES or commas >= BATCH_COMMAS:
+            size += file.write(some)
+            if size >= BATCH_BYTES:
                 break
     return size
+
+
+def _small_at_end(sizes: list[int]) -> int:
+    """Return how many of the last files are to be merged; 0: none."""
+    count, together = 0, 0
+    for size in reversed(sizes):
+        if size >= SMALL_BYTES or (count and size > together):
+            break
+        count, together = count + 1, together + size
+    return count if count > 1 else 0
 
 
 def _sync(path: Path) -> None:
