@@ -100,7 +100,9 @@ class Brokers:
         self._namespace = namespace
 
     def _run(self, tool: str, *arguments: str) -> str:
-        program = [str(images.java_home() / "bin/java"), *java.FAST_START, java.TOOLS[tool]]
+        path = java.class_path(java.TOOLS_VERSION)
+        program = [str(images.java_home() / "bin/java"), *java.FAST_START, "-cp", path]
+        program.append(java.TOOLS[tool])
         inside = ("exec", "kafka-0", "--container=broker", f"--namespace={self._namespace}")
         bootstrap = ",".join(f"kafka-{number}.kafka:9095" for number in BROKERS)
         return self._cluster.kubectl(

@@ -15,7 +15,8 @@ KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
 
 #: Releases whose command-line tools are not on Maven Central, and which release's run instead.
 _TOOLS_OF = {"4.4.0": "4.3.1"}
-_TOOLS = _TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)
+#: The release whose tools run.
+TOOLS_VERSION = _TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)
 
 #: The last one with ZooKeeper, whose server is among its jars.
 ZOOKEEPER_VERSION = "3.9.1"
@@ -203,7 +204,11 @@ def run_tool(
     """Runs what `tool.sh` of a Kafka distribution would run."""
     classes = TOOLS if is_since("4.0") else TOOLS | _TOOLS_BEFORE_4
     return run_java(
-        classes[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds, release=_TOOLS
+        classes[tool],
+        arguments,
+        stdin=stdin,
+        timeout_seconds=timeout_seconds,
+        release=TOOLS_VERSION,
     )
 
 
