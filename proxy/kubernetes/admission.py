@@ -24,7 +24,9 @@ def answer(body: bytes, template: Template) -> bytes:
         try:
             operations = patch(mapping(request, "object"), template)
         except RefusedError as error:
-            response |= {"allowed": False, "status": _status(error)}
+            response |= {"allowed": False, "status": _status(str(error))}
+        except TypeError:  # the API server has checked types, but others may reach the port
+            response |= {"allowed": False, "status": _status("a field's type is no pod's")}
         else:
             response |= _patched(operations)
     review = {"apiVersion": _VERSION, "kind": "AdmissionReview", "response": response}
@@ -54,8 +56,8 @@ def _is_new_pod(request: Object) -> bool:
     )
 
 
-def _status(error: RefusedError) -> Object:
-    return {"code": _INVALID, "reason": "Invalid", "message": f"reauth-proxy: {error}"}
+def _status(reason: str) -> Object:
+    return {"code": _INVALID, "reason": "Invalid", "message": f"reauth-proxy: {reason}"}
 
 
 def _patched(operations: list[Object]) -> Object:

@@ -6,6 +6,7 @@ A pod asks for it by a label or an annotation, and may say more by annotations:
     reauth-proxy.io/config: the ConfigMap with proxy.yaml, in the pod's namespace (reauth-proxy)
     reauth-proxy.io/secrets: Secrets and where they are mounted, NAME:PATH,NAME:PATH
     reauth-proxy.io/broker-ports: ports of brokers that are redirected (9092; `transparent` only)
+    reauth-proxy.io/http-port: port of http.address in proxy.yaml (9404)
 """
 
 import copy
@@ -16,23 +17,26 @@ from enum import StrEnum
 from typing import Any, Final
 
 from proxy.errors import ProxyError
-from proxy.kubernetes.template import SIDECAR, Object, Template
+from proxy.kubernetes.template import HTTP, SIDECAR, Object, Template
 
 PREFIX: Final = "reauth-proxy.io/"
 INJECT: Final = f"{PREFIX}inject"
 CONFIG: Final = f"{PREFIX}config"
 SECRETS: Final = f"{PREFIX}secrets"
 BROKER_PORTS: Final = f"{PREFIX}broker-ports"
+HTTP_PORT: Final = f"{PREFIX}http-port"
 INJECTED: Final = f"{PREFIX}injected"
 """Annotation with the digest of the template that a pod was made from."""
 
 NOT_WANTED: Final = frozenset({"false", "disabled", ""})
 """Values of `reauth-proxy.io/inject` of pods that stay as they are."""
 _MIRROR: Final = "kubernetes.io/config.mirror"
-_KNOWN: Final = frozenset({INJECT, CONFIG, SECRETS, BROKER_PORTS, INJECTED})
+_KNOWN: Final = frozenset({INJECT, CONFIG, SECRETS, BROKER_PORTS, HTTP_PORT, INJECTED})
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PATH: Final = re.compile(r"(/[A-Za-z0-9._-]+)+")
+_PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
 _PORTS: Final = re.compile(r"[0-9]{1,5}(,[0-9]{1,5})*")
+_LARGEST_PORT: Final = 65_535
 _OWN_SECONDS: Final = 55
 """Seconds that the sidecar's own end takes at most: preStop, and by default `shutdown.drain.ms` and
 `events.deliver.drain.ms`, each with 5 s on top."""
@@ -61,6 +65,8 @@ class Wish:
     """Names of Secrets, and the directories that they are mounted at."""
     broker_ports: str | None
     """Ports of brokers, with commas in between; None: those of the template."""
+    http_port: int | None
+    """Port of probes and metrics, for pods whose own is the template's; None: the template's."""
 
 
 def wish_of(pod: Object) -> Wish | None:
@@ -87,7 +93,18 @@ def wish_of(pod: Object) -> Wish | None:
         config=_matching(annotations, CONFIG, _NAME, "the name of a ConfigMap") or "reauth-proxy",
         secrets=tuple(_secrets(annotations.get(SECRETS, ""))),
         broker_ports=_matching(annotations, BROKER_PORTS, _PORTS, "ports, with commas in between"),
+        http_port=_http_port(annotations),
     )
+
+
+def _http_port(annotations: Mapping[str, Any]) -> int | None:
+    what = "a port from 1 to 65535"
+    text = _matching(annotations, HTTP_PORT, _PORT, what)
+    if text is None:
+        return None
+    if int(text) > _LARGEST_PORT:
+        raise RefusedError(f"{HTTP_PORT}: must be {what}, got {_shown(text)}")
+    return int(text)
 
 
 def _matching(
@@ -101,7 +118,9 @@ def _matching(
     return value
 
 
-def _secrets(text: str) -> Iterator[tuple[str, str]]:
+def _secrets(text: object) -> Iterator[tuple[str, str]]:
+    if not isinstance(text, str):
+        raise RefusedError(f"{SECRETS}: must be NAME:PATH,NAME:PATH, got {_shown(text)}")
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, path = part.partition(":")
         if not _NAME.fullmatch(name) or not _PATH.fullmatch(path):
@@ -141,6 +160,10 @@ def containers(wish: Wish, template: Template) -> list[Object]:
         {"name": _volume_name(number), "mountPath": path, "readOnly": True}
         for number, (_, path) in enumerate(wish.secrets)
     ]
+    if wish.http_port is not None:
+        for port in sidecar["ports"]:
+            if port["name"] == HTTP:
+                port["containerPort"] = wish.http_port
     if wish.mode is not Mode.TRANSPARENT:
         return [sidecar]
     redirect = copy.deepcopy(template.redirect)
@@ -181,7 +204,7 @@ def _refuse_pod(spec: Object) -> None:
 def _refuse_conflicts(spec: Object, wish: Wish, added: list[Object], volumes: list[Object]) -> None:
     """Refuse what somebody else has in the pod already."""
     names = {one["name"] for one in added}
-    ports = {port["containerPort"] for one in added for port in one.get("ports", ())}
+    ports = {port["containerPort"]: port["name"] for port in added[-1]["ports"]}
     user = added[-1]["securityContext"]["runAsUser"]
     for one in _all_containers(spec):
         name = one.get("name")
@@ -190,10 +213,12 @@ def _refuse_conflicts(spec: Object, wish: Wish, added: list[Object], volumes: li
                 f"a container is named {name} already, and is not this one: rename or remove it"
             )
         for port in objects(one, "ports"):
-            if port.get("containerPort") in ports:
+            number = port.get("containerPort")
+            if number in ports:
+                other = f", or the proxy's, by {HTTP_PORT}" if ports[number] == HTTP else ""
                 raise RefusedError(
-                    f"container {_shown(name)} has port {port['containerPort']}, which the proxy "
-                    f"listens on: move it"
+                    f"container {_shown(name)} has port {number}, which the proxy listens on: "
+                    f"move it{other}"
                 )
         runs_as = mapping(one, "securityContext").get(
             "runAsUser", mapping(spec, "securityContext").get("runAsUser")

@@ -15,6 +15,8 @@ Object = dict[str, Any]
 
 SIDECAR: Final = "reauth-proxy"
 """Name of the sidecar's container."""
+HTTP: Final = "reauth-metrics"
+"""Name of the sidecar's port for probes and metrics."""
 REDIRECT: Final = "reauth-redirect"
 """Name of the init container that redirects connections (`transparent`)."""
 

@@ -79,6 +79,20 @@ def test_anything_else_is_no_review(body: bytes) -> None:
         answer(body, TEMPLATE)
 
 
-@pytest.mark.parametrize("pod", [[], "pod", {"metadata": 7}, {"metadata": {"labels": []}}])
+@pytest.mark.parametrize(
+    "pod",
+    [
+        [],
+        "pod",
+        {"metadata": 7},
+        {"metadata": {"labels": []}},
+        shapes.pod(shapes.EGRESS, containers=[{"name": []}]),
+        shapes.pod(shapes.EGRESS, containers=[{"ports": [{"containerPort": {}}]}]),
+        shapes.pod(shapes.EGRESS, initContainers=[{"name": {}}]),
+        shapes.pod(shapes.EGRESS, volumes=[{"name": []}]),
+        shapes.pod(shapes.EGRESS, terminationGracePeriodSeconds="long"),
+        shapes.pod({"reauth-proxy.io/inject": "egress", "reauth-proxy.io/secrets": 7}),
+    ],
+)
 def test_what_is_no_pod_is_refused(pod: Any) -> None:
     assert response(shapes.review(pod))["allowed"] is False

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.kubernetes.drift import drifted
 from proxy.kubernetes.injection import INJECTED, RefusedError, is_current, patch
-from proxy.kubernetes.template import Images, load
+from proxy.kubernetes.template import HTTP, Images, load
 from tests.support.kubernetes import shapes
 from tests.support.kubernetes.shapes import patched
 
@@ -94,6 +94,8 @@ def test_annotations_are_put_in_place() -> None:
     assert mounts == {"a": "/etc/a", "b": "/etc/b"}
     redirect = of("redirected from other ports")["initContainers"][0]
     assert {"name": "BROKER_PORTS", "value": "9092,9094"} in redirect["env"]
+    sidecar = of("the proxy's usual port of its own")["initContainers"][0]
+    assert {"name": HTTP, "containerPort": 9405} in sidecar["ports"]
 
 
 def test_drift_is_shown() -> None:

@@ -4,7 +4,7 @@ import copy
 import json
 from typing import Any, Final
 
-from proxy.kubernetes.injection import BROKER_PORTS, CONFIG, INJECT, SECRETS
+from proxy.kubernetes.injection import BROKER_PORTS, CONFIG, HTTP_PORT, INJECT, SECRETS
 
 Object = dict[str, Any]
 
@@ -59,6 +59,9 @@ INJECTED: Final[dict[str, Object]] = {
     "a job's pod": pod(EGRESS, restartPolicy="Never"),
     "a long end": pod(EGRESS, terminationGracePeriodSeconds=300),
     "ports of its own": pod(EGRESS, containers=[CONTAINER | {"ports": [{"containerPort": 8080}]}]),
+    "the proxy's usual port of its own": pod(
+        EGRESS | {HTTP_PORT: "9405"}, containers=[CONTAINER | {"ports": [{"containerPort": 9404}]}]
+    ),
     "a shared process namespace": pod(EGRESS, shareProcessNamespace=True),
     "Linux, by name": pod(EGRESS, os={"name": "linux"}),
 }
@@ -93,6 +96,14 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
         pod(TRANSPARENT | {BROKER_PORTS: "9092;9093"}),
         "must be ports, with commas in between, got '9092;9093'",
     ),
+    "no port": (
+        pod(EGRESS | {HTTP_PORT: "metrics"}),
+        "http-port: must be a port from 1 to 65535, got 'metrics'",
+    ),
+    "a port that is too large": (
+        pod(EGRESS | {HTTP_PORT: "65536"}),
+        "http-port: must be a port from 1 to 65535, got '65536'",
+    ),
     "ports that nothing redirects": (
         pod(EGRESS | {BROKER_PORTS: "9092"}),
         "goes with reauth-proxy.io/inject: transparent alone",
@@ -103,7 +114,7 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
     ),
     "its port is taken": (
         pod(EGRESS, containers=[CONTAINER | {"ports": [{"containerPort": 9404}]}]),
-        "container 'application' has port 9404, which the proxy listens on: move it",
+        "port 9404, which the proxy listens on: move it, or the proxy's, by reauth-proxy.io/http-p",
     ),
     "the proxy's own user": (
         pod(TRANSPARENT, securityContext={"runAsUser": 65532}),
