@@ -1,5 +1,6 @@
 """The cluster that all tests here share. All of them carry the marker `cluster`."""
 
+import logging
 import uuid
 from collections.abc import Iterator
 
@@ -10,7 +11,11 @@ from tests.support.kubernetes import cluster as kubernetes
 from tests.support.kubernetes import node
 from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.producing import Producer, producing
+from tests.support.kubernetes.release import Gateway, gateway_values
 from tests.support.sasl import Issuer
+
+log = logging.getLogger(__name__)
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +48,22 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "namespace", name)
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def gateway(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> Gateway:
+    """Two proxies behind one Service."""
+    del broker  # is there before the proxies
+    made = Gateway(cluster, namespace, issuer)
+    made.upgrade(gateway_values())
+    log.info("two gateways are ready after %.1f s", made.wait())
+    return made
+
+
+@pytest.fixture
+def client(gateway: Gateway, broker: Broker, issuer: Issuer) -> Iterator[Producer]:
+    """A client that produces all the while; nothing of it may be lost."""
+    arguments = (gateway.namespace, issuer, gateway.bootstrap, gateway.authority)
+    with producing(gateway.cluster, broker, *arguments) as producer:
+        yield producer
+    log.info("nothing of %s was lost", producer.name)

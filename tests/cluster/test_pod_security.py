@@ -14,7 +14,7 @@ def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
     """What the API server says to the workload in a namespace with this level."""
     label = f"pod-security.kubernetes.io/warn={level}"
     cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
-    directory = "webhook" if overlay == "webhook" else f"overlays/{overlay}"
+    directory = overlay if overlay.startswith("webhook") else f"overlays/{overlay}"
     documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize" / directory))
     workload = deploy.of_kind(documents, *deploy.WORKLOADS)
     workload["metadata"].pop("namespace", None)
@@ -24,7 +24,10 @@ def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("overlay", ["gateway", "ingress", "egress", "webhook"])
+RESTRICTED = ("gateway", "ingress", "egress", "webhook", "webhook-cert-manager")
+
+
+@pytest.mark.parametrize("overlay", RESTRICTED)
 def test_what_needs_no_capability_passes_restricted(
     cluster: Cluster, namespace: str, overlay: str
 ) -> None:

@@ -13,16 +13,16 @@ import yaml
 
 from proxy.kubernetes.injection import CONFIG, INJECT
 from tests.support import deploy
-from tests.support.deploy import DEPLOY
 from tests.support.kubernetes import producing, shapes
 from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
+from tests.support.kubernetes.release import message_of
+from tests.support.kubernetes.webhooks import SYSTEM, WEBHOOK, applied, dry_run
 from tests.support.sasl import ISSUER, Issuer
 
 pytestmark = pytest.mark.cluster
 log = logging.getLogger(__name__)
 
-SYSTEM = "reauth-proxy-system"
 IMAGES = (
     "--image=kafka-reauth-proxy:0.1.0",
     "--redirect-image=kafka-reauth-proxy-redirect:0.1.0",
@@ -32,19 +32,10 @@ IMAGES = (
 @pytest.fixture(scope="module")
 def webhook(cluster: Cluster) -> Iterator[None]:
     """Two webhooks, which make their certificate themselves."""
-    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize/webhook"))
-    cluster.apply(*documents, namespace=SYSTEM)
-    took = producing.wait_ready(cluster, "deployment/reauth-proxy-webhook", SYSTEM)
-    log.info("the webhook is ready after %.1f s", took)
-    yield
-    cluster.kubectl("delete", "mutatingwebhookconfiguration", "reauth-proxy")
-    cluster.kubectl("delete", "namespace", SYSTEM, "--wait=false")
-
-
-def dry_run(cluster: Cluster, namespace: str, pod: Document) -> Any:
-    """What the API server would store, or why it refuses."""
-    options = ("--dry-run=server", "--output=json", "--filename=-", f"--namespace={namespace}")
-    return cluster.try_kubectl("create", *options, stdin=yaml.safe_dump(pod))
+    with applied(cluster, "webhook"):
+        took = producing.wait_ready(cluster, WEBHOOK, SYSTEM)
+        log.info("the webhook is ready after %.1f s", took)
+        yield
 
 
 @pytest.mark.usefixtures("webhook")
@@ -132,10 +123,61 @@ def drift(pods: str, *options: str) -> tuple[int, Any]:
 
 
 @pytest.mark.usefixtures("webhook")
+def test_two_webhooks_add_one_sidecar(cluster: Cluster, namespace: str) -> None:
+    """A second configuration, left over from another name say, finds that all is there."""
+    first = cluster.get("mutatingwebhookconfiguration", "reauth-proxy")
+    second = {key: first[key] for key in ("apiVersion", "kind", "webhooks")}
+    second |= {"metadata": {"name": "reauth-proxy-second"}}
+    cluster.apply(second)
+    try:
+        for annotations in (shapes.EGRESS, shapes.TRANSPARENT):
+            done = dry_run(cluster, namespace, shapes.pod(annotations))
+            assert done.exit_status == 0, done.stderr
+            names = [one["name"] for one in json.loads(done.stdout)["spec"]["initContainers"]]
+            assert names in (["reauth-proxy"], ["reauth-redirect", "reauth-proxy"])
+    finally:
+        cluster.kubectl("delete", "mutatingwebhookconfiguration", "reauth-proxy-second")
+
+
+WRONG_FILES = {
+    "is not YAML": ({"proxy_yaml": "listeners: ["}, "line 1: is not YAML"),
+    "has another name": ({"proxies_yaml": ""}, "/etc/reauth-proxy/proxy.yaml"),
+}
+
+
+@pytest.mark.usefixtures("webhook")
+@pytest.mark.parametrize("wrong", WRONG_FILES)
+def test_a_wrong_file_is_told_and_the_right_one_taken_up(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, wrong: str
+) -> None:
+    """The application waits; when the ConfigMap is mended it starts, in the same pod."""
+    topic = f"mended-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic)
+    files, words = WRONG_FILES[wrong]
+    right, pod = application("egress", topic, issuer)
+    data = {key: value for key, value in right["data"].items() if key != "proxy.yaml"}
+    bad = producing.config_map("orders-proxy", **files)
+    bad["data"] |= data
+    cluster.apply(bad, pod, namespace=namespace)
+    here = f"--namespace={namespace}"
+
+    def message() -> str:
+        return message_of(cluster.get("pod", "shape", here))
+
+    cluster.wait(lambda: words in message(), what=f"nobody says {words}", namespace=namespace)
+    log.info("the pod's status says: %s", message().strip())
+    (status,) = cluster.get("pod", "shape", here)["status"]["containerStatuses"]
+    assert status["state"]["waiting"]["reason"] == "PodInitializing"
+    cluster.apply(right, namespace=namespace)
+    log.info("mended after %.1f s", producing.wait_ready(cluster, "pod/shape", namespace))
+    producing.end(cluster, broker, namespace, topic, "shape")
+
+
+@pytest.mark.usefixtures("webhook")
 def test_where_the_webhook_is_down_only_those_wait_that_ask_for_it(
     cluster: Cluster, namespace: str
 ) -> None:
-    cluster.kubectl("scale", "deployment/reauth-proxy-webhook", "--replicas=0", "-n", SYSTEM)
+    cluster.kubectl("scale", WEBHOOK, "--replicas=0", "-n", SYSTEM)
     try:
         cluster.wait(
             lambda: not cluster.get("pods", f"--namespace={SYSTEM}")["items"],
@@ -148,8 +190,8 @@ def test_where_the_webhook_is_down_only_those_wait_that_ask_for_it(
         log.info("%s", refused.stderr.strip())
         assert dry_run(cluster, namespace, shapes.pod()).exit_status == 0
     finally:
-        cluster.kubectl("scale", "deployment/reauth-proxy-webhook", "--replicas=2", "-n", SYSTEM)
-    producing.wait_ready(cluster, "deployment/reauth-proxy-webhook", SYSTEM)
+        cluster.kubectl("scale", WEBHOOK, "--replicas=2", "-n", SYSTEM)
+    producing.wait_ready(cluster, WEBHOOK, SYSTEM)
     cluster.wait(
         lambda: dry_run(cluster, namespace, shapes.pod(shapes.EGRESS)).exit_status == 0,
         what="the webhook is not asked again",

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,11 +29,17 @@ from tests.support.deploy import (
     laid_out,
     load,
 )
+from tests.support.kubernetes.release import PREVIOUS
+from tests.support.kubernetes.webhooks import shipped
 
 
 def operator_schema(plural: str) -> dict[str, Any]:
-    """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
-    definition = load(deploy.operator_definition(plural))
+    """The schema of a custom resource of the Prometheus operator."""
+    return strict_schema(load(deploy.operator_definition(plural)))
+
+
+def strict_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a custom resource, an unknown field an error."""
     (of_version,) = definition["spec"]["versions"]
     schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
     schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
@@ -123,6 +130,22 @@ def test_the_prometheus_operator_would_take_them(documents: list[Document]) -> N
     misspelt["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
     with pytest.raises(jsonschema.ValidationError, match="intervall"):
         jsonschema.validate(misspelt, schema)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("kubernetes")
+def test_cert_manager_would_take_them() -> None:
+    """By its own definitions; a misspelt field is noticed."""
+    jsonschema: Any = importlib.import_module("jsonschema")
+    for kind, plural in (("Certificate", "certificates"), ("Issuer", "issuers")):
+        schema = strict_schema(deploy.cert_manager_definition(plural))
+        found = [one for one in shipped("webhook-cert-manager") if one["kind"] == kind]
+        assert len(found) == 2
+        for document in found:
+            jsonschema.validate(document, schema)
+            misspelt = document | {"spec": document["spec"] | {"sceretName": "a"}}
+            with pytest.raises(jsonschema.ValidationError, match="sceretName"):
+                jsonschema.validate(misspelt, schema)
 
 
 def test_both_tools_make_the_same(overlay: str) -> None:
@@ -372,6 +395,28 @@ def test_the_chart_refuses_a_gateway_that_nobody_reaches(
     if not values["config"]["listeners"][0]["advertised.host"]:
         del values["config"]["listeners"][0]["advertised.host"]
     assert words in deploy.templated(values, check=False)
+
+
+NEW_VALUES = ("mode", "liveConfig", "service", "prometheusRule", "dashboards")
+
+
+@pytest.mark.parametrize("missing", NEW_VALUES)
+def test_defaults_of_an_earlier_chart_are_not_enough(missing: str) -> None:
+    """As `--reuse-values` has them."""
+    said = deploy.templated(deploy.values("ingress") | {missing: None}, check=False)
+    assert f"values: {missing} is missing" in said
+    assert "upgrade with --reset-then-reuse-values" in said
+
+
+@pytest.mark.parametrize("overlay", ["ingress", "egress", "transparent"])
+def test_values_of_the_previous_chart_mean_the_same(overlay: str) -> None:
+    """None has changed its name, or its default."""
+    with tarfile.open(PREVIOUS) as package:
+        found = package.extractfile("kafka-reauth-proxy/values.yaml")
+        assert found is not None
+        earlier = yaml.safe_load(found.read())
+    given = earlier | deploy.values(overlay)
+    assert deploy.of_text(deploy.templated(given)) == helm(overlay)
 
 
 def test_a_gateway_advertises_its_service() -> None:

@@ -1,11 +1,17 @@
 """The webhook's own manifests, and its sidecar beside that of the others."""
 
-from proxy.kubernetes.injection import patch
+import re
+
+import pytest
+import yaml
+
+from proxy.kubernetes.injection import HTTP_PORT, patch
 from proxy.kubernetes.template import Images, load
 from tests.support import deploy
-from tests.support.deploy import DEPLOY
+from tests.support.deploy import DEPLOY, ROOT
 from tests.support.kubernetes import shapes
 from tests.support.kubernetes.shapes import patched
+from tests.support.kubernetes.webhooks import shipped
 
 
 def test_the_template_is_the_manifests() -> None:
@@ -21,7 +27,7 @@ def test_the_template_is_the_manifests() -> None:
 
 def test_the_webhooks_manifests_know_what_the_program_knows() -> None:
     """Paths, names and ports by which the API server, the Service and the program meet."""
-    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize/webhook"))
+    documents = shipped("webhook")
     configuration = deploy.of_kind(documents, "MutatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
     service = deploy.of_kind(documents, "Service")
@@ -32,3 +38,53 @@ def test_the_webhooks_manifests_know_what_the_program_knows() -> None:
     )
     assert webhook["failurePolicy"] == "Fail"
     assert "reauth-proxy.io/inject" in webhook["matchConditions"][0]["expression"]
+
+
+def test_with_cert_manager_it_has_no_rights() -> None:
+    """The Certificate, its Secret, the arguments and the annotation name the same."""
+    documents = shipped("webhook-cert-manager")
+    kinds = {one["kind"] for one in documents}
+    assert not kinds & {"Secret", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    names = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    service = deploy.of_kind(documents, "Service")["metadata"]
+    certificate = names["Certificate", "reauth-proxy-webhook"]["spec"]
+    assert certificate["dnsNames"] == [f"{service['name']}.{service['namespace']}.svc"]
+    assert ("Issuer", certificate["issuerRef"]["name"]) in names
+    authority = names["Issuer", certificate["issuerRef"]["name"]]["spec"]["ca"]["secretName"]
+    assert names["Certificate", "reauth-proxy-webhook-authority"]["spec"]["secretName"] == authority
+    pod = deploy.pod(documents)
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    secrets = {one["name"]: one["secret"] for one in pod["volumes"] if "secret" in one}
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] in secrets)
+    assert secrets[mount["name"]]["secretName"] == certificate["secretName"]
+    assert container["args"][-2:] == [
+        f"--certificate={mount['mountPath']}/tls.crt",
+        f"--key={mount['mountPath']}/tls.key",
+    ]
+    annotations = deploy.of_kind(documents, "MutatingWebhookConfiguration")["metadata"]
+    source = f"{service['namespace']}/reauth-proxy-webhook"
+    assert annotations["annotations"]["cert-manager.io/inject-ca-from"] == source
+
+
+@pytest.mark.parametrize("directory", ["webhook", "webhook-cert-manager"])
+def test_both_variants_run_the_same(directory: str) -> None:
+    """Images, and their names in the arguments."""
+    (container,) = deploy.pod(shipped(directory))["containers"]
+    (other,) = deploy.pod(shipped("webhook"))["containers"]
+    assert container["args"][:4] == other["args"][:4]
+    assert container["image"] == other["image"]
+
+
+def test_the_guide_for_strimzi_is_about_what_there_is() -> None:
+    """A pod with its annotations, and with Strimzi's port of metrics, gets the sidecar."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (connect,) = (one for one in blocks if one["kind"] == "KafkaConnect")
+    annotations = connect["spec"]["template"]["pod"]["metadata"]["annotations"]
+    metrics = shapes.CONTAINER | {"ports": [{"name": "tcp-prometheus", "containerPort": 9404}]}
+    pod = shapes.pod(annotations, containers=[metrics])
+    (sidecar,) = patched(pod, patch(pod, load(Images())))["spec"]["initContainers"]
+    ports = [one["containerPort"] for one in sidecar["ports"]]
+    assert ports == [9094, int(annotations[HTTP_PORT])]
+    assert connect["spec"]["bootstrapServers"] == f"127.0.0.1:{ports[0]}"

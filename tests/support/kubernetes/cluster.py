@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any, Final
@@ -146,10 +147,21 @@ class Cluster:
             self.node.run(*self._ctr, "images", "import", archive)
         self._start_kubelet()
         self.wait(self._is_ready, what="the cluster is not ready", namespace="default")
-        for plural in OF_THE_OPERATOR:
-            file = operator_definition(plural)
+        self.define(*map(operator_definition, OF_THE_OPERATOR))
+
+    def define(self, *files: Path) -> None:
+        """Send definitions of custom resources; return when the API server has them."""
+        for file in files:
             self.kubectl("apply", "--server-side", f"--filename={file}")
-            self.kubectl("wait", "--for=condition=Established", f"--filename={file}")
+            self.wait(
+                partial(self._is_established, file),
+                what=f"{file.name} is not established",
+                namespace="default",
+            )
+
+    def _is_established(self, file: Path) -> bool:
+        options = ("--for=condition=Established", "--timeout=1s", f"--filename={file}")
+        return self.try_kubectl("wait", *options).exit_status == 0
 
     def _is_ready(self) -> bool:
         account = self.try_kubectl("get", "serviceaccount", "default")

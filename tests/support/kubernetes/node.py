@@ -19,6 +19,8 @@ from typing import Final
 ADDRESS: Final = "192.168.77.1"
 """The node's own address, in a network that nothing else is in."""
 NAME: Final = "node"
+NEIGHBOUR: Final = "192.168.77.2"
+"""The address of a machine beside the node, in the same network."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _CGROUP: Final = "reauth-cluster-"
 _CLONE_NEWNET: Final = 0x40000000
@@ -56,6 +58,18 @@ ip route add default dev node0
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo ready
 trap '' CHLD # the kernel then reaps what is left to the first process
+exec sleep infinity
+"""
+
+_NEIGHBOUR: Final = """
+set -e
+echo there
+read -r address router
+ip link set lo up
+ip address add "$address/24" dev eth0
+ip link set eth0 up
+ip route add default via "$router"
+echo ready
 exec sleep infinity
 """
 
@@ -168,6 +182,37 @@ class Node:
                 yield
             finally:
                 _set_namespace(own.fileno())
+
+    @contextmanager
+    def neighbour(self) -> Iterator[None]:
+        """Bring this thread, which is on the node, to a machine beside it, whose router it is."""
+        machine = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", _NEIGHBOUR],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert machine.stdin is not None
+        assert machine.stdout is not None
+        with machine.stdin, machine.stdout:
+            try:
+                assert machine.stdout.readline() == b"there\n", "no network of its own"
+                pid = str(machine.pid)
+                # A name of its own: the network lives as long as a thread that was started on it.
+                cable = ("link", "add", f"beside{pid}", "master", "node0", "up", "type", "veth")
+                peer = ("peer", "name", "eth0", "netns", pid)
+                subprocess.run(["ip", *cable, *peer], check=True)
+                machine.stdin.write(f"{NEIGHBOUR} {ADDRESS}\n".encode())
+                machine.stdin.flush()
+                assert machine.stdout.readline() == b"ready\n", "the network could not be set up"
+                with Path("/proc/thread-self/ns/net").open("rb") as own:
+                    _set_network(Path(f"/proc/{machine.pid}/ns/net"))
+                    try:
+                        yield
+                    finally:
+                        _set_namespace(own.fileno())
+            finally:
+                machine.kill()
+                machine.wait(_END_SECONDS)
 
 
 def _set_network(path: Path) -> None:

@@ -104,6 +104,11 @@ class Producer:
 def end(cluster: Cluster, broker: Broker, namespace: str, topic: str, name: str) -> int:
     """Delete an application's pod; return the number of its messages, none of which may be lost."""
     cluster.kubectl("delete", "pod", name, "--namespace", namespace)
+    return ended(broker, topic, name)
+
+
+def ended(broker: Broker, topic: str, name: str) -> int:
+    """Return the number of messages of an application that is gone, none of which may be lost."""
     mine = [value for key, value in broker.records(topic) if key == name]
     count = len(mine) - 1
     assert mine[-1] == f"last {count} of {count}"

@@ -32,8 +32,34 @@
 {{- end -}}
 {{- end }}
 
+{{/* `helm upgrade --reuse-values` has the defaults of the chart that was there before, and none that came since. */}}
+{{- define "kafka-reauth-proxy.refuseOldDefaults" -}}
+{{- range list "mode" "service" "liveConfig" "prometheusRule" "dashboards" -}}
+{{- if not (hasKey $.Values .) -}}
+{{- fail (printf "values: %s is missing, which an earlier chart did not have: upgrade with --reset-then-reuse-values in place of --reuse-values" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Helm deletes what a release does not make any more: a workload with its data, or the address that clients have. */}}
+{{- define "kafka-reauth-proxy.refuseOtherMode" -}}
+{{- range $kind := list "StatefulSet" "Deployment" -}}
+{{- range (lookup "apps/v1" $kind $.Release.Namespace "").items -}}
+{{- if eq $.Release.Name (dig "annotations" "meta.helm.sh/release-name" "" .metadata) -}}
+{{- $is := ternary "sidecar" "" (hasKey (.metadata.labels | default dict) "reauth-proxy") -}}
+{{- if eq "gateway" (dig "labels" "app.kubernetes.io/component" "" .metadata) }}{{ $is = "gateway" }}{{ end -}}
+{{- if and $is (ne $is $.Values.mode) -}}
+{{- fail (printf "mode: %s: the release %s is a %s, and the upgrade would delete %s/%s: install the %s as another release, with another name, and uninstall this one when nobody needs it" $.Values.mode $.Release.Name $is (lower $kind) .metadata.name $.Values.mode) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* What would be rendered, and refused by the API server, or fail in the pod. */}}
 {{- define "kafka-reauth-proxy.refuse" -}}
+{{- include "kafka-reauth-proxy.refuseOldDefaults" . -}}
+{{- include "kafka-reauth-proxy.refuseOtherMode" . -}}
 {{- $config := .Values.config -}}
 {{- $url := dig "url" "" ($config.store | default dict) | default "sqlite:state.db" -}}
 {{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.url" "path" (regexReplaceAll "^[a-z]*:" $url "")) -}}

@@ -1,0 +1,151 @@
+"""The chart's sidecar on a cluster: what happens to it beside an application that goes on."""
+
+import logging
+import uuid
+
+import pytest
+
+from tests.support.kubernetes import producing
+from tests.support.kubernetes.broker import Broker
+from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.producing import Producer
+from tests.support.kubernetes.release import (
+    PREVIOUS,
+    Gateway,
+    Release,
+    gateway_values,
+    keys,
+    restarts,
+    sidecar_values,
+)
+from tests.support.sasl import Issuer
+
+pytestmark = pytest.mark.cluster
+log = logging.getLogger(__name__)
+
+
+class Sidecar(Release):
+    """An application of one pod, whose sidecar is the chart's, and its topic."""
+
+    def __init__(self, cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> None:
+        super().__init__(cluster, namespace, "orders")
+        self.broker = broker
+        self.topic = f"orders-{uuid.uuid4().hex[:8]}"
+        broker.create_topic(self.topic)
+        token = {producing.TOKEN: issuer.mint("alice")}
+        application = producing.config_map("application", **token)
+        cluster.apply(keys(issuer), application, namespace=namespace)
+
+    @property
+    def application(self) -> Producer:
+        """The application in the only pod that serves."""
+        ((name, pod),) = self.pods().items()
+        assert restarts({name: pod}) == 0
+        return Producer(self.cluster, self.broker, self.namespace, self.topic, name)
+
+    def lost_nothing(self, application: Producer) -> int:
+        """Wait until an application has ended; return the number of its messages."""
+        self.cluster.wait(
+            lambda: (
+                self.cluster.try_kubectl(
+                    "get", "pod", application.name, f"--namespace={self.namespace}"
+                ).exit_status
+                != 0
+            ),
+            what=f"{application.name} does not end",
+            namespace=self.namespace,
+        )
+        count = producing.ended(self.broker, self.topic, application.name)
+        log.info("%s: %d of %d messages", application.name, count, count)
+        return count
+
+
+@pytest.fixture
+def sidecar(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> Sidecar:
+    """Not installed yet."""
+    return Sidecar(cluster, namespace, broker, issuer)
+
+
+def test_an_upgrade_from_the_previous_chart_loses_nothing(sidecar: Sidecar) -> None:
+    """By the same values, and with those that came since: each time another pod takes over."""
+    values = sidecar_values(sidecar.topic)
+    sidecar.upgrade(values, chart=PREVIOUS)
+    sidecar.wait()
+    first = sidecar.application
+    refused = sidecar.try_upgrade(None, "--reuse-values")
+    assert "upgrade with --reset-then-reuse-values in place of --reuse-values" in refused.stderr
+    sidecar.upgrade(None, "--reset-then-reuse-values")
+    log.info("the upgrade took %.1f s", sidecar.wait())
+    sidecar.lost_nothing(first)
+    second = sidecar.application
+    values["config"]["listeners"][0]["reauth.enforcement"] = "enforce"
+    sidecar.upgrade(values)
+    log.info("the change of mode took %.1f s", sidecar.wait())
+    sidecar.lost_nothing(second)
+    third = sidecar.application
+    third.goes_on()
+    sidecar.uninstall()
+    sidecar.lost_nothing(third)
+
+
+def test_a_broken_configuration_leaves_the_pod_that_serves(sidecar: Sidecar) -> None:
+    """The application beside the new sidecar is not started, and a rollback mends it."""
+    values = sidecar_values(sidecar.topic)
+    sidecar.upgrade(values)
+    sidecar.wait()
+    application = sidecar.application
+    before = sidecar.pods()
+    (listener,) = values["config"]["listeners"]
+    listener["sasl.oauthbearer.jwks.endpoint.url"] = "file:///etc/idp/none.json"
+    sidecar.upgrade(values)
+    message = sidecar.wait_for_message("/etc/idp/none.json", besides=before)
+    log.info("the pod's status says: %s", message)
+    application.goes_on()
+    (new,) = (pod for name, pod in sidecar.pods().items() if name not in before)
+    (status,) = new["status"]["containerStatuses"]
+    assert status["state"]["waiting"]["reason"] == "PodInitializing"
+    sidecar.rollback()
+    sidecar.wait()
+    assert sidecar.application == application
+    application.end()
+
+
+def test_a_drain_of_the_node_loses_nothing(cluster: Cluster, sidecar: Sidecar) -> None:
+    """The eviction ends the application first; its replacement waits for a node."""
+    sidecar.upgrade(sidecar_values(sidecar.topic))
+    sidecar.wait()
+    evicted = sidecar.application
+    selector = f"--pod-selector=reauth-proxy={sidecar.name}"
+    try:
+        drained = cluster.kubectl("drain", "node", selector, "--delete-emptydir-data")
+        log.info("drain: %s", drained.strip().splitlines()[-1])
+        sidecar.lost_nothing(evicted)
+    finally:
+        cluster.kubectl("uncordon", "node")
+    sidecar.wait()
+    sidecar.application.goes_on()
+
+
+def test_a_gateway_takes_the_place_of_a_sidecar(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, sidecar: Sidecar
+) -> None:
+    """As a release of its own: the sidecar's would delete the application."""
+    sidecar.upgrade(sidecar_values(sidecar.topic))
+    sidecar.wait()
+    beside = sidecar.application
+    refused = sidecar.try_upgrade(gateway_values() | {"name": "orders"})
+    assert "the release orders is a sidecar, and the upgrade would delete deployment/orders" in (
+        refused.stderr
+    )
+    gateway = Gateway(cluster, namespace, issuer)
+    gateway.upgrade(gateway_values())
+    gateway.wait()
+    arguments = (namespace, issuer, gateway.bootstrap, gateway.authority)
+    with producing.producing(cluster, broker, *arguments) as moved:
+        sidecar.uninstall()
+        sidecar.lost_nothing(beside)
+        moved.goes_on()
+    refused = gateway.try_upgrade(sidecar_values(sidecar.topic))
+    assert "the release front is a gateway, and the upgrade would delete deployment/front" in (
+        refused.stderr
+    )
