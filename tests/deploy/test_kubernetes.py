@@ -397,6 +397,39 @@ def test_the_chart_refuses_a_gateway_that_nobody_reaches(
     assert words in deploy.templated(values, check=False)
 
 
+ENFORCED = {"authorizer": {"mode": "enforce"}}
+OWN_STORE = "sqlite:/var/lib/reauth-proxy/state/state.db"
+BROKERS_STORE = "broker:/var/lib/reauth-proxy/state/state.db"
+ZOOKEEPER = {"url": "zookeeper://zk:2181", "copy.file": "/var/lib/reauth-proxy/state/state.db"}
+USERS = {"users.file": "/etc/reauth-proxy-users/users.json"}
+
+
+@pytest.mark.parametrize(
+    ("config", "mechanism", "words"),
+    [
+        ({"store": {"url": OWN_STORE}}, "OAUTHBEARER", None),
+        ({"store": {"url": OWN_STORE}, **ENFORCED}, "OAUTHBEARER", "each replica has ACLs of"),
+        ({"store": {"url": BROKERS_STORE}, **ENFORCED}, "OAUTHBEARER", None),
+        ({"store": {"url": OWN_STORE}}, "SCRAM-SHA-256", "each replica has SCRAM users of"),
+        ({"store": {"url": BROKERS_STORE}}, "SCRAM-SHA-256", "each replica has SCRAM users of"),
+        ({"store": {"url": OWN_STORE} | USERS}, "SCRAM-SHA-256", None),
+        ({"store": ZOOKEEPER, **ENFORCED}, "SCRAM-SHA-256", None),
+        ({"store": {"url": ZOOKEEPER["url"]}}, "SCRAM-SHA-256", "copy.file is state.db: must be"),
+    ],
+)
+def test_replicas_of_a_gateway_decide_alike(
+    config: dict[str, Any], mechanism: str, words: str | None
+) -> None:
+    """What they keep is shared, or there is one of them."""
+    values = copy.deepcopy(deploy.values("gateway"))
+    values["config"] |= config
+    values["config"]["listeners"][0]["sasl.enabled.mechanisms"] = [mechanism]
+    said = deploy.templated(values, check=words is None)
+    assert words is None or words in said
+    if words is not None and "each replica" in words:
+        deploy.templated(values | {"replicas": 1})
+
+
 NEW_VALUES = ("mode", "liveConfig", "service", "prometheusRule", "dashboards")
 
 

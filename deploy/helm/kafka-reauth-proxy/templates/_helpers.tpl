@@ -56,13 +56,35 @@
 {{- end -}}
 {{- end }}
 
+{{/* Any replica of a gateway serves any client: what decides about clients must not be one replica's own. */}}
+{{- define "kafka-reauth-proxy.refuseUnlessShared" -}}
+{{- $store := .Values.config.store | default dict -}}
+{{- if gt (int .Values.replicas) 1 -}}
+{{- if and (hasPrefix "sqlite:" ($store.url | default "sqlite:")) (eq "enforce" (dig "mode" "" (.Values.config.authorizer | default dict))) -}}
+{{- fail "config.store.url: with sqlite: each replica has ACLs of its own, which authorizer.mode: enforce would apply; set it to broker:PATH, or replicas to 1" -}}
+{{- end -}}
+{{- range .Values.config.listeners -}}
+{{- $verifies := ne "broker" (get . "sasl.termination" | default "proxy") -}}
+{{- $scram := get . "sasl.enabled.mechanisms" | default list | join "," | contains "SCRAM" -}}
+{{- if and $verifies $scram (not (hasPrefix "zookeeper:" ($store.url | default ""))) (not (get $store "users.file")) -}}
+{{- fail "config.store.users.file: without it each replica has SCRAM users of its own; set it to a file of a Secret, or replicas to 1" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* What would be rendered, and refused by the API server, or fail in the pod. */}}
 {{- define "kafka-reauth-proxy.refuse" -}}
 {{- include "kafka-reauth-proxy.refuseOldDefaults" . -}}
 {{- include "kafka-reauth-proxy.refuseOtherMode" . -}}
 {{- $config := .Values.config -}}
-{{- $url := dig "url" "" ($config.store | default dict) | default "sqlite:state.db" -}}
+{{- $store := $config.store | default dict -}}
+{{- $url := $store.url | default "sqlite:state.db" -}}
+{{- if hasPrefix "zookeeper:" $url -}}
+{{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.copy.file" "path" (get $store "copy.file" | default "state.db")) -}}
+{{- else -}}
 {{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.url" "path" (regexReplaceAll "^[a-z]*:" $url "")) -}}
+{{- end -}}
 {{- with dig "directory" "" ($config.events | default dict) -}}
 {{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.events.directory" "path" .) -}}
 {{- end -}}
@@ -87,6 +109,7 @@
 {{- if or .Values.workload.kind .Values.workload.included -}}
 {{- fail "workload: a gateway stands beside none; leave it out, or set mode: sidecar" -}}
 {{- end -}}
+{{- include "kafka-reauth-proxy.refuseUnlessShared" . -}}
 {{- range $config.listeners -}}
 {{- if ne .routing "gateway" -}}
 {{- fail (printf "mode: gateway needs routing: gateway, got %s" .routing) -}}
