@@ -31,6 +31,10 @@ ANYTHING = {"type": "object"}
 RULES = {"type": "array", "items": ANYTHING}
 DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
+COUNT = {"type": "integer", "minimum": 0}
+POSITIVE = {"type": "integer", "minimum": 1}
+PULL_POLICY = {"enum": ["Always", "IfNotPresent", "Never"]}
+ABSOLUTE = {"type": "string", "pattern": "^/"}
 
 
 def section(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
@@ -43,6 +47,18 @@ def section(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]
     }
 
 
+SECRETS = {
+    "type": "array",
+    "items": section(
+        ("name", "secretName", "mountPath", "keys"),
+        name=NAME,
+        secretName=SOME_TEXT,
+        mountPath=ABSOLUTE,
+        keys={"type": "array", "items": SOME_TEXT, "minItems": 1},
+    ),
+}
+
+
 def schema() -> dict[str, Any]:
     """Return the schema of the chart's values."""
     config = json_schema()
@@ -51,7 +67,7 @@ def schema() -> dict[str, Any]:
     values = section(
         ("name", "config"),
         name=NAME,
-        config=config,
+        config=ANYTHING,  # below, as it depends on the mode
         workload=section(
             kind={"enum": ["", "StatefulSet", "Deployment"]},
             name=TEXT,
@@ -59,7 +75,7 @@ def schema() -> dict[str, Any]:
             included=FLAG,
         ),
         liveConfig=FLAG,
-        mode={"enum": ["sidecar", "gateway"]},
+        mode={"enum": ["sidecar", "gateway", "report"]},
         replicas={"type": "integer", "minimum": 1},
         service=section(
             type={"enum": ["ClusterIP", "LoadBalancer", "NodePort"]},
@@ -71,28 +87,19 @@ def schema() -> dict[str, Any]:
             repository=SOME_TEXT,
             tag=TEXT,
             digest=DIGEST,
-            pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
+            pullPolicy=PULL_POLICY,
         ),
         resources=ANYTHING,
-        terminationGracePeriodSeconds={"type": "integer", "minimum": 1},
-        preStopSeconds={"type": "integer", "minimum": 1},
-        secrets={
-            "type": "array",
-            "items": section(
-                ("name", "secretName", "mountPath", "keys"),
-                name=NAME,
-                secretName=SOME_TEXT,
-                mountPath={"type": "string", "pattern": "^/"},
-                keys={"type": "array", "items": SOME_TEXT, "minItems": 1},
-            ),
-        },
+        terminationGracePeriodSeconds=POSITIVE,
+        preStopSeconds=POSITIVE,
+        secrets=SECRETS,
         tokens={
             "type": "array",
             "items": section(
                 ("name", "audience", "mountPath"),
                 name=NAME,
                 audience=SOME_TEXT,
-                mountPath={"type": "string", "pattern": "^/"},
+                mountPath=ABSOLUTE,
                 expirationSeconds={"type": "integer", "minimum": 600},  # the API server's own
             ),
         },
@@ -114,6 +121,7 @@ def schema() -> dict[str, Any]:
         podMonitor=section(enabled=FLAG, interval=DURATION),
         prometheusRule=section(enabled=FLAG, labels=ANYTHING, runbooks=TEXT),
         dashboards=section(enabled=FLAG, labels=ANYTHING),
+        report=report(),
     )
     # Helm adds this for a chart that is a dependency.
     values["properties"]["global"] = ANYTHING
@@ -121,7 +129,51 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$defs": definitions,
         **values,
+        "if": {"properties": {"mode": {"const": "report"}}},
+        "else": {"properties": {"config": config}},
     }
+
+
+def report() -> dict[str, Any]:
+    """Return the schema of the report's values."""
+    return section(
+        enabled=FLAG,
+        schedule={"type": "string", "pattern": r"^(@[a-z]+|\S+( +\S+){4})$"},
+        timeZone=TEXT,
+        suspend=FLAG,
+        events=TEXT,
+        commandConfig=TEXT,
+        bootstrapServers=TEXT,
+        state=TEXT,
+        out=SOME_TEXT,
+        history=TEXT,
+        historyDays=POSITIVE,
+        options={"type": "array", "items": {"type": "string", "pattern": "^--"}},
+        image=section(repository=SOME_TEXT, tag=TEXT, digest=DIGEST, pullPolicy=PULL_POLICY),
+        resources=ANYTHING,
+        scratchSize=SOME_TEXT,
+        activeDeadlineSeconds=POSITIVE,
+        successfulJobsHistoryLimit=COUNT,
+        failedJobsHistoryLimit=COUNT,
+        volume=ANYTHING,
+        claim=section(
+            size=SOME_TEXT,
+            storageClassName=TEXT,
+            # The run writes, and the page reads all the while.
+            accessModes={
+                "type": "array",
+                "items": {"enum": ["ReadWriteOnce", "ReadWriteMany"]},
+                "minItems": 1,
+            },
+        ),
+        serviceAccount=section(annotations=ANYTHING),
+        env=RULES,
+        secrets=SECRETS,
+        volumes=RULES,
+        volumeMounts=RULES,
+        networkPolicy=section(ingress=RULES, egress=RULES),
+        serve=section(enabled=FLAG, resources=ANYTHING),
+    )
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from tests.support import deploy
 from tests.support.deploy import (
     CHART,
     DEPLOY,
+    NO_PRIVILEGE,
     OVERLAYS,
     SHARED,
     Document,
@@ -28,69 +29,12 @@ from tests.support.deploy import (
     kustomized,
     laid_out,
     load,
+    newest,
+    normal,
+    operator_schema,
 )
 from tests.support.kubernetes.release import PREVIOUS
 from tests.support.kubernetes.webhooks import shipped
-
-
-def operator_schema(plural: str) -> dict[str, Any]:
-    """The schema of a custom resource of the Prometheus operator."""
-    return strict_schema(load(deploy.operator_definition(plural)))
-
-
-def strict_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a custom resource, an unknown field an error."""
-    (of_version,) = definition["spec"]["versions"]
-    schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
-    schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
-    strict: dict[str, Any] = _strict(schema)
-    return strict
-
-
-def _strict(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_strict(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _strict(value) for key, value in schema.items()}
-    if isinstance(made.get("properties"), dict) and "type" in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
-_HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
-
-
-def normal(documents: list[Document]) -> dict[str, Document]:
-    """By kind, without what may differ: the hash of a ConfigMap's name, the layout of its YAML."""
-    found = {}
-    for document in documents:
-        document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
-        _drop_standard_labels(document["metadata"])
-        if document["kind"] == "ConfigMap":
-            document["metadata"].pop("annotations", None)  # kustomize's are never deleted
-            document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
-        found[document["kind"]] = document
-    return {kind: found[kind] for kind in sorted(found) if kind in SHARED}
-
-
-def _drop_standard_labels(metadata: Document) -> None:
-    """Those by which Helm and its users find what a release consists of."""
-    labels = metadata.pop("labels", {})
-    own = {name: value for name, value in labels.items() if "/" not in name}
-    if own:
-        metadata["labels"] = own
-
-
-NO_PRIVILEGE = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "runAsGroup": 65532,
-    "readOnlyRootFilesystem": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -105,14 +49,8 @@ def documents(request: pytest.FixtureRequest, overlay: str) -> list[Document]:
     return made
 
 
-def _newest(kubernetes: ModuleType) -> list[str]:
-    schemas = Path(str(kubernetes.__file__)).parent / "kubernetes-json-schema"
-    found = {re.fullmatch(r"v1\.(\d+)\.0-local-strict", path.name) for path in schemas.iterdir()}
-    return [f"1.{minor}" for minor in sorted(int(one[1]) for one in found if one)[-3:]]
-
-
 def test_the_api_server_would_take_them(kubernetes: ModuleType, documents: list[Document]) -> None:
-    for version in _newest(kubernetes):
+    for version in newest(kubernetes):
         for document in documents:
             if document["kind"] != "PodMonitor":  # not Kubernetes' own: below
                 kubernetes.validate(document, version, strict=True)
@@ -138,7 +76,7 @@ def test_cert_manager_would_take_them() -> None:
     """By its own definitions; a misspelt field is noticed."""
     jsonschema: Any = importlib.import_module("jsonschema")
     for kind, plural in (("Certificate", "certificates"), ("Issuer", "issuers")):
-        schema = strict_schema(deploy.cert_manager_definition(plural))
+        schema = deploy.strict_schema(deploy.cert_manager_definition(plural))
         found = [one for one in shipped("webhook-cert-manager") if one["kind"] == kind]
         assert len(found) == 2
         for document in found:
@@ -149,7 +87,7 @@ def test_cert_manager_would_take_them() -> None:
 
 
 def test_both_tools_make_the_same(overlay: str) -> None:
-    assert normal(kustomized(overlay)) == normal(helm(overlay))
+    assert normal(kustomized(overlay), SHARED) == normal(helm(overlay), SHARED)
 
 
 def test_the_sidecar_is_native_and_has_no_privilege(
@@ -430,7 +368,7 @@ def test_replicas_of_a_gateway_decide_alike(
         deploy.templated(values | {"replicas": 1})
 
 
-NEW_VALUES = ("mode", "liveConfig", "service", "prometheusRule", "dashboards")
+NEW_VALUES = ("mode", "liveConfig", "service", "prometheusRule", "dashboards", "report")
 
 
 @pytest.mark.parametrize("missing", NEW_VALUES)
@@ -565,7 +503,7 @@ def test_many_listeners_have_ports_that_can_be_named(kubernetes: ModuleType) -> 
     documents = deploy.of_text(deploy.templated(values))
     names = [port["name"] for port in deploy.container(documents)["ports"]]
     assert len(set(names)) == 14
-    kubernetes.validate(deploy.of_kind(documents, "Deployment"), _newest(kubernetes)[-1])
+    kubernetes.validate(deploy.of_kind(documents, "Deployment"), newest(kubernetes)[-1])
     assert max(map(len, names)) <= 15
     redirect = {
         one["name"]: one["value"] for one in deploy.container(documents, "reauth-redirect")["env"]

@@ -6,8 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -93,6 +95,38 @@ def _module(name: str, version: str, digest: str) -> Path:
     return Path(found["Dir"])
 
 
+def operator_schema(plural: str) -> dict[str, Any]:
+    """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
+    return strict_schema(load(operator_definition(plural)))
+
+
+def strict_schema(definition: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a custom resource, an unknown field an error."""
+    (of_version,) = definition["spec"]["versions"]
+    schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
+    schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
+    strict: dict[str, Any] = _strict(schema)
+    return strict
+
+
+def _strict(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _strict(value) for key, value in schema.items()}
+    if isinstance(made.get("properties"), dict) and "type" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+def newest(kubernetes: ModuleType) -> list[str]:
+    """The three newest versions of Kubernetes whose schemas kubernetes-validate has."""
+    schemas = Path(str(kubernetes.__file__)).parent / "kubernetes-json-schema"
+    found = {re.fullmatch(r"v1\.(\d+)\.0-local-strict", path.name) for path in schemas.iterdir()}
+    return [f"1.{minor}" for minor in sorted(int(one[1]) for one in found if one)[-3:]]
+
+
 def load(path: Path) -> Any:
     """A YAML file of one document."""
     return yaml.safe_load(path.read_text())
@@ -115,6 +149,17 @@ SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
 }
 """Kinds that both make; a workload's own Service is nobody's but the overlay's."""
 WORKLOADS = ("StatefulSet", "Deployment")
+
+NO_PRIVILEGE = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "readOnlyRootFilesystem": True,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The securityContext of every container but the one that redirects."""
 
 _WAYS_OUT = [
     {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
@@ -196,6 +241,31 @@ def templated(given: dict[str, Any], *, check: bool = True, operator: bool = Tru
 def helm(overlay: str) -> list[Document]:
     """What `helm install` would send."""
     return of_text(templated(values(overlay)))
+
+
+_HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
+
+
+def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Document]:
+    """By kind, without what may differ: the hash of a ConfigMap's name, the layout of its YAML."""
+    found = {}
+    for document in documents:
+        document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
+        _drop_standard_labels(document["metadata"])
+        if document["kind"] in {"ConfigMap", "PersistentVolumeClaim"}:
+            document["metadata"].pop("annotations", None)  # kustomize's are never deleted
+        if document["kind"] == "ConfigMap":
+            document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
+        found[document["kind"]] = document
+    return {kind: found[kind] for kind in sorted(found) if kind in kinds}
+
+
+def _drop_standard_labels(metadata: Document) -> None:
+    """Those by which Helm and its users find what a release consists of."""
+    labels = metadata.pop("labels", {})
+    own = {name: value for name, value in labels.items() if "/" not in name}
+    if own:
+        metadata["labels"] = own
 
 
 def of_kind(documents: list[Document], *kinds: str) -> Document:

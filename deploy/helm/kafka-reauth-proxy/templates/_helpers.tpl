@@ -34,7 +34,7 @@
 
 {{/* `helm upgrade --reuse-values` has the defaults of the chart that was there before, and none that came since. */}}
 {{- define "kafka-reauth-proxy.refuseOldDefaults" -}}
-{{- range list "mode" "service" "liveConfig" "prometheusRule" "dashboards" -}}
+{{- range list "mode" "service" "liveConfig" "prometheusRule" "dashboards" "report" -}}
 {{- if not (hasKey $.Values .) -}}
 {{- fail (printf "values: %s is missing, which an earlier chart did not have: upgrade with --reset-then-reuse-values in place of --reuse-values" .) -}}
 {{- end -}}
@@ -77,6 +77,7 @@
 {{- define "kafka-reauth-proxy.refuse" -}}
 {{- include "kafka-reauth-proxy.refuseOldDefaults" . -}}
 {{- include "kafka-reauth-proxy.refuseOtherMode" . -}}
+{{- if eq .Values.mode "report" }}{{ include "kafka-reauth-proxy.refuseReport" . }}{{ end -}}
 {{- $config := .Values.config -}}
 {{- $store := $config.store | default dict -}}
 {{- $url := $store.url | default "sqlite:state.db" -}}
