@@ -16,15 +16,16 @@ def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
     cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
     directory = overlay if overlay.startswith("webhook") else f"overlays/{overlay}"
     documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize" / directory))
-    workload = deploy.of_kind(documents, *deploy.WORKLOADS)
-    workload["metadata"].pop("namespace", None)
+    workloads = [one for one in documents if one["kind"] in {*deploy.WORKLOADS, "CronJob"}]
+    for workload in workloads:
+        workload["metadata"].pop("namespace", None)
     options = ("--dry-run=server", "--filename=-", f"--namespace={namespace}")
-    done = cluster.try_kubectl("create", *options, stdin=yaml.safe_dump(workload))
+    done = cluster.try_kubectl("create", *options, stdin=yaml.safe_dump_all(workloads))
     assert done.exit_status == 0, done.stderr
     return done.stderr
 
 
-RESTRICTED = ("gateway", "ingress", "egress", "webhook", "webhook-cert-manager")
+RESTRICTED = ("gateway", "ingress", "egress", "webhook", "webhook-cert-manager", "report")
 
 
 @pytest.mark.parametrize("overlay", RESTRICTED)

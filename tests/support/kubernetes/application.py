@@ -3,9 +3,11 @@
     python -m tests.support.kubernetes.application TOPIC KEY TOKEN_FILE
 
 Its bootstrap server is what `KAFKA_BOOTSTRAP_SERVERS` says; it uses TLS where `AUTHORITY` names a
-file. The last message is `last N of M`: of M messages N were acknowledged.
+file. The last message is `last N of M`: of M messages N were acknowledged. How often it connected
+is in the file `CONNECTIONS` all the while, and at the end a message with the key `KEY/connections`.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -18,6 +20,8 @@ from confluent_kafka import Producer
 
 LAST: Final = 200
 """Messages that are sent after SIGTERM."""
+CONNECTIONS: Final = Path("/tmp/connections")  # noqa: S108 - of the pod
+"""File with the number of connections so far."""
 _EVERY_SECONDS: Final = 0.02
 _FLUSH_SECONDS: Final = 60.0
 
@@ -37,7 +41,9 @@ def main(topic: str, key: str, token_file: str) -> int:
         else:
             sys.stderr.write(f"lost: {error}\n")
 
-    producer = Producer(_settings(token_file))
+    log = logging.Logger("librdkafka")
+    log.addHandler(_ConnectionCounter())
+    producer = Producer(_settings(token_file, key), logger=log)
     number = 0
 
     def send() -> None:
@@ -53,16 +59,38 @@ def main(topic: str, key: str, token_file: str) -> int:
         time.sleep(_EVERY_SECONDS / 2)
     producer.flush(_FLUSH_SECONDS)
     producer.produce(topic, f"last {acknowledged} of {number}", key)
+    producer.produce(topic, CONNECTIONS.read_text(), f"{key}/connections")
     left = producer.flush(_FLUSH_SECONDS)
     sys.stderr.write(f"{acknowledged} of {number} acknowledged, {left} left\n")
     return int(acknowledged < number or left > 0)
 
 
-def _settings(token_file: str) -> dict[str, Any]:
+class _ConnectionCounter(logging.Handler):
+    """Counts the connections that librdkafka logs, as it does with `debug=broker`.
+
+    Its statistics would not do: their counts go with a broker that it forgets.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the number anew if this is a connection."""
+        if ": Connected to " in record.getMessage():
+            self._count += 1
+            written = CONNECTIONS.with_suffix(".new")
+            written.write_text(str(self._count))
+            written.replace(CONNECTIONS)
+
+
+def _settings(token_file: str, client_id: str) -> dict[str, Any]:
     token = Path(token_file).read_text().strip()
     authority = os.environ.get("AUTHORITY")
     tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": authority} if authority else {}
     return {
+        "client.id": client_id,
+        "debug": "broker",
         "bootstrap.servers": os.environ["KAFKA_BOOTSTRAP_SERVERS"],
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanisms": "OAUTHBEARER",

@@ -109,6 +109,8 @@ def _documents() -> list[Document]:
         "advertised.listeners": f"PLAINTEXT://{BOOTSTRAP},TESTS://${{POD_IP}}:9095",
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
         "log.dirs": "/tmp/data",  # noqa: S108 - of the pod
+        # It is its own controller, which fences it if it is late, as it may be on a busy machine.
+        "broker.session.timeout.ms": "600000",
     }
     text = "".join(f"{key}={value}\n" for key, value in settings.items())
     script = f"cat >/tmp/server.properties <<END\n{text}END\nset -- /tmp/server.properties\n{START}"
