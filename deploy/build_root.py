@@ -1,13 +1,15 @@
 """Builds the image's root directory without a container engine, and measures it.
 
     python deploy/build_root.py --into DIR [--base DIR] [--certificates FILE] [--archives]
+        [--target STAGE]
 
 Reads deploy/Dockerfile and carries out its steps, each stage in a directory of its own by chroot.
 What it does not understand it refuses, so it cannot do anything else than the Dockerfile says. The
 base image is a directory made by debootstrap (`--variant=minbase`), unless one is given.
 
 Needs root and debootstrap, on Debian. Prints the figures as one line of JSON. With `--archives` it
-writes both images as well: DIR/proxy.tar and DIR/redirect.tar, for `docker load --input`.
+writes the images as well, DIR/proxy.tar and so on, for `docker load --input`. `--target` names an
+image: proxy, redirect or report; it may be repeated, and all three are made without it.
 """
 
 # ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
@@ -25,6 +27,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +37,14 @@ _STEP_SECONDS = 900
 _CHROOT = shutil.which("chroot") or "chroot"
 _START_SECONDS = 30
 _CERTIFICATES = "run/build-certificates.pem"
+_JAVA_CERTIFICATES = "run/build-certificates.jks"
+_JAVA_CERTIFICATES_HERE = Path("/etc/ssl/certs/java/cacerts")
+IMAGES = {
+    "proxy": "kafka-reauth-proxy",
+    "redirect": "kafka-reauth-proxy-redirect",
+    "report": "kafka-reauth-proxy-report",
+}
+"""The images by their stages, under the names that the manifests have for them."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OCI = "application/vnd.oci.image"
 _CONFIG = """
@@ -45,6 +56,13 @@ listeners:
     sasl.enabled.mechanisms: [SCRAM-SHA-256]
 store: {url: "sqlite:/tmp/state.db"}
 """
+
+
+_WITH_PROC = """
+mount -t proc proc "$1/proc"
+exec "$CHROOT" "$1" /bin/sh -ec "$2"
+"""
+"""Shell: run a command in a root directory that has /proc, which Java wants."""
 
 
 class NotUnderstoodError(Exception):
@@ -72,6 +90,23 @@ def instructions(text: str) -> list[tuple[str, str]]:
         for line in whole.splitlines()
         if (words := line.split(None, 1))
     ]
+
+
+def needed(steps: list[tuple[str, str]], targets: Iterable[str]) -> list[tuple[str, str]]:
+    """Leave out the stages that are not part of any target, as a container engine does."""
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for instruction, rest in steps:
+        if instruction == "FROM":
+            name = rest.split()[-1]
+        stages.setdefault(name, []).append((instruction, rest))
+    wanted, found = list(targets), set()
+    while wanted:
+        found.add(name := wanted.pop())
+        for instruction, rest in stages[name]:
+            source = rest.split()[0].removeprefix("--from=")
+            if instruction in ("FROM", "COPY") and source in stages:
+                wanted.append(source)
+    return [step for name, all_of_it in stages.items() if name in found for step in all_of_it]
 
 
 class Build:
@@ -135,18 +170,22 @@ class Build:
         if self._certificates is not None:
             shutil.copy(self._certificates, root / _CERTIFICATES)
             environment["PIP_CERT"] = f"/{_CERTIFICATES}"
+            if _JAVA_CERTIFICATES_HERE.exists():
+                shutil.copy(_JAVA_CERTIFICATES_HERE, root / _JAVA_CERTIFICATES)
+                environment["MAVEN_OPTS"] = f"-Djavax.net.ssl.trustStore=/{_JAVA_CERTIFICATES}"
         command = f"cd {shlex.quote(self.stage.directory)} && {rest}"
         try:
             subprocess.run(
-                [_CHROOT, root, "/bin/sh", "-ec", command],
+                ["unshare", "--mount", "/bin/sh", "-ec", _WITH_PROC, "sh", root, command],
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,
-                env=environment,
+                env=environment | {"CHROOT": _CHROOT},
                 check=True,
                 timeout=_STEP_SECONDS,
             )
         finally:
             (root / _CERTIFICATES).unlink(missing_ok=True)
+            (root / _JAVA_CERTIFICATES).unlink(missing_ok=True)
 
     def _copy(self, rest: str) -> None:
         *sources, target = rest.split()
@@ -267,15 +306,12 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(entry, io.BytesIO(content))
 
 
-def archives(stages: dict[str, Stage], into: Path) -> None:
-    """Write both images under the names that the manifests have for them."""
+def archives(stages: dict[str, Stage], targets: Iterable[str], into: Path) -> None:
+    """Write the images under the names that the manifests have for them."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    for stage, repository in (
-        ("proxy", "kafka-reauth-proxy"),
-        ("redirect", "kafka-reauth-proxy-redirect"),
-    ):
-        image = f"docker.io/library/{repository}:{version}"
-        archive(stages[stage], image, into / f"{stage}.tar")
+    for target in targets:
+        image = f"docker.io/library/{IMAGES[target]}:{version}"
+        archive(stages[target], image, into / f"{target}.tar")
 
 
 _READ_ONLY = """
@@ -328,25 +364,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, help="an empty directory")
     parser.add_argument("--base", type=Path, help="root directory of the base image")
-    parser.add_argument("--certificates", type=Path, help="PEM, for pip, if the system's do not do")
-    parser.add_argument("--archives", action="store_true", help="write both images as well")
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        help="PEM, for pip, if the system's do not do; Maven gets those of this machine's Java",
+    )
+    parser.add_argument("--archives", action="store_true", help="write the images as well")
+    parser.add_argument(
+        "--target", action="append", choices=[*IMAGES], help="an image (default: all)"
+    )
     arguments = parser.parse_args()
     arguments.into.mkdir(parents=True, exist_ok=True)
     base = arguments.base or debootstrap(arguments.into / "debian")
     build = Build(arguments.into, base, arguments.certificates)
-    for instruction, rest in instructions(DOCKERFILE.read_text()):
+    targets = arguments.target or [*IMAGES]
+    for instruction, rest in needed(instructions(DOCKERFILE.read_text()), targets):
         print(f"{instruction} {rest}", file=sys.stderr)
         build.carry_out(instruction, rest)
-    with_python = size_megabytes(build.stages["base"].root)
-    whole = size_megabytes(build.stage.root)
     if arguments.archives:
-        archives(build.stages, arguments.into)
-    start_seconds(build.stage)  # once before, so that the files are in memory as on a busy node
-    figures = {
-        "whole_megabytes": round(whole, 1),
-        "beside_python_megabytes": round(whole - with_python, 1),
-        "start_seconds": round(min(start_seconds(build.stage) for _ in range(3)), 2),
-    }
+        archives(build.stages, targets, arguments.into)
+    whole = size_megabytes(build.stage.root)
+    figures = {"whole_megabytes": round(whole, 1)}
+    if "base" in build.stages:
+        with_python = size_megabytes(build.stages["base"].root)
+        figures["beside_python_megabytes"] = round(whole - with_python, 1)
+    if "proxy" in targets:  # the last of them in the Dockerfile
+        start_seconds(build.stage)  # once before, so that the files are in memory as on a busy node
+        figures["start_seconds"] = round(min(start_seconds(build.stage) for _ in range(3)), 2)
     print(json.dumps(figures))
     return 0
 

@@ -78,16 +78,21 @@ class _Files:
 
     def __init__(self, spark: SparkSession, address: str) -> None:
         context: Any = spark.sparkContext
-        self._path = context._jvm.org.apache.hadoop.fs.Path  # noqa: SLF001 - PySpark has no other way
-        configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._files = self._path(address).getFileSystem(configuration)
+        hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - PySpark has no other way
+        self._path, self._copy = hadoop.Path, hadoop.FileUtil.copy
+        self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._files = self._path(address).getFileSystem(self._configuration)
 
     def make(self, address: str) -> None:
         self._files.mkdirs(self._path(address))
 
     def upload(self, local: str, address: str) -> None:
-        self._files.mkdirs(self._path(address).getParent())
-        self._files.copyFromLocalFile(False, True, self._path(f"file:{local}"), self._path(address))
+        # as any file is written: S3A's own copyFromLocalFile takes another client, which fails with
+        # the Netty that Spark has (it takes "100 Continue" for the response)
+        source, target = self._path(f"file:{local}"), self._path(address)
+        self._files.mkdirs(target.getParent())
+        local_files = source.getFileSystem(self._configuration)
+        self._copy(local_files, source, self._files, target, False, True, self._configuration)
 
     def delete(self, address: str) -> None:
         self._files.delete(self._path(address), True)

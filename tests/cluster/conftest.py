@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.deploy import missing
 from tests.support.kubernetes import cluster as kubernetes
-from tests.support.kubernetes import node
+from tests.support.kubernetes import images, node
 from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.producing import Producer, producing
@@ -25,6 +25,12 @@ def cluster() -> Iterator[Cluster]:
         missing(reason)
     with kubernetes.running() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def report_image(cluster: Cluster) -> None:
+    """The node has the report's image, which is built and loaded for those tests alone."""
+    cluster.load(images.report())
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import sys
 import tarfile
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -31,6 +32,19 @@ def test_continued_lines_are_one_instruction_and_comments_none() -> None:
     text = "# why\nFROM a AS b\nRUN one \\\n    && two\n"
     found = BUILD["instructions"](text)
     assert found == [("FROM", "a AS b"), ("RUN", "one      && two")]
+
+
+def test_only_the_stages_of_the_targets_are_built() -> None:
+    """As a container engine does: the proxy's image waits for no Java."""
+
+    def stages(*targets: str) -> list[str]:
+        built = BUILD["needed"](STEPS, targets)
+        return [rest.split()[-1] for name, rest in built if name == "FROM"]
+
+    assert stages("proxy") == ["base", "build", "proxy"]
+    assert stages("redirect") == ["redirect"]
+    assert stages("report") == ["base", "build", "java", "report-build", "report"]
+    assert BUILD["needed"](STEPS, BUILD["IMAGES"]) == STEPS
 
 
 @pytest.mark.parametrize(
@@ -55,6 +69,26 @@ def test_the_image_is_pinned_and_without_privilege() -> None:
     assert _last("USER") == f"{context['runAsUser']}:{context['runAsGroup']}"
     assert [*json.loads(_last("CMD")), "--follow"] == sidecar["args"]
     assert [rest.split()[-1] for name, rest in STEPS if name == "FROM"][-1] == "proxy"
+
+
+def test_the_images_of_proxy_and_report_run_as_the_same_user() -> None:
+    """So that both read and write one volume."""
+    assert {rest for name, rest in STEPS if name == "USER"} == {_last("USER")}
+
+
+def test_jars_are_those_of_the_list_and_pinned() -> None:
+    """Each artifact of the list is locked in its version; the rest is what these need."""
+    listed = ElementTree.parse(ROOT / "requirements/spark.xml").getroot()  # noqa: S314 - ours
+    maven = "{http://maven.apache.org/POM/4.0.0}"
+    sdk = listed.findtext(f".//{maven}sdk")
+    wanted = {
+        f"{one.findtext(f'{maven}artifactId')}-{one.findtext(f'{maven}version')}.jar"
+        for one in listed.iter(f"{maven}dependency")
+    }
+    lock = (ROOT / "requirements/spark.sha256").read_text()
+    locked = re.findall(r"^[0-9a-f]{64}  (\S+)$", lock, re.M)
+    assert len(locked) == len(lock.splitlines())
+    assert {name.replace("${sdk}", str(sdk)) for name in wanted} <= {*locked}
 
 
 def test_what_is_written_to_belongs_to_its_user() -> None:
@@ -113,8 +147,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
         missing("building the image's root needs root")
     into = tmp_path_factory.mktemp("image")
     certificates = ["--certificates", _CERTIFICATES] if _CERTIFICATES else []
+    targets = ["--target", "proxy", "--target", "redirect"]  # the report's: tests/cluster
     done = subprocess.run(
-        [sys.executable, DEPLOY / "build_root.py", "--into", into, *certificates],
+        [sys.executable, DEPLOY / "build_root.py", "--into", into, *targets, *certificates],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -17,6 +17,7 @@ import confluent_kafka as confluent
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
+from tests.support.deploy import ROOT
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import cache_directory
@@ -29,7 +30,7 @@ READER = "report-reader"
 SCRAM = "SCRAM-SHA-256"
 TWICE = 40
 """Lines that the topic has twice, as after a producer's retry."""
-_POM = Path(__file__).parent / "spark-kafka.xml"
+_POM = ROOT / "requirements/spark.xml"
 _HINT = (
     "Spark's Kafka connector could not be fetched: it takes mvn (Debian: maven) and Maven Central"
 )

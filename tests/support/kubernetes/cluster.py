@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -143,8 +143,7 @@ class Cluster:
         self._write_certificates()
         self._start_control_plane()
         self._start_runtime()
-        for archive in archives:
-            self.node.run(*self._ctr, "images", "import", archive)
+        self.load(archives)
         self._start_kubelet()
         self.wait(self._is_ready, what="the cluster is not ready", namespace="default")
         self.define(*map(operator_definition, OF_THE_OPERATOR))
@@ -162,6 +161,11 @@ class Cluster:
     def _is_established(self, file: Path) -> bool:
         options = ("--for=condition=Established", "--timeout=1s", f"--filename={file}")
         return self.try_kubectl("wait", *options).exit_status == 0
+
+    def load(self, archives: Iterable[Path]) -> None:
+        """Give the node images."""
+        for archive in archives:
+            self.node.run(*self._ctr, "images", "import", archive)
 
     def _is_ready(self) -> bool:
         account = self.try_kubectl("get", "serviceaccount", "default")

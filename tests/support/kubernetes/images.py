@@ -10,6 +10,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,10 +27,19 @@ _DIRECTORIES: Final = ("busybox", "dev", "etc", "proc", "root", "run", "sys", "t
 
 def proxy() -> list[Path]:
     """The archives of the proxy's images, built from this checkout as deploy/Dockerfile says."""
-    made = programs.cache_directory() / f"images-{_digest()}"
+    return _built("images", "proxy", "redirect")
+
+
+def report() -> list[Path]:
+    """The archive of the report's image, built likewise."""
+    return _built("report-image", "report")
+
+
+def _built(name: str, *targets: str) -> list[Path]:
+    made = programs.cache_directory() / f"{name}-{_digest()}"
     with programs.made_once(made) as into:
         if into is not None:
-            _build(into)
+            _build(into, targets)
     return sorted(made.glob("*.tar"))
 
 
@@ -52,6 +62,7 @@ def machine(into: Path) -> Path:
 
 _SOURCES: Final = (
     *("Dockerfile", "build_root.py", "sbom.py", "transparent"),
+    *("spark/entrypoint.sh", "spark/submit.py"),
     *("../metrics", "../proxy", "../pyproject.toml", "../requirements", "../sasl"),
 )
 """What the images are made of, from deploy/ on."""
@@ -68,9 +79,10 @@ def _digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _build(into: Path) -> None:
+def _build(into: Path, targets: Iterable[str]) -> None:
     certificates = os.environ.get("PIP_CERT")
     options = ["--certificates", certificates] if certificates else []
+    options += [f"--target={each}" for each in targets]
     base = programs.cache_directory() / "image-base"
     with programs.made_once(base) as new:
         if new is not None:

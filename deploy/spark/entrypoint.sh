@@ -1,0 +1,29 @@
+#!/bin/bash
+# What the report's image starts: `reauth-proxy`, or with `driver` or `executor` what Spark on Kubernetes
+# starts by these words in a pod, whose environment it sets (as in Spark's own image; bash for arrays).
+set -eu
+case "${1-}" in
+driver)
+    shift
+    exec "$SPARK_HOME/bin/spark-submit" --deploy-mode client \
+        --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+        --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" "$@"
+    ;;
+executor)
+    options=()
+    for ((number = 0; ; number++)); do
+        name="SPARK_JAVA_OPT_$number"
+        [ -n "${!name+set}" ] || break
+        options+=("${!name}")
+    done
+    exec "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+        -cp "${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*:$PWD" \
+        org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+        --driver-url "$SPARK_DRIVER_URL" --executor-id "$SPARK_EXECUTOR_ID" --cores "$SPARK_EXECUTOR_CORES" \
+        --app-id "$SPARK_APPLICATION_ID" --hostname "$SPARK_EXECUTOR_POD_IP" \
+        --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" --podName "$SPARK_EXECUTOR_POD_NAME"
+    ;;
+*)
+    exec reauth-proxy "$@"
+    ;;
+esac
