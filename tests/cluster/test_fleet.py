@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from tests.support import deploy
-from tests.support.deploy import ROOT
-from tests.support.kubernetes import images, node, producing
+from tests.support.kubernetes import node, producing
 from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.kubernetes.producing import wait_ready
@@ -47,23 +46,6 @@ def sidecars(issuer: Issuer) -> list[Document]:
     return documents
 
 
-def report() -> list[Document]:
-    """The report overlay."""
-    documents = copy.deepcopy(deploy.kustomized("report"))
-    job = deploy.of_kind(documents, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    volumes, mounts = images.mounts()
-    for pod in (job, deploy.pod(documents)):
-        pod["volumes"] += volumes
-        (container,) = pod["containers"]
-        container |= {
-            "image": images.MACHINE,
-            "command": [images.python(), "-m", "proxy"],
-            "workingDir": str(ROOT),
-        }
-        container["volumeMounts"] += mounts
-    return documents
-
-
 class Fleet:
     """Sidecars and their report in a namespace."""
 
@@ -73,14 +55,29 @@ class Fleet:
         self.volume = cluster.directory / f"report-{namespace}"
         """The folder of the node that is the report's volume."""
 
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+    def kubectl(self, *arguments: str) -> str:
         """Run kubectl in the namespace."""
-        return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments)
 
-    def execute(self, pod: str, container: str, *command: str, stdin: str | None = None) -> str:
+    def execute(self, pod: str, container: str, *command: str) -> str:
         """Run a program in a container; return what it wrote."""
-        options = ("exec", "--stdin", pod, f"--container={container}", "--")
-        return self.kubectl(*options, *command, stdin=stdin)
+        return self.kubectl("exec", pod, f"--container={container}", "--", *command)
+
+    def create_topic(self) -> None:
+        """Create the topic of the events from a pod; a busy broker may answer late."""
+        command = ("events", "topic", "create", TOPIC, "--command-config=/dev/stdin")
+        replicas = "--replication-factor=1"  # there is one broker
+        exec_in = ("exec", "--stdin", "deploy/orders", "--container=reauth-proxy", "--")
+
+        def is_there() -> bool:
+            done = self.cluster.try_kubectl(
+                f"--namespace={self.namespace}",
+                *(*exec_in, "reauth-proxy", *command, replicas),
+                stdin=f"bootstrap.servers={BOOTSTRAP}\n",
+            )
+            return done.stdout.count("kafka-acls.sh") == 2 or "such a topic already" in done.stderr
+
+        self.cluster.wait(is_there, what="there is no topic", namespace=self.namespace)
 
     def pods(self) -> list[str]:
         """The names of the applications' pods."""
@@ -157,20 +154,17 @@ def fleet(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> F
     made = Fleet(cluster, namespace)
     cluster.apply(*sidecars(issuer), namespace=namespace)
     log.info("sidecars: %.1f s", wait_ready(cluster, "deployment/orders", namespace))
-    create = ("reauth-proxy", "events", "topic", "create", TOPIC, "--command-config=/dev/stdin")
-    replicas = "--replication-factor=1"  # there is one broker
-    brokers = f"bootstrap.servers={BOOTSTRAP}\n"
-    rights = made.execute("deploy/orders", "reauth-proxy", *create, replicas, stdin=brokers)
-    assert rights.count("kafka-acls.sh") == 2
+    made.create_topic()
     return made
 
 
+@pytest.mark.usefixtures("report_image")
 def test_the_last_events_of_a_deleted_pod_are_in_the_report(fleet: Fleet, broker: Broker) -> None:
     """It has as many connections as the clients made, and the end of each of the deleted one."""
     fleet.make_volume()
     secret = "--from-literal=report.properties=bootstrap.servers=" + BOOTSTRAP
     fleet.kubectl("create", "secret", "generic", "reauth-report", secret)
-    fleet.cluster.apply(*report(), namespace=fleet.namespace)
+    fleet.cluster.apply(*deploy.kustomized("report"), namespace=fleet.namespace)
     wait_ready(fleet.cluster, "deployment/reauth-proxy-report", fleet.namespace)
     first, *others = fleet.pods()
     assert len(others) == SIDECARS - 1
