@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.worker.worker import COMPILED
+from proxy.connection.frames import COMPILED
 from tests.support.compiled import ROOT, compiled_copy, lacking
 from tests.support.deploy import missing
 
@@ -90,9 +90,9 @@ def test_what_is_to_be_compiled_is(copy: Path) -> None:
 
 def test_it_says_that_it_is_compiled(copy: Path) -> None:
     """And a checkout says that it is not: what `build_info` and the benchmarks go by."""
-    assert (
-        _python(copy, "-c", "from proxy.worker.worker import COMPILED; print(COMPILED)") == "True\n"
-    )
+    said = _python(copy, "-c", "from proxy.connection.frames import COMPILED; print(COMPILED)")
+    assert said == "True\n"
+    assert _python(copy, "-m", "proxy", "--version").endswith(" (compiled)\n")
     assert not COMPILED
 
 

@@ -82,7 +82,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"reauth-proxy {__version__}")
+        from proxy.connection.frames import BUILD
+
+        say(f"reauth-proxy {__version__} ({BUILD})")
         raise typer.Exit
 
 

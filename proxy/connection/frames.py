@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 COMPILED: Final = not __file__.endswith(".py")
-"""True if this module is compiled: there machine integers (`i64`) beat `struct`."""
+"""True if the data path is compiled: there machine integers (`i64`) beat `struct`."""
+BUILD: Final = "compiled" if COMPILED else "interpreted"
+"""How the data path runs; stands behind the version."""
 
 Bytes = bytes | memoryview
 """Bytes that were read, or the part of a shared read buffer that was filled."""

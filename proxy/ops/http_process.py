@@ -69,11 +69,13 @@ def run(
 
         @cache
         def status() -> "StatusPage":
+            from proxy.connection.frames import BUILD
             from proxy.ops.status.service import StatusPage
             from proxy.ops.status.snapshot import About
 
             about = About(
                 version=__version__,
+                build=BUILD,
                 host=socket.gethostname(),
                 runbooks_url=settings.runbooks_url,
                 report_url=settings.report_url,

@@ -40,7 +40,9 @@ def configure(settings: Log) -> None:
 
 def banner(config: Config) -> Iterator[str]:
     """Yield what runs, where, and in which modes."""
-    yield f"reauth-proxy {__version__} ({_build()}), workers: {config.workers}"
+    from proxy.connection.frames import BUILD
+
+    yield f"reauth-proxy {__version__} ({BUILD}), workers: {config.workers}"
     for one in config.listeners:
         yield f"listener {one.name}: {_listener(one)}"
     yield f"authorizer.mode: {config.authorizer.mode}, quotas.mode: {config.quotas.mode}"
@@ -68,9 +70,3 @@ def _listener(one: Listener) -> str:
         if one.reauth_overrides:
             parts.append(f"overrides: {len(one.reauth_overrides)}")
     return ", ".join(parts)
-
-
-def _build() -> str:
-    from proxy.connection import pipe
-
-    return "interpreted" if str(pipe.__file__).endswith(".py") else "compiled"

@@ -24,9 +24,9 @@ from metrics.tally import Tally
 from proxy import __version__, config
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.lifeline import heed_parent
-from proxy.connection import connection
 from proxy.connection.commands import AnswerFromStore
 from proxy.connection.connection import Connection
+from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMPILED: Final = not connection.__file__.endswith(".py")
-"""True if the data path is an extension module, as mypyc makes them for the image."""
 TICK: Final = 1.0
 """Seconds between two runs of the periodic work."""
 DRAIN_CHECK_EVERY: Final = 0.05

@@ -30,7 +30,7 @@ from proxy.ops.worker_queries import ControlError
 # An overview of a proxy, made up: what workers would have told
 
 NOW_MS = 1_760_000_000_000
-ABOUT = About(version="1.2.3", host="broker-1")
+ABOUT = About(version="1.2.3", build="compiled", host="broker-1")
 
 _CLIENTS = (
     ("apache-kafka-java", "3.9.0"),

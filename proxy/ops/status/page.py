@@ -117,7 +117,8 @@ def _header(overview: Overview, about: About) -> Markup:
     badge = tag(
         "span", "ready" if ready else "not ready", class_=_badge("good" if ready else "bad")
     )
-    what = f"{about.version} on {about.host}, {plural(len(overview.workers), 'worker')}"
+    workers = plural(len(overview.workers), "worker")
+    what = f"{about.version} ({about.build}) on {about.host}, {workers}"
     header = tag(
         "header",
         tag("h1", "reauth-proxy"),

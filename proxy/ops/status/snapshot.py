@@ -90,6 +90,8 @@ class About:
     """Facts about the proxy that do not come from workers."""
 
     version: str
+    build: str
+    """How the data path runs: `compiled`, or `interpreted`, as plain Python."""
     host: str
     runbooks_url: str | None = None
     """Address of the runbooks (`http.runbooks.url`); None: it is not known."""

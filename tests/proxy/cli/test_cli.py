@@ -265,7 +265,8 @@ def test_the_schema_is_json() -> None:
 
 def test_it_tells_its_version() -> None:
     done = run("--version")
-    assert (done.exit_code, done.output) == (0, f"reauth-proxy {version('kafka-reauth-proxy')}\n")
+    said = f"reauth-proxy {version('kafka-reauth-proxy')} (interpreted)\n"
+    assert (done.exit_code, done.output) == (0, said)
 
 
 def test_no_command_is_wrong_usage() -> None:

@@ -63,6 +63,7 @@ def test_rates_are_shown_by_second_or_minute(per_second: float, shown: str) -> N
 def test_runbooks_and_report_are_links_where_they_have_an_address() -> None:
     where = About(
         version="1",
+        build="interpreted",
         host="h",
         runbooks_url="https://docs.test/runbooks/",
         report_url='https://docs.test/?a=1&b="',

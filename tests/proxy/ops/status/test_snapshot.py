@@ -146,6 +146,7 @@ def test_the_document_is_cut_and_says_so() -> None:
     answer = document(busy(500, 50), EVERY_SESSION, ABOUT, limit=10)
     assert len(answer["principals"]) == len(answer["sessions"]) == 10
     assert answer["sessions_more"] == 490
+    assert (answer["version"], answer["build"]) == ("1.2.3", "compiled")
     assert answer["counts"]["sessions"] == 500
     assert answer["principals"][0]["troubles"]["denied"] == {"times": 42, "last_ms": NOW_MS - 5_000}
     assert json.loads(json.dumps(answer)) == answer
