@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
@@ -15,9 +15,6 @@ from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
 
 _TOPIC = "kafka:"
-
-ONE_MACHINE_BYTES: Final = 1024**3
-"""The size of events, as JSON lines, up to which `auto` does without Spark: some four million."""
 
 
 class EngineName(StrEnum):
@@ -125,7 +122,7 @@ class Settings:
     def choose_engine(self) -> EngineName:
         """Choose DuckDB for a topic and for a folder of this machine, Spark for all else.
 
-        Raises ReportError if the folder cannot be read, or DuckDB is asked for what it cannot do.
+        Raises ReportError if DuckDB is asked for what it cannot do.
         """
         if self.is_for_spark:
             if self.engine is EngineName.DUCKDB:
@@ -134,10 +131,7 @@ class Settings:
                     " of a folder, and --master take --engine spark"
                 )
             return EngineName.SPARK
-        if self.topic is not None:
+        asked = self.topic is not None or self.engine is EngineName.DUCKDB
+        if asked or importlib.util.find_spec("duckdb") is not None:
             return EngineName.DUCKDB
-        size = event_files(self.events).line_bytes
-        if self.engine is EngineName.DUCKDB:
-            return self.engine
-        here = importlib.util.find_spec("duckdb") is not None and size <= ONE_MACHINE_BYTES
-        return EngineName.DUCKDB if here else EngineName.SPARK
+        return EngineName.SPARK

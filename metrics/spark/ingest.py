@@ -3,19 +3,27 @@
 The table (Parquet) is what the analysis reads. A batch fills it anew; a stream adds to it, each
 micro-batch in a folder of its own that is overwritten if the micro-batch is repeated: so nothing
 is lost or doubled by a crash. The analysis reads the whole table, in whatever order it came.
+
+    ROOT/events/batch=N, ROOT/counts/batch=N    a micro-batch
+    ROOT/events/upto=N,  ROOT/counts/upto=N     all up to it, once the first has its `_SUCCESS`
 """
 
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.readiness.errors import ReportError
 from metrics.readiness.events import AT_READING, DDL, FIELDS, classified
 from metrics.readiness.folder import is_remote
+from metrics.spark.files import HadoopFiles
 from metrics.spark.sources import LineSource, literal
+
+MOST_FOLDERS = 24
+"""The number of folders of batches at which a table is made one folder again."""
+
+_BATCH, _UP_TO = "batch", "upto"
 
 _CORRUPT = "_corrupt_record"
 
@@ -70,7 +78,7 @@ class EventTable:
         observation = Observation(f"lines of batch {batch_id}")
         rows = rows.observe(observation, *(each.alias(name) for name, each in counted.items()))
         kept = rows.where("problem IS NULL").select(*FIELDS)
-        folder = f"batch={batch_id}"
+        folder = f"{_BATCH}={batch_id}"
         kept.write.mode("overwrite").parquet(_below(self.events_path, folder))
         # a DataFrame of Python's own values would have executors start a Python to read them
         pairs = [
@@ -80,21 +88,69 @@ class EventTable:
         counts = spark.range(1).select(f.inline(f.array(*pairs)))
         counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, folder))
 
+    def folders(self, spark: SparkSession) -> list[str]:
+        """Name the folders of batches that count; those before a compaction do not."""
+        files = HadoopFiles(spark, self.root)
+        if not files.exists(self.events_path):
+            return []
+        numbers: dict[str, list[int]] = {_BATCH: [], _UP_TO: []}
+        for name in files.names(self.events_path):
+            kind, _, number = name.partition("=")
+            if kind in numbers and number.isdecimal():
+                numbers[kind].append(int(number))
+        last = max(
+            (
+                each
+                for each in numbers[_UP_TO]
+                if files.exists(_below(self.events_path, f"{_UP_TO}={each}/_SUCCESS"))
+            ),
+            default=None,
+        )
+        later = [each for each in sorted(numbers[_BATCH]) if last is None or each > last]
+        compacted = [] if last is None else [f"{_UP_TO}={last}"]
+        return [*compacted, *(f"{_BATCH}={each}" for each in later)]
+
+    def compact(self, spark: SparkSession) -> None:
+        """Make one folder of many. To be called when the stream has ended: no batch comes again.
+
+        The events are written last, and count instead of the batches when they are whole.
+        """
+        folders = self.folders(spark)
+        if len(folders) < MOST_FOLDERS:
+            return
+        whole = f"{_UP_TO}={folders[-1].partition('=')[2]}"
+        counts = _sums(self._counts(spark, folders))
+        counts.coalesce(1).write.mode("overwrite").parquet(_below(self.counts_path, whole))
+        self.events(spark).write.mode("overwrite").parquet(_below(self.events_path, whole))
+        for place in (self.events_path, self.counts_path):
+            files = HadoopFiles(spark, place)
+            for name in files.names(place):
+                if name != whole:
+                    files.delete(_below(place, name))
+
+    def event_folders(self, spark: SparkSession) -> list[str]:
+        """Give the folders of the events that count."""
+        return [_below(self.events_path, name) for name in self.folders(spark)]
+
     def events(self, spark: SparkSession) -> DataFrame:
         """Read the events."""
         # files without a row leave no trace of their schema: it is given
-        schema = f"{DDL}, batch BIGINT"
-        return spark.read.schema(schema).parquet(literal(self.events_path)).drop("batch")
+        return spark.read.schema(DDL).parquet(*map(literal, self.event_folders(spark)))
 
     def counts(self, spark: SparkSession) -> dict[str, int]:
         """Add up what was counted at reading; raises ReportError if nothing ever was."""
-        try:
-            counts = spark.read.parquet(literal(self.counts_path))
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            raise ReportError(_NOTHING_YET) from None
-        return dict(counts.groupBy("name").agg(f.sum("count")).collect())
+        folders = self.folders(spark)
+        if not folders:
+            raise ReportError(_NOTHING_YET)
+        return dict(_sums(self._counts(spark, folders)).collect())
+
+    def _counts(self, spark: SparkSession, folders: list[str]) -> DataFrame:
+        paths = [literal(_below(self.counts_path, name)) for name in folders]
+        return spark.read.parquet(*paths)
+
+
+def _sums(counts: DataFrame) -> DataFrame:
+    return counts.groupBy("name").agg(f.sum("count").alias("count"))
 
 
 def ingest_batch(spark: SparkSession, source: LineSource, table: EventTable) -> None:

@@ -11,7 +11,7 @@ what older ones left, and runs that failed, goes.
 
 import json
 import re
-from typing import Any, Final
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ from metrics.readiness.errors import ReportError
 from metrics.readiness.output import TABLES, Staging
 from metrics.report.write import JSON_NAME, PAGE_NAME
 from metrics.spark.error_messages import SPARK_ERRORS, explained
+from metrics.spark.files import HadoopFiles
 
 _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
 """Names of runs; what else is there is not of the report's."""
@@ -38,7 +39,7 @@ class RemoteRun:
     def begin(self, spark: SparkSession) -> None:
         """Make the folder: what is wrong with the address is known before the work. Raises
         `SPARK_ERRORS`."""
-        _Files(spark, self._out).make(self._folder)
+        HadoopFiles(spark, self._out).make(self._folder)
 
     @property
     def scratch(self) -> str:
@@ -57,7 +58,7 @@ class RemoteRun:
         """
         spark = SparkSession.active()
         try:
-            files = _Files(spark, self._out)
+            files = HadoopFiles(spark, self._out)
             before = _last_run(spark, f"{self._out}/{JSON_NAME}")
             files.delete(self.scratch)
             for folder in sorted(made.tables.iterdir()):
@@ -71,36 +72,6 @@ class RemoteRun:
                     files.delete(f"{self._out}/{_RUNS}/{run_id}")
         except SPARK_ERRORS as error:
             raise ReportError(explained(error)) from error
-
-
-class _Files:
-    """Hadoop's file system of an address."""
-
-    def __init__(self, spark: SparkSession, address: str) -> None:
-        context: Any = spark.sparkContext
-        hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - PySpark has no other way
-        self._path, self._copy = hadoop.Path, hadoop.FileUtil.copy
-        self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._files = self._path(address).getFileSystem(self._configuration)
-
-    def make(self, address: str) -> None:
-        self._files.mkdirs(self._path(address))
-
-    def upload(self, local: str, address: str) -> None:
-        # as any file is written: S3A's own copyFromLocalFile takes another client, which fails with
-        # the Netty that Spark has (it takes "100 Continue" for the response)
-        source, target = self._path(f"file:{local}"), self._path(address)
-        self._files.mkdirs(target.getParent())
-        local_files = source.getFileSystem(self._configuration)
-        self._copy(local_files, source, self._files, target, False, True, self._configuration)
-
-    def delete(self, address: str) -> None:
-        self._files.delete(self._path(address), True)
-
-    def names(self, address: str) -> list[str]:
-        return [
-            str(each.getPath().getName()) for each in self._files.listStatus(self._path(address))
-        ]
 
 
 def _last_run(spark: SparkSession, address: str) -> str | None:

@@ -1,32 +1,33 @@
-"""Analysis on Spark: starts or takes a session, reads the events, and asks."""
+"""Analysis that takes Spark: reads what DuckDB cannot, and on a cluster answers everything.
 
+On one machine DuckDB answers, if it is installed: to plan most of the queries takes Spark longer
+than DuckDB to answer them.
+"""
+
+import importlib.util
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError
 from metrics.readiness.events import DDL
-from metrics.readiness.folder import event_files, is_remote
+from metrics.readiness.folder import Folder, event_files, is_remote
 from metrics.readiness.output import Staging
 from metrics.readiness.settings import Settings
 from metrics.readiness.state import held
 from metrics.spark.engine import SparkEngine
 from metrics.spark.error_messages import SPARK_ERRORS, explained
-from metrics.spark.ingest import EventTable, ingest_batch, ingest_new, parsed
+from metrics.spark.files import HadoopFiles
+from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.remote_output import RemoteRun
 from metrics.spark.sources import FolderSource, KafkaSource, LineSource, holds_parquet, literal
-from metrics.spark.spark_session import SMALL_BYTES, make_session, tune_for_little
+from metrics.spark.spark_session import make_session
 
-if TYPE_CHECKING:
-    from metrics.spark.hybrid import HybridEngine
-
-_LINE_BYTES = 800
-"""The usual length of a line, in bytes."""
+_STATE_OF_PARQUET = "--state takes lines (.jsonl): Parquet is read as fast as a state"
 
 
 def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
@@ -34,73 +35,113 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
     folder = None
     if settings.topic is None and not is_remote(settings.events):
         folder = event_files(settings.events)
-    size = None if folder is None else folder.line_bytes
+        if folder.parquet and settings.state is not None:
+            raise ReportError(_STATE_OF_PARQUET)
     master = settings.master or (None if settings.submitted else "local[*]")
     try:
         spark = make_session(
             master=master,
-            input_bytes=size,
-            parquet=folder is not None and folder.parquet,
+            input_bytes=None if folder is None else folder.line_bytes,
             log=None if master is None else made.folder.parent / "spark.log",
         )
         with _state(settings):
-            return _ask(spark, settings, made, progress, size=size)
+            # executors of a cluster may go, and what Spark keeps in them with them
+            if answers_here(spark):
+                return _by_duckdb(spark, settings, made, progress)
+            return _by_spark(spark, settings, made, progress)
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
 
 
-def _ask(
-    spark: SparkSession,
-    settings: Settings,
-    made: Staging,
-    progress: Progress,
-    *,
-    size: int | None,
-) -> Analysis:
-    # executors of a cluster may go, and what Spark keeps in them with them
+def answers_here(spark: SparkSession) -> bool:
+    """Return True if DuckDB answers what Spark has read: on one machine, if it is installed."""
     one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
-    small = one_machine and size is not None and size <= SMALL_BYTES
+    return one_machine and importlib.util.find_spec("duckdb") is not None
+
+
+def _by_duckdb(
+    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
+) -> Analysis:
+    from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+
+    if is_remote(settings.out):
+        RemoteRun(settings.out, made.run_id).begin(spark)
+    counts = None
+    if settings.topic is None and settings.state is None:
+        folder = _fetched(spark, settings.events, made.scratch / "fetched")
+    else:
+        table = _table(spark, settings, str(made.scratch))
+        counts = table.counts(spark)
+        folder = _files_of(spark, table, made.scratch / "fetched")
+    with duckdb_errors(), DuckEngine(made.scratch) as engine:
+        engine.read(folder)
+        tables = str(made.tables)
+        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
+        analysis.run(counts)
+        return analysis
+
+
+def _fetched(spark: SparkSession, events: str, place: Path) -> Folder:
+    """Give the event files, from an address by Hadoop's file system."""
+    if not is_remote(events):
+        return event_files(events)
+    holds_parquet(spark, events)  # says in a sentence what is wrong with the address
+    HadoopFiles(spark, events).download(events, place)
+    return event_files(str(place))
+
+
+def _files_of(spark: SparkSession, table: EventTable, place: Path) -> Folder:
+    """Give the files of a table of events, from an address by Hadoop's file system."""
+    found: list[Path] = []
+    for folder in table.event_folders(spark):
+        local = Path(folder)
+        if is_remote(folder):
+            local = place / local.name
+            HadoopFiles(spark, folder).download(folder, local)
+        found += sorted(local.glob("*.parquet"))
+    return Folder(found, parquet=True)
+
+
+def _by_spark(
+    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
+) -> Analysis:
     scratch, tables = str(made.scratch), str(made.tables)
     if is_remote(settings.out):
         run = RemoteRun(settings.out, made.run_id)
         run.begin(spark)
-        if not one_machine:
-            scratch, tables = run.scratch, run.tables
-    counts = None
-    if settings.topic is None and holds_parquet(spark, settings.events):
-        if settings.state is not None:
-            raise ReportError("--state takes lines (.jsonl): Parquet is read as fast as a state")
+        scratch, tables = run.scratch, run.tables
+    counts, rows = _rows(spark, settings, scratch)
+    with closing(SparkEngine(spark, scratch)) as engine:
+        engine.read(rows)
+        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
+        analysis.run(counts)
+        return analysis
+
+
+def _rows(
+    spark: SparkSession, settings: Settings, scratch: str
+) -> tuple[dict[str, int] | None, DataFrame]:
+    """Read the events; give with them what was counted at reading, if anything was."""
+    whole = settings.topic is None and settings.state is None
+    if whole and holds_parquet(spark, settings.events):
         reader = spark.read.schema(DDL).option("pathGlobFilter", "*.parquet")
         rows = reader.option("recursiveFileLookup", True).parquet(literal(settings.events))
-    elif small and settings.state is None:
-        rows = parsed(_source(settings).batch(spark)).localCheckpoint()
-    else:
-        table = EventTable(settings.state or f"{scratch}/events")
-        (ingest_new if settings.state else ingest_batch)(spark, _source(settings), table)
-        counts, rows = table.counts(spark), table.events(spark)
-        small = one_machine and counts["lines"] * _LINE_BYTES <= SMALL_BYTES
-    if small:
-        tune_for_little(spark)
-    engine = _engine(spark, scratch, small=small)
-    engine.read(rows)
-    analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
-    try:
-        analysis.run(counts)
-    finally:
-        engine.close()
-    return analysis
+        return None, rows
+    table = _table(spark, settings, scratch)
+    return table.counts(spark), table.events(spark)
 
 
-def _engine(spark: SparkSession, scratch: str, *, small: bool) -> "SparkEngine | HybridEngine":
-    """Leave what is not about events to DuckDB, if the driver has it, and the scratch folder."""
-    on_spark = SparkEngine(spark, None if small else scratch)
-    if is_remote(scratch):
-        return on_spark
-    try:
-        from metrics.spark.hybrid import HybridEngine
-    except ImportError:
-        return on_spark
-    return HybridEngine(spark, Path(scratch))
+def _table(spark: SparkSession, settings: Settings, scratch: str) -> EventTable:
+    """Read lines into a table: that of the state, or one for this run."""
+    table = EventTable(settings.state or f"{scratch}/events")
+    if settings.state is None:
+        ingest_batch(spark, _source(settings), table)
+        return table
+    if settings.topic is None and holds_parquet(spark, settings.events):
+        raise ReportError(_STATE_OF_PARQUET)
+    ingest_new(spark, _source(settings), table)
+    table.compact(spark)
+    return table
 
 
 @contextmanager

@@ -50,9 +50,8 @@ _SMALL = _SMALL_SQL | {
 }
 
 MEDIUM_BYTES = 256 * 1024 * 1024
-MEDIUM_PARQUET_BYTES = 8 * 1024 * 1024 * 1024
-"""The sizes in bytes, of lines and of Parquet as lines, up to which the JVM's second compiler takes
-longer than its code saves: parsing lines is mostly Java's own code, and much of it."""
+"""The size in bytes of lines up to which the JVM's second compiler takes longer than its code
+saves: parsing lines is mostly Java's own code, and much of it."""
 
 _COLLECTOR = "-XX:+UseParallelGC"
 """The collector: a batch job minds no pauses, and it costs half of the default."""
@@ -74,7 +73,6 @@ def make_session(
     *,
     master: str | None,
     input_bytes: int | None,
-    parquet: bool = False,
     log: Path | None = None,
 ) -> SparkSession:
     """Start Spark, or take the session that spark-submit began.
@@ -95,7 +93,7 @@ def make_session(
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
         )
-        for name, value in local_options(input_bytes, parquet=parquet).items():
+        for name, value in local_options(input_bytes).items():
             builder = builder.config(name, value)
     with _stderr_to(log):
         spark = builder.getOrCreate()
@@ -103,27 +101,11 @@ def make_session(
     return spark
 
 
-def another_session(spark: SparkSession) -> SparkSession:
-    """Give a session with settings of its own, the same to begin with."""
-    other = spark.newSession()
-    for name, value in _SQL.items():
-        if other.conf.isModifiable(name):  # what is not holds for all sessions
-            other.conf.set(name, value)
-    return other
-
-
-def tune_for_little(spark: SparkSession) -> None:
-    """Change what can still be changed, if the input turned out to be small."""
-    for name, value in _SMALL_SQL.items():
-        spark.conf.set(name, value)
-
-
-def local_options(input_bytes: int | None, *, parquet: bool) -> dict[str, str]:
+def local_options(input_bytes: int | None) -> dict[str, str]:
     """Say how Spark and its JVM are set for an input of this size, on this machine alone."""
     if input_bytes is not None and input_bytes <= SMALL_BYTES:
         return dict(_SMALL)
-    medium = MEDIUM_PARQUET_BYTES if parquet else MEDIUM_BYTES
-    return dict(_LARGE if input_bytes is None or input_bytes > medium else _MEDIUM)
+    return dict(_LARGE if input_bytes is None or input_bytes > MEDIUM_BYTES else _MEDIUM)
 
 
 @contextmanager

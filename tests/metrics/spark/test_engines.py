@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.engine import Engine
 from metrics.readiness.published import TABLES, published
 from metrics.spark.engine import SparkEngine
-from metrics.spark.hybrid import HybridEngine
 from metrics.spark.ingest import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import (
@@ -117,12 +115,11 @@ def rows(found: list[Row]) -> list[Any]:
     "name",
     [each if each == "cases" else pytest.param(each, marks=pytest.mark.slow) for each in LOGS],
 )
-@pytest.mark.parametrize("other", ["spark", "both"])
-def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str, other: str) -> None:
+def test_engines_say_the_same(spark: SparkSession, name: str) -> None:
     lines = LOGS[name]()
     question = Question(as_of_ms=EPOCH_MS + 30 * 86_400_000, principals=["User:alice", "Group:a"])
     here = duckdb_log(lines)
-    there = SparkEngine(spark) if other == "spark" else HybridEngine(spark, tmp_path)
+    there = SparkEngine(spark)
     text = spark.createDataFrame([(line,) for line in lines], "value STRING")
     there.read(parsed(text).localCheckpoint())
     found = []

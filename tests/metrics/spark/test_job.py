@@ -21,8 +21,10 @@ from benchmarks.events.generate import EPOCH, Size, generate
 from metrics.readiness import analysis, job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import event_files
 from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
+from metrics.spark import ingest
 from metrics.spark import run as on_spark
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.sources import FolderSource, holds_parquet
@@ -36,7 +38,7 @@ SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_sec
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
 
 
-def settings(events: Path, out: Path | str, **more: Any) -> Settings:
+def settings(events: Path | str, out: Path | str, **more: Any) -> Settings:
     return Settings(events=str(events), out=str(out), as_of_ms=AS_OF_MS, **more)
 
 
@@ -299,20 +301,63 @@ def test_parquet_says_what_lines_say(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
-def test_what_is_too_large_for_memory_is_kept_in_files(
+@pytest.mark.parametrize("kind", ["lines", "parquet"])
+@pytest.mark.parametrize("answers_here", [True, False], ids=["one machine", "cluster"])
+def test_the_events_of_an_address_give_the_report_of_the_folder(
+    folder: Path,
+    report: tuple[Path, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    kind: str,
+    answers_here: bool,
+) -> None:
+    """By DuckDB of what Hadoop has fetched, and by Spark alone; neither leaves anything behind."""
+    monkeypatch.setattr(on_spark, "answers_here", lambda _: answers_here)
+    events = folder
+    if kind == "parquet":
+        events = tmp_path / "events"
+        (events / "_temporary").mkdir(parents=True)
+        (events / "_temporary" / "half.parquet").write_bytes(b"half")
+        with DuckEngine() as engine:
+            engine.pack(event_files(str(folder)).files, events / "events.parquet")
+    out = tmp_path / "report [1]"
+    facts, _ = run(settings(events.as_uri(), out))
+    same(facts, report[1])
+    assert facts["engine"] == "spark"
+    assert facts["lines"] == report[1]["lines"]
+    left = {path.name for path in out.iterdir()} - {"spark.log"}
+    assert left == {"index.html", "report.json", "tables"}
+
+
+@pytest.mark.slow
+def test_a_state_of_many_batches_becomes_one_folder_and_tells_the_same(
+    spark: SparkSession,
     folder: Path,
     report: tuple[Path, dict[str, Any]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beyond `SMALL_BYTES` another path is taken, to the same facts; it leaves nothing behind."""
-    monkeypatch.setattr(on_spark, "SMALL_BYTES", -1)
-    out = tmp_path / "report [1]"
-    facts, _ = run(settings(folder, out, engine=EngineName.SPARK))
+    """Whatever a run that was killed left of a compaction."""
+    monkeypatch.setattr(ingest, "MOST_FOLDERS", 3)
+    (file,) = folder.glob("*.jsonl")
+    lines = file.read_text().splitlines(keepends=True)
+    events, table = tmp_path / "events", EventTable(str(tmp_path / "state"))
+    events.mkdir()
+    for number in range(5):
+        (events / f"events-p-0-{number}.jsonl").write_text("".join(lines[number::5]))
+        ingest_new(spark, FolderSource(str(events)), table)
+        if number == 3:
+            half = tmp_path / "state" / "events" / "upto=3"
+            (half / "_temporary").mkdir(parents=True)
+            assert table.folders(spark) == ["upto=2", "batch=3"]
+        table.compact(spark)
+    assert table.folders(spark) == ["upto=4"]
+    assert [each.name for each in (tmp_path / "state" / "events").iterdir()] == ["upto=4"]
+    assert [each.name for each in (tmp_path / "state" / "counts").iterdir()] == ["upto=4"]
+    facts, _ = run(settings(events, tmp_path / "report", state=str(tmp_path / "state")))
     same(facts, report[1])
     assert facts["lines"] == report[1]["lines"]
-    left = {path.name for path in out.iterdir()} - {"spark.log"}
-    assert left == {"index.html", "report.json", "tables"}
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import pytest
 from metrics.spark.spark_session import (
     JAVA_OPTIONS,
     MEDIUM_BYTES,
-    MEDIUM_PARQUET_BYTES,
     SMALL_BYTES,
     local_options,
 )
@@ -20,40 +19,24 @@ PATIENCE = 600.0
 @pytest.mark.parametrize("size", [0, 584 * 800, SMALL_BYTES])
 def test_a_small_input_is_neither_compiled_for_nor_divided(size: int) -> None:
     """The JVM's start and the making of code take longer than anything that they could save."""
-    options = local_options(size, parquet=False)
+    options = local_options(size)
     assert "-XX:TieredStopAtLevel=1" in options[JAVA_OPTIONS].split()
     assert options["spark.sql.codegen.wholeStage"] == "false"
     assert options["spark.sql.shuffle.partitions"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("size", "parquet"),
-    [
-        (SMALL_BYTES + 1, False),
-        (MEDIUM_BYTES, False),
-        (SMALL_BYTES + 1, True),
-        (MEDIUM_PARQUET_BYTES, True),
-    ],
-)
-def test_a_medium_input_has_the_first_compiler_alone(size: int, parquet: bool) -> None:
+@pytest.mark.parametrize("size", [SMALL_BYTES + 1, MEDIUM_BYTES])
+def test_a_medium_input_has_the_first_compiler_alone(size: int) -> None:
     """Spark makes code for it, but the second compiler would not be done before the report is."""
-    options = local_options(size, parquet=parquet)
+    options = local_options(size)
     assert "-XX:TieredStopAtLevel=1" in options[JAVA_OPTIONS].split()
     assert not any(name.startswith("spark.sql.codegen") for name in options)
 
 
-@pytest.mark.parametrize(
-    ("size", "parquet"),
-    [
-        (MEDIUM_BYTES + 1, False),
-        (MEDIUM_PARQUET_BYTES + 1, True),
-        (None, False),
-        (None, True),
-    ],
-)
-def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: bool) -> None:
+@pytest.mark.parametrize("size", [MEDIUM_BYTES + 1, None])
+def test_a_large_input_and_an_unknown_one_have_both(size: int | None) -> None:
     """Code of the first compiler alone takes three times as long for each event."""
-    options = local_options(size, parquet=parquet)
+    options = local_options(size)
     assert "TieredStopAtLevel" not in options[JAVA_OPTIONS]
     assert not any(name.startswith("spark.sql.codegen") for name in options)
 
@@ -62,7 +45,7 @@ def test_a_large_input_and_an_unknown_one_have_both(size: int | None, parquet: b
 @pytest.mark.parametrize("size", [0, SMALL_BYTES + 1, None])
 def test_java_knows_its_options(size: int | None) -> None:
     """A JVM that is given an option that it does not know does not start."""
-    flags = local_options(size, parquet=False)[JAVA_OPTIONS].split()
+    flags = local_options(size)[JAVA_OPTIONS].split()
     command = ["java", *flags, "-version"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
@@ -89,6 +72,4 @@ def test_the_jvm_is_started_with_what_was_chosen(size: int) -> None:
         text=True,
         timeout=PATIENCE,
     )
-    assert set(local_options(size, parquet=False)[JAVA_OPTIONS].split()) <= set(
-        done.stdout.splitlines()
-    )
+    assert set(local_options(size)[JAVA_OPTIONS].split()) <= set(done.stdout.splitlines())
