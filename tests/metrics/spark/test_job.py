@@ -320,7 +320,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
         (events / "_temporary").mkdir(parents=True)
         (events / "_temporary" / "half.parquet").write_bytes(b"half")
         with DuckEngine() as engine:
-            engine.pack(event_files(str(folder)).files, events / "events.parquet")
+            engine.pack(event_files(str(folder)).files, lambda number: events / f"{number}.parquet")
     out = tmp_path / "report [1]"
     facts, _ = run(settings(events.as_uri(), out))
     same(facts, report[1])
