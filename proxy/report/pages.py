@@ -46,7 +46,7 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _RETRY: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_RETRY_SECONDS: Final = "10"
+_RETRY_SECONDS: Final = "5"
 
 ReportHandler = Callable[[Request, WholeReport, Held], Awaitable[Response]]
 

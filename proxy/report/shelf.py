@@ -15,8 +15,10 @@ from proxy.report.whole import WholeReport, read_whole
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 10.0
-"""Seconds between two looks."""
+LOOK_SECONDS: Final = 2.0
+"""Seconds between two looks at whether there is another report."""
+REREAD_SECONDS: Final = 10.0
+"""Seconds after which one that could not be used is read again, though it seems unchanged."""
 SILENT_SECONDS: Final = 60.0
 """Seconds without the end of a look after which the place is said not to answer."""
 _RETRIES: Final = (0.2, 1.0)
@@ -40,6 +42,7 @@ class Shelf:
         self._place = place
         self._held = Held(None, "the report has not been read yet")
         self._signature: object = None
+        self._read_at = float("-inf")
         self._looked_at = time.monotonic()
         self._stopping = threading.Event()
 
@@ -62,9 +65,10 @@ class Shelf:
         before = self._held
         try:
             signature = self._place.signature()
-            if before.problem is not None or signature != self._signature:
+            is_due = time.monotonic() - self._read_at >= REREAD_SECONDS
+            if signature != self._signature or (before.problem is not None and is_due):
+                self._signature, self._read_at = signature, time.monotonic()
                 self._held = Held(self._read(), None)
-                self._signature = signature
         except MissingError as error:
             self._held = Held(None, f"there is no report: {error}")
         except UnusableReportError as error:

@@ -153,7 +153,7 @@ def test_without_a_report_there_is_a_sentence(path: str, tmp_path: Path) -> None
     async def test(client: ClientSession, _shelf: Shelf) -> None:
         async with client.get(path) as response:
             assert response.status == 503
-            assert response.headers["Retry-After"] == "10"
+            assert response.headers["Retry-After"] == "5"
             assert re.fullmatch("there is no report: .*\n", await response.text())
         async with client.get("/healthz") as response:
             assert response.status == 200
