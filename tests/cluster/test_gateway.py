@@ -2,7 +2,10 @@
 
 import json
 import logging
+import subprocess
+import sys
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,7 @@ from tests.support import deploy
 from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import OF_THE_OPERATOR, Cluster
 from tests.support.kubernetes.producing import Producer, config_map
-from tests.support.kubernetes.release import Gateway, gateway_values, restarts
+from tests.support.kubernetes.release import Gateway, gateway_values, restarts, secret
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.cluster
@@ -62,6 +65,51 @@ def _offered(cluster: Cluster) -> set[str]:
     """The operator's resources that the API server offers."""
     found = cluster.try_kubectl("get", "--raw", "/apis/monitoring.coreos.com/v1").stdout
     return {one["name"] for one in json.loads(found)["resources"]} if found else set()
+
+
+def test_replicas_take_their_users_from_one_secret(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, tmp_path: Path
+) -> None:
+    """Both know the same, and take up another one without a restart."""
+    del broker
+    file = tmp_path / "users.json"
+    here = f"--namespace={namespace}"
+
+    def add(name: str) -> None:
+        options = ("--mechanism=SCRAM-SHA-256", "--users-file", str(file), "--password-file=-")
+        command = [sys.executable, "-m", "proxy", "users", "add", name, *options]
+        subprocess.run(command, input="secret", text=True, check=True, timeout=120)
+        cluster.apply(secret("users", **{file.name: file.read_text()}), namespace=namespace)
+
+    def known(pod: str) -> set[str]:
+        command = ("reauth-proxy", "users", "list", "--config", "/etc/reauth-proxy/proxy.yaml")
+        listed = cluster.kubectl("exec", pod, here, "--", *command, "--output=json")
+        return {one["user"] for one in json.loads(listed)}
+
+    add("alice")
+    gateway = Gateway(cluster, namespace, issuer)
+    values = gateway_values()
+    values["config"]["listeners"][0]["sasl.enabled.mechanisms"].append("SCRAM-SHA-256")
+    refused = gateway.try_upgrade(values)
+    assert "config.store.users.file: without it each replica has SCRAM users" in refused.stderr
+    mounted = {"name": "users", "secretName": "users", "mountPath": "/etc/users"}
+    values["secrets"].append(mounted | {"keys": [file.name]})
+    values["config"]["store"]["users.file"] = f"/etc/users/{file.name}"
+    gateway.upgrade(values)
+    gateway.wait()
+    pods = gateway.pods()
+    assert [known(pod) for pod in pods] == [{"alice"}, {"alice"}]
+    add("bob")
+
+    def taken_up(pod: str) -> bool:
+        cluster.kubectl("annotate", "pod", pod, here, f"seen={uuid.uuid4()}", "--overwrite")
+        return "2 verifiers" in cluster.kubectl("logs", pod, here)
+
+    cluster.wait(
+        lambda: all(map(taken_up, pods)), what="bob is not known to both", namespace=namespace
+    )
+    assert gateway.pods().keys() == pods.keys()
+    assert restarts(gateway.pods()) == 0
 
 
 def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: Producer) -> None:

@@ -259,6 +259,12 @@ class Cluster:
                 "--allow-privileged=true",
             ],
         )
+        healthy = ("get", "--raw", "/healthz")  # the controllers wait for that, but not for long
+        self.wait(
+            lambda: self.try_kubectl(*healthy).exit_status == 0,
+            what="the API server is not healthy",
+            namespace="default",
+        )
         self._start_with_kubeconfig(
             "kube-controller-manager",
             "--leader-elect=false",
