@@ -2,8 +2,9 @@
 
     python -m benchmarks.memory
     python -m benchmarks.memory --connections 5000 --rows without,authorizer
+    python -m benchmarks.memory --tables groups
 
-About two minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. Installed
+About five minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. Installed
 packages matter: kio imports `hypothesis` if it is installed, and a deployed proxy has none of the
 tests' packages.
 
@@ -20,8 +21,13 @@ requests  Each has written 20 topics and read 20, one to a request; with an auth
 logins    As many other connections, a tenth at a time, have logged in, had a Produce answered, and
           closed.
 
-It is that of the process tree's PSS since before the first of these connections, for each of them,
-without buffers in the kernel, and with memory that the allocator keeps unused.
+The third table has what a container is charged for (`benchmarks.control_group`): with idle
+connections, and, when these are gone, the most while 16 connections produce 16 KiB at a time, for
+three seconds. It needs root.
+
+The growth in the second table is that of the process tree's PSS since before the first of these
+connections, for each of them, without buffers in the kernel, and with memory that the allocator
+keeps unused.
 """
 
 import argparse
@@ -30,9 +36,10 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +49,10 @@ from rich.table import Table
 from benchmarks import machine, report
 from benchmarks.bench import fake_broker, make_lab
 from benchmarks.client import Client, request
-from benchmarks.programs import compile_all, memory, memory_alone_kib
-from benchmarks.targets import USER, Lab, Prepare, Start, Target, featured, proxy
+from benchmarks.control_group import ControlGroup, control_group
+from benchmarks.load import Generator
+from benchmarks.programs import Unavailable, compile_all, memory, memory_alone_kib
+from benchmarks.targets import OAUTHBEARER, USER, Lab, Prepare, Start, Target, featured, proxy
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.store import open_store
 from proxy.wire.apis import FETCH, PRODUCE
@@ -54,6 +63,7 @@ _FIRST_CONNECTIONS = 50
 """Number of first connections, whose one-time costs are not counted."""
 _LOGIN_STORMS = 10
 """Number of groups in which other connections log in."""
+_LOAD_CONNECTIONS, _LOAD_SECONDS = 16, 3.0
 _PAUSE_SECONDS = 3.0
 """Seconds between the last request and the reading of memory."""
 
@@ -118,6 +128,10 @@ SIDECARS: Mapping[str, Start] = {
 """Proxies whose whole memory is measured."""
 
 
+CHARGED_CONNECTIONS = (0, 1_000, 10_000)
+"""Numbers of idle connections with which control groups are measured."""
+
+
 def whole(target: Target, lab: Lab, connections: int) -> tuple[float, float, float]:
     """Return the MiB of all processes without a connection, the same alone, and with live ones."""
     assert target.pid is not None
@@ -178,6 +192,30 @@ def _connected(target: Target, token: str, count: int) -> Iterator[list[Client]]
             client.close()
 
 
+def charged(target: Target, group: ControlGroup, generator: Generator) -> list[float]:
+    """Return the MiB that a group is charged for, by connections, and under load."""
+    found = []
+    for count in CHARGED_CONNECTIONS:
+        with generator.idle(target, count, OAUTHBEARER) if count else nullcontext():
+            time.sleep(_PAUSE_SECONDS)
+            found.append(group.mib())
+    with ThreadPoolExecutor() as beside:
+        load = beside.submit(
+            generator.measure,
+            target,
+            "relay",
+            connections=_LOAD_CONNECTIONS,
+            seconds=_LOAD_SECONDS,
+            options=("--payload", "16384"),
+        )
+        most = group.mib()
+        while not load.done():
+            most = max(most, group.mib())
+            time.sleep(0.05)
+    load.result()
+    return [*found, most]
+
+
 def _pss_kib(target: Target) -> int:
     assert target.pid is not None
     time.sleep(_PAUSE_SECONDS)
@@ -193,36 +231,72 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--connections", type=int, default=2_000, help="(default 2000)")
     parser.add_argument("--rows", default=",".join(ROWS), metavar="A,B")
+    parser.add_argument("--tables", default=",".join(TABLES), metavar="A,B")
     options = parser.parse_args(arguments)
-    rows = options.rows.split(",")
-    if unknown := set(rows) - ROWS.keys():
-        parser.error(f"no such rows: {', '.join(sorted(unknown))}")
+    for name, known in (("rows", ROWS), ("tables", TABLES)):
+        if unknown := set(getattr(options, name).split(",")) - known.keys():
+            parser.error(f"no such {name}: {', '.join(sorted(unknown))}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sidecars = Table(title="MiB of the whole sidecar")
-    for name in ("proxy", "idle", "alone", f"{options.connections:,} live connections"):
-        sidecars.add_column(name, justify="left" if name == "proxy" else "right")
-    table = Table(title=f"KiB per connection, of {options.connections:,}")
-    for name in ("row", "idle", "live", "requests", "logins"):
-        table.add_column(name, justify="left" if name == "row" else "right")
     console = Console(width=100)
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         directory = Path(name)
-        with fake_broker(compile_all(directory), make_lab(directory)) as lab:
+        options.programs = compile_all(directory)
+        with fake_broker(options.programs, make_lab(directory)) as lab:
             console.print(report.machine(machine.describe(pinned=False)))
-            for name, start in SIDECARS.items():
-                with start(lab) as target:
-                    found = whole(target, lab, options.connections)
-                sidecars.add_row(name, *(f"{one:.1f}" for one in found))
-            console.print(sidecars)
-            for row in rows:
-                settings, prepare = ROWS[row]
-                with proxy(row, settings=settings, prepare=prepare)(lab) as target:
-                    grown = measure(target, lab, options.connections, denied=prepare is not None)
-                figures = (grown.idle, grown.live, grown.requests, grown.logins)
-                table.add_row(row, *(f"{one:.1f}" for one in figures))
-    console.print(table)
+            for table in options.tables.split(","):
+                try:
+                    console.print(TABLES[table](lab, options))
+                except Unavailable as reason:
+                    console.print(f"{table} left out: {reason}", markup=False)
     return 0
+
+
+def _sidecars(lab: Lab, options: argparse.Namespace) -> Table:
+    table = _table("MiB of the whole sidecar", "proxy", "idle", "alone")
+    table.add_column(f"{options.connections:,} live connections", justify="right")
+    for name, start in SIDECARS.items():
+        with start(lab) as target:
+            found = whole(target, lab, options.connections)
+        table.add_row(name, *(f"{one:.1f}" for one in found))
+    return table
+
+
+def _connections(lab: Lab, options: argparse.Namespace) -> Table:
+    title = f"KiB per connection, of {options.connections:,}"
+    table = _table(title, "row", "idle", "live", "requests", "logins")
+    for row in options.rows.split(","):
+        settings, prepare = ROWS[row]
+        with proxy(row, settings=settings, prepare=prepare)(lab) as target:
+            grown = measure(target, lab, options.connections, denied=prepare is not None)
+        figures = (grown.idle, grown.live, grown.requests, grown.logins)
+        table.add_row(row, *(f"{one:.1f}" for one in figures))
+    return table
+
+
+def _groups(lab: Lab, options: argparse.Namespace) -> Table:
+    counts = (f"{count:,} idle connections" for count in CHARGED_CONNECTIONS)
+    table = _table("MiB charged to a control group", "proxy", *counts, "under load")
+    generator = Generator(program=options.programs["load"], credentials=lab.credentials)
+    for name, start in SIDECARS.items():
+        with control_group() as group, start(replace(lab, group=group.procs)) as target:
+            found = charged(target, group, generator)
+        table.add_row(name, *(f"{one:.0f}" for one in found))
+    return table
+
+
+def _table(title: str, *names: str) -> Table:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name, justify="left" if name == names[0] else "right")
+    return table
+
+
+TABLES: Mapping[str, Callable[[Lab, argparse.Namespace], Table]] = {
+    "sidecars": _sidecars,
+    "connections": _connections,
+    "groups": _groups,
+}
 
 
 if __name__ == "__main__":

@@ -90,11 +90,15 @@ def running(
     cpus: set[int] | None = None,
     ca: Path | None = None,
     directory: Path = HERE.parent,
+    group: Path | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server in `directory` until the block ends, which begins when it answers on `address`.
 
-    `ca` is the authority of its certificate; None: it is without TLS.
+    `ca` is the authority of its certificate; None: it is without TLS. `group` is the file
+    `cgroup.procs` of a control group for it; None: it is in this program's.
     """
+    if group is not None:
+        command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group), *command]
     with log.open("wb") as output, on_cpus(cpus):
         process = subprocess.Popen(
             command,
@@ -204,10 +208,15 @@ def memory_alone_kib(pid: int) -> int:
     anonymous = 0
     files: dict[tuple[str, str], int] = {}
     for one in process_tree(pid):
-        anonymous += _fields(Path(f"/proc/{one}/smaps_rollup"))["Pss_Anon:"]
+        anonymous += anonymous_kib(one)
         for (name, offset), resident in _mapped_files(one):
             files[name, offset] = max(resident, files.get((name, offset), 0))
     return anonymous + sum(files.values())
+
+
+def anonymous_kib(pid: int) -> int:
+    """Return the memory of a process that is of no file: its own pages, its share of others."""
+    return _fields(Path(f"/proc/{pid}/smaps_rollup"))["Pss_Anon:"]
 
 
 def _mapped_files(pid: int) -> Iterator[tuple[tuple[str, str], int]]:

@@ -67,6 +67,8 @@ class Lab:
     """The certificate of its authority (PEM)."""
     cpus: set[int] | None
     """The CPUs that measured programs run on; None: any."""
+    group: Path | None = None
+    """The file `cgroup.procs` of a control group for proxies; None: they are in this program's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,13 @@ def proxy(
         http = Address.parse(document["http"]["address"])
         log = directory / "proxy.log"
         with running(
-            command, log=log, address=address, cpus=lab.cpus, ca=ca, directory=project
+            command,
+            log=log,
+            address=address,
+            cpus=lab.cpus,
+            ca=ca,
+            directory=project,
+            group=lab.group,
         ) as process:
             if _is_compiled(http) is not compiled:
                 raise MeasurementFailed(
@@ -274,7 +282,12 @@ def _add_user(lab: Lab, config: Path) -> None:
 
 
 def featured(
-    name: str, *, acls: int | None = None, quotas: bool = False, compiled: bool = True
+    name: str,
+    *,
+    acls: int | None = None,
+    quotas: bool = False,
+    tls: bool = False,
+    compiled: bool = True,
 ) -> Start:
     """Return how to start the proxy with an authorizer, with quotas, or with both.
 
@@ -299,7 +312,7 @@ def featured(
         "authorizer": {"mode": "off" if acls is None else "enforce"},
         "quotas": {"mode": "enforce" if quotas else "off"},
     }
-    return proxy(name, settings=settings, prepare=fill, compiled=compiled)
+    return proxy(name, settings=settings, prepare=fill, tls=tls, compiled=compiled)
 
 
 def _acls() -> Iterator[Acl]:

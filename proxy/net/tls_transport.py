@@ -11,6 +11,8 @@ it cannot report what came instead of a handshake. Rules:
   in one call: a side that pauses then leaves nothing but a part of a record.
 - Written bytes are encrypted at once, so no buffer of the writer stays referenced; backpressure
   is that of the socket's transport, passed on as it is.
+- What OpenSSL has to send of its own, session tickets and key updates, goes with the side's answer
+  to what was read at the same time, if there is one: one system call and one packet.
 - A peer whose bytes are expensive to decrypt waits for another iteration of the loop after each
   piece (`proxy.net.tls_pace`); bytes that were read already are kept meanwhile, and no more are
   read.
@@ -187,10 +189,11 @@ class TlsTransport(asyncio.Protocol):
             self._handshake_failed(error)
             return
         self._established = True
-        self._flush()
         self._handshake_done()
         if self._incoming.pending and not self._closing:  # perhaps a long read
             self._decrypt_bulk(memoryview(self._incoming.read()))
+        if not self._closing:  # session tickets, unless an answer has taken them along
+            self._flush()
 
     def _handshake_done(self) -> None:
         """Handle a completed handshake."""
@@ -219,10 +222,11 @@ class TlsTransport(asyncio.Protocol):
             self._has_partial_record = True
         except ssl.SSLError:
             self._ended = ended = True  # the data before it are authentic
-        if self._outgoing.pending:
-            self._answer()
+        to_answer = self._outgoing.pending
         if data:
             self._side.data_received(data)
+        if to_answer:
+            self._answer()
         if ended:
             self._finish()
         elif (2 * len(data) < taken or self._pace.without_data) and not self._pace.may_continue(
@@ -254,10 +258,11 @@ class TlsTransport(asyncio.Protocol):
                 self._ended = ended = True  # the data before it are authentic
             taken = held + given - incoming.pending
             goes_on = pace.may_continue(taken, size - before) and records <= MAX_RECORDS
-        if self._outgoing.pending:
-            self._answer()
+        to_answer = self._outgoing.pending
         if size:
             self._hand_on(view, size)
+        if to_answer:
+            self._answer()
         if ended:
             self._finish()
         elif not goes_on:
@@ -317,7 +322,10 @@ class TlsTransport(asyncio.Protocol):
             self.close()
 
     def _answer(self) -> None:
-        """Send OpenSSL's answer to what was read: its own key update."""
+        """Send OpenSSL's answer to what was read, its own key update, unless the side's answer has
+        taken it along."""
+        if self._closing:
+            return
         if self._peer_is_slow:
             self._unread_answers += 1
             if self._unread_answers > MAX_UNREAD_ANSWERS:

@@ -173,8 +173,11 @@ class Wire(asyncio.Transport):
         self._to_client = to_client
         self.reads = True
         self.aborted = False
+        self.writes = 0
+        """The number of writes, each of which is a system call of a real transport."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes += 1
         self._to_client.write(data)
 
     def is_closing(self) -> bool:

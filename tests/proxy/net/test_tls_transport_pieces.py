@@ -1,14 +1,26 @@
 """However a stream of TLS is cut by reads, the side hears all of it, and at once."""
 
 import ssl
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 
+from proxy.connection.frames import Bytes
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import PIECE, RECORD
 from proxy.net.tls_sides import ServerTls
-from tests.support.tls import OURS, Conversation, ReceivingSide, Turns, Wire, server_context
+from tests.support.tls import (
+    AUTHORITY,
+    OURS,
+    Conversation,
+    ReceivingSide,
+    Server,
+    Turns,
+    Wire,
+    client_context,
+    server_context,
+)
 
 
 def cuts(size: int) -> list[int]:
@@ -40,6 +52,45 @@ def test_many_records_in_one_read_and_part_of_another() -> None:
         for start, end in pairwise((0, cut, cut + 1, len(stream))):
             talk.tls.data_received(stream[start:end])
         assert talk.ear.heard == 9 * plain, cut
+
+
+class AnsweringSide(ReceivingSide):
+    """A side that answers everything."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self._server = server
+
+    def data_received(self, data: Bytes) -> None:
+        super().data_received(data)
+        self._server.tls.write(b"answer")
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"request"])
+def test_session_tickets_go_with_the_first_answer(request_bytes: bytes) -> None:
+    """One system call and one packet; they are sent without a request, too."""
+    server = Server()
+    server.tls._side = AnsweringSide(server)
+    from_client = ssl.MemoryBIO()
+    client = client_context(AUTHORITY).wrap_bio(
+        server.to_client, from_client, server_hostname="localhost"
+    )
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    server.tls.data_received(from_client.read())
+    client.do_handshake()
+    if request_bytes:
+        client.write(request_bytes)
+    before = server.wire.writes
+    server.tls.data_received(from_client.read())
+    assert server.wire.writes == before + 1
+    if request_bytes:
+        assert client.read(100) == b"answer"
+    else:
+        with pytest.raises(ssl.SSLWantReadError):
+            client.read(100)
+    assert client.session is not None
+    assert client.session.has_ticket
 
 
 def test_what_comes_behind_the_end_is_not_kept() -> None:
