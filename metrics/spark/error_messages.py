@@ -21,6 +21,19 @@ _KNOWN: Final = tuple(
             "Spark did not start: spark.log below --out says why (is there a Java 17 or later, and"
             " can the jars be had that --packages names?)",
         ),
+        (
+            r"is forbidden: User|Forbidden.{0,20}! *Configured service account",
+            "the driver's account lacks rights in its namespace: deploy/spark/rights.yaml has them",
+        ),
+        (
+            r"invalid null input: name",
+            "the user that runs this has no name in /etc/passwd; the image's user is 65532",
+        ),
+        (
+            r"Spark context stopped while waiting for backend|SparkContext was shut down",
+            "Spark gave up, as its executors failed one after the other; the log above says why, or"
+            " `kubectl describe pods -l spark-role=executor`",
+        ),
         (r"bucket is null/empty", "the address names no bucket"),
         (
             r"Class \S+FileSystem not found|No FileSystem for scheme",

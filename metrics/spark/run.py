@@ -21,6 +21,7 @@ from metrics.readiness.settings import Settings
 from metrics.readiness.state import held
 from metrics.spark.engine import SparkEngine
 from metrics.spark.error_messages import SPARK_ERRORS, explained
+from metrics.spark.executors import wait_for_executor
 from metrics.spark.files import HadoopFiles
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.remote_output import RemoteRun
@@ -44,6 +45,7 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
             input_bytes=None if folder is None else folder.line_bytes,
             log=None if master is None else made.folder.parent / "spark.log",
         )
+        wait_for_executor(spark)
         with _state(settings):
             # executors of a cluster may go, and what Spark keeps in them with them
             if answers_here(spark):

@@ -53,6 +53,32 @@ def of_jvm(text: str) -> Exception:
             ),
             "s3a://fleet/events: no credentials were found",
         ),
+        (
+            of_jvm(
+                "org.apache.spark.SparkException: External scheduler cannot be instantiated\n"
+                "Caused by: io.fabric8.kubernetes.client.KubernetesClientException: Failure"
+                " executing: GET at: https://10.96.0.1/api/v1/namespaces/fleet/pods/a. Message:"
+                ' pods "a" is forbidden: User "system:serviceaccount:fleet:default" cannot get'
+                ' resource "pods"'
+            ),
+            "https://10.96.0.1/api/v1/namespaces/fleet/pods/a: the driver's account lacks rights in"
+            " its namespace: deploy/spark/rights.yaml has them",
+        ),
+        (  # as of a pod template that the API server refuses
+            of_jvm(
+                "java.lang.IllegalStateException: Spark context stopped while waiting for backend"
+            ),
+            "Spark gave up, as its executors failed one after the other; the log above says why, or"
+            " `kubectl describe pods -l spark-role=executor`",
+        ),
+        (
+            of_jvm(
+                "org.apache.hadoop.security.KerberosAuthException: failure to login:"
+                " javax.security.auth.login.LoginException: java.lang.NullPointerException:"
+                " invalid null input: name"
+            ),
+            "the user that runs this has no name in /etc/passwd; the image's user is 65532",
+        ),
         (  # when reading has begun
             PySparkException(
                 "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent"
