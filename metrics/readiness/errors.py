@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from metrics.report.formats import visible
+
 BROKEN_FILE: Final = (
     "this file cannot be read: it is cut off, or not what its name says; move it away, or write it"
     " anew"
@@ -13,8 +15,8 @@ class ReportError(Exception):
 
 
 def explained(error: Exception) -> str:
-    """Say in one line what went wrong."""
+    """Say in one line what went wrong; whoever named a file does not command a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+        return visible(f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}")
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return visible(lines[0]) if lines else type(error).__name__

@@ -17,10 +17,14 @@ ABSENT = "\N{EN DASH}"
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
+def visible(text: str) -> str:
+    """Escape what would not be seen, would reorder text, or would be obeyed by a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def plain(text: object) -> str:
-    """Escape for HTML, with what would not be seen, or would reorder text, made visible."""
-    seen = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
-    return escape(seen)
+    """Escape for HTML, with what would not be seen made visible."""
+    return escape(visible(str(text)))
 
 
 def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:

@@ -29,6 +29,7 @@ from tests.support.kafka.delivery import (
     log_in,
     messages,
 )
+from tests.support.kafka.quotas import PRODUCER, set_kafkas
 from tests.support.proxy_process import eventually
 
 pytestmark = pytest.mark.kafka
@@ -164,6 +165,33 @@ def test_a_wrong_password_is_told_and_tried_again(
         bootstrap = kafka.bootstrap()
         eventually(lambda: arrived(bootstrap, topic, lines("a", range(2))), "they arrive")
         eventually(lambda: "are delivered again" in log.read_text(), "and that is told")
+
+
+@pytest.mark.slow
+def test_a_deliverer_that_is_throttled_delivers_all(
+    kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    """A broker lets it wait once the quota's window is used up."""
+    client_id, events = f"slow-{topic}", tmp_path / "events"
+    events.mkdir()
+    sent = lines_of_random_connections(2000)
+    (events / "events-a.jsonl").write_text("".join(f"{line}\n" for line in sent))
+    properties = tmp_path / "client.properties"
+    properties.write_text(f"bootstrap.servers={kafka.bootstrap()}\nclient.id={client_id}\n")
+    set_kafkas(kafka, PRODUCER, 20_000, "client-id", client_id)
+    try:
+        arguments = command(events, topic, "--command-config", str(properties))
+        result = CliRunner().invoke(app, arguments)
+    finally:
+        set_kafkas(kafka, PRODUCER, None, "client-id", client_id)
+    assert result.output == "2000 events delivered\n"
+    found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
+    assert sorted(found) == sorted(sent)
+
+
+def lines_of_random_connections(count: int) -> list[str]:
+    """Lines that compression makes hardly smaller."""
+    return [LINE.format(os.urandom(150).hex(), number) for number in range(count)]
 
 
 @pytest.mark.slow

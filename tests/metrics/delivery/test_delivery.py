@@ -190,6 +190,26 @@ def test_what_waits_is_as_old_as_its_file(tmp_path: Path, spool: Spool) -> None:
     assert (waiting.bytes, waiting.since) == (4, 1_780_315_200.0)
 
 
+def test_files_of_clocks_that_jumped_are_delivered(tmp_path: Path, spool: Spool) -> None:
+    """What waits is no older than its last change, and no younger."""
+    for year in (1970, 2026, 2099, 9999):
+        (tmp_path / f"events-p-0-{year}0601T120000Z-0.jsonl").write_text(f"{year}\n")
+        os.utime(tmp_path / f"events-p-0-{year}0601T120000Z-0.jsonl", (2e9, 2e9))
+    (tmp_path / "events-p-0-20261399T990000Z-0.jsonl").write_text("no time\n")
+    sink = Lines()
+    deliverer = Deliverer(spool, Position("t"), sink, Selection())
+    next(deliverer.steps())
+    assert deliverer.waiting().since == 13_089_600.0
+    for _ in deliverer.steps():
+        pass
+    assert sink.taken == [b"no time", b"1970", b"2026", b"2099", b"9999"]
+    later = "events-p-0-20990601T120000Z-1.jsonl"
+    (tmp_path / later).write_text("later\n")
+    os.utime(tmp_path / later, (2e9, 2e9))
+    next(deliverer.steps())
+    assert deliverer.waiting().since == 2e9
+
+
 def test_open_files_do_not_wait_for_a_sink_of_closed_ones(tmp_path: Path, spool: Spool) -> None:
     """Or a deliverer that ends would wait for files that its successor writes."""
     (tmp_path / f"{CLOSED}.open").write_bytes(b"one\n")

@@ -1,5 +1,6 @@
 """Delivery to a shared folder, and the command that does it."""
 
+import errno
 import gzip
 import os
 import signal
@@ -84,6 +85,29 @@ def test_a_folder_that_is_not_there_is_not_made(
     assert result.exit_code == 1
     assert "does not take them: No such file or directory" in caplog.text
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_full_disk_costs_no_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither that of the shared folder nor that of the position."""
+    events, shared = tmp_path / "events", tmp_path / "shared"
+    events.mkdir()
+    shared.mkdir()
+    (events / NAME).write_bytes(b"one\ntwo\n")
+
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert deliver(events, shared.as_uri()).exit_code == 1
+    assert "does not take them: No space left on device" in caplog.text
+    assert "position of the delivery cannot be written: No space left on device" in caplog.text
+    assert lines_below(shared) == []
+    for said in ("2 events delivered", "0 events delivered"):
+        assert deliver(events, shared.as_uri()).output.splitlines()[0] == said
+    assert lines_below(shared) == [b"one", b"two"]
 
 
 def test_a_run_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
