@@ -1,13 +1,15 @@
-"""The readiness report at 1, 5 and 20 million events, by DuckDB and by Spark.
+"""The readiness report at 1, 5 and 20 million events, by DuckDB, through Spark and by Spark.
 
     python -m benchmarks.spark_bench --events 1000000 5000000 20000000
     python -m benchmarks.spark_bench --events 5000000 --formats parquet --beside ../earlier
 
 Generates events (50,000 connections, 500 principals, 2,000 client ids, 4 days) and makes the whole
 report of them, in a process of its own: wall time from its start to its end, CPU time of the JVM
-and Python together, and the largest memory of the process tree. `--beside` names a checkout of an
-earlier version, whose job (`metrics.spark.job`) runs in turn with them on the same events. The
-format `summaries` is the summary rows of the same events alone.
+and Python together, and the largest memory of the process tree. Of the tools, `duckdb` reads the
+folder, `fetched` has Spark fetch the files of an address first, and `cluster` is Spark alone, with
+two workers on this machine. `--beside` names a checkout of an earlier version, whose job
+(`metrics.spark.job`) runs in turn with them on the same events. The format `summaries` is the
+summary rows of the same events alone.
 
 Needs Java 17, `pip install pyspark duckdb`. JSON lines of 20 million events take 8 GB on disk.
 """
@@ -31,6 +33,7 @@ LOOK_SECONDS = 0.2
 """Seconds between two readings of memory and CPU time."""
 _MIB = 1024 * 1024
 EARLIER = "earlier"
+TOOLS = ("duckdb", "fetched", "cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +139,22 @@ def pick_summaries(raw: Path, out: Path) -> int:
 def command(tool: str, events: Path, out: Path) -> list[str]:
     """Make the whole report."""
     end_ms = round((EPOCH + DAYS * 86_400) * 1000)
-    options = ["--events", str(events), "--out", str(out), "--as-of-ms", str(end_ms)]
-    if tool == EARLIER:
-        return [sys.executable, "-m", "metrics.spark.job", "--master", "local[*]", *options]
-    return [sys.executable, "-m", "metrics.readiness.job", "--engine", tool, *options]
+    options = ["--out", str(out), "--as-of-ms", str(end_ms)]
+    job = [sys.executable, "-m", "metrics.readiness.job", *options, "--events"]
+    match tool:
+        case "duckdb":
+            return [*job, str(events)]
+        case "fetched":
+            return [*job, events.as_uri()]
+        case "cluster":
+            return [*job, str(events), "--master", "local-cluster[2,1,1024]"]
+    job[2] = "metrics.spark.job"
+    return [*job, str(events), "--master", "local[*]"]
 
 
 def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path, beside: Path | None) -> None:
     """Print one row per size, format and tool."""
-    tools = {EARLIER: beside, "spark": None, "duckdb": None}
-    if beside is None:
-        del tools[EARLIER]
+    tools = dict.fromkeys(TOOLS) if beside is None else {EARLIER: beside, **dict.fromkeys(TOOLS)}
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} CPUs, load before: {load:.2f}", flush=True)
     print("format   events       tool     wall s   CPU s  CPU s/M  peak MiB  load")

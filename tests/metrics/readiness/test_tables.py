@@ -1,19 +1,25 @@
 """Tables of a report: their columns, the questions of docs/report-tables.md, and their history."""
 
 import json
+import os
 import re
-from datetime import datetime
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
+from metrics.events import EventKind
 from metrics.readiness import job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.published import RUN, TABLES, ColumnType, published
 from metrics.readiness.settings import Settings
+from tests.support.metrics import EPOCH_MS, to_json_line
+from tests.support.readiness import later, login
 
 ONE_DENIAL = """SELECT 'User:a' AS principal, 'TOPIC' AS resource_type, 't' AS resource_name,
     'READ' AS operation, 1 AS denied, 0 AS would_be_denied, ['10.0.0.1'] AS hosts,
@@ -97,6 +103,50 @@ def test_times_are_exact(epoch_ms: int | None, time: datetime | None) -> None:
         (row,) = engine.rows(published("denials", "run", 0))
     assert row["first_at"] == time
     assert (row["run_id"], row["as_of"]) == ("run", datetime(1970, 1, 1))
+
+
+def test_a_report_is_the_same_in_any_time_zone(tmp_path: Path) -> None:
+    """In the hour that New York has twice, asked for by times without a zone."""
+    # 2026-11-01T06:00Z is the end of daylight saving time there
+    then_ms = round(datetime(2026, 11, 1, 5, 10, tzinfo=UTC).timestamp() * 1000) - EPOCH_MS
+    given = [
+        login(),
+        later(EventKind.REAUTHENTICATED, 30, authentications=2),
+        later(EventKind.CLOSED, 75, authentications=2, sequence=2),
+    ]
+    times = ("timestamp_ms", "connected_ms", "authenticated_ms", "last_request_ms")
+    events = tmp_path / "events"
+    events.mkdir()
+    with (events / "events-p-0-1.jsonl").open("w") as file:
+        for each in given:
+            fields = json.loads(to_json_line(each))
+            moved = {name: fields[name] + then_ms for name in times if name in fields}
+            file.write(json.dumps(fields | moved) + "\n")
+    command = [sys.executable, "-m", "metrics.readiness.job"]
+    found = []
+    for zone in ("UTC", "America/New_York"):
+        out = tmp_path / zone.replace("/", "-")
+        options = ["--since", "2026-11-01", "--until", "2026-11-01T06:20", "--as-of", "2026-11-02"]
+        subprocess.run(
+            [*command, "--events", events, "--out", out, *options],
+            env=os.environ | {"TZ": zone},
+            check=True,
+        )
+        facts = json.loads((out / "report.json").read_text())
+        assert facts.pop("lines")["outside"] == 1
+        del facts["run_id"]
+        query = "SELECT * EXCLUDE (run_id) FROM '{}/*.parquet' ORDER BY ALL"
+        tables = {
+            table.name: duckdb.connect().execute(query.format(table)).fetchall()
+            for table in (out / "tables").iterdir()
+            if table.is_dir()
+        }
+        found.append((facts, tables))
+    assert found[0] == found[1]
+    assert [row[0] for row in found[0][1]["storms"]] == [
+        datetime(2026, 11, 1, 5, 10),
+        datetime(2026, 11, 1, 5, 40),
+    ]
 
 
 def test_the_history_has_each_run_once(folder: Path) -> None:
