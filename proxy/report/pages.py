@@ -19,7 +19,7 @@ from metrics.report.page import BODY_BEGINS
 from metrics.snapshot import Snapshot
 from proxy.ops.http_server import Handler, Request, Response
 from proxy.report.place import PIECE_BYTES, MissingError, Place, UnusableReportError
-from proxy.report.shelf import Held, Shelf
+from proxy.report.watcher import ReportState, Watcher
 from proxy.report.whole import WholeReport, open_table
 
 OLD_SECONDS: Final = 26 * 3600
@@ -48,26 +48,26 @@ _HEADERS: Final = {
 _RETRY: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _RETRY_SECONDS: Final = "5"
 
-ReportHandler = Callable[[Request, WholeReport, Held], Awaitable[Response]]
+ReportHandler = Callable[[Request, WholeReport, ReportState], Awaitable[Response]]
 
 
-def make_pages(shelf: Shelf, place: Place) -> dict[str, Handler]:
+def make_pages(watcher: Watcher, place: Place) -> dict[str, Handler]:
     """Return the handlers by path; any other is answered with 404."""
 
     def of_report(handler: ReportHandler) -> Handler:
         async def handle(request: Request) -> Response:
-            held = shelf.held()
-            if held.report is None:
-                return _unavailable(str(held.problem))
-            return await handler(request, held.report, held)
+            state = watcher.state()
+            if state.report is None:
+                return _unavailable(str(state.problem))
+            return await handler(request, state.report, state)
 
         return handle
 
-    async def table(request: Request, report: WholeReport, _held: Held) -> Response:
+    async def table(request: Request, report: WholeReport, _state: ReportState) -> Response:
         return await _table(place, request, report)
 
     async def metrics(request: Request) -> Response:
-        body, content_type = expose(_snapshot(shelf.held()), request.header("accept"))
+        body, content_type = expose(_snapshot(watcher.state()), request.header("accept"))
         return Response(body=body, content_type=content_type)
 
     async def healthz(_request: Request) -> Response:
@@ -101,8 +101,8 @@ class _Shared:
         pass
 
 
-async def _page(request: Request, report: WholeReport, held: Held) -> Response:
-    bar = _bar(report, held.problem, time.time()).encode()
+async def _page(request: Request, report: WholeReport, state: ReportState) -> Response:
+    bar = _bar(report, state.problem, time.time()).encode()
     head, body = report.page
     # of one report the bar alone changes
     tag = f'"{report.run_id}-{sha256(bar).hexdigest()[:16]}"'
@@ -114,7 +114,7 @@ async def _page(request: Request, report: WholeReport, held: Held) -> Response:
     return _precondition(request, response) or response
 
 
-async def _json(request: Request, report: WholeReport, _held: Held) -> Response:
+async def _json(request: Request, report: WholeReport, _state: ReportState) -> Response:
     response = Response(
         body=_Shared(report.json),
         content_type="application/json; charset=utf-8",
@@ -123,7 +123,7 @@ async def _json(request: Request, report: WholeReport, _held: Held) -> Response:
     return _precondition(request, response) or response
 
 
-async def _tables(request: Request, report: WholeReport, _held: Held) -> Response:
+async def _tables(request: Request, report: WholeReport, _state: ReportState) -> Response:
     listed = [{"path": f"{TABLES}{path}", "bytes": size} for path, size in report.tables.items()]
     content = {"run_id": report.run_id, "files": listed}
     response = Response.json(content, headers=_HEADERS | {"ETag": _tag(report)})
@@ -204,9 +204,9 @@ def _age(then_ms: int, wall: float) -> str:
     return f"{age} old".replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _snapshot(held: Held) -> Snapshot:
+def _snapshot(state: ReportState) -> Snapshot:
     snapshot = Snapshot()
-    snapshot.gauge(registry.READINESS_READ_SUCCESS, float(held.problem is None))
-    if held.report is not None:
-        held.report.figures.report(snapshot)
+    snapshot.gauge(registry.READINESS_READ_SUCCESS, float(state.problem is None))
+    if state.report is not None:
+        state.report.figures.report(snapshot)
     return snapshot

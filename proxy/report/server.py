@@ -9,7 +9,7 @@ from proxy.net.sockets import Claim
 from proxy.ops.http import start_http
 from proxy.report.pages import make_pages
 from proxy.report.place import Place
-from proxy.report.shelf import Shelf
+from proxy.report.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +28,11 @@ async def _serve(place: Place, listening: socket.socket) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    shelf = Shelf(place)
-    shelf.start()
-    server = await start_http(make_pages(shelf, place), listening)
+    watcher = Watcher(place)
+    watcher.start()
+    server = await start_http(make_pages(watcher, place), listening)
     host, port = listening.getsockname()[:2]
     log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     await stopping.wait()
-    shelf.stop()
+    watcher.stop()
     await server.close()

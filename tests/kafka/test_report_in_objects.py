@@ -11,7 +11,7 @@ from obstore.store import S3Store
 
 from proxy.report import whole
 from proxy.report.place import OpenFile, UnusableReportError, place_of
-from proxy.report.shelf import Shelf
+from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
 from tests.support.kafka.objects import SECRET
 from tests.support.report import RUNS, put_report
@@ -50,18 +50,18 @@ def test_a_report_in_a_bucket_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_the_next_run_shows_at_the_next_look(tmp_path: Path) -> None:
-    shelf = Shelf(place_of("s3a://events/next"))
-    shelf.stop()  # no pauses
-    shelf.look()
-    assert shelf.held().problem == "there is no report: report.json is not there"
+    watcher = Watcher(place_of("s3a://events/next"))
+    watcher.stop()  # no pauses
+    watcher.look()
+    assert watcher.state().problem == "there is no report: report.json is not there"
     upload(tmp_path, "next")
-    shelf.look()
-    first = shelf.held()
-    shelf.look()
-    assert shelf.held() is first
+    watcher.look()
+    first = watcher.state()
+    watcher.look()
+    assert watcher.state() is first
     upload(tmp_path, "next", RUNS[1])
-    shelf.look()
-    report = shelf.held().report
+    watcher.look()
+    report = watcher.state().report
     assert report is not None
     assert report.run_id == RUNS[1]
 
@@ -103,10 +103,10 @@ def test_a_store_that_refuses_is_a_sentence(
     variable: str, value: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
-    shelf = Shelf(place_of(f"s3a://{bucket}/report"))
-    shelf.stop()
-    shelf.look()
-    held = shelf.held()
-    assert held.report is None
-    assert re.fullmatch("[ -~]{20,400}", str(held.problem))
-    assert SECRET not in str(held.problem)
+    watcher = Watcher(place_of(f"s3a://{bucket}/report"))
+    watcher.stop()
+    watcher.look()
+    state = watcher.state()
+    assert state.report is None
+    assert re.fullmatch("[ -~]{20,400}", str(state.problem))
+    assert SECRET not in str(state.problem)

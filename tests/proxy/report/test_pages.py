@@ -19,23 +19,23 @@ from proxy.net.sockets import listen
 from proxy.ops.http import start_http
 from proxy.report.pages import make_pages
 from proxy.report.place import PIECE_BYTES, Folder
-from proxy.report.shelf import Shelf
+from proxy.report.watcher import Watcher
 from tests.support.report import RUNS, put_report
 
 HOUR_MS = 3_600_000
 
 
-def with_client(out: Path, test: Callable[[ClientSession, Shelf], Awaitable[None]]) -> None:
+def with_client(out: Path, test: Callable[[ClientSession, Watcher], Awaitable[None]]) -> None:
     async def run() -> None:
         place = Folder(out)
-        shelf = Shelf(place)
-        shelf.stop()  # no pauses
-        shelf.look()
+        watcher = Watcher(place)
+        watcher.stop()  # no pauses
+        watcher.look()
         listening = listen("127.0.0.1", 0)
-        server = await start_http(make_pages(shelf, place), listening)
+        server = await start_http(make_pages(watcher, place), listening)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with ClientSession(url, requote_redirect_url=False) as client:
-            await test(client, shelf)
+            await test(client, watcher)
         await server.close()
 
     asyncio.run(run())
@@ -52,7 +52,7 @@ def now_ms() -> int:
 def test_the_page_is_the_runs_own_below_its_age(tmp_path: Path) -> None:
     put_report(tmp_path, as_of_ms=now_ms() - 90 * 60_000 - 30_000)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         async with client.get("/") as response:
             page = await response.text()
         assert response.status == 200
@@ -76,7 +76,7 @@ def test_an_old_report_is_marked(age_ms: int, warns: bool, tmp_path: Path) -> No
     at = now_ms() - age_ms
     put_report(tmp_path, as_of_ms=at, observed={"connections": 0, "from_ms": at, "to_ms": at})
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         page = await (await client.get("/")).text()
         assert ('<aside class="served warn"' in page) == warns
         assert ("Mind: that is old" in page) == warns
@@ -88,7 +88,7 @@ def test_an_old_report_is_marked(age_ms: int, warns: bool, tmp_path: Path) -> No
 def test_json_and_tables_are_of_the_page_s_run(tmp_path: Path) -> None:
     put_report(tmp_path)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         page = await client.get("/")
         facts = await client.get("/report.json")
         listed = await client.get("/tables.json")
@@ -112,7 +112,7 @@ def test_a_table_of_many_pieces_arrives_whole(tmp_path: Path) -> None:
     content = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
     (tmp_path / "tables/clients/part-00000.parquet").write_bytes(content)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         path = "/tables/clients/part-00000.parquet"
         async with client.get(path) as response:
             assert await response.read() == content
@@ -131,7 +131,7 @@ def test_a_table_of_many_pieces_arrives_whole(tmp_path: Path) -> None:
 def test_what_a_client_has_already_is_not_sent_again(path: str, tmp_path: Path) -> None:
     put_report(tmp_path, as_of_ms=now_ms())
 
-    async def test(client: ClientSession, shelf: Shelf) -> None:
+    async def test(client: ClientSession, watcher: Watcher) -> None:
         tag = (await client.get(path)).headers["ETag"]
         for condition in (tag, f'"other", W/{tag}', "*"):
             async with client.get(path, headers={"If-None-Match": condition}) as response:
@@ -139,7 +139,7 @@ def test_what_a_client_has_already_is_not_sent_again(path: str, tmp_path: Path) 
                 assert response.headers["ETag"] == tag
                 assert "Content-Length" not in response.headers
         put_report(tmp_path, RUNS[1], as_of_ms=now_ms())
-        shelf.look()
+        watcher.look()
         async with client.get(path, headers={"If-None-Match": tag}) as response:
             assert response.status == 200
         async with client.get(path, headers={"If-Match": tag}) as response:
@@ -150,7 +150,7 @@ def test_what_a_client_has_already_is_not_sent_again(path: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("path", ["/", "/report.json", "/tables.json", "/tables/clients/a.parquet"])
 def test_without_a_report_there_is_a_sentence(path: str, tmp_path: Path) -> None:
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         async with client.get(path) as response:
             assert response.status == 503
             assert response.headers["Retry-After"] == "5"
@@ -187,10 +187,10 @@ def test_nothing_else_is_served(path: str, tmp_path: Path) -> None:
 
     async def run() -> None:
         place = Folder(tmp_path)
-        shelf = Shelf(place)
-        shelf.look()
+        watcher = Watcher(place)
+        watcher.look()
         listening = listen("127.0.0.1", 0)
-        server = await start_http(make_pages(shelf, place), listening)
+        server = await start_http(make_pages(watcher, place), listening)
         reader, writer = await asyncio.open_connection(*listening.getsockname())
         writer.write(
             f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
@@ -207,10 +207,10 @@ def test_nothing_else_is_served(path: str, tmp_path: Path) -> None:
 def test_a_problem_is_told_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
     put_report(tmp_path)
 
-    async def test(client: ClientSession, shelf: Shelf) -> None:
+    async def test(client: ClientSession, watcher: Watcher) -> None:
         facts = json.loads((tmp_path / "report.json").read_text())
         (tmp_path / "report.json").write_text(json.dumps(facts | {"schema_version": 2}))
-        shelf.look()
+        watcher.look()
         page = await (await client.get("/")).text()
         assert '<aside class="served warn"' in page
         assert "report.json is of schema version 2" in page
@@ -231,7 +231,7 @@ def test_a_problem_is_told_on_the_page_and_in_the_metrics(tmp_path: Path) -> Non
 def test_every_figure_is_a_metric(tmp_path: Path) -> None:
     put_report(tmp_path, regressed={"client_count": 3, "clients": []})
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         body = await (await client.get("/metrics")).text()
         values = dict(re.findall(r"^kafka_reauth_proxy_readiness_(\S+) (\S+)$", body, re.MULTILINE))
         assert values["regressed_clients"] == "3.0"
@@ -255,7 +255,7 @@ def test_every_figure_is_a_metric(tmp_path: Path) -> None:
 def test_it_is_read_only(method: str, tmp_path: Path) -> None:
     put_report(tmp_path)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         async with client.request(method, "/") as response:
             assert response.status == 405
             assert response.headers["Allow"] == "GET, HEAD"
@@ -266,7 +266,7 @@ def test_it_is_read_only(method: str, tmp_path: Path) -> None:
 def test_a_site_whose_name_is_bound_to_loopback_reads_nothing(tmp_path: Path) -> None:
     put_report(tmp_path)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         async with client.get("/", headers={"Host": "attacker.example"}) as response:
             assert response.status == 403
 
@@ -277,7 +277,7 @@ def test_clients_that_do_not_read_share_what_is_long(tmp_path: Path) -> None:
     long = "x" * (20 << 20)
     put_report(tmp_path, padding=long)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         async with client.get("/report.json") as first:
             tracemalloc.start()
             others = [await client.get("/report.json") for _ in range(20)]
@@ -296,7 +296,7 @@ def test_names_that_clients_chose_stay_text(tmp_path: Path) -> None:
     name = "</style></head><body><main><script>alert(1)</script>"
     put_report(tmp_path, source=name)
 
-    async def test(client: ClientSession, _shelf: Shelf) -> None:
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
         page = await (await client.get("/")).text()
         assert "<script" not in page
         assert page.count("<aside") == page.count("</style>") == 1

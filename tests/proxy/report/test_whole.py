@@ -13,7 +13,7 @@ from metrics.report.page import BODY_BEGINS, run_mark
 from proxy.errors import ConfigError
 from proxy.report import whole
 from proxy.report.place import Folder, MissingError, UnusableReportError, place_of
-from proxy.report.shelf import Shelf
+from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
 from tests.support.report import RUNS, facts_of, put_report
 
@@ -220,28 +220,28 @@ def test_tables_of_a_run_that_replaced_the_report_are_not_opened(tmp_path: Path)
 
 
 def test_a_problem_leaves_the_last_whole_report_and_a_removal_does_not(tmp_path: Path) -> None:
-    shelf = Shelf(Folder(tmp_path))
-    shelf.stop()  # no pauses
-    shelf.look()
-    assert shelf.held().report is None
-    assert str(shelf.held().problem).startswith("there is no report: report.json cannot be read")
+    watcher = Watcher(Folder(tmp_path))
+    watcher.stop()  # no pauses
+    watcher.look()
+    assert watcher.state().report is None
+    assert str(watcher.state().problem).startswith("there is no report: report.json cannot be read")
     put_report(tmp_path)
-    shelf.look()
-    first = shelf.held()
+    watcher.look()
+    first = watcher.state()
     assert first.problem is None
-    shelf.look()
-    assert shelf.held() is first
+    watcher.look()
+    assert watcher.state() is first
     (tmp_path / "index.html").write_bytes(b"half")
-    shelf.look()
-    assert shelf.held().report is first.report
-    assert "index.html" in str(shelf.held().problem)
+    watcher.look()
+    assert watcher.state().report is first.report
+    assert "index.html" in str(watcher.state().problem)
     put_report(tmp_path, RUNS[1])
-    shelf.look()
-    assert shelf.held().report is not first.report
-    assert shelf.held().problem is None
+    watcher.look()
+    assert watcher.state().report is not first.report
+    assert watcher.state().problem is None
     (tmp_path / "report.json").unlink()
-    shelf.look()
-    assert shelf.held().report is None
+    watcher.look()
+    assert watcher.state().report is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Last whole report: kept in memory, and looked for again and again by a thread.
+"""Watcher of a report: keeps the last whole one in memory.
 
 Requests never wait for the place, however slow it is. A report that cannot be used leaves the last
 one that could be, and a sentence; one that was removed is not shown any more.
@@ -26,7 +26,7 @@ _RETRIES: Final = (0.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReportState:
     """What is known of the report."""
 
     report: WholeReport | None
@@ -35,12 +35,12 @@ class Held:
     """What is wrong with the one that is there, or why there is none; None: nothing."""
 
 
-class Shelf:
-    """Keeper of the last whole report."""
+class Watcher:
+    """Thread that looks for a report again and again."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._held = Held(None, "the report has not been read yet")
+        self._state = ReportState(None, "the report has not been read yet")
         self._signature: object = None
         self._read_at = float("-inf")
         self._looked_at = time.monotonic()
@@ -54,25 +54,25 @@ class Shelf:
         """Look no more."""
         self._stopping.set()
 
-    def held(self) -> Held:
+    def state(self) -> ReportState:
         """Return what is known now."""
         if time.monotonic() - self._looked_at > LOOK_SECONDS + SILENT_SECONDS:
-            return Held(self._held.report, "the place of the report does not answer")
-        return self._held
+            return ReportState(self._state.report, "the place of the report does not answer")
+        return self._state
 
     def look(self) -> None:
         """Look at the place once."""
-        before = self._held
+        before = self._state
         try:
             signature = self._place.signature()
             is_due = time.monotonic() - self._read_at >= REREAD_SECONDS
             if signature != self._signature or (before.problem is not None and is_due):
                 self._signature, self._read_at = signature, time.monotonic()
-                self._held = Held(self._read(), None)
+                self._state = ReportState(self._read(), None)
         except MissingError as error:
-            self._held = Held(None, f"there is no report: {error}")
+            self._state = ReportState(None, f"there is no report: {error}")
         except UnusableReportError as error:
-            self._held = Held(before.report, str(error))
+            self._state = ReportState(before.report, str(error))
         self._looked_at = time.monotonic()
         self._log(before)
 
@@ -86,12 +86,12 @@ class Shelf:
                 self._stopping.wait(pause)
         return read_whole(self._place)
 
-    def _log(self, before: Held) -> None:
-        held = self._held
-        if held.problem is not None and held.problem != before.problem:
-            log.warning("%s", held.problem)
-        elif held.report is not None and held.report is not before.report:
-            log.info("the report of run %s is shown", held.report.run_id)
+    def _log(self, before: ReportState) -> None:
+        state = self._state
+        if state.problem is not None and state.problem != before.problem:
+            log.warning("%s", state.problem)
+        elif state.report is not None and state.report is not before.report:
+            log.info("the report of run %s is shown", state.report.run_id)
 
     def _run(self) -> None:
         while True:
