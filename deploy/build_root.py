@@ -47,6 +47,8 @@ IMAGES = {
 """The images by their stages, under the names that the manifests have for them."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OCI = "application/vnd.oci.image"
+_EPOCH = 1580601600
+"""The time of every file in an archive, so that the same content is the same image."""
 _CONFIG = """
 upstream: {bootstrap.servers: "127.0.0.1:19092"}
 listeners:
@@ -76,6 +78,7 @@ class Stage:
     root: Path
     directory: str = "/"
     environment: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
     user: str = "0:0"
     entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
@@ -135,8 +138,9 @@ class Build:
                 self._run(rest)
             case "COPY":
                 self._copy(rest)
-            case "ENV":
-                self.stage.environment |= dict(one.split("=", 1) for one in shlex.split(rest))
+            case "ENV" | "LABEL":
+                known = self.stage.environment if instruction == "ENV" else self.stage.labels
+                known.update(one.split("=", 1) for one in shlex.split(rest))
             case "WORKDIR":
                 self.stage.directory = rest
                 self._inside(rest).mkdir(parents=True, exist_ok=True)
@@ -153,12 +157,14 @@ class Build:
 
     def _from(self, rest: str) -> None:
         match rest.split():
+            case ["scratch", "AS", name]:
+                (self._into / name).mkdir()
             case [image, "AS", name]:
                 source = self.stages[image].root if image in self.stages else self._base
+                _copy_tree(source, self._into / name)
             case _:
                 raise NotUnderstoodError(f"FROM {rest}")
         self._stage = self.stages[name] = Stage(root=self._into / name)
-        subprocess.run(["cp", "-a", source, self._into / name], check=True, timeout=_STEP_SECONDS)
 
     def _run(self, rest: str) -> None:
         """As root, with the network and the certificates of this machine."""
@@ -200,12 +206,13 @@ class Build:
     def _copy_one(self, source: Path, target: str) -> None:
         """A directory is its content, a file goes into a target that ends in `/`."""
         place = self._inside(target)
+        if source.is_dir() and not source.is_relative_to(PROJECT):  # of another stage
+            place.mkdir(parents=True, exist_ok=True)
+            _copy_tree(source, place)
+            return
         if source.is_dir():
             ignored = shutil.ignore_patterns("__pycache__")  # of this machine's Python
-            ours = source.is_relative_to(PROJECT)
-            shutil.copytree(
-                source, place, symlinks=True, dirs_exist_ok=True, ignore=ignored if ours else None
-            )
+            shutil.copytree(source, place, symlinks=True, dirs_exist_ok=True, ignore=ignored)
             return
         if target.endswith("/"):
             place /= source.name
@@ -214,6 +221,12 @@ class Build:
 
     def _inside(self, path: str) -> Path:
         return self.stage.root / os.path.join(self.stage.directory, path).lstrip("/")  # noqa: PTH118
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """With owners and modes."""
+    command = ["cp", "-a", "--no-target-directory", source, target]
+    subprocess.run(command, check=True, timeout=_STEP_SECONDS)
 
 
 def size_megabytes(root: Path) -> float:
@@ -234,7 +247,8 @@ def archive(stage: Stage, image: str, file: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=file.parent) as directory:
         layer = Path(directory, "layer.tar")
-        options = ["--numeric-owner", "--sort=name", "--exclude=./proc/*", "--exclude=./sys/*"]
+        options = ["--numeric-owner", "--sort=name", f"--mtime=@{_EPOCH}"]
+        options += ["--exclude=./proc/*", "--exclude=./sys/*"]
         subprocess.run(
             ["tar", *options, "-C", stage.root, "-cf", layer, "."],
             check=True,
@@ -286,6 +300,7 @@ def _image_config(stage: Stage, layer: str) -> dict[str, object]:
             "Entrypoint": stage.entrypoint,
             "Cmd": stage.command,
             "WorkingDir": stage.directory,
+            "Labels": stage.labels,
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
     }
@@ -316,7 +331,7 @@ def archives(stages: dict[str, Stage], targets: Iterable[str], into: Path) -> No
 
 _READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"
-mount -t tmpfs tmpfs "$1/tmp" && mount -t proc proc "$1/proc"
+mount -t tmpfs tmpfs "$1/tmp" && mount -t proc proc "$1/proc" && mount --rbind /dev "$1/dev"
 root=$1 user=$2 PATH=$3 && shift 3
 exec "$CHROOT" --userspec="$user" "$root" "$@"
 """
@@ -383,11 +398,7 @@ def main() -> int:
         build.carry_out(instruction, rest)
     if arguments.archives:
         archives(build.stages, targets, arguments.into)
-    whole = size_megabytes(build.stage.root)
-    figures = {"whole_megabytes": round(whole, 1)}
-    if "base" in build.stages:
-        with_python = size_megabytes(build.stages["base"].root)
-        figures["beside_python_megabytes"] = round(whole - with_python, 1)
+    figures = {"whole_megabytes": round(size_megabytes(build.stage.root), 1)}
     if "proxy" in targets:  # the last of them in the Dockerfile
         start_seconds(build.stage)  # once before, so that the files are in memory as on a busy node
         figures["start_seconds"] = round(min(start_seconds(build.stage) for _ in range(3)), 2)

@@ -1,57 +1,140 @@
-"""Prints a software bill of materials of this Python environment: CycloneDX 1.5 as JSON.
+"""Bill of materials of an image's root directory: CycloneDX 1.5 as JSON, to standard output.
 
-Standard library alone, so that it describes an environment without being part of it.
+    python3 sbom.py NAME ROOT [REPORT]
+
+NAME is what the image is for; it has the version of ./pyproject.toml. Below ROOT are the packages
+of Debian that image_root.py listed, and Python's distributions in /opt, each with the programs and
+libraries that its wheel has inside, as far as the wheel says so (PEP 770). Hashes are those of what
+was downloaded: of Debian's archive by apt, of Python's packages by the REPORT of `pip install`.
+When and where it is written makes no difference.
 """
 
-# ruff: noqa: T201 - a script, for the person or the job that runs it
+# ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
 
+import argparse
 import json
-import sys
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from email import message_from_string
 from importlib.metadata import Distribution, distributions
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-PROJECT = "kafka-reauth-proxy"
+_KEPT = ("type", "name", "version", "purl", "hashes", "licenses")
+"""What is taken over from a wheel's own bill; the rest refers to other parts of that bill."""
 
 
-def component(distribution: Distribution) -> dict[str, Any]:
-    """Describe a distribution."""
-    metadata = distribution.metadata
-    name, version = metadata["Name"], distribution.version
-    reference = f"pkg:pypi/{name.lower().replace('_', '-')}@{version}"
-    found: dict[str, Any] = {
-        "type": "application" if name == PROJECT else "library",
-        "bom-ref": reference,
-        "name": name,
-        "version": version,
-        "purl": reference,
-    }
-    if expressions := metadata.get_all("License-Expression", []):
-        found["licenses"] = [{"expression": one} for one in expressions]
-    elif classifiers := [
-        one.rpartition(" :: ")[2]
-        for one in metadata.get_all("Classifier", [])
-        if one.startswith("License :: ")
-    ]:
-        found["licenses"] = [{"license": {"name": one}} for one in classifiers]
+def sha256(digest: str) -> list[dict[str, str]]:
+    """Write a digest as CycloneDX has it."""
+    return [{"alg": "SHA-256", "content": digest}]
+
+
+def purl_of_python(name: str, version: str) -> str:
+    """Name a distribution, by the package URL's rules for PyPI."""
+    return f"pkg:pypi/{re.sub('[-_.]+', '-', name).lower()}@{version}"
+
+
+def downloaded(report: Path) -> dict[str, str]:
+    """Digests by package URL, from the report of `pip install --report`."""
+    found = {}
+    for one in json.loads(report.read_text())["install"]:
+        purl = purl_of_python(one["metadata"]["name"], one["metadata"]["version"])
+        found[purl] = one["download_info"]["archive_info"]["hash"].removeprefix("sha256=")
     return found
 
 
-def bill() -> dict[str, Any]:
-    """Describe the environment."""
-    components = sorted(map(component, distributions()), key=lambda one: str(one["purl"]))
-    python = ".".join(map(str, sys.version_info[:3]))
+def licenses(distribution: Distribution) -> list[dict[str, Any]]:
+    """Licences: one expression (PEP 639), or what the classifiers name."""
+    metadata = distribution.metadata
+    if expressions := metadata.get_all("License-Expression", []):
+        return [{"expression": expressions[0]}]
+    classifiers = [one.split(" :: ") for one in metadata.get_all("Classifier", [])]
+    names = [one[-1] for one in classifiers if one[0] == "License"]
+    return [{"license": {"name": name}} for name in names]
+
+
+def inside(distribution: Distribution) -> list[dict[str, Any]]:
+    """What a wheel has inside, by the bills that it brings along."""
+    files = [one for one in distribution.files or [] if one.parent.name == "sboms"]
+    bills = [json.loads(one.read_text()) for one in sorted(files)]
+    parts = [part for bill in bills for part in bill.get("components", ())]
+    return [{key: part[key] for key in _KEPT if key in part} for part in parts]
+
+
+def python_components(root: Path, digests: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Describe the distributions of the root's environments."""
+    places = [str(place) for place in root.glob("opt/*/lib/python3*/site-packages")]
+    for distribution in distributions(path=places):
+        name, version = distribution.metadata["Name"], distribution.version
+        purl = purl_of_python(name, version)
+        found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        more = {"licenses": licenses(distribution), "components": inside(distribution)}
+        if purl in digests:
+            more["hashes"] = sha256(digests[purl])
+        yield found | {key: value for key, value in more.items() if value}
+
+
+def debian_components(root: Path) -> Iterator[dict[str, Any]]:
+    """Describe the packages of Debian that image_root.py listed, if it did."""
+    if not (root / "var/lib/dpkg/status.d").is_dir():
+        return
+    distribution = f"debian-{(root / 'etc/debian_version').read_text().partition('.')[0].strip()}"
+    for file in (root / "var/lib/dpkg/status.d").iterdir():
+        package = message_from_string(file.read_text())
+        name, version = package["Package"], package["Version"]
+        purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}"
+        purl += f"?arch={package['Architecture']}&distro={distribution}"
+        yield {
+            "type": "library",
+            "bom-ref": purl,
+            "name": name,
+            "version": version,
+            "purl": purl,
+        } | _of_archive(f"{name}={version}")
+
+
+def _of_archive(package: str) -> dict[str, Any]:
+    """The digest of its file in Debian's archive, if that has this version still."""
+    shown = subprocess.run(
+        ["apt-cache", "show", package], capture_output=True, text=True, check=False
+    ).stdout
+    digest = message_from_string(shown)["SHA256"]
+    return {"hashes": sha256(digest)} if digest else {}
+
+
+def bill(name: str, version: str, components: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put the bill together; the image's own distribution is its subject rather than a part."""
+    own = purl_of_python(name, version)
+    subject = {"type": "container", "bom-ref": f"{name}@{version}", "name": name} | {
+        "version": version,
+        "components": [one for one in components if one["purl"] == own],
+    }
+    others = [one for one in components if one["purl"] != own]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {"component": next(one for one in components if one["name"] == PROJECT)},
-        "components": [
-            *(one for one in components if one["name"] != PROJECT),
-            {"type": "platform", "name": "python", "version": python},
-        ],
+        "metadata": {"component": subject},
+        "components": sorted(others, key=lambda one: str(one["purl"])),
     }
 
 
+def main() -> None:
+    """Print the bill."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("root", type=Path, metavar="ROOT")
+    parser.add_argument("report", type=Path, nargs="?", metavar="REPORT")
+    arguments = parser.parse_args()
+    version = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
+    digests = downloaded(arguments.report) if arguments.report else {}
+    components = list(python_components(arguments.root, digests))
+    components += debian_components(arguments.root)
+    print(json.dumps(bill(arguments.name, version, components), indent=1))
+
+
 if __name__ == "__main__":
-    json.dump(bill(), sys.stdout, indent=1)
-    print()
+    main()

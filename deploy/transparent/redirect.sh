@@ -37,8 +37,8 @@ numbers PROXY_PORT "$PROXY_PORT" ''
 numbers PROXY_UID "$PROXY_UID" ''
 numbers BROKER_PORTS "$BROKER_PORTS" ','
 case $FROM in
-local) HOOK=OUTPUT ;;
-passing) HOOK=PREROUTING ;;
+local) HOOK=OUTPUT hook=output ;;
+passing) HOOK=PREROUTING hook=prerouting ;;
 *) fail "FROM must be local or passing, got '$FROM'" ;;
 esac
 if [ -z "${TOOL:-}" ]; then
@@ -89,7 +89,6 @@ nft_down() {
 
 nft_up() {
     nft_down
-    hook=$(echo "$HOOK" | tr '[:upper:]' '[:lower:]')
     exempt=
     if [ "$HOOK" = OUTPUT ]; then exempt="meta skuid $PROXY_UID return"; fi
     nft -f - <<END
