@@ -56,7 +56,7 @@ def test_only_the_stages_of_the_targets_are_built() -> None:
         return [rest.split()[-1] for name, rest in built if name == "FROM"]
 
     assert stages("proxy") == ["base", "build", "proxy"]
-    assert stages("redirect") == ["redirect"]
+    assert stages("redirect") == ["base", "build-redirect", "redirect"]
     assert stages("report") == ["base", "build", "java", "report-build", "report"]
     assert BUILD["needed"](STEPS, BUILD["IMAGES"]) == STEPS
 
