@@ -59,7 +59,16 @@ SUITES = (
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if (words := lacking()) is not None:
         missing(words)
-    return compiled_copy(tmp_path_factory.mktemp("compiled"))
+    before = _built()
+    copy = compiled_copy(tmp_path_factory.mktemp("compiled"))
+    assert _built() == before, "compiling leaves something in the checkout"
+    return copy
+
+
+def _built() -> set[Path]:
+    """What a wheel that is compiled in a checkout would leave there."""
+    beside = {*ROOT.glob("*.so"), *ROOT.glob("dist/*"), *ROOT.glob("*.egg-info")}
+    return beside.union(*((ROOT / name).rglob("*.so") for name in ("metrics", "proxy", "sasl")))
 
 
 def _python(copy: Path, *arguments: str) -> str:
