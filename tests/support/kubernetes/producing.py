@@ -111,7 +111,7 @@ def ended(broker: Broker, topic: str, name: str) -> int:
     """Return the number of messages of an application that is gone, none of which may be lost."""
     mine = [value for key, value in broker.records(topic) if key == name]
     count = len(mine) - 1
-    assert mine[-1] == f"last {count} of {count}"
+    assert mine[-1] == f"last {count} of {count}", f"the last one is {mine[-1]!r}"
     assert mine[:-1] == [str(number) for number in range(count)]
     return count
 
@@ -134,6 +134,7 @@ def producing(
         "kind": "Pod",
         "metadata": {"name": name},
         "spec": {
+            "terminationGracePeriodSeconds": 180,  # twice it waits for a minute at most
             "containers": [container(name, bootstrap, authority="ca.crt")],
             "volumes": volumes(name),
         },
