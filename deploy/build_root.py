@@ -33,7 +33,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 DOCKERFILE = PROJECT / "deploy" / "Dockerfile"
-_STEP_SECONDS = 900
+_STEP_SECONDS = 1800
 _CHROOT = shutil.which("chroot") or "chroot"
 _START_SECONDS = 30
 _CERTIFICATES = "run/build-certificates.pem"

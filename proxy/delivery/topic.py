@@ -8,6 +8,7 @@ before a session ends (KIP-368); after an error credentials are read again.
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from metrics.delivery.deliverer import DeliveryFailed, Part
@@ -23,6 +24,8 @@ Settings = Mapping[str, Any]
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Largest batch in bytes, of some 6,000 events."""
+_MOST_LINES: Final = 65_536
+"""Largest number of lines that are waited for together, more than batches have."""
 FLUSH_SECONDS: Final = 0.5
 """Seconds between two looks at whether the delivery is to end."""
 
@@ -38,8 +41,9 @@ _ALWAYS: Final = {
     "allow.auto.create.topics": False,
 }
 """Settings of librdkafka that are not for choice. A batch has fewer messages than bytes. What is
-not stored within the delivery time-out is produced again, with credentials that are read anew; a
-longer time-out would hide for longer why nothing arrives."""
+not stored within the delivery time-out is produced again, with credentials that are read anew, and
+fewer messages at a time, so that a topic with a low quota takes them within the time-out; a longer
+time-out would hide for longer why nothing arrives."""
 
 _quiet = logging.getLogger(f"{__name__}.librdkafka")
 """Logger of librdkafka, which repeats at each attempt what is reported here once."""
@@ -73,6 +77,10 @@ class TopicSink:
         """What librdkafka says about the connection since the last success; empty: nothing."""
         self._refused = False
         """True if that is that the brokers refuse the login."""
+        self._lines_at_once = _MOST_LINES
+        """The number of lines that are waited for together: halved by each failure, doubled by each
+        part that is stored."""
+        self._begun = _NOTHING
 
     def deliver(self, part: Part) -> int:
         """Produce lines, wait until all are stored, and return how many are too large.
@@ -83,10 +91,11 @@ class TopicSink:
 
         producer = self._producer or self._connect()
         try:
-            refused = self._store(producer, part.lines)
+            refused = self._store_in_portions(producer, part)
         # The last two if librdkafka can do nothing any more, as found here or in a callback.
         except (DeliveryFailed, KafkaException, SystemError) as error:
             self._producer = None
+            self._lines_at_once = max(1, min(self._lines_at_once, len(part.lines)) // 2)
             with suppress(KafkaException, SystemError):
                 producer.purge()
                 producer.flush(0)
@@ -97,6 +106,20 @@ class TopicSink:
             raise DeliveryFailed(fit_for_log(reason, ())) from None
         self._problem, self._refused = "", False
         return refused
+
+    def _store_in_portions(self, producer: "Producer", part: Part) -> int:
+        """Store what is not stored yet of a part, as `_store` does."""
+        begun = self._begun
+        if not begun.is_of(part):
+            begun = self._begun = _Begun(part=_name_of(part))
+        while begun.stored < len(part.lines):
+            portion = part.lines[begun.stored : begun.stored + self._lines_at_once]
+            begun.refused += self._store(producer, portion)
+            begun.stored += len(portion)
+            begun.last_line = portion[-1]
+        self._begun = _NOTHING
+        self._lines_at_once = min(2 * self._lines_at_once, _MOST_LINES)
+        return begun.refused
 
     def _store(self, producer: "Producer", lines: list[bytes]) -> int:
         """Store lines, and return how many are refused even alone. Raises DeliveryFailed.
@@ -150,6 +173,33 @@ class TopicSink:
     def _note_problem(self, error: "KafkaError") -> None:
         self._problem = _NO_RIGHT if error.name() == _NO_PRODUCER_ID else error.str()
         self._refused = error.name() == "_AUTHENTICATION"
+
+
+def _name_of(part: Part) -> tuple[str, int, int]:
+    return part.file.name, part.file.inode, part.begin
+
+
+@dataclass(slots=True)
+class _Begun:
+    """Part of which some lines are stored; it is delivered again after a failure."""
+
+    part: tuple[str, int, int]
+    """Name and inode of the file, and offset in it."""
+    stored: int = 0
+    """The number of lines that are done with, from the first on."""
+    refused: int = 0
+    """The number of lines of these that were refused for good."""
+    last_line: bytes = b""
+    """The last of these lines."""
+
+    def is_of(self, part: Part) -> bool:
+        """Return whether a part begins with these lines: its file may have been replaced."""
+        if not 0 < self.stored <= len(part.lines):
+            return False
+        return self.part == _name_of(part) and part.lines[self.stored - 1] == self.last_line
+
+
+_NOTHING: Final = _Begun(part=("", 0, 0))
 
 
 class _Results:

@@ -15,6 +15,7 @@ from metrics.delivery.deliverer import DeliveryFailed, Part
 from metrics.delivery.selection import connection_of
 from metrics.delivery.spool import SpoolFile
 from proxy.cli import app
+from proxy.delivery import topic as delivery
 from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
 from tests.support.kafka.clients import password_of
@@ -33,6 +34,10 @@ from tests.support.kafka.quotas import PRODUCER, set_kafkas
 from tests.support.proxy_process import eventually
 
 pytestmark = pytest.mark.kafka
+
+FILE = SpoolFile(
+    name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
+)
 
 
 def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -91,10 +96,7 @@ def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path:
 def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic: str) -> None:
     """It was that of one broker, or of a moment: no later batch must fail for it."""
     sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
-    file = SpoolFile(
-        name="events-a.jsonl", inode=1, size=8, modified=0.0, closed=True, proxy=None, begun=None
-    )
-    part = Part(file=file, begin=0, lines=[b"one"])
+    part = Part(file=FILE, begin=0, lines=[b"one"])
 
     def delivered_in_spite_of_it() -> bool:
         with suppress(DeliveryFailed):  # of a broker that takes longer than a look
@@ -187,6 +189,32 @@ def test_a_deliverer_that_is_throttled_delivers_all(
     assert result.output == "2000 events delivered\n"
     found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
     assert sorted(found) == sorted(sent)
+
+
+@pytest.mark.slow
+def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be produced again for ever, and its first lines stored each time."""
+    client_id = f"slow-{topic}"
+    monkeypatch.setattr(delivery, "_ALWAYS", delivery._ALWAYS | {"delivery.timeout.ms": 2_000})
+    settings = {"bootstrap.servers": kafka.bootstrap(), "client.id": client_id}
+    sink = TopicSink(topic, lambda: settings, lambda: False)
+    sent = [line.encode() for line in lines_of_random_connections(4_000)]
+    part = Part(file=FILE, begin=0, lines=sent)
+    set_kafkas(kafka, PRODUCER, 40_000, "client-id", client_id)
+    try:
+        for _ in range(40):
+            with suppress(DeliveryFailed):
+                assert sink.deliver(part) == 0
+                break
+        else:
+            pytest.fail("it is never delivered")
+    finally:
+        set_kafkas(kafka, PRODUCER, None, "client-id", client_id)
+    found = [value for _, value in messages(kafka.bootstrap(), topic)]
+    assert set(found) == set(sent)
+    assert len(found) < 4 * len(sent)
 
 
 def lines_of_random_connections(count: int) -> list[str]:
