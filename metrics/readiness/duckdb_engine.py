@@ -1,5 +1,6 @@
 """Engine in this process: DuckDB, for what one machine holds; no Java."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Final, Self
 import duckdb
 
 from metrics.readiness.engine import Row
-from metrics.readiness.errors import BROKEN_FILE, ReportError
+from metrics.readiness.errors import BROKEN_FILE, GONE_FILE, ReportError
 from metrics.readiness.events import FIELDS
 from metrics.readiness.folder import Folder
 from metrics.readiness.sieve import MAX_ELEMENTS, portions
@@ -17,7 +18,11 @@ from metrics.readiness.sieve import MAX_ELEMENTS, portions
 MEMORY: Final = "1500MB"
 """The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
 
-_LINES = "format = 'newline_delimited', ignore_errors = true"
+# Folders such as `kind=closed` would else replace fields of the log.
+_NO_HIVE = "hive_partitioning = false"
+_LINES = f"format = 'newline_delimited', ignore_errors = true, {_NO_HIVE}"
+_PATTERN = re.compile(r"[\[*?]")
+"""Characters that make a pattern of a file's name."""
 
 _TYPES = {"long": "BIGINT", "string": "VARCHAR", "array<string>": "VARCHAR[]", "boolean": "BOOLEAN"}
 
@@ -134,7 +139,7 @@ class DuckEngine:
 
     def merge(self, files: Sequence[Path], target: Path) -> None:
         """Write the rows of Parquet files into one."""
-        self._copy_query(f"SELECT * FROM read_parquet({_list(files)})", target)
+        self._copy_query(f"SELECT * FROM {_parquet(files)}", target)
 
     def _copy(self, files: Sequence[Path], target: Path) -> None:
         self._copy_query(_rows_of(files), target)
@@ -143,7 +148,9 @@ class DuckEngine:
         self._database.execute(f"COPY ({query}) TO {_quoted(target)} (FORMAT parquet)")
 
     def _check(self, file: Path) -> None:
-        """Raise ReportError if this file cannot be unpacked."""
+        """Raise ReportError if this file is gone, or cannot be unpacked."""
+        if not file.exists():
+            raise ReportError(f"{file}: {GONE_FILE}")
         columns = "columns = {kind: 'VARCHAR'}"
         try:
             self.rows(f"SELECT count(*) FROM read_json({_list([file])}, {_LINES}, {columns})")
@@ -151,7 +158,7 @@ class DuckEngine:
             raise ReportError(f"{file}: {BROKEN_FILE}") from None
 
     def _read_parquet(self, names: str) -> None:
-        source = f"read_parquet({names}, union_by_name = true)"
+        source = f"read_parquet({names}, union_by_name = true, {_NO_HIVE})"
         found = {row["column_name"] for row in self.rows(f"DESCRIBE SELECT * FROM {source}")}
         columns = ", ".join(
             f"CAST({name if name in found else 'NULL'} AS {_type(kind)}) AS {name}"
@@ -162,7 +169,7 @@ class DuckEngine:
     def view_parquet(self, name: str, folder: Path) -> None:
         """Give the rows of a folder of Parquet files a name."""
         files = sorted(folder.glob("*.parquet"))  # DuckDB would read brackets in the folder's name
-        self.view(name, f"SELECT * FROM read_parquet({_list(files)})")
+        self.view(name, f"SELECT * FROM {_parquet(files)}")
 
     def view(self, name: str, query: str) -> None:
         """Give a query a name."""
@@ -203,8 +210,14 @@ def _type(kind: str) -> str:
     return f"STRUCT({members.replace('string', 'VARCHAR')})[]"
 
 
+def _parquet(files: Sequence[Path]) -> str:
+    return f"read_parquet({_list(files)}, {_NO_HIVE})"
+
+
 def _list(files: Sequence[Path]) -> str:
-    return f"[{', '.join(_quoted(file) for file in files)}]"
+    """Give a list of files; what would be a pattern in their names stands for itself."""
+    names = (_PATTERN.sub(r"[\g<0>]", str(file)) for file in files)
+    return f"[{', '.join(map(_quoted, names))}]"
 
 
 def _quoted(value: Any) -> str:

@@ -9,6 +9,8 @@ BROKEN_FILE: Final = (
     " anew"
 )
 
+GONE_FILE: Final = "this file is gone since it was listed; run the report again"
+
 
 class ReportError(Exception):
     """The report cannot be made; the text says why, and what to do."""

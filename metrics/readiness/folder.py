@@ -67,6 +67,10 @@ def event_files(path: str) -> Folder:
     kinds = {file.suffix == ".parquet" for file in files}
     refuse_unless_one_kind(path, parquet=True in kinds, lines=False in kinds)
     for file in files:
+        try:
+            str(file).encode()
+        except UnicodeEncodeError:
+            raise ReportError(f"{file}: the name of this file is not UTF-8; rename it") from None
         if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
             raise ReportError(f"{file}: this file may not be read; check its permissions")
     return Folder(sorted(files), parquet=True in kinds)

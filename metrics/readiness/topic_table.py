@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import duckdb
+
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import Folder
@@ -91,7 +93,12 @@ class TopicTable:
         count = _small_at_end([self._path(number).stat().st_size for number in self._files])
         if count > 1:
             kept, merged = self._files[:-count], self._files[-count:]
-            engine.merge([self._path(number) for number in merged], self._path(self._next()))
+            target = self._path(self._next())
+            try:
+                engine.merge([self._path(number) for number in merged], target)
+            except duckdb.OutOfMemoryException:  # of lines that were made for it
+                target.unlink(missing_ok=True)
+                return
             self._save([*kept, self._next()], self._offsets)
             self._remove_others()
 

@@ -6,7 +6,7 @@ from typing import Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from metrics.readiness.errors import BROKEN_FILE
+from metrics.readiness.errors import BROKEN_FILE, GONE_FILE
 
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 """The exceptions of Spark, and of the bridge to its JVM."""
@@ -52,7 +52,7 @@ _KNOWN: Final = tuple(
             r"UnknownHostException|ConnectException|NoRouteToHostException|SocketTimeoutException",
             "nobody answers there; check the address and the end point",
         ),
-        (r"FAILED_READ_FILE\.FILE_NOT_EXIST", "this file is gone since it was listed"),
+        (r"FAILED_READ_FILE\.FILE_NOT_EXIST", GONE_FILE),
         (r"FAILED_READ_FILE", BROKEN_FILE),
     )
 )

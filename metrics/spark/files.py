@@ -18,6 +18,7 @@ class HadoopFiles:
         self._path, self._copy = hadoop.Path, hadoop.FileUtil.copy
         self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
         self._files = self._path(address).getFileSystem(self._configuration)
+        self._files.setWriteChecksum(False)  # a folder would have a file of it beside each file
 
     def make(self, address: str) -> None:
         """Make a folder, and those that it is in."""
@@ -57,7 +58,8 @@ class HadoopFiles:
         number = 0
         while found.hasNext():
             path = found.next().getPath()
-            *folders, name = str(path.toString()).removeprefix(root).strip("/").split("/")
+            below = str(path.toString()).removeprefix(root).strip("/") or path.getName()
+            *folders, name = below.split("/")
             is_hidden = any(each.startswith(("_", ".")) for each in (*folders, name))
             if not is_hidden and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
                 number += 1

@@ -6,6 +6,7 @@ before a session ends (KIP-368); after an error credentials are read again.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Largest batch in bytes, of some 6,000 events."""
 _MOST_LINES: Final = 65_536
 """Largest number of lines that are waited for together, more than batches have."""
+_QUICK_SECONDS: Final = 5.0
+"""Seconds in which lines must be stored for twice as many to be tried: those take far less than the
+delivery time-out."""
 FLUSH_SECONDS: Final = 0.5
 """Seconds between two looks at whether the delivery is to end."""
 
@@ -78,8 +82,8 @@ class TopicSink:
         self._refused = False
         """True if that is that the brokers refuse the login."""
         self._lines_at_once = _MOST_LINES
-        """The number of lines that are waited for together: halved by each failure, doubled by each
-        part that is stored."""
+        """The number of lines that are waited for together: halved by each failure, doubled when
+        they are stored quickly."""
         self._begun = _NOTHING
 
     def deliver(self, part: Part) -> int:
@@ -114,11 +118,15 @@ class TopicSink:
             begun = self._begun = _Begun(part=_name_of(part))
         while begun.stored < len(part.lines):
             portion = part.lines[begun.stored : begun.stored + self._lines_at_once]
+            started = time.monotonic()
             begun.refused += self._store(producer, portion)
             begun.stored += len(portion)
             begun.last_line = portion[-1]
+            if time.monotonic() - started < _QUICK_SECONDS:
+                self._lines_at_once = min(2 * self._lines_at_once, _MOST_LINES)
+            if begun.stored < len(part.lines) and self._ending():
+                raise DeliveryFailed("the delivery ends")
         self._begun = _NOTHING
-        self._lines_at_once = min(2 * self._lines_at_once, _MOST_LINES)
         return begun.refused
 
     def _store(self, producer: "Producer", lines: list[bytes]) -> int:

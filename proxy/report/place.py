@@ -155,7 +155,7 @@ class Folder:
                 at = below
             # a pipe would wait for somebody who writes
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            file = FileIO(os.open(name, flags, dir_fd=at))
+            file = _file_of(os.open(name, flags, dir_fd=at))
         except IsADirectoryError:
             raise UnusableReportError(f"{path} is a folder") from None
         except OSError as error:
@@ -167,6 +167,14 @@ class Folder:
             file.close()
             raise UnusableReportError(f"{path} is no file")
         return file
+
+
+def _file_of(number: int) -> FileIO:
+    try:
+        return FileIO(number)
+    except OSError:  # of a folder
+        os.close(number)
+        raise
 
 
 class _LocalFile:

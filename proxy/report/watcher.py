@@ -73,6 +73,10 @@ class Watcher:
             self._state = ReportState(None, f"there is no report: {error}")
         except UnusableReportError as error:
             self._state = ReportState(before.report, str(error))
+        except Exception:
+            log.exception("the report cannot be looked at")
+            problem = "the report cannot be looked at; the log says why"
+            self._state = ReportState(before.report, problem)
         self._looked_at = time.monotonic()
         self._log(before)
 
@@ -95,9 +99,6 @@ class Watcher:
 
     def _run(self) -> None:
         while True:
-            try:
-                self.look()
-            except Exception:
-                log.exception("the report cannot be looked at")
+            self.look()
             if self._stopping.wait(LOOK_SECONDS):
                 return

@@ -247,6 +247,7 @@ def test_only_old_days_of_a_history_are_removed(tmp_path: Path) -> None:
         ({"out": "/var/lib/reauth-report/../a"}, {}, "report.out is"),
         ({"volume": {"emptyDir": {}}}, {}, "an emptyDir is gone with each run, and report.state"),
         ({"volume": {"emptyDir": {}}, "state": ""}, {}, "and report.out is in it"),
+        ({"out": "file:///mnt/report"}, {}, "name the folder by its path"),
         (BUCKET | {"history": "/var/lib/reauth-report/h"}, {}, "report.history takes report.out"),
         ({"history": "s3a://fleet/history"}, {}, "report.history takes report.out"),
         ({}, {"workload": {"kind": "Deployment"}}, "mode: report makes the report alone"),

@@ -244,6 +244,36 @@ def test_a_problem_leaves_the_last_whole_report_and_a_removal_does_not(tmp_path:
     assert watcher.state().report is None
 
 
+def test_an_unforeseen_error_is_shown_and_the_report_is_read_again(tmp_path: Path) -> None:
+    class Broken(Folder):
+        is_broken = True
+
+        def read(self, path: str, most: int) -> bytes:
+            if self.is_broken:
+                raise MemoryError
+            return super().read(path, most)
+
+    place = Broken(tmp_path)
+    watcher = Watcher(place)
+    watcher.stop()  # no pauses
+    put_report(tmp_path)
+    watcher.look()
+    assert str(watcher.state().problem).startswith("the report cannot be looked at")
+    place.is_broken = False
+    put_report(tmp_path, RUNS[1])
+    watcher.look()
+    assert watcher.state().problem is None
+
+
+def test_a_folder_in_the_place_of_a_file_keeps_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(5):
+        with pytest.raises(UnusableReportError, match="is a folder"):
+            Folder(tmp_path).read("report.json", 100)
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
 @pytest.mark.parametrize(
     "given", ["gs://a/b", "hdfs:///a", "kafka:/t", "kafka://t", "s3a://", "file://host/x"]
 )

@@ -36,6 +36,11 @@
 {{- define "kafka-reauth-proxy.refuseReport" -}}
 {{- $report := .Values.report -}}
 {{- $events := include "kafka-reauth-proxy.reportEvents" . -}}
+{{- range $key, $place := dict "events" $events "state" $report.state "out" $report.out "history" $report.history -}}
+{{- if hasPrefix "file:" $place -}}
+{{- fail (printf "report.%s is %s: name the folder by its path, such as /mnt/events" $key $place) -}}
+{{- end -}}
+{{- end -}}
 {{- $delivered := dig "events" "deliver" "to" "" .Values.config -}}
 {{- if not $events -}}
 {{- fail "report.events is required: where the events are, kafka:TOPIC, s3a://… or a folder that report.volumeMounts has" -}}
