@@ -85,10 +85,8 @@ class Analysis:
         engine.keep("seen", usage.usage("judged", engine.dialect, both_views=False))
         found = engine.rows("SELECT problem, sum(events) AS events FROM seen GROUP BY problem")
         problems = {row["problem"]: int(row["events"]) for row in found}
-        self.lines = counts or {
-            "lines": sum(problems.values()),
-            **{each.value: problems.get(each, 0) for each in AT_READING},
-        }
+        counted = counts or {"lines": sum(problems.values()), **problems}
+        self.lines = {name: counted.get(name, 0) for name in ("lines", *map(str, AT_READING))}
         for each in (Problem.FUTURE, Problem.OUTSIDE):
             self.lines[each.value] = problems.get(each.value, 0)
         dated = self._dated()

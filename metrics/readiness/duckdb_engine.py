@@ -9,11 +9,11 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from metrics.readiness.engine import Row
+from metrics.readiness.engine import Row, words
 from metrics.readiness.errors import BROKEN_FILE, GONE_FILE, ReportError
-from metrics.readiness.events import FIELDS
+from metrics.readiness.events import FIELDS, LISTS, bounded
 from metrics.readiness.folder import Folder
-from metrics.readiness.sieve import MAX_ELEMENTS, portions
+from metrics.readiness.sieve import portions
 
 MEMORY: Final = "1500MB"
 """The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
@@ -137,6 +137,20 @@ class DuckEngine:
             made.append(name(number))
         return made
 
+    def elements(self, files: Sequence[Path]) -> int:
+        """Return how many elements the lists in Parquet files have, an empty one counted as one;
+        of structs, those of the field that has most."""
+        (row,) = self.rows(
+            f"""SELECT coalesce(sum(most), 0) AS elements FROM (
+                SELECT max(elements) AS most FROM (
+                    SELECT split_part(path_in_schema, ', ', 1) AS list, path_in_schema,
+                        sum(num_values) AS elements
+                    FROM parquet_metadata({_list(files)}) GROUP BY ALL
+                ) WHERE list IN ({words(LISTS)}) GROUP BY list
+            )"""
+        )
+        return int(row["elements"])
+
     def merge(self, files: Sequence[Path], target: Path) -> None:
         """Write the rows of Parquet files into one."""
         self._copy_query(f"SELECT * FROM {_parquet(files)}", target)
@@ -195,11 +209,9 @@ class DuckEngine:
 def _rows_of(files: Sequence[Path]) -> str:
     """Give the query for the rows of files of lines; a list beyond bounds makes one unreadable."""
     columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
-    lists = [name for name, kind in FIELDS.items() if kind.startswith("array")]
-    fits = " AND ".join(f"coalesce(len({name}) <= {MAX_ELEMENTS}, true)" for name in lists)
-    bounded = ", ".join(f"CASE WHEN {fits} THEN {name} END AS {name}" for name in ("kind", *lists))
+    replaced = ", ".join(f"{text} AS {name}" for name, text in bounded().items())
     source = f"read_json({_list(files)}, {_LINES}, columns = {{{columns}}})"
-    return f"SELECT * REPLACE ({bounded}) FROM {source}"
+    return f"SELECT * REPLACE ({replaced}) FROM {source}"
 
 
 def _type(kind: str) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from metrics.events import EVENT_SCHEMA, SCHEMA_VERSION, EventKind
 from metrics.readiness.engine import words
+from metrics.readiness.sieve import MAX_ELEMENTS
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -55,6 +56,9 @@ FIELDS = {each.name: each.type for each in EVENT_SCHEMA if each.name not in _UNR
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
 """The same as Spark's DDL."""
+
+LISTS = tuple(name for name, kind in FIELDS.items() if kind.startswith("array"))
+"""Those of them that are lists."""
 
 _TIMES = (
     "timestamp_ms",
@@ -135,15 +139,24 @@ def _beyond() -> str:
     return f"({' | '.join(parts)})"
 
 
+def bounded() -> dict[str, str]:
+    """Give the expressions that make a row unreadable if a list of it is beyond bounds, by column.
+
+    They take the list away, too: it may take much memory.
+    """
+    fits = " AND ".join(f"coalesce(size({name}) <= {MAX_ELEMENTS}, true)" for name in LISTS)
+    return {name: f"CASE WHEN {fits} THEN {name} END" for name in ("kind", *LISTS)}
+
+
 def classified(source: str) -> str:
     """Add the column `problem`; of a row that has one, no number is left to reckon with.
 
     Durations are bounded.
     """
-    bounded = {name: at_most(name, MAX_DURATION_MS) for name in DURATIONS}
+    shortened = {name: at_most(name, MAX_DURATION_MS) for name in DURATIONS}
     numbers = {*_TIMES, *_COUNTS, *DURATIONS}
     columns = [
-        f"CASE WHEN problem IS NULL THEN {bounded.get(name, name)} END AS {name}"
+        f"CASE WHEN problem IS NULL THEN {shortened.get(name, name)} END AS {name}"
         if name in numbers
         else name
         for name in FIELDS

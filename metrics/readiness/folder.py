@@ -43,6 +43,19 @@ class Folder:
         return sum(file.stat().st_size * _expansion(file.name) for file in self.files)
 
 
+def is_hidden(name: str) -> bool:
+    """Return True for a file or folder that is passed over: of a writer that is not done.
+
+    As Spark does it: `_temporary` and `.part` are, `_day=1`, which is a partition, is not.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def is_event_file(name: str) -> bool:
+    """Return True for the name of an event file."""
+    return not is_hidden(name) and any(fnmatchcase(name, pattern) for pattern in PATTERNS)
+
+
 def is_remote(path: str) -> bool:
     """Return True for an address for Hadoop, such as `s3a://bucket/events` or `file:/events`."""
     return _SCHEME.match(path) is not None
@@ -51,7 +64,9 @@ def is_remote(path: str) -> bool:
 def is_within(path: str, folder: str) -> bool:
     """Return True if a path or address is that of a folder, or below it."""
     if is_remote(path) or is_remote(folder):
-        return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+        # Hadoop writes file:/a, Python file:///a
+        path, folder = (each.replace("file:///", "file:/").rstrip("/") for each in (path, folder))
+        return f"{path}/".startswith(f"{folder}/")
     return Path(path).resolve().is_relative_to(Path(folder).resolve())
 
 
@@ -93,8 +108,7 @@ def _found(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise ReportError(f"{error.filename}: {error.strerror}; check its permissions")
 
-    for directory, _, names in os.walk(folder, onerror=refuse):
-        for name in names:
-            if any(fnmatchcase(name, pattern) for pattern in PATTERNS):
-                found.append(Path(directory) / name)
+    for directory, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        found += (Path(directory) / name for name in names if is_event_file(name))
     return found

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 from metrics.readiness.analysis import Analysis, Progress
 from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.folder import event_files, is_remote
-from metrics.readiness.output import RUN_NAME, Staging, add_to_history, publish, staging
+from metrics.readiness.output import (
+    RUN_NAME,
+    Staging,
+    add_to_history,
+    prune_history,
+    publish,
+    staging,
+)
 from metrics.readiness.settings import EngineName, Settings
 from metrics.readiness.state import held
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
@@ -46,16 +53,16 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     moment = datetime.fromtimestamp(settings.as_of_ms / 1000, UTC)
     run_id = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     with _place(settings.out) as place, staging(place, run_id) as made:
-        progress(f"reading events with {'DuckDB' if engine is EngineName.DUCKDB else 'Spark'}")
+        progress("reading events" if engine is EngineName.DUCKDB else "starting Spark")
         ask = _by_duckdb if engine is EngineName.DUCKDB else _by_spark
-        analysis = ask(settings, made, progress)
+        analysis, answered_by = ask(settings, made, progress)
         collected = Collected(
             as_of_ms=settings.as_of_ms,
             source=settings.events,
             lines=analysis.lines,
             rows=analysis.rows,
             run_id=run_id,
-            engine=engine.value,
+            engine=answered_by,
         )
         facts = build_facts(collected)
         found = judged(settings.requirements, facts, analysis.rows.get("asked_for", []))
@@ -71,6 +78,8 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
             publish(made, place)
         if settings.history is not None:
             add_to_history(place, settings.history, run_id, settings.as_of_ms)
+            if settings.history_days is not None:
+                prune_history(settings.history, settings.history_days, settings.as_of_ms)
     return facts, [f"{each['require']} ({each['found']})" for each in found if not each["met"]]
 
 
@@ -84,7 +93,7 @@ def _place(out: str) -> Iterator[Path]:
         yield Path(out)
 
 
-def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysis:
+def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
     try:
         from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
     except ImportError:
@@ -98,7 +107,7 @@ def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> Analysi
         tables = str(made.tables)
         analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
         analysis.run()
-        return analysis
+        return analysis, EngineName.DUCKDB.value
 
 
 def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Staging) -> None:
@@ -122,14 +131,14 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
         engine.read(table.folder())
 
 
-def _by_spark(settings: Settings, made: Staging, progress: Progress) -> Analysis:
+def _by_spark(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
     try:
         from metrics.spark.run import analysed
     except ImportError:
         from metrics.spark import PYSPARK
 
         raise ReportError(f"this report needs PySpark: pip install '{PYSPARK}'") from None
-    return analysed(settings, made, progress)
+    return analysed(settings, made, progress, now_ms())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import event_files, is_remote, is_within
-from metrics.readiness.output import TABLES
+from metrics.readiness.output import RUNS, TABLES
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
 
@@ -49,6 +49,8 @@ class Settings:
     """The folder of the table that later runs add to; None: everything is read anew."""
     history: Path | None = None
     """The folder that the tables of all runs are added to; None: only the last ones are kept."""
+    history_days: int | None = None
+    """The number of days, the last ones, of which the history is kept; None: of all."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The settings of librdkafka for a topic, which Spark does not use."""
     bootstrap_servers: str | None = None
@@ -77,6 +79,8 @@ class Settings:
         """Raise ReportError if there are no events, or this would write among them."""
         if self.history is not None:
             self._check_history(self.history)
+        elif self.history_days is not None:
+            raise ReportError("--history-days is for --history DIR")
         if self.state is not None:
             self._check_outside_tables("--state", self.state)
         if self.topic is not None:
@@ -85,10 +89,14 @@ class Settings:
             return
         if not is_remote(self.events):
             event_files(self.events)
+        self.check_outside(self.events)
+
+    def check_outside(self, events: str) -> None:
+        """Raise ReportError if this would write below a folder or address of events."""
         history = None if self.history is None else str(self.history)
         folders = (("--out", self.out), ("--state", self.state), ("--history", history))
         for option, path in folders:
-            if path is not None and is_within(path, self.events):
+            if path is not None and is_within(path, events):
                 raise ReportError(f"{path}: {option} is within --events; give it a place elsewhere")
 
     def _check_history(self, history: Path) -> None:
@@ -99,11 +107,12 @@ class Settings:
         self._check_outside_tables("--history", str(history))
 
     def _check_outside_tables(self, option: str, path: str) -> None:
-        if is_within(path, f"{self.out.rstrip('/')}/{TABLES}"):
-            raise ReportError(
-                f"{path}: {option} is within the tables of --out, which every run replaces; "
-                "give it a place elsewhere"
-            )
+        for name in (TABLES, RUNS):
+            if is_within(path, f"{self.out.rstrip('/')}/{name}"):
+                raise ReportError(
+                    f"{path}: {option} is within the {name} of --out, which every run replaces; "
+                    "give it a place elsewhere"
+                )
 
     @property
     def is_for_spark(self) -> bool:

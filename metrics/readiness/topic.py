@@ -35,6 +35,8 @@ SILENT_POLLS: Final = 600
 """Number of polls, of a minute together, after which a topic that gives nothing has failed."""
 _AT_ONCE: Final = 100
 """Largest number of messages of one poll: of the largest that a topic takes by default, 100 MB."""
+_NAMED: Final = 10
+"""Largest number of partitions that an error names."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
     "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
@@ -117,6 +119,8 @@ class TopicReader:
         found = topics[self._topic]
         if found.error is not None:
             raise self._failed(found.error)
+        if without := _without_leader(found.partitions):
+            raise ReportError(f"kafka:{self._topic}: {without}")
         return sorted(found.partitions)
 
     def _offsets_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
@@ -183,6 +187,23 @@ class TopicReader:
         with suppress(KafkaException, RuntimeError):
             self._consumer.poll(0)  # which notes it
         return ReportError(f"kafka:{self._topic}: {self._problems.explained(error)}")
+
+
+def _without_leader(partitions: Mapping[int, Any]) -> str | None:
+    """Say which partitions cannot be read, and what to do; None: each has a leader.
+
+    librdkafka says of one "Local: Unknown partition".
+    """
+    missing = sorted(number for number, found in partitions.items() if found.leader < 0)
+    if not missing:
+        return None
+    named = ", ".join(map(str, missing[:_NAMED])) + (", …" if len(missing) > _NAMED else "")
+    which = f"partition {named} has" if len(missing) == 1 else f"partitions {named} have"
+    brokers = sorted({each for number in missing for each in partitions[number].replicas})
+    return (
+        f"{which} no leader; start the brokers that have it (node ids"
+        f" {', '.join(map(str, brokers))}), and run the report again"
+    )
 
 
 def _last_offsets(messages: list[Message]) -> dict[int, int]:

@@ -20,6 +20,7 @@ import duckdb
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import Folder
+from metrics.readiness.sieve import PORTION_COMMAS
 
 BATCH_BYTES: Final = 128 * 1024 * 1024
 """Size in bytes of the lines that make a file."""
@@ -29,7 +30,8 @@ large."""
 NAME: Final = "topic.json"
 
 _VERSION: Final = 1
-_FILES: Final = "events-*.parquet"
+_FILES: Final = ("events-*.parquet", "events-*.portion.jsonl")
+"""Patterns of the names of files that count, and of those that packing lines makes in between."""
 
 
 class Source(Protocol):
@@ -88,14 +90,17 @@ class TopicTable:
     def _merge(self, engine: DuckEngine) -> None:
         """Merge the last files if they are small, and together as large as the one before them.
 
-        So a file is written anew only when it at least doubles.
+        So a file is written anew only when it at least doubles. Lists that are too much for the
+        memory together stay apart: a file of few bytes may have many elements.
         """
         count = _small_at_end([self._path(number).stat().st_size for number in self._files])
         if count > 1:
             kept, merged = self._files[:-count], self._files[-count:]
-            target = self._path(self._next())
+            files, target = [self._path(number) for number in merged], self._path(self._next())
+            if engine.elements(files) > PORTION_COMMAS:
+                return
             try:
-                engine.merge([self._path(number) for number in merged], target)
+                engine.merge(files, target)
             except duckdb.OutOfMemoryException:  # of lines that were made for it
                 target.unlink(missing_ok=True)
                 return
@@ -105,8 +110,9 @@ class TopicTable:
     def _remove_others(self) -> None:
         """Remove files that do not count."""
         counted = {self._path(number) for number in self._files}
-        for path in set(self._folder.glob(_FILES)) - counted:
-            path.unlink()
+        for pattern in _FILES:
+            for path in set(self._folder.glob(pattern)) - counted:
+                path.unlink()
 
     def _load(self) -> None:
         path = self._folder / NAME

@@ -35,7 +35,8 @@ class Collected:
     run_id: str
     """The name of this run: tables, JSON and page that belong together bear the same."""
     engine: str
-    """The engine that answered the queries, `duckdb` or `spark`."""
+    """The engine that answered the queries, `duckdb` or `spark`; `spark+duckdb`: Spark read the
+    lines, and DuckDB answered."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:

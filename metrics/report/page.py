@@ -42,7 +42,11 @@ _SET_ASIDE = {
 }
 
 
-_ENGINES = {"duckdb": "DuckDB on one machine", "spark": "Spark"}
+_ENGINES = {
+    "duckdb": "DuckDB on one machine",
+    "spark": "Spark",
+    "spark+duckdb": "DuckDB on one machine, of lines that Spark read",
+}
 
 
 def page(facts: Facts) -> str:

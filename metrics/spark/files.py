@@ -1,12 +1,18 @@
 """Hadoop's file system of an address, or of a folder as Spark finds it."""
 
-from fnmatch import fnmatchcase
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from metrics.readiness.folder import PATTERNS
+from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import is_event_file, is_hidden
+from metrics.spark.error_messages import SPARK_ERRORS
+
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+"""Option of S3A with which an object is made by one request only if there is none."""
 
 
 class HadoopFiles:
@@ -41,27 +47,65 @@ class HadoopFiles:
         """Return True if there is a file or folder."""
         return bool(self._files.exists(self._path(address)))
 
+    def create(self, address: str) -> bool:
+        """Make an empty file; False: it is there already."""
+        builder = self._files.createFile(self._path(address)).recursive().overwrite(False)
+        try:
+            # S3A checks at the end, when it makes the object
+            builder.opt(_CONDITIONAL, True).build().close()
+        except SPARK_ERRORS:
+            if not self.exists(address):
+                raise
+            return False
+        return True
+
+    def modified_ms(self, address: str) -> int:
+        """Return when a file was written, epoch ms."""
+        return int(self._files.getFileStatus(self._path(address)).getModificationTime())
+
     def names(self, address: str) -> list[str]:
         """List what is in a folder."""
         return [
             str(each.getPath().getName()) for each in self._files.listStatus(self._path(address))
         ]
 
-    def download(self, address: str, folder: Path) -> None:
-        """Copy the event files below an address into a folder, their names after numbers.
+    def matched(self, address: str) -> list[str]:
+        """Return the files and folders that an address names, which may be a pattern."""
+        found = self._files.globStatus(self._path(address))
+        return [str(each.getPath().toString()) for each in found or ()]
 
-        As Spark does, it passes over names that begin with `_` or `.`: of writers not yet done.
+    def download(self, address: str, folder: Path) -> None:
+        """Copy the event files below an address into a folder, as `part-NUMBER-NAME`.
+
+        It passes over hidden ones, as Spark does. Raises ReportError if the disk has no room.
         """
         folder.mkdir(parents=True)
-        root = self._files.makeQualified(self._path(address)).toString()
-        found = self._files.listFiles(self._path(address), True)
-        number = 0
+        files = [file for root in self.matched(address) for file in self._event_files(root)]
+        size = sum(each.getLen() for each in files)
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise ReportError(
+                f"{address}: {_gigabytes(size)} of events are fetched to {folder.parent}, which has"
+                f" {_gigabytes(free)} left; make room there, or have --out on a larger disk"
+                " (TMPDIR, if --out is an address), or let a cluster read them where they are"
+                " (--master)"
+            )
+        for number, file in enumerate(files, start=1):
+            path = file.getPath()
+            local = self._path(f"file:{folder.absolute()}/part-{number:07}-{path.getName()}")
+            self._files.copyToLocalFile(False, path, local, True)
+
+    def _event_files(self, root: str) -> Iterator[Any]:
+        """Yield the metadata of event files that are not hidden."""
+        found = self._files.listFiles(self._path(root), True)
         while found.hasNext():
-            path = found.next().getPath()
+            file = found.next()
+            path = file.getPath()
             below = str(path.toString()).removeprefix(root).strip("/") or path.getName()
             *folders, name = below.split("/")
-            is_hidden = any(each.startswith(("_", ".")) for each in (*folders, name))
-            if not is_hidden and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
-                number += 1
-                local = self._path(f"file:{folder.absolute()}/{number:07}-{name}")
-                self._files.copyToLocalFile(False, path, local, True)
+            if is_event_file(name) and not any(map(is_hidden, folders)):
+                yield file
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.readiness.errors import ReportError
-from metrics.readiness.events import AT_READING, DDL, FIELDS, classified
+from metrics.readiness.events import AT_READING, DDL, FIELDS, bounded, classified
 from metrics.readiness.folder import is_remote
 from metrics.spark.files import HadoopFiles
 from metrics.spark.sources import LineSource, literal
@@ -39,10 +39,9 @@ def parsed(lines: DataFrame, fields: str = DDL) -> DataFrame:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     event = f.from_json("value", schema, options).alias("event")
     unreadable = f.col(_CORRUPT).isNotNull()
+    rows = lines.where(f.trim("value") != "").select(event).select("event.*")
     return (
-        lines.where(f.trim("value") != "")
-        .select(event)
-        .select("event.*")
+        rows.withColumns({name: f.expr(text) for name, text in bounded().items()})
         .withColumn("kind", f.when(~unreadable, f.col("kind")))
         .drop(_CORRUPT)
     )

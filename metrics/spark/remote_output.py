@@ -9,22 +9,17 @@ page and JSON are replaced when that is whole. The run before is kept, for whoev
 what older ones left, and runs that failed, goes.
 """
 
-import json
-import re
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from metrics.readiness.errors import ReportError
-from metrics.readiness.output import TABLES, Staging
+from metrics.readiness.output import RUN_ID, RUNS, TABLES, Staging, run_of
 from metrics.report.write import JSON_NAME, PAGE_NAME
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.files import HadoopFiles
 
-_RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
-"""Names of runs; what else is there is not of the report's."""
-_RUNS: Final = "runs"
 _SCRATCH: Final = "scratch"
 
 
@@ -34,7 +29,7 @@ class RemoteRun:
     def __init__(self, out: str, run_id: str) -> None:
         self._out = out.rstrip("/")
         self._run_id = run_id
-        self._folder = f"{self._out}/{_RUNS}/{run_id}"
+        self._folder = f"{self._out}/{RUNS}/{run_id}"
 
     def begin(self, spark: SparkSession) -> None:
         """Make the folder: what is wrong with the address is known before the work. Raises
@@ -67,9 +62,9 @@ class RemoteRun:
             for place in (self._folder, self._out):  # the last run's are replaced last
                 for name in (JSON_NAME, PAGE_NAME):
                     files.upload(str(made.folder / name), f"{place}/{name}")
-            for run_id in files.names(f"{self._out}/{_RUNS}"):
-                if run_id not in {self._run_id, before} and _RUN_ID.fullmatch(run_id):
-                    files.delete(f"{self._out}/{_RUNS}/{run_id}")
+            for run_id in files.names(f"{self._out}/{RUNS}"):
+                if run_id not in {self._run_id, before} and RUN_ID.fullmatch(run_id):
+                    files.delete(f"{self._out}/{RUNS}/{run_id}")
         except SPARK_ERRORS as error:
             raise ReportError(explained(error)) from error
 
@@ -78,10 +73,8 @@ def _last_run(spark: SparkSession, address: str) -> str | None:
     """Return the run that a report is of; None: there is no report yet."""
     try:
         (row,) = spark.read.text(address, wholetext=True).collect()
-        return str(json.loads(row.value)["run_id"])
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
-    except (ValueError, KeyError, TypeError):  # no report of ours
-        pass
-    return None
+        return None
+    return run_of(row.value)

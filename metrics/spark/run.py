@@ -6,8 +6,7 @@ than DuckDB to answer them.
 
 import importlib.util
 import re
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,14 +24,20 @@ from metrics.spark.executors import wait_for_executor
 from metrics.spark.files import HadoopFiles
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
 from metrics.spark.remote_output import RemoteRun
+from metrics.spark.remote_state import held_at
 from metrics.spark.sources import FolderSource, KafkaSource, LineSource, holds_parquet, literal
 from metrics.spark.spark_session import make_session
 
 _STATE_OF_PARQUET = "--state takes lines (.jsonl): Parquet is read as fast as a state"
 
 
-def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
-    """Answer everything; raises ReportError, with Spark's errors explained."""
+def analysed(
+    settings: Settings, made: Staging, progress: Progress, now_ms: int
+) -> tuple[Analysis, str]:
+    """Answer everything; return the answers, and which engine gave them.
+
+    `now_ms`: the present time, epoch ms. Raises ReportError, with Spark's errors explained.
+    """
     folder = None
     if settings.topic is None and not is_remote(settings.events):
         folder = event_files(settings.events)
@@ -46,7 +51,10 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> Analysis:
             log=None if master is None else made.folder.parent / "spark.log",
         )
         wait_for_executor(spark)
-        with _state(settings):
+        if settings.topic is None and is_remote(settings.events):
+            for each in HadoopFiles(spark, settings.events).matched(settings.events):
+                settings.check_outside(each)
+        with _state(spark, settings, now_ms):
             # executors of a cluster may go, and what Spark keeps in them with them
             if answers_here(spark):
                 return _by_duckdb(spark, settings, made, progress)
@@ -63,7 +71,7 @@ def answers_here(spark: SparkSession) -> bool:
 
 def _by_duckdb(
     spark: SparkSession, settings: Settings, made: Staging, progress: Progress
-) -> Analysis:
+) -> tuple[Analysis, str]:
     from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
 
     if is_remote(settings.out):
@@ -80,7 +88,7 @@ def _by_duckdb(
         tables = str(made.tables)
         analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
         analysis.run(counts)
-        return analysis
+        return analysis, "duckdb" if counts is None else "spark+duckdb"
 
 
 def _fetched(spark: SparkSession, events: str, place: Path) -> Folder:
@@ -106,7 +114,7 @@ def _files_of(spark: SparkSession, table: EventTable, place: Path) -> Folder:
 
 def _by_spark(
     spark: SparkSession, settings: Settings, made: Staging, progress: Progress
-) -> Analysis:
+) -> tuple[Analysis, str]:
     scratch, tables = str(made.scratch), str(made.tables)
     if is_remote(settings.out):
         run = RemoteRun(settings.out, made.run_id)
@@ -117,7 +125,7 @@ def _by_spark(
         engine.read(rows)
         analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
         analysis.run(counts)
-        return analysis
+        return analysis, "spark"
 
 
 def _rows(
@@ -146,14 +154,13 @@ def _table(spark: SparkSession, settings: Settings, scratch: str) -> EventTable:
     return table
 
 
-@contextmanager
-def _state(settings: Settings) -> Iterator[None]:
-    """Hold the state for this run alone; of an address, Spark's checkpoint has to see to it."""
-    if settings.state is None or is_remote(settings.state):
-        yield
-        return
-    with held(Path(settings.state)):
-        yield
+def _state(spark: SparkSession, settings: Settings, now_ms: int) -> AbstractContextManager[None]:
+    """Hold the state for this run alone."""
+    if settings.state is None:
+        return nullcontext()
+    if is_remote(settings.state):
+        return held_at(spark, settings.state, now_ms)
+    return held(Path(settings.state))
 
 
 def _source(settings: Settings) -> LineSource:

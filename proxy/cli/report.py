@@ -74,6 +74,12 @@ def report(
         Path | None,
         typer.Option(metavar="DIR", help="Add the tables to those of earlier runs."),
     ] = None,
+    history_days: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DAYS", min=1, max=36_500, help="Remove what the history has of earlier days."
+        ),
+    ] = None,
     bootstrap_server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
     ] = None,
@@ -109,6 +115,7 @@ def report(
             master=master,
             state=state,
             history=history,
+            history_days=history_days,
         )
         with config_explained(command_config):
             kafka = topic_settings(settings, bootstrap_server, command_config)

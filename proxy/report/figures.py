@@ -2,12 +2,12 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from metrics import registry
+from metrics.readiness.output import RUN_ID
 from metrics.report.facts import SCHEMA_VERSION
 from metrics.report.verdicts import Verdict
 from metrics.report.write import JSON_NAME
@@ -17,7 +17,6 @@ from proxy.report.place import UnusableReportError
 MAX_LIFETIMES: Final = 50
 """Largest number of lifetimes that metrics are about: the shortest ones."""
 
-_RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
 _MAX_MS: Final = 253_402_300_800_000
 """The end of the year 9999, in epoch ms."""
 
@@ -89,7 +88,7 @@ def figures_of(content: bytes) -> Figures:
             " let the version that made the report serve it"
         )
     run_id = facts.of.get("run_id")
-    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise _Facts.lacks("run_id")
     lifetimes = [_lifetime(row) for row in facts.rows("what_if")]
     counts = {"login": 0, "reauthentication": 0}

@@ -4,13 +4,14 @@ The report's page is shown as its run wrote it, below a bar that says how old it
 page nor anything else here has scripts, and a browser would run none.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Final
+from urllib.parse import quote
 
 from metrics import registry
 from metrics.exposition import expose
@@ -18,13 +19,16 @@ from metrics.report.formats import duration, moment
 from metrics.report.page import BODY_BEGINS
 from metrics.snapshot import Snapshot
 from proxy.ops.http_server import Handler, Request, Response
-from proxy.report.place import PIECE_BYTES, MissingError, Place, UnusableReportError
+from proxy.report.place import PIECE_BYTES, MissingError, OpenFile, Place, UnusableReportError
+from proxy.report.threads import ReadingThreads
 from proxy.report.watcher import ReportState, Watcher
 from proxy.report.whole import WholeReport, open_table
 
 OLD_SECONDS: Final = 26 * 3600
 """Age in seconds from which on a report, and its newest event, are old: a day's, and two hours."""
 TABLES: Final = "/tables/"
+_AS_THEY_ARE: Final = "/=:+"
+"""Characters of files' names that a path of a URL has, too (RFC 3986 section 3.3)."""
 
 _STYLE: Final = files("proxy.report").joinpath("bar.css").read_text(encoding="utf-8")
 _POLICY: Final = "; ".join(
@@ -53,6 +57,7 @@ ReportHandler = Callable[[Request, WholeReport, ReportState], Awaitable[Response
 
 def make_pages(watcher: Watcher, place: Place) -> dict[str, Handler]:
     """Return the handlers by path; any other is answered with 404."""
+    threads = ReadingThreads()
 
     def of_report(handler: ReportHandler) -> Handler:
         async def handle(request: Request) -> Response:
@@ -64,7 +69,7 @@ def make_pages(watcher: Watcher, place: Place) -> dict[str, Handler]:
         return handle
 
     async def table(request: Request, report: WholeReport, _state: ReportState) -> Response:
-        return await _table(place, request, report)
+        return await _table(place, threads, request, report)
 
     async def metrics(request: Request) -> Response:
         body, content_type = expose(_snapshot(watcher.state()), request.header("accept"))
@@ -101,6 +106,21 @@ class _Shared:
         pass
 
 
+class _Table:
+    """Body of a table's file, read in threads."""
+
+    def __init__(self, file: OpenFile, threads: ReadingThreads) -> None:
+        self._file = file
+        self._threads = threads
+        self.size = file.size
+
+    async def read(self, offset: int) -> bytes:
+        return await self._threads.call(partial(self._file.read, offset))
+
+    def close(self) -> None:
+        self._file.close()
+
+
 async def _page(request: Request, report: WholeReport, state: ReportState) -> Response:
     bar = _bar(report, state.problem, time.time()).encode()
     head, body = report.page
@@ -124,22 +144,27 @@ async def _json(request: Request, report: WholeReport, _state: ReportState) -> R
 
 
 async def _tables(request: Request, report: WholeReport, _state: ReportState) -> Response:
-    listed = [{"path": f"{TABLES}{path}", "bytes": size} for path, size in report.tables.items()]
+    listed = [
+        {"path": TABLES + quote(path, safe=_AS_THEY_ARE), "bytes": file.size}
+        for path, file in report.tables.items()
+    ]
     content = {"run_id": report.run_id, "files": listed}
     response = Response.json(content, headers=_HEADERS | {"ETag": _tag(report)})
     return _precondition(request, response) or response
 
 
-async def _table(place: Place, request: Request, report: WholeReport) -> Response:
+async def _table(
+    place: Place, threads: ReadingThreads, request: Request, report: WholeReport
+) -> Response:
     path = request.path.removeprefix(TABLES)
     try:
-        file = await asyncio.to_thread(open_table, place, report, path)
+        file = await threads.call(partial(open_table, place, report, path))
     except MissingError:
         return _plain("no such table; /tables.json lists them", 404)
     except UnusableReportError as error:
         return _unavailable(str(error))
     response = Response(
-        body=file,
+        body=_Table(file, threads),
         content_type="application/vnd.apache.parquet",
         headers=_HEADERS | {"ETag": _tag(report), "Content-Disposition": "attachment"},
     )

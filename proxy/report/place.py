@@ -3,7 +3,6 @@
 Rule: nothing outside of the place is read, whatever links are in it.
 """
 
-import asyncio
 import os
 import re
 import stat
@@ -12,7 +11,7 @@ from errno import ENOENT
 from io import FileIO
 from itertools import islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from metrics.delivery.target import TargetKind, missing_library, parse_target
 from metrics.readiness.folder import is_remote
@@ -42,12 +41,21 @@ class MissingError(UnusableReportError):
     """A file of the report is not there."""
 
 
+class TableFile(NamedTuple):
+    """File of a table as it was listed."""
+
+    size: int
+    """Its size in bytes."""
+    version: str | None = None
+    """ETag of an object; None: a file, whose folder is replaced as a whole."""
+
+
 class OpenFile(Protocol):
-    """File of a table, open; it stays readable if the report is replaced."""
+    """File of a table, open; if it is replaced, what is read is of the old one, or an error."""
 
     size: int
 
-    async def read(self, offset: int) -> bytes:
+    def read(self, offset: int) -> bytes:
         """Return up to `PIECE_BYTES` from an offset on. Raises OSError."""
         ...
 
@@ -67,12 +75,12 @@ class Place(Protocol):
         """Return a file of at most so many bytes."""
         ...
 
-    def tables(self, folder: str) -> dict[str, int]:
-        """Return the sizes in bytes of the files of tables below a folder, by path below it."""
+    def tables(self, folder: str) -> dict[str, TableFile]:
+        """Return the files of tables below a folder, by path below it."""
         ...
 
-    def open(self, path: str) -> OpenFile:
-        """Open a file."""
+    def open(self, path: str, listed: TableFile) -> OpenFile:
+        """Open a file that was listed."""
         ...
 
 
@@ -118,14 +126,14 @@ class Folder:
             raise too_large(path, most)
         return content
 
-    def tables(self, folder: str) -> dict[str, int]:
+    def tables(self, folder: str) -> dict[str, TableFile]:
         """List files, not links."""
         try:
             return dict(islice(self._tables(folder), MAX_TABLE_FILES))
         except OSError as error:
             raise _unreadable(folder, error) from None
 
-    def _tables(self, folder: str) -> Iterator[tuple[str, int]]:
+    def _tables(self, folder: str) -> Iterator[tuple[str, TableFile]]:
         for at, folders, names, number in os.fwalk(self._root / folder, follow_symlinks=False):
             below = os.path.relpath(at, self._root / folder)
             if below.count("/") >= _DEPTH:
@@ -136,9 +144,9 @@ class Folder:
                 if TABLE_FILE.fullmatch(path):
                     found = os.stat(name, dir_fd=number, follow_symlinks=False)
                     if stat.S_ISREG(found.st_mode):
-                        yield path, found.st_size
+                        yield path, TableFile(found.st_size)
 
-    def open(self, path: str) -> OpenFile:
+    def open(self, path: str, listed: TableFile) -> OpenFile:  # noqa: ARG002 - see `version`
         """Open a file."""
         return _LocalFile(self._open(path))
 
@@ -182,8 +190,8 @@ class _LocalFile:
         self._file = file
         self.size = os.fstat(file.fileno()).st_size
 
-    async def read(self, offset: int) -> bytes:
-        return await asyncio.to_thread(os.pread, self._file.fileno(), PIECE_BYTES, offset)
+    def read(self, offset: int) -> bytes:
+        return os.pread(self._file.fileno(), PIECE_BYTES, offset)
 
     def close(self) -> None:
         self._file.close()

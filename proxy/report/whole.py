@@ -1,18 +1,18 @@
 """Whole report: page, JSON and tables of one run, or none of them.
 
-A run that puts its report in the place of the last one replaces file after file, and all of them
-bear its name; so what is read in between shows itself.
+Each run has a folder below `runs`, and report.json names the last one. A copy of a report may lack
+them: then page, JSON and tables bear the run's name, and a mixture of two is refused.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from metrics.readiness.output import RUN_NAME, TABLES
+from metrics.readiness.output import RUN_NAME, RUNS, TABLES
 from metrics.report.page import BODY_BEGINS, run_mark
 from metrics.report.write import JSON_NAME, PAGE_NAME
 from proxy.report.figures import Figures, figures_of
-from proxy.report.place import MissingError, OpenFile, Place, UnusableReportError
+from proxy.report.place import MissingError, OpenFile, Place, TableFile, UnusableReportError
 
 MAX_JSON_BYTES: Final = 64 << 20
 """Largest report.json, in bytes: it names up to 5,000 clients, principals and denied resources
@@ -20,8 +20,6 @@ each."""
 MAX_PAGE_BYTES: Final = 32 << 20
 """Largest page, in bytes."""
 _MAX_NAME_BYTES: Final = 100
-_RUNS: Final = "runs"
-"""The folder of a report at an address, with one for each run (metrics/spark/remote_output.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,8 @@ class WholeReport:
     """The page before `BODY_BEGINS`, and after it."""
     folder: str
     """Path of the tables."""
-    tables: Mapping[str, int]
-    """Sizes of the tables' files in bytes, by path below `folder`."""
+    tables: Mapping[str, TableFile]
+    """The tables' files, by path below `folder`."""
 
     @property
     def run_id(self) -> str:
@@ -54,7 +52,7 @@ def read_whole(place: Place) -> WholeReport:
 
 def _read_rest(place: Place, content: bytes) -> WholeReport:
     figures = figures_of(content)
-    of_run = f"{_RUNS}/{figures.run_id}"
+    of_run = f"{RUNS}/{figures.run_id}"
     try:  # where runs have folders of their own
         page, folder = place.read(f"{of_run}/{PAGE_NAME}", MAX_PAGE_BYTES), f"{of_run}/{TABLES}"
     except MissingError:
@@ -73,11 +71,12 @@ def _read_rest(place: Place, content: bytes) -> WholeReport:
 def open_table(place: Place, report: WholeReport, path: str) -> OpenFile:
     """Open a file of a table. Raises UnusableReportError, also if the report has been replaced;
     MissingError: it has no such file."""
-    if path not in report.tables:
+    listed = report.tables.get(path)
+    if listed is None:
         raise MissingError(f"there is no {path}")
     file = None
     try:
-        file = place.open(f"{report.folder}/{path}")
+        file = place.open(f"{report.folder}/{path}", listed)
         _check_tables(place, report)
     except UnusableReportError as error:
         if file is not None:

@@ -1,6 +1,5 @@
 """Report at an address of an object store, as Spark's job leaves it, and how it is read there."""
 
-import asyncio
 import json
 import re
 from pathlib import Path
@@ -9,12 +8,13 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from proxy.report import whole
-from proxy.report.place import OpenFile, UnusableReportError, place_of
+from proxy.delivery.objects import open_store
+from proxy.report import objects, whole
+from proxy.report.place import PIECE_BYTES, OpenFile, UnusableReportError, place_of
 from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
 from tests.support.kafka.objects import SECRET
-from tests.support.report import RUNS, put_report
+from tests.support.report import RUNS, put_copy, put_report
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("object_store")]
 
@@ -35,7 +35,7 @@ def upload(folder: Path, prefix: str, run_id: str = RUNS[0]) -> None:
 def content(file: OpenFile) -> bytes:
     found = b""
     while len(found) < file.size:
-        found += asyncio.run(file.read(len(found)))
+        found += file.read(len(found))
     file.close()
     return found
 
@@ -88,6 +88,54 @@ def test_what_is_huge_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(whole, "MAX_JSON_BYTES", 100)
     with pytest.raises(UnusableReportError, match=r"report\.json is larger than"):
         read_whole(place_of("s3a://events/huge"))
+
+
+def test_a_table_that_is_replaced_is_never_read_as_a_mixture(tmp_path: Path) -> None:
+    """As by somebody who copies a folder there anew, which has no folder for each run."""
+    put_copy(tmp_path)
+    store = S3Store("events", prefix="copied")
+    for path in (each for each in tmp_path.rglob("*") if each.is_file()):
+        obstore.put(store, str(path.relative_to(tmp_path)), path.read_bytes())
+    old, new = b"a" * (2 * PIECE_BYTES), b"b" * (2 * PIECE_BYTES)
+    obstore.put(store, f"tables/{TABLE}", old)
+    place = place_of("s3a://events/copied")
+    report = read_whole(place)
+    file = open_table(place, report, TABLE)
+    assert file.read(0) == old[:PIECE_BYTES]
+    obstore.put(store, f"tables/{TABLE}", new)
+    with pytest.raises(OSError, match="Precondition"):
+        file.read(PIECE_BYTES)
+    with pytest.raises(UnusableReportError, match="was replaced since the report was read"):
+        open_table(place, report, TABLE)
+    assert content(open_table(place, read_whole(place), TABLE)) == new
+
+
+def test_one_store_is_kept_until_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_server: str
+) -> None:
+    """A new one at each look would log in and connect anew every two seconds."""
+    made: list[str] = []
+
+    def counted(bucket: str, prefix: str) -> S3Store:
+        made.append(f"{bucket}/{prefix}")
+        return open_store(bucket, prefix)
+
+    monkeypatch.setattr(objects, "open_store", counted)
+    upload(tmp_path, "kept")
+    watcher = Watcher(place_of("s3a://events/kept"))
+    watcher.stop()  # no pauses
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    watcher.look()
+    assert watcher.state().report is None
+    failed = len(made)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_server)
+    for run_id in RUNS[1:4]:
+        upload(tmp_path, "kept", run_id)
+        watcher.look()
+        report = watcher.state().report
+        assert report is not None
+        assert report.run_id == run_id
+    assert len(made) == failed + 1
 
 
 @pytest.mark.parametrize(

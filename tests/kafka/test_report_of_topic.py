@@ -14,8 +14,8 @@ from benchmarks.events.generate import generate
 from metrics.readiness import topic_table
 from proxy.cli import app
 from tests.support.delivery import SIZE, report_of
-from tests.support.kafka.clients import password_of
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.clients import confluent_admin, password_of
+from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.readiness import comparable
 
 pytestmark = pytest.mark.kafka
@@ -216,6 +216,31 @@ def test_what_cannot_be_read_is_one_line(
         assert result.exit_code == 2
         assert result.stderr.splitlines()[-1] == f"reauth-proxy: kafka:{topic}: {problem}"
         assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_a_partition_without_a_leader_is_named(
+    require_kafka: None,  # noqa: ARG001 - skips
+    tmp_path: Path,
+) -> None:
+    """Where librdkafka says "Local: Unknown partition"."""
+    with KafkaCluster(nodes=1) as cluster:
+        other = cluster.add_node()
+        admin = confluent_admin.AdminClient({"bootstrap.servers": str(cluster.address())})
+        topic = confluent_admin.NewTopic("spread", 3, replica_assignment=[[1], [other], [1]])
+        admin.create_topics([topic])["spread"].result(60)
+        cluster.stop_node(other)
+
+        def is_without() -> bool:
+            partitions = admin.list_topics("spread", timeout=30).topics["spread"].partitions
+            return bool(partitions[1].leader < 0)
+
+        wait_until(is_without, what="partition 1 keeps its leader")
+        servers = ("--bootstrap-server", str(cluster.address()))
+        result = invoke("spread", tmp_path / "report", *servers)
+    assert result.exit_code == 2
+    problem = f"partition 1 has no leader; start the brokers that have it (node ids {other})"
+    assert f"kafka:spread: {problem}, and run the report again\n" in result.stderr
 
 
 def test_a_state_is_of_one_topic(

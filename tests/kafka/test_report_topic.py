@@ -5,7 +5,6 @@ Read as it grows and read at once, the topic gives the same report.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -17,10 +16,9 @@ import confluent_kafka as confluent
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
-from tests.support.deploy import ROOT
 from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.java import cache_directory
+from tests.support.kafka.spark_jars import spark_jars
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -30,37 +28,14 @@ READER = "report-reader"
 SCRAM = "SCRAM-SHA-256"
 TWICE = 40
 """Lines that the topic has twice, as after a producer's retry."""
-_POM = ROOT / "requirements/spark.xml"
-_HINT = (
-    "Spark's Kafka connector could not be fetched: it takes mvn (Debian: maven) and Maven Central"
-)
 
 Facts = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def connector() -> str:
-    """Its jars, fetched once; skips where they cannot be had."""
-    jars = cache_directory() / "spark-kafka"
-    if not any(jars.glob("spark-sql-kafka*.jar")):
-        partial = jars.with_suffix(f".{os.getpid()}")
-        fetched = shutil.which("mvn") is not None and _copied(partial)
-        if not fetched:
-            shutil.rmtree(partial, ignore_errors=True)
-            if os.environ.get("CI") == "true":
-                pytest.fail(_HINT)
-            pytest.skip(_HINT)
-        shutil.rmtree(jars, ignore_errors=True)
-        partial.rename(jars)
-    return ",".join(map(str, sorted(jars.glob("*.jar"))))
-
-
-def _copied(folder: Path) -> bool:
-    command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies"]
-    done = subprocess.run(
-        [*command, f"-DoutputDirectory={folder}"], capture_output=True, timeout=900
-    )
-    return done.returncode == 0
+    """Its jars, fetched once."""
+    return spark_jars("spark-kafka")
 
 
 class Reports:

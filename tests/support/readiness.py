@@ -10,8 +10,9 @@ from metrics.events import MAX_INT64, ApiVersion, EventKind, SessionEvent
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.engine import Engine
-from metrics.readiness.events import Problem
+from metrics.readiness.events import LISTS, Problem
 from metrics.readiness.folder import Folder
+from metrics.readiness.sieve import MAX_ELEMENTS
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from tests.support.metrics import EPOCH_MS, event, to_json_line
 
@@ -54,6 +55,13 @@ def changed(**fields: object) -> str:
     return json.dumps(json.loads(GOOD) | fields)
 
 
+_ELEMENTS = {
+    "groups": "Group:a",
+    "dropped_versions": {"api": "Fetch", "version": 0},
+    "reauth_latencies": {"bucket": 1, "count": 1},
+    "intervals": {"number": 1},
+}
+
 LINES = [
     (GOOD, None),
     (changed(a_later_field={"x": 1}), None),
@@ -72,6 +80,11 @@ LINES = [
     (changed(timestamp_ms=MAX_INT64), Problem.IMPOSSIBLE),
     (changed(last_request_ms=-5), Problem.IMPOSSIBLE),
     (changed(since_auth_ms=-MAX_INT64), Problem.IMPOSSIBLE),
+    *(
+        (changed(**{name: [_ELEMENTS[name]] * (MAX_ELEMENTS + beyond)}), problem)
+        for name in LISTS
+        for beyond, problem in ((0, None), (1, Problem.UNREADABLE))
+    ),
 ]
 """Lines of a log, and why each is set aside; None: it is valid."""
 
@@ -215,3 +228,14 @@ def comparable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(map(comparable, value))
     return str(value)
+
+
+SEEN_FILES = {"a.jsonl", "_day=1/b.jsonl", "below/c_.jsonl"}
+HIDDEN_FILES = {"_d.jsonl", ".e.jsonl", "_temporary/f.jsonl", "below/.g/h.jsonl", ".i.jsonl.open"}
+
+
+def hidden_among_others(folder: Path) -> None:
+    """Write files, each of an event whose connection has the file's name; some are hidden."""
+    for name in SEEN_FILES | HIDDEN_FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(to_json_line(login(connection_id=name)) + "\n")

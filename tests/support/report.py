@@ -1,9 +1,11 @@
 """Reports in a folder, put there as a run does it."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from metrics.readiness.output import RUN_NAME, publish, staging
+from metrics.readiness.output import RUNS as FOLDER_OF_RUNS
 from metrics.report.facts import build_facts
 from metrics.report.write import write_report
 from tests.support.metrics import collected
@@ -27,3 +29,9 @@ def put_report(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
             table.write_text(run_id)
         (made.tables / RUN_NAME).write_text(f"{run_id}\n")
         publish(made, out)
+
+
+def put_copy(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
+    """Put a report there as one who copies its page, JSON and tables alone."""
+    put_report(out, run_id, **more)
+    shutil.rmtree(out / FOLDER_OF_RUNS)

@@ -8,6 +8,7 @@ import pytest
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import event_files
+from tests.support.readiness import SEEN_FILES, hidden_among_others
 
 LINE = '{"kind":"closed","connection_id":"NAME","sequence":1}\n'
 
@@ -34,3 +35,10 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.jsonl")).write_text(LINE)
     with pytest.raises(ReportError, match="is not UTF-8; rename it"):
         event_files(str(tmp_path))
+
+
+def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    """As Spark does it: `test_hidden_files_are_the_same_to_spark`."""
+    hidden_among_others(tmp_path)
+    files = event_files(str(tmp_path)).files
+    assert {str(file.relative_to(tmp_path)) for file in files} == SEEN_FILES

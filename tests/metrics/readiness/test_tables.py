@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from metrics.events import EventKind
 from metrics.readiness import job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
+from metrics.readiness.output import prune_history
 from metrics.readiness.published import RUN, TABLES, ColumnType, published
 from metrics.readiness.settings import Settings
 from tests.support.metrics import EPOCH_MS, to_json_line
@@ -156,6 +158,36 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
     assert files[1].name == f"{last}-00000.parquet"
     kept = {path.name for path in (folder / "history").iterdir()}
     assert kept == {*TABLES} - {"sessions", "denials"}
+
+
+def test_days_before_the_last_ones_are_removed_from_a_history(tmp_path: Path) -> None:
+    """By their names: a folder may have been copied. What is no day of a run is left alone."""
+    days = ("2026-05-31", "2026-06-01", "2026-06-02", "2026-06-03")
+    for table in ("clients", "of_an_earlier_version"):
+        for day in (*days, "oldest"):
+            (tmp_path / table / f"run_day={day}").mkdir(parents=True)
+            (tmp_path / table / f"run_day={day}" / "run.parquet").touch()
+    as_of = datetime(2026, 6, 3, 23, 59, tzinfo=UTC)
+    prune_history(tmp_path, 2, round(as_of.timestamp() * 1000))
+    for table in ("clients", "of_an_earlier_version"):
+        left = sorted(path.name.partition("=")[2] for path in (tmp_path / table).iterdir())
+        assert left == ["2026-06-02", "2026-06-03", "oldest"]
+
+
+def test_a_run_keeps_its_history_for_as_many_days_as_wanted(folder: Path, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    (history / "clients/run_day=2026-05-01").mkdir(parents=True)
+    settings = Settings(
+        events=str(folder / "events"),
+        out=str(tmp_path / "report"),
+        as_of_ms=round((EPOCH + SIZE.days * 86_400) * 1000),
+        history=history,
+        history_days=1,
+    )
+    job.run(settings, lambda _: None)
+    assert [path.name for path in (history / "clients").iterdir()] == ["run_day=2026-06-02"]
+    with pytest.raises(ReportError, match="--history-days is for --history"):
+        replace(settings, history=None).check()
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,35 @@ def test_whenever_a_run_is_killed_the_next_one_goes_on(
         assert not list(each.glob("*.jsonl"))
 
 
+def test_a_portion_of_hostile_lines_that_a_killed_run_left_goes(tmp_path: Path) -> None:
+    """Each may be of 128 MiB, beside a state that is kept for years."""
+    topic = Topic()
+    topic.write(3)
+    run(tmp_path, topic)
+    left = tmp_path / "events-0000001.portion.jsonl"
+    left.write_text("half a port")
+    run(tmp_path, topic)
+    assert not left.exists()
+    assert sequences(tmp_path) == [0, 1, 2]
+
+
+def test_files_of_many_elements_stay_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of few bytes in Parquet may take much memory when it is merged."""
+    monkeypatch.setattr(topic_table, "PORTION_COMMAS", 250)
+    topic = Topic()
+    line = '{"kind":"closed","connection_id":"a","sequence":%d,"intervals":[%s]}\n'
+    for number in range(3):
+        topic.lines.append(line % (number, ",".join(["{}"] * 100)))
+        run(tmp_path, topic)
+    files = sorted(tmp_path.glob("*.parquet"))
+    assert len(files) == 2
+    with DuckEngine() as engine:
+        assert engine.elements(files) == 3 * (
+            100 + 3
+        )  # and a value for each list that is not there
+    assert sequences(tmp_path) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"version":1}', "[" * 100_000])
 def test_a_damaged_table_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / NAME).write_text(content)

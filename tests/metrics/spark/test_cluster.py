@@ -1,23 +1,33 @@
-"""The job on a cluster: a driver, two workers in processes of their own, nothing but PySpark there.
+"""The job on a standalone cluster: a master, two workers, a driver; nothing but PySpark there.
 
 As docs/readiness.md says under "On a cluster".
 """
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, generate
+from metrics.readiness import job
+from metrics.readiness.settings import Settings
+from tests.support.readiness import comparable
 
 ROOT = Path(__file__).parents[3]
 SIZE = Size(connections=24, principals=6, clients=12, days=0.1, seed=7, bad=True)
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
+WORKERS = ("one", "other")
+PATIENCE = 600.0
+"""Seconds for a daemon to serve, and half of those for the job: beyond, it hangs."""
 SUBMIT = "from metrics.spark.job import main\nraise SystemExit(main())\n"
 
 
@@ -44,6 +54,59 @@ def wheel(directory: Path) -> Path:
     return built
 
 
+@contextmanager
+def daemon(home: Path, log: Path, *words: str | Path) -> Iterator[None]:
+    """Run a daemon of Spark, until the end."""
+    with log.open("wb") as file:
+        command = [home / "bin" / "spark-class", *words]
+        process = subprocess.Popen(command, env=environment(home), stdout=file, stderr=file)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+
+def said(log: Path, pattern: str) -> str:
+    """Wait until a log has a pattern; return its first group."""
+    deadline = time.monotonic() + PATIENCE
+    while (found := re.search(pattern, log.read_text())) is None:
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.2)
+    return found[1]
+
+
+@contextmanager
+def cluster(home: Path, folder: Path) -> Iterator[str]:
+    """Run a master and two workers, each with a folder of its own; give the master's address."""
+    prefix = "org.apache.spark.deploy"
+    here = ("--host", "127.0.0.1", "--webui-port", "0")
+    log = folder / "master.log"
+    with ExitStack() as stack:
+        stack.enter_context(daemon(home, log, f"{prefix}.master.Master", *here, "--port", "0"))
+        master = said(log, r"Starting Spark master at (spark://\S+)")
+        for name in WORKERS:
+            place = ("--cores", "1", "--memory", "1g", "--work-dir", folder / name)
+            worker = daemon(
+                home, folder / f"{name}.log", f"{prefix}.worker.Worker", *here, *place, master
+            )
+            stack.enter_context(worker)
+        for name in WORKERS:
+            said(folder / f"{name}.log", "(Successfully registered) with master")
+        yield master
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return an environment without this Python's, in a time zone with half hours and summer."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PY")}
+    return kept | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(home),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "TZ": "America/St_Johns",
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
@@ -58,29 +121,41 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
+        "spark.scheduler.minRegisteredResourcesRatio": "1",
         "spark.pyspark.driver.python": str(bare_python(tmp_path / "bare-python")),
         "spark.pyspark.python": "false",
     }
-    done = subprocess.run(
-        [
-            home / "bin" / "spark-submit",
-            *("--master", "local-cluster[2,1,1024]"),
-            *(text for name, value in options.items() for text in ("--conf", f"{name}={value}")),
-            *("--py-files", package, tmp_path / "submit.py"),
-            *("--events", events.as_uri(), "--out", out.as_uri(), "--as-of-ms", str(AS_OF_MS)),
-            *("--state", (tmp_path / "state").as_uri()),
-        ],
-        cwd=tmp_path,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PY")}
-        | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=1_200,
-    )
+    with cluster(home, tmp_path) as master:
+        done = subprocess.run(
+            [
+                home / "bin" / "spark-submit",
+                *("--master", master, "--total-executor-cores", "2", "--executor-cores", "1"),
+                *(
+                    text
+                    for name, value in options.items()
+                    for text in ("--conf", f"{name}={value}")
+                ),
+                *("--py-files", package, tmp_path / "submit.py"),
+                *("--events", events.as_uri(), "--out", out.as_uri()),
+                *("--as-of-ms", str(AS_OF_MS), "--state", (tmp_path / "state").as_uri()),
+            ],
+            cwd=tmp_path,
+            env=environment(home),
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
+    for name in WORKERS:
+        assert list((tmp_path / name).glob("app-*/*/stderr")), "it had no executor"
     facts = json.loads((out / "report.json").read_text())
     truth = json.loads((events / "truth.json").read_text())
     assert {row["client_id"]: row["verdict"] for row in facts["clients"]} == truth
+    here, _ = job.run(
+        Settings(events=str(events), out=str(tmp_path / "here"), as_of_ms=AS_OF_MS), lambda _: None
+    )
+    for key in here.keys() - {"source", "run_id", "engine"}:
+        assert comparable(facts[key]) == comparable(here[key]), key
     (of_run,) = (out / "runs").iterdir()
     assert {path.name for path in of_run.iterdir()} == {"index.html", "report.json", "tables"}
     assert (of_run / "tables" / "clients" / "_SUCCESS").exists()

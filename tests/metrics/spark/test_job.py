@@ -26,7 +26,9 @@ from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
 from metrics.spark import ingest
 from metrics.spark import run as on_spark
+from metrics.spark.files import HadoopFiles
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
+from metrics.spark.remote_state import LOCK_SECONDS, held_at
 from metrics.spark.sources import FolderSource, holds_parquet
 from tests.support.metrics import to_json_line
 from tests.support.readiness import comparable, login
@@ -96,7 +98,7 @@ def test_the_report_is_whole(report: tuple[Path, dict[str, Any]]) -> None:
     with DuckEngine() as engine:
         clients = engine.rows(f"FROM read_parquet('{out}/tables/clients/*.parquet')")
     assert len(clients) == len(facts["clients"])
-    assert {path.name for path in out.iterdir()} == {"index.html", "report.json", "tables"}
+    assert {path.name for path in out.iterdir()} == {"index.html", "report.json", "tables", "runs"}
 
 
 def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
@@ -159,7 +161,12 @@ def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path)
     (tmp_path / ".half-1" / "scratch").mkdir(parents=True)
     (tmp_path / ".old-1").mkdir()
     run(settings(folder, tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {"index.html", "report.json", "tables"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "index.html",
+        "report.json",
+        "tables",
+        "runs",
+    }
 
 
 @pytest.mark.slow
@@ -232,6 +239,24 @@ def test_two_runs_on_one_state_exclude_each_other(
     assert "another run uses this --state" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_stale", [False, True], ids=["another's", "of a killed run"])
+def test_a_state_at_an_address_is_of_one_run_at_a_time(
+    spark: SparkSession, tmp_path: Path, *, is_stale: bool
+) -> None:
+    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
+    now_ms = job.now_ms()
+    with held_at(spark, state, now_ms):
+        assert lock.exists()
+        if is_stale:
+            with held_at(spark, state, now_ms + (LOCK_SECONDS + 60) * 1000):
+                assert lock.exists()
+        else:
+            with pytest.raises(ReportError, match="another run uses this --state"):
+                held_at(spark, state, now_ms).__enter__()
+            assert lock.exists()
+    assert not lock.exists()
+
+
 def test_parquet_has_no_state(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,6 +264,14 @@ def test_parquet_has_no_state(
     options = ["--events", str(tmp_path / "events"), "--out", str(tmp_path / "out")]
     assert job.main([*options, "--state", str(tmp_path / "state")]) == 2
     assert "--state takes lines" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_report_says_what_answered_it_whatever_was_asked_for(
+    folder: Path, tmp_path: Path
+) -> None:
+    facts, _ = run(settings(folder, tmp_path, engine=EngineName.SPARK))
+    assert facts["engine"] == "duckdb"
 
 
 @pytest.mark.parametrize("option", [["--state", "state"], ["--master", "local[1]"]])
@@ -266,6 +299,8 @@ def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
         (events / f"events-p-0-{number}.jsonl").write_text("".join(portion))
         ingest_new(spark, FolderSource(str(events)), table)
     facts, _ = run(settings(events, tmp_path / "report", state=state))
+    assert facts["engine"] == "spark+duckdb"
+    assert "of lines that Spark read" in (tmp_path / "report" / "index.html").read_text()
     same(facts, report[1])
     assert facts["lines"]["duplicate"] == 1 + third + 50
     assert facts["lines"]["missing"] == 0
@@ -295,7 +330,7 @@ def test_parquet_says_what_lines_say(
     ingest_batch(spark, FolderSource(str(folder)), table)
     for engine in (EngineName.DUCKDB, EngineName.SPARK):
         facts, _ = run(settings(tmp_path / "table" / "events", tmp_path / "report", engine=engine))
-        assert facts["engine"] == engine
+        assert facts["engine"] == "duckdb"  # whatever was asked for
         same(facts, report[1])
 
 
@@ -324,10 +359,10 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     out = tmp_path / "report [1]"
     facts, _ = run(settings(events.as_uri(), out))
     same(facts, report[1])
-    assert facts["engine"] == "spark"
+    assert facts["engine"] == ("duckdb" if answers_here else "spark")
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
-    assert left == {"index.html", "report.json", "tables"}
+    assert left == {"index.html", "report.json", "tables", "runs"}
 
 
 @pytest.mark.slow
@@ -517,6 +552,60 @@ def test_an_address_is_read_by_hadoop_and_not_by_this_process(
         folder = tmp_path / "table"
         spark.range(1).write.parquet(str(folder))
     assert holds_parquet(spark, folder.as_uri()) == (kind == "parquet")
+
+
+@pytest.mark.parametrize("name", ["part-00000-c000.json", "events-p-0-1.jsonl", "events.parquet"])
+def test_what_is_fetched_from_an_address_are_event_files_again(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    events, fetched = tmp_path / "events", tmp_path / "fetched"
+    (events / "day=1").mkdir(parents=True)
+    (events / "day=1" / name).write_text("")
+    (events / "_SUCCESS").write_text("")
+    HadoopFiles(spark, events.as_uri()).download(events.as_uri(), fetched)
+    assert len(event_files(str(fetched)).files) == 1
+
+
+@pytest.mark.parametrize("pattern", ["*.jsonl", "day=[12]/*", "{day=1,day=2}", "*"])
+def test_an_address_may_be_a_pattern(spark: SparkSession, tmp_path: Path, pattern: str) -> None:
+    """Read by Spark itself, and fetched for DuckDB."""
+    events, fetched = tmp_path / "events", tmp_path / "fetched"
+    for name in ("a.jsonl", "day=1/b.jsonl", "day=2/c.jsonl"):
+        (events / name).parent.mkdir(parents=True, exist_ok=True)
+        (events / name).write_text(to_json_line(login(connection_id=name)) + "\n")
+    address = f"{events.as_uri()}/{pattern}"
+    assert not holds_parquet(spark, address)
+    read = sorted(row.value for row in FolderSource(address).batch(spark).collect())
+    HadoopFiles(spark, address).download(address, fetched)
+    assert sorted(file.read_text().strip() for file in fetched.iterdir()) == read
+    assert len(read) == {"*.jsonl": 1, "*": 3}.get(pattern, 2)
+
+
+@pytest.mark.usefixtures("spark")
+def test_no_pattern_of_events_has_the_report_among_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "events-p-0-1.jsonl").write_text(to_json_line(login()))
+    out = (tmp_path / "b" / "out").as_uri()
+    assert job.main(["--events", f"{tmp_path.as_uri()}/*", "--out", out]) == 2
+    assert "--out is within --events" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_events_for_which_the_disk_has_no_room_are_not_fetched(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert job.main(["--events", folder.as_uri(), "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "GB of events are fetched to" in said
+    assert "has 0.0 GB left; make room there" in said
 
 
 def test_an_address_without_events_is_one_clear_sentence(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
+from yarl import URL
 
 from metrics.registry import METRICS
 from proxy.net.sockets import listen
@@ -20,7 +22,7 @@ from proxy.ops.http import start_http
 from proxy.report.pages import make_pages
 from proxy.report.place import PIECE_BYTES, Folder
 from proxy.report.watcher import Watcher
-from tests.support.report import RUNS, put_report
+from tests.support.report import RUNS, put_copy, put_report
 
 HOUR_MS = 3_600_000
 
@@ -107,8 +109,25 @@ def test_json_and_tables_are_of_the_page_s_run(tmp_path: Path) -> None:
     with_client(tmp_path, test)
 
 
+def test_paths_of_tables_are_those_of_urls(tmp_path: Path) -> None:
+    """Hive's names of folders have escapes of their own."""
+    put_copy(tmp_path)
+    name = "clients/listener=a%2Fb+c:d/part-00000.parquet"
+    (tmp_path / "tables" / name).parent.mkdir()
+    (tmp_path / "tables" / name).write_text("found")
+
+    async def test(client: ClientSession, _watcher: Watcher) -> None:
+        files = (await (await client.get("/tables.json")).json())["files"]
+        path = next(file["path"] for file in files if file["bytes"] == len("found"))
+        assert path == "/tables/clients/listener=a%252Fb+c:d/part-00000.parquet"
+        async with client.get(URL(path, encoded=True)) as response:
+            assert await response.text() == "found"
+
+    with_client(tmp_path, test)
+
+
 def test_a_table_of_many_pieces_arrives_whole(tmp_path: Path) -> None:
-    put_report(tmp_path)
+    put_copy(tmp_path)
     content = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
     (tmp_path / "tables/clients/part-00000.parquet").write_bytes(content)
 
@@ -205,7 +224,7 @@ def test_nothing_else_is_served(path: str, tmp_path: Path) -> None:
 
 
 def test_a_problem_is_told_on_the_page_and_in_the_metrics(tmp_path: Path) -> None:
-    put_report(tmp_path)
+    put_copy(tmp_path)
 
     async def test(client: ClientSession, watcher: Watcher) -> None:
         facts = json.loads((tmp_path / "report.json").read_text())
@@ -342,3 +361,42 @@ def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
             f"reauth-proxy: cannot listen on 127.0.0.1:{port}: Address already in use\n"
         )
         assert end(process) == (0, "")
+
+
+HANGING = """
+import logging, sys, threading
+from pathlib import Path
+from proxy.report.place import Folder
+from proxy.report.server import serve
+
+class Hanging(Folder):
+    def open(self, path, listed):
+        print("opened", flush=True)
+        threading.Event().wait()
+
+logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+serve(Hanging(Path(sys.argv[1])), "127.0.0.1", 0)
+"""
+
+
+def test_a_place_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    """As a folder of a server that is away may, for ever."""
+    put_report(tmp_path)
+    command = [sys.executable, "-c", HANGING, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        first = (next(lines), next(lines))  # in either order: it listens, and shows the report
+        port = next(int(line.rpartition(":")[2]) for line in first if "listening" in line)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(
+                b"GET /tables/clients/part-00000.parquet HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
+            try:
+                assert "opened\n" in lines
+                process.terminate()
+                assert process.wait(timeout=60) == 0  # asyncio's own threads would keep it
+            finally:
+                process.kill()

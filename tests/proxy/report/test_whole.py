@@ -1,7 +1,9 @@
 """Reading of a report: all of one run, or a sentence that says why not."""
 
+import errno
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,28 +17,29 @@ from proxy.report import whole
 from proxy.report.place import Folder, MissingError, UnusableReportError, place_of
 from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
-from tests.support.report import RUNS, facts_of, put_report
+from tests.support.report import RUNS, facts_of, put_copy, put_report
 
+LEFT = {"index.html", "report.json", "tables", "runs"}
 SECRET = "of nobody's business"
 
 
 def test_a_report_is_read_whole(tmp_path: Path) -> None:
     put_report(tmp_path)
     report = read_whole(Folder(tmp_path))
-    assert report.run_id == RUNS[0]
+    assert (report.run_id, report.folder) == (RUNS[0], f"runs/{RUNS[0]}/tables")
     assert json.loads(report.json) == facts_of()
     assert BODY_BEGINS.encode().join(report.page) == (tmp_path / "index.html").read_bytes()
     assert list(report.tables) == [
         "clients/part-00000.parquet",
         "sessions/day=2026-06-01/part-00000.parquet",
     ]
-    assert set(report.tables.values()) == {len(RUNS[0])}
+    assert {each.size for each in report.tables.values()} == {len(RUNS[0])}
 
 
 def test_runs_with_folders_of_their_own_are_read_there(tmp_path: Path) -> None:
     """As a report at an address is; the page beside is replaced after the JSON."""
-    put_report(tmp_path / "runs" / RUNS[1], RUNS[1])
-    put_report(tmp_path, RUNS[0])
+    put_copy(tmp_path, RUNS[0])
+    put_copy(tmp_path / "runs" / RUNS[1], RUNS[1])
     (tmp_path / "report.json").write_bytes(
         (tmp_path / "runs" / RUNS[1] / "report.json").read_bytes()
     )
@@ -67,7 +70,7 @@ def test_what_runs_replace_meanwhile_is_never_mixed(tmp_path: Path) -> None:
         except UnusableReportError as error:
             refusals.append(error)
             continue
-        table = os.pread(file._file.fileno(), 100, 0)  # type: ignore[attr-defined]
+        table = file.read(0)
         file.close()
         assert json.loads(report.json)["run_id"] == report.run_id == table.decode()
         assert run_mark(report.run_id).encode() in report.page[1]
@@ -77,13 +80,66 @@ def test_what_runs_replace_meanwhile_is_never_mixed(tmp_path: Path) -> None:
     assert read_whole(place).run_id == RUNS[-1]
 
 
+def test_whenever_a_run_is_killed_a_whole_report_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is on the disk before each step in which a run replaces the report."""
+    out = tmp_path / "report"
+    put_report(out)
+    seen: list[Path] = []
+
+    def watched(module: Any, name: str) -> Callable[..., Any]:
+        step = getattr(module, name)
+
+        def keep_and_step(*given: Any, **more: Any) -> Any:
+            kept = tmp_path / f"at-{len(seen)}"
+            shutil.copytree(out, kept)
+            seen.append(kept)
+            return step(*given, **more)
+
+        return keep_and_step
+
+    with monkeypatch.context() as patched:
+        for module, name in ((Path, "rename"), (Path, "replace"), (os, "link"), (os, "rmdir")):
+            patched.setattr(module, name, watched(module, name))
+        put_report(out, RUNS[1])
+    found = []
+    for each in (*seen, out):
+        place = Folder(each)
+        report = read_whole(place)
+        found.append(report.run_id)
+        file = open_table(place, report, "clients/part-00000.parquet")
+        assert file.read(0).decode() == report.run_id
+        assert run_mark(report.run_id).encode() in report.page[1]
+        file.close()
+        put_report(each, RUNS[2])
+        assert read_whole(place).run_id == RUNS[2]
+        assert {path.name for path in each.iterdir()} == LEFT
+        assert {path.name for path in (each / "runs").iterdir()} == {report.run_id, RUNS[2]}
+    assert found == sorted(found)
+    assert set(found) == set(RUNS[:2])
+    assert len(found) > 10
+
+
+def test_without_hard_links_files_are_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refused)
+    put_report(tmp_path)
+    assert read_whole(Folder(tmp_path)).folder == f"runs/{RUNS[0]}/tables"
+    assert {path.name for path in tmp_path.iterdir()} == LEFT
+
+
 def _json(**more: Any) -> Callable[[Path], None]:
     return _write("report.json", lambda given: json.dumps(json.loads(given) | more).encode())
 
 
 def _write(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def spoil(out: Path) -> None:
-        put_report(out)
+        put_copy(out)
         (out / name).write_bytes(change((out / name).read_bytes()))
 
     return spoil
@@ -91,7 +147,7 @@ def _write(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None
 
 def _link(name: str) -> Callable[[Path], None]:
     def spoil(out: Path) -> None:
-        put_report(out)
+        put_copy(out)
         elsewhere = out.with_name("elsewhere")
         (out / name).rename(elsewhere)
         (out / name).symlink_to(elsewhere)
@@ -100,32 +156,32 @@ def _link(name: str) -> Callable[[Path], None]:
 
 
 def _pipe(out: Path) -> None:
-    put_report(out)
+    put_copy(out)
     (out / "report.json").unlink()
     os.mkfifo(out / "report.json")
 
 
 def _folder(out: Path) -> None:
-    put_report(out)
+    put_copy(out)
     (out / "index.html").unlink()
     (out / "index.html").mkdir()
 
 
 def _other_run(out: Path) -> None:
-    put_report(out)
+    put_copy(out)
     page = (out / "index.html").read_bytes()
-    put_report(out, RUNS[1])
+    put_copy(out, RUNS[1])
     (out / "index.html").write_bytes(page)
 
 
 def _other_tables(out: Path) -> None:
-    put_report(out)
+    put_copy(out)
     (out / "tables" / "_RUN").write_text(RUNS[1])
 
 
 def _without(name: str) -> Callable[[Path], None]:
     def spoil(out: Path) -> None:
-        put_report(out)
+        put_copy(out)
         (out / name).rename(out / "gone")
 
     return spoil
@@ -186,7 +242,7 @@ def test_a_report_that_is_none_is_refused_in_a_sentence(
     ("name", "limit"), [("report.json", "MAX_JSON_BYTES"), ("index.html", "MAX_PAGE_BYTES")]
 )
 def test_what_is_huge_is_not_read(name: str, limit: str, tmp_path: Path) -> None:
-    put_report(tmp_path)
+    put_copy(tmp_path)
     most = getattr(whole, limit)
     os.truncate(tmp_path / name, most + 1)
     with pytest.raises(UnusableReportError, match=f"{name} is larger than {most >> 20} MiB"):
@@ -196,7 +252,7 @@ def test_what_is_huge_is_not_read(name: str, limit: str, tmp_path: Path) -> None
 def test_tables_that_link_out_of_the_folder_are_not_listed(tmp_path: Path) -> None:
     out, secret = tmp_path / "report", tmp_path / "secret.parquet"
     secret.write_text(SECRET)
-    put_report(out)
+    put_copy(out)
     (out / "tables" / "clients" / "link.parquet").symlink_to(secret)
     (out / "tables" / "linked").symlink_to(tmp_path)
     (out / "tables" / "clients" / ".hidden.parquet").touch()
@@ -209,10 +265,10 @@ def test_tables_that_link_out_of_the_folder_are_not_listed(tmp_path: Path) -> No
 
 
 def test_tables_of_a_run_that_replaced_the_report_are_not_opened(tmp_path: Path) -> None:
-    put_report(tmp_path)
+    put_copy(tmp_path)
     place = Folder(tmp_path)
     report = read_whole(place)
-    put_report(tmp_path, RUNS[1])
+    put_copy(tmp_path, RUNS[1])
     with pytest.raises(UnusableReportError, match="not of the same run"):
         open_table(place, report, "clients/part-00000.parquet")
     with pytest.raises(MissingError):
@@ -225,7 +281,7 @@ def test_a_problem_leaves_the_last_whole_report_and_a_removal_does_not(tmp_path:
     watcher.look()
     assert watcher.state().report is None
     assert str(watcher.state().problem).startswith("there is no report: report.json cannot be read")
-    put_report(tmp_path)
+    put_copy(tmp_path)
     watcher.look()
     first = watcher.state()
     assert first.problem is None
@@ -235,7 +291,7 @@ def test_a_problem_leaves_the_last_whole_report_and_a_removal_does_not(tmp_path:
     watcher.look()
     assert watcher.state().report is first.report
     assert "index.html" in str(watcher.state().problem)
-    put_report(tmp_path, RUNS[1])
+    put_copy(tmp_path, RUNS[1])
     watcher.look()
     assert watcher.state().report is not first.report
     assert watcher.state().problem is None

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/hex"
 	"fmt"
 	"io"
 	"log"
@@ -28,6 +29,11 @@ func main() {
 			fmt.Fprint(answer, "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
 			return
 		}
+		if isReplaced(backend, request) {
+			answer.WriteHeader(http.StatusPreconditionFailed)
+			fmt.Fprint(answer, "<Error><Code>PreconditionFailed</Code><Message>Replaced</Message></Error>")
+			return
+		}
 		objects.ServeHTTP(answer, request)
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,4 +45,15 @@ func main() {
 		log.Fatal(http.Serve(listener, server))
 	}()
 	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// gofakes3 knows If-Match of PUT alone.
+func isReplaced(backend gofakes3.Backend, request *http.Request) bool {
+	wanted := request.Header.Get("If-Match")
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(request.URL.Path, "/"), "/")
+	if wanted == "" || request.Method != http.MethodGet {
+		return false
+	}
+	object, err := backend.HeadObject(bucket, key)
+	return err == nil && fmt.Sprintf("%q", hex.EncodeToString(object.Hash)) != wanted
 }
