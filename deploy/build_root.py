@@ -287,7 +287,10 @@ def archive(stage: Stage, image: str, file: Path) -> None:
             _add(tar, "manifest.json", json.dumps([of_docker]).encode())
             for content_of_blob in (config, manifest):
                 _add(tar, _blob(content_of_blob), content_of_blob)
-            tar.add(layer, f"blobs/sha256/{digest}")
+            entry = tar.gettarinfo(layer, f"blobs/sha256/{digest}")
+            entry.mtime = 0
+            with layer.open("rb") as content:
+                tar.addfile(entry, content)
 
 
 def _image_config(stage: Stage, layer: str) -> dict[str, object]:

@@ -2,29 +2,60 @@
 
     python3 sbom.py NAME ROOT [REPORT]
 
-NAME is what the image is for; it has the version of ./pyproject.toml. Below ROOT are the packages
-of Debian that image_root.py listed, and Python's distributions in /opt, each with the programs and
-libraries that its wheel has inside, as far as the wheel says so (PEP 770). Hashes are those of what
-was downloaded: of Debian's archive by apt, of Python's packages by the REPORT of `pip install`.
-When and where it is written makes no difference.
+NAME is what the image is for; it has the version of ./pyproject.toml. Below ROOT are
+
+- the packages of Debian, as dpkg or image_root.py listed them;
+- Python's distributions in /opt, each with the programs and libraries that its wheel has inside, as
+  far as the wheel says so (PEP 770);
+- the jars of PySpark, each with the artifacts that are packed in it, as far as it says so.
+
+Hashes are those of what was downloaded: of Debian's archive by apt, of Python's packages by the
+REPORT of `pip install`, of jars by the files themselves. When and where it is written makes no
+difference. What was built from source has no hash.
 """
 
 # ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
 
 import argparse
+import hashlib
 import json
 import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
 from email import message_from_string
+from fnmatch import fnmatchcase
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import ZipFile
 
 _KEPT = ("type", "name", "version", "purl", "hashes", "licenses")
 """What is taken over from a wheel's own bill; the rest refers to other parts of that bill."""
+
+_GROUPS = {
+    "RoaringBitmap": "org.roaringbitmap",
+    "analyticsaccelerator-s3": "software.amazon.s3.analyticsaccelerator",
+    "chill*": "com.twitter",
+    "hadoop-*": "org.apache.hadoop",
+    "ivy": "org.apache.ivy",
+    "jackson-module-scala_*": "com.fasterxml.jackson.module",
+    "json4s-*": "org.json4s",
+    "jsr305": "com.google.code.findbugs",
+    "kafka-clients": "org.apache.kafka",
+    "objenesis": "org.objenesis",
+    "reactive-streams": "org.reactivestreams",
+    "scala-library": "org.scala-lang",
+    "scala-reflect": "org.scala-lang",
+    "scala-*_*": "org.scala-lang.modules",
+    "snappy-java": "org.xerial.snappy",
+    "third-party-jackson-core": "software.amazon.awssdk",
+    "tink": "com.google.crypto.tink",
+    "xz": "org.tukaani",
+    "zstd-jni": "com.github.luben",
+}
+"""Group of each artifact whose jar has no pom.properties of its own: Maven did not pack it."""
 
 
 def sha256(digest: str) -> list[dict[str, str]]:
@@ -38,11 +69,17 @@ def purl_of_python(name: str, version: str) -> str:
 
 
 def downloaded(report: Path) -> dict[str, str]:
-    """Digests by package URL, from the report of `pip install --report`."""
+    """Digests by package URL, from the report of `pip install --report`.
+
+    A wheel that was built here, rather than downloaded, has a digest that no lock file has.
+    """
+    locks = "".join(file.read_text() for file in sorted(Path("requirements").glob("*.lock")))
     found = {}
     for one in json.loads(report.read_text())["install"]:
         purl = purl_of_python(one["metadata"]["name"], one["metadata"]["version"])
-        found[purl] = one["download_info"]["archive_info"]["hash"].removeprefix("sha256=")
+        digest = one["download_info"]["archive_info"]["hash"].removeprefix("sha256=")
+        if digest in locks:
+            found[purl] = digest
     return found
 
 
@@ -78,22 +115,19 @@ def python_components(root: Path, digests: dict[str, str]) -> Iterator[dict[str,
 
 
 def debian_components(root: Path) -> Iterator[dict[str, Any]]:
-    """Describe the packages of Debian that image_root.py listed, if it did."""
-    if not (root / "var/lib/dpkg/status.d").is_dir():
-        return
-    distribution = f"debian-{(root / 'etc/debian_version').read_text().partition('.')[0].strip()}"
-    for file in (root / "var/lib/dpkg/status.d").iterdir():
-        package = message_from_string(file.read_text())
+    """Describe the packages of Debian: those that dpkg installed, and those that files are from."""
+    listings = [root / "var/lib/dpkg/status", *(root / "var/lib/dpkg/status.d").glob("*")]
+    texts = [file.read_text() for file in listings if file.is_file()]
+    for stanza in (one for text in texts for one in re.split(r"\n{2,}", text.strip())):
+        package = message_from_string(stanza)
+        if package["Status"] != "install ok installed":
+            continue
         name, version = package["Package"], package["Version"]
+        distribution = (root / "etc/debian_version").read_text().partition(".")[0].strip()
         purl = f"pkg:deb/debian/{quote(name)}@{quote(version)}"
-        purl += f"?arch={package['Architecture']}&distro={distribution}"
-        yield {
-            "type": "library",
-            "bom-ref": purl,
-            "name": name,
-            "version": version,
-            "purl": purl,
-        } | _of_archive(f"{name}={version}")
+        purl += f"?arch={package['Architecture']}&distro=debian-{distribution}"
+        found = {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+        yield found | _of_archive(f"{name}={version}")
 
 
 def _of_archive(package: str) -> dict[str, Any]:
@@ -103,6 +137,48 @@ def _of_archive(package: str) -> dict[str, Any]:
     ).stdout
     digest = message_from_string(shown)["SHA256"]
     return {"hashes": sha256(digest)} if digest else {}
+
+
+def java_components(root: Path) -> Iterator[dict[str, Any]]:
+    """Describe the jars of PySpark, by the pom.properties that Maven puts into what it packs."""
+    for file in sorted(root.glob("opt/*/lib/python3*/site-packages/pyspark/jars/*.jar")):
+        with ZipFile(file) as jar:
+            artifacts = [
+                dict(re.findall(r"^(groupId|artifactId|version)=(\S+)", text, re.M))
+                for name in sorted(jar.namelist())
+                if re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom\.properties", name)
+                for text in [jar.read(name).decode()]
+            ]
+        whole = [one for one in artifacts if len(one) == 3]
+        own = next((one for one in whole if is_of(file.stem, one)), None) or by_name(file.stem)
+        classifier = file.stem.removeprefix(f"{own['artifactId']}-{own['version']}").lstrip("-")
+        described = maven(own, classifier)
+        found = {"type": "library", "bom-ref": described["purl"]} | described
+        parts = [{"type": "library"} | maven(one) for one in whole if one != own]
+        more = {"hashes": sha256(hashlib.sha256(file.read_bytes()).hexdigest())}
+        yield found | more | ({"components": parts} if parts else {})
+
+
+def is_of(stem: str, artifact: dict[str, str]) -> bool:
+    """Whether a jar's name is that of an artifact, with a classifier or without."""
+    return f"{stem}-".startswith(f"{artifact['artifactId']}-{artifact['version']}-")
+
+
+def by_name(stem: str) -> dict[str, str]:
+    """Name the artifact of a jar that does not say so itself."""
+    name, _, version = re.sub(r"-(?=\d)", " ", stem, count=1).partition(" ")
+    group = next((group for pattern, group in _GROUPS.items() if fnmatchcase(name, pattern)), None)
+    if group is None:
+        raise SystemExit(f"{stem}.jar does not say what it is: add its groupId to _GROUPS")
+    return {"groupId": group, "artifactId": name, "version": version}
+
+
+def maven(artifact: dict[str, str], classifier: str = "") -> dict[str, str]:
+    """Describe an artifact, by the package URL's rules for Maven."""
+    group, name, version = (artifact[key] for key in ("groupId", "artifactId", "version"))
+    purl = f"pkg:maven/{quote(group)}/{quote(name)}@{quote(version)}"
+    purl += f"?classifier={quote(classifier)}" if classifier else ""
+    return {"group": group, "name": name, "version": version, "purl": purl}
 
 
 def bill(name: str, version: str, components: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,6 +209,7 @@ def main() -> None:
     digests = downloaded(arguments.report) if arguments.report else {}
     components = list(python_components(arguments.root, digests))
     components += debian_components(arguments.root)
+    components += java_components(arguments.root)
     print(json.dumps(bill(arguments.name, version, components), indent=1))
 
 

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,12 @@ from tests.support.deploy import DEPLOY, ROOT, find
 WORKFLOW = ROOT / ".github/workflows/release.yml"
 JOBS: dict[str, dict[str, Any]] = yaml.safe_load(WORKFLOW.read_text())["jobs"]
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-OWN_IMAGE = re.compile(r"\bkafka-reauth-proxy(?:-\w+)?:(\d[\w.]*)")
+OWN_IMAGE = re.compile(rb"\bkafka-reauth-proxy(?:-\w+)?:(\d[\w.]*)")
+
+
+def _below(*names: str) -> Iterator[Path]:
+    for name in names:
+        yield from (ROOT / name).rglob("*")
 
 
 def test_program_and_chart_have_the_projects_version() -> None:
@@ -23,13 +30,17 @@ def test_program_and_chart_have_the_projects_version() -> None:
 
 
 def test_images_have_the_projects_version() -> None:
-    """Their labels, and their tags wherever manifests and pages name them."""
+    """Their labels, and their tags wherever anything that is shipped names them."""
     labels = re.findall(r"image\.version=(\S+)", (DEPLOY / "Dockerfile").read_text())
-    assert len(labels) >= 2
-    files = [DEPLOY / "Dockerfile", *DEPLOY.rglob("*.yaml"), *(ROOT / "docs").glob("*.md")]
-    named = {file: OWN_IMAGE.findall(file.read_text()) for file in files}
-    assert named[DEPLOY / "kustomize/base/sidecar.yaml"]
-    wrong = {file: tags for file, tags in named.items() if {*tags} - {VERSION, "1.2.3"}}
+    assert len(labels) == len(JOBS["image"]["strategy"]["matrix"]["target"])
+    named = {
+        file.relative_to(ROOT): {tag.decode() for tag in OWN_IMAGE.findall(file.read_bytes())}
+        for file in [*ROOT.glob("*.md"), *_below("deploy", "docs", "proxy")]
+        if file.is_file() and file.suffix != ".pyc"
+    }
+    by_suffix = {file.suffix for file, tags in named.items() if tags}
+    assert {"", ".conf", ".md", ".yaml"} <= by_suffix
+    wrong = {file: tags for file, tags in named.items() if tags - {VERSION, "1.2.3"}}
     assert (wrong, {*labels}) == ({}, {VERSION})
 
 
@@ -75,10 +86,28 @@ def test_what_comes_from_outside_is_no_part_of_a_command() -> None:
     assert [script for script in scripts if "${{" in script] == []
 
 
-def test_every_image_of_the_workflow_can_be_built() -> None:
-    stages = re.findall(r"^FROM \S+ AS (\S+)", (DEPLOY / "Dockerfile").read_text(), re.M)
-    targets = JOBS["image"]["strategy"]["matrix"]["target"]
-    assert {"proxy", "redirect"} <= {*targets} <= {*stages}
+def test_every_image_is_published_with_its_bill_of_materials() -> None:
+    """An image is a stage that can be started; its title is the name that it is published by."""
+    _, *stages = re.split(r"^FROM ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
+    images = {}
+    for stage in stages:
+        if "\nENTRYPOINT " in stage:
+            title = re.search(r"^LABEL org\.opencontainers\.image\.title=(\S+)", stage, re.M)
+            images[stage.split(maxsplit=3)[2]] = title and title[1]
+    matrix = JOBS["image"]["strategy"]["matrix"]
+    published = {one["target"]: one for one in matrix["include"] if "target" in one}
+    assert {*matrix["target"]} == {*published} == {*images}
+    assert {target: one["name"] for target, one in published.items()} == images
+    written = re.findall(r"sbom\.py (\S+) .*? > (?:/image)?(/\S+)", "".join(stages))
+    assert {(one["name"], one["bill"]) for one in published.values()} == {*written}
+
+
+def test_the_platforms_of_every_image_are_joined_and_signed() -> None:
+    matrix = JOBS["image"]["strategy"]["matrix"]
+    (script,) = (one["run"] for one in JOBS["chart"]["steps"] if "imagetools" in one.get("run", ""))
+    (names,) = re.findall(r"^for name in (.+); do$", script, re.M)
+    assert names.split() == [one["name"] for one in matrix["include"] if "target" in one]
+    assert all(f'"$image-{platform}"' in script for platform in matrix["platform"])
 
 
 @pytest.mark.slow
@@ -99,3 +128,13 @@ def test_wheels_are_made_for_every_python_that_is_supported() -> None:
     classifiers = project["project"]["classifiers"]
     prefix = "Programming Language :: Python :: 3."
     assert built == [one.removeprefix(prefix) for one in classifiers if one.startswith(prefix)]
+
+
+def test_what_is_built_again_has_the_same_times() -> None:
+    """A wheel's and an image's, in whatever archive and by whichever script."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    epoch = project["tool"]["cibuildwheel"]["environment"]["SOURCE_DATE_EPOCH"]
+    scripts = (WORKFLOW, DEPLOY / "Dockerfile", ROOT / "docs/releasing.md")
+    for file in scripts:
+        assert {*re.findall(r"SOURCE_DATE_EPOCH=(\d+)", file.read_text())} == {epoch}, file
+    assert f"_EPOCH = {epoch}\n" in (DEPLOY / "build_root.py").read_text()

@@ -118,7 +118,7 @@ def schema() -> dict[str, Any]:
             enabled=FLAG, monitoringNamespace=SOME_TEXT, ingress=RULES, egress=RULES
         ),
         podDisruptionBudget=section(enabled=FLAG, maxUnavailable={"type": ["integer", "string"]}),
-        podMonitor=section(enabled=FLAG, interval=DURATION),
+        podMonitor=section(enabled=FLAG, labels=ANYTHING, interval=DURATION),
         prometheusRule=section(enabled=FLAG, labels=ANYTHING, runbooks=TEXT),
         dashboards=section(enabled=FLAG, labels=ANYTHING),
         report=report(),

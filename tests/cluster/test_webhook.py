@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+import proxy
 from proxy.kubernetes.injection import CONFIG, INJECT
 from tests.support import deploy
 from tests.support.kubernetes import producing, shapes
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.cluster
 log = logging.getLogger(__name__)
 
 IMAGES = (
-    "--image=kafka-reauth-proxy:0.1.0",
-    "--redirect-image=kafka-reauth-proxy-redirect:0.1.0",
+    f"--image=kafka-reauth-proxy:{proxy.__version__}",
+    f"--redirect-image=kafka-reauth-proxy-redirect:{proxy.__version__}",
 )
 
 
@@ -107,7 +108,7 @@ def test_an_injected_pod_works(
     assert line.split()[1] == "2/2"
     pods = cluster.kubectl("get", "pods", "--output=json", f"--namespace={namespace}")
     assert drift(pods, *IMAGES) == (0, [])
-    status, found = drift(pods, "--image=kafka-reauth-proxy:0.2.0")
+    status, found = drift(pods, "--image=kafka-reauth-proxy:another")
     assert (status, [one["name"] for one in found]) == (1, ["shape"])
     debug = ("debug", "shape", "--image=docker.io/library/machine:1", f"--namespace={namespace}")
     cluster.kubectl(*debug, "--image-pull-policy=Never", "--", "/busybox/sleep", "1")

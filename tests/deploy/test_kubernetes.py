@@ -461,11 +461,13 @@ def test_rules_and_dashboards_are_options() -> None:
             "labels": {"release": "prometheus"},
             "runbooks": "https://wiki.example.com/runbooks/",
         },
+        "podMonitor": {"labels": {"release": "prometheus"}},
         "dashboards": {"enabled": True},
     }
     documents = deploy.of_text(deploy.templated(values))
     rule = deploy.of_kind(documents, "PrometheusRule")
-    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    monitor = deploy.of_kind(documents, "PodMonitor")
+    assert all(one["metadata"]["labels"]["release"] == "prometheus" for one in (rule, monitor))
     shipped = [load(DEPLOY / f"prometheus/{name}.rules.yaml") for name in ("recording", "alerts")]
     text = json.dumps([group for rules in shipped for group in rules["groups"]])
     text = text.replace("docs/runbooks.md#", "https://wiki.example.com/runbooks#")

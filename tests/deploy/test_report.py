@@ -2,9 +2,7 @@
 
 import copy
 import importlib
-import os
 import re
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -186,6 +184,26 @@ def test_a_gateway_reports_on_what_it_delivers_itself() -> None:
     assert "--events=kafka:session-events" in arguments(documents)
 
 
+@pytest.mark.parametrize("given", [None, "https://reports.example.com/"])
+def test_a_gateway_links_to_the_report_of_its_release(given: str | None) -> None:
+    """To its Service, unless people read it elsewhere."""
+    values = deploy.values("gateway")
+    values["report"] = {"enabled": True, "events": "kafka:a", "bootstrapServers": "kafka:9092"}
+    if given is not None:
+        values["config"]["http"]["report.url"] = given
+    documents = helm(values)
+    http = yaml.safe_load(deploy.configuration(documents))["http"]
+    service = next(
+        one for one in documents if one["kind"] == "Service" and "report" in one["metadata"]["name"]
+    )
+    (port,) = service["spec"]["ports"]
+    url = f"http://{service['metadata']['name']}.default.svc:{port['port']}/"
+    assert http["report.url"] == (given or url)
+    values["report"]["serve"] = {"enabled": False}
+    http = yaml.safe_load(deploy.configuration(helm(values)))["http"]
+    assert http.get("report.url") == given
+
+
 def test_the_report_alone_makes_no_proxy() -> None:
     names = {one["metadata"]["name"] for one in helm()}
     assert names == {"reauth-proxy-report"}
@@ -200,6 +218,7 @@ def test_a_bucket_needs_no_volume() -> None:
             | {
                 "events": "s3a://fleet/events",
                 "commandConfig": "",
+                "secrets": [],
                 "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:role"}},
                 "env": [{"name": "AWS_REGION", "value": "eu-central-1"}],
             }
@@ -212,27 +231,31 @@ def test_a_bucket_needs_no_volume() -> None:
         assert pod["containers"][0]["env"] == [{"name": "AWS_REGION", "value": "eu-central-1"}]
 
 
-def test_a_history_is_kept_for_days(kubernetes: ModuleType) -> None:
-    documents = helm(changed({"history": "/var/lib/reauth-report/history", "historyDays": 7}))
-    kubernetes.validate(deploy.of_kind(documents, "CronJob"), newest(kubernetes)[-1], strict=True)
-    (prune,) = job_pod(documents)["initContainers"]
-    assert prune["command"][-2:] == ["/var/lib/reauth-report/history", "7"]
-    assert "--history=/var/lib/reauth-report/history" in arguments(documents)
+def test_the_page_of_a_bucket_has_its_credentials(kubernetes: ModuleType) -> None:
+    """Those that are files, as the run has them; on a volume the page needs none."""
+    more = {
+        "events": "s3a://fleet/events",
+        "commandConfig": "",
+        "volumes": [{"name": "authority", "configMap": {"name": "site-ca"}}],
+        "volumeMounts": [{"name": "authority", "mountPath": "/etc/site-ca", "readOnly": True}],
+    }
+    documents = helm(changed(BUCKET | more))
+    for document in documents:
+        if document["kind"] != "PodMonitor":
+            kubernetes.validate(document, newest(kubernetes)[-1], strict=True)
+    page, run = deploy.pod(documents), job_pod(documents)
+    mounts = {one["name"] for one in page["containers"][0]["volumeMounts"]}
+    assert mounts == {one["name"] for one in page["volumes"]}
+    assert mounts == {"reauth-report-client", "authority"}
+    assert all(volume in run["volumes"] for volume in page["volumes"])
+    (volume,) = deploy.pod(helm())["volumes"]
+    assert volume["name"] == "reauth-report"
 
 
-def test_only_old_days_of_a_history_are_removed(tmp_path: Path) -> None:
-    """The chart's command, for a folder that is not there yet, and for one that is."""
-    documents = helm(changed({"history": "/var/lib/reauth-report/history", "historyDays": 7}))
-    (prune,) = job_pod(documents)["initContainers"]
-    command = [*prune["command"][:-2], str(tmp_path / "history"), "7"]
-    subprocess.run(command, check=True, timeout=60)
-    old, new = (tmp_path / "history/clients" / f"run_day={day}" for day in ("old", "new"))
-    for day in (old, new):
-        day.mkdir(parents=True)
-        (day / "run.parquet").touch()
-    os.utime(old, (0, 0))
-    subprocess.run(command, check=True, timeout=60)
-    assert (old.exists(), new.exists()) == (False, True)
+def test_a_history_is_kept_for_days() -> None:
+    given = arguments(helm(changed({"history": "/var/lib/reauth-report/h", "historyDays": 7})))
+    assert {"--history=/var/lib/reauth-report/h", "--history-days=7"} <= {*given}
+    assert not any(one.startswith("--history") for one in arguments(helm()))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+import proxy
 from tests.support import deploy
 from tests.support.deploy import DEPLOY, Document, kustomized, load, of_kind, of_text, run
 
 APPLICATION: Document = load(DEPLOY / "spark/spark-application.yaml")
 EXECUTOR: Document = load(DEPLOY / "spark/executor.yaml")
-IMAGE = "kafka-reauth-proxy-report:0.1.0"
+IMAGE = f"kafka-reauth-proxy-report:{proxy.__version__}"
 OPERATOR = (
     "github.com/kubeflow/spark-operator/v2",
     "v2.3.0",

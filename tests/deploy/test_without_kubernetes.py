@@ -49,6 +49,18 @@ def test_the_compose_file_fits_the_configuration(tmp_path: Path) -> None:
             assert not source.startswith(".") or (COMPOSE.parent / source).exists(), volume
 
 
+def test_volumes_of_the_compose_file_can_be_written_to(tmp_path: Path) -> None:
+    """A new volume belongs to whom the image's directory does, and to root where there is none."""
+    document = yaml.safe_load(COMPOSE.read_text())
+    volumes = [one.partition(":") for one in document["services"]["proxy"]["volumes"]]
+    mounted = {Path(path) for name, _, path in volumes if name in document["volumes"]}
+    (made,) = re.findall(r"^RUN install -d .*$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert mounted == {Path("/", path) for path in re.findall(r" /image/(\S+)", made)}
+    config = from_mapping(parse((COMPOSE.parent / "proxy.yaml").read_bytes()), base_dir=tmp_path)
+    store = Path(config.store.url.removeprefix("sqlite:"))
+    assert {store.parent, config.events.directory} == mounted
+
+
 def test_its_prometheus_loads_rules_that_exist() -> None:
     config = yaml.safe_load((COMPOSE.parent / "prometheus.yaml").read_text())
     for file in config["rule_files"]:

@@ -77,7 +77,7 @@
 {{- define "kafka-reauth-proxy.refuse" -}}
 {{- include "kafka-reauth-proxy.refuseOldDefaults" . -}}
 {{- include "kafka-reauth-proxy.refuseOtherMode" . -}}
-{{- if eq .Values.mode "report" }}{{ include "kafka-reauth-proxy.refuseReport" . }}{{ end -}}
+{{- if eq .Values.mode "report" }}{{ include "kafka-reauth-proxy.refuseReport" . }}{{ end -}}{{/* a workload beside it */}}
 {{- $config := .Values.config -}}
 {{- $store := $config.store | default dict -}}
 {{- $url := $store.url | default "sqlite:state.db" -}}
@@ -143,13 +143,17 @@
 {{- with $addresses }}{{ first . }}{{ end -}}
 {{- end }}
 
-{{/* The configuration as the proxy gets it: a gateway's Service is the host that it advertises, and events fit
-     the volume that the chart has for them, or the kubelet would evict the pod. */}}
+{{/* The configuration as the proxy gets it: a gateway's Service is the host that it advertises, its status page links
+     to this release's report, and events fit the volume that the chart has for them, or the kubelet would evict the
+     pod. */}}
 {{- define "kafka-reauth-proxy.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $events := $config.events | default dict -}}
 {{- if and $events.directory (not (hasKey $events "retention.bytes")) (eq "2Gi" (dig "emptyDir" "sizeLimit" "" .Values.events)) -}}
 {{- $_ := set $events "retention.bytes" 1073741824 -}}
+{{- end -}}
+{{- if and .Values.report.enabled .Values.report.serve.enabled $config.http (not (hasKey ($config.http | default dict) "report.url")) -}}
+{{- $_ := set $config.http "report.url" (printf "http://%s-report.%s.svc:9405/" .Values.name .Release.Namespace) -}}
 {{- end -}}
 {{- if eq .Values.mode "gateway" -}}
 {{- range $config.listeners -}}

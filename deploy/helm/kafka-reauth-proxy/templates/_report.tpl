@@ -97,6 +97,31 @@
 {{- end }}
 {{- end }}
 
+{{/* What else the run has, and the page if it reads a bucket. */}}
+{{- define "kafka-reauth-proxy.reportMounts" -}}
+{{- range .Values.report.secrets }}
+- {name: reauth-report-{{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}
+{{- end }}
+{{- with .Values.report.volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "kafka-reauth-proxy.reportVolumes" -}}
+{{- range .Values.report.secrets }}
+- name: reauth-report-{{ .name }}
+  secret:
+    secretName: {{ .secretName }}
+    items: # by name, so that a missing key is named in the pod's events
+      {{- range .keys }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+{{- end }}
+{{- with .Values.report.volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* What both pods have. */}}
 {{- define "kafka-reauth-proxy.reportPod" -}}
 serviceAccountName: {{ .Values.name }}-report
@@ -145,6 +170,7 @@ securityContext:
 - {{ printf "--out=%s" .out | quote }}
 {{- with .history }}
 - {{ printf "--history=%s" . | quote }}
+- {{ printf "--history-days=%d" (int $.Values.report.historyDays) | quote }}
 {{- end }}
 {{- range .options }}
 - {{ . | quote }}
