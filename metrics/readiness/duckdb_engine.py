@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 import duckdb
 
 from metrics.readiness.engine import Row, words
-from metrics.readiness.errors import BROKEN_FILE, GONE_FILE, ReportError
+from metrics.readiness.errors import BROKEN_FILE, GONE_FILE, Interrupted, ReportError
 from metrics.readiness.events import FIELDS, LISTS, bounded
 from metrics.readiness.folder import Folder
 from metrics.readiness.sieve import portions
@@ -23,6 +23,9 @@ _NO_HIVE = "hive_partitioning = false"
 _LINES = f"format = 'newline_delimited', ignore_errors = true, {_NO_HIVE}"
 _PATTERN = re.compile(r"[\[*?]")
 """Characters that make a pattern of a file's name."""
+
+_INTERRUPTED = "Query interrupted"
+"""DuckDB's RuntimeError where a signal's handler raised within a query."""
 
 _TYPES = {"long": "BIGINT", "string": "VARCHAR", "array<string>": "VARCHAR[]", "boolean": "BOOLEAN"}
 
@@ -47,9 +50,13 @@ _MACROS = {
 
 @contextmanager
 def duckdb_errors() -> Iterator[None]:
-    """Turn an error of DuckDB into one line."""
+    """Turn an error of DuckDB into one line, and a query that a signal ended into Interrupted."""
     try:
         yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise Interrupted from None
+        raise
     except duckdb.Error as error:
         raise ReportError(str(error).splitlines()[0]) from error
 

@@ -16,6 +16,14 @@ class ReportError(Exception):
     """The report cannot be made; the text says why, and what to do."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """The report is to end, as SIGTERM asks.
+
+    A class of its own, because Python remembers a KeyboardInterrupt that leaves an `exec`, as in
+    some imports, and ends itself by SIGINT although it was caught.
+    """
+
+
 def explained(error: Exception) -> str:
     """Say in one line what went wrong; whoever named a file does not command a terminal."""
     if isinstance(error, OSError) and error.filename and error.strerror:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from metrics.readiness.analysis import Analysis, Progress
-from metrics.readiness.errors import ReportError, explained
+from metrics.readiness.errors import Interrupted, ReportError, explained
 from metrics.readiness.folder import event_files, is_remote
 from metrics.readiness.output import (
     RUN_NAME,
@@ -143,8 +143,12 @@ def _by_spark(settings: Settings, made: Staging, progress: Progress) -> tuple[An
 
 @contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: what was kept in between goes."""
-    was = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    """Let SIGTERM do what Ctrl-C does: what was kept in between goes. Raises Interrupted."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise Interrupted
+
+    was = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:

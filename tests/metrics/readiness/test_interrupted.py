@@ -1,0 +1,40 @@
+"""A report that is told to end: by one error, whatever it was at."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from metrics.readiness.duckdb_engine import duckdb_errors
+from metrics.readiness.errors import Interrupted
+from metrics.readiness.job import sigterm_as_sigint
+
+
+def test_told_to_end_within_a_query_it_is_interrupted() -> None:
+    """DuckDB gives its own error where a signal's handler has raised one."""
+    sent = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    with sigterm_as_sigint(), duckdb.connect() as database:
+        sent.start()
+        with pytest.raises(Interrupted), duckdb_errors():
+            database.execute("SELECT count(*) FROM range(10_000_000_000) WHERE range % 7 = 3")
+
+
+def test_told_to_end_within_an_import_it_ends_by_its_own_exit_status(tmp_path: Path) -> None:
+    """Python ends itself by SIGINT after any KeyboardInterrupt that left an `exec`."""
+    (tmp_path / "ended.py").write_text(
+        "import os, signal\n"
+        "from metrics.readiness.errors import Interrupted\n"
+        "from metrics.readiness.job import sigterm_as_sigint\n"
+        "try:\n"
+        "    with sigterm_as_sigint():\n"
+        "        exec('os.kill(os.getpid(), signal.SIGTERM)\\nwhile True: pass')\n"
+        "except KeyboardInterrupt:\n"
+        "    raise SystemExit(2)\n"
+    )
+    command = [sys.executable, "-m", "ended"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 2
