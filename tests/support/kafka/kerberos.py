@@ -21,7 +21,7 @@ SERVICE = "kafka"
 HOST = "localhost"
 """What clients call 127.0.0.1 when they ask for a ticket: its name, looked up in reverse."""
 
-_INSTALL_HINT = "apt-get install krb5-kdc kcat libsasl2-modules-gssapi-mit"
+_INSTALL_HINT = "apt-get install krb5-kdc krb5-admin-server kcat libsasl2-modules-gssapi-mit"
 _RUN_SECONDS = 120.0
 
 _CLIENTS = """\
