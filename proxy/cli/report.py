@@ -150,7 +150,7 @@ def serve(
 
     It exports the report's figures as metrics, too. Whoever reaches the port may read all of it.
     """
-    from proxy.report.place import place_of
+    from proxy.report.address import place_of
     from proxy.report.server import serve as run
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")

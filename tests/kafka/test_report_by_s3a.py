@@ -12,7 +12,7 @@ import pytest
 from obstore.store import S3Store
 
 from benchmarks.events.generate import generate
-from proxy.report.place import place_of
+from proxy.report.address import place_of
 from proxy.report.whole import WholeReport, open_table, read_whole
 from tests.support.delivery import SIZE, report_of
 from tests.support.kafka.spark_jars import spark_jars

@@ -10,7 +10,8 @@ from obstore.store import S3Store
 
 from proxy.delivery.objects import open_store
 from proxy.report import objects, whole
-from proxy.report.place import PIECE_BYTES, OpenFile, UnusableReportError, place_of
+from proxy.report.address import place_of
+from proxy.report.place import PIECE_BYTES, OpenFile, UnusableReportError
 from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
 from tests.support.kafka.objects import SECRET

@@ -19,8 +19,9 @@ from yarl import URL
 from metrics.registry import METRICS
 from proxy.net.sockets import listen
 from proxy.ops.http import start_http
+from proxy.report.folder import Folder
 from proxy.report.pages import make_pages
-from proxy.report.place import PIECE_BYTES, Folder
+from proxy.report.place import PIECE_BYTES
 from proxy.report.watcher import Watcher
 from tests.support.report import RUNS, put_copy, put_report
 
@@ -325,7 +326,7 @@ def test_names_that_clients_chose_stay_text(tmp_path: Path) -> None:
 
 def test_the_server_loads_neither_an_engine_nor_what_settings_take() -> None:
     program = (
-        "import sys, proxy.report.server, proxy.report.place;"
+        "import sys, proxy.report.server, proxy.report.address;"
         "print({'pyspark', 'duckdb', 'pydantic', 'obstore', 'aiohttp'} & set(sys.modules))"
     )
     done = subprocess.run(
@@ -366,7 +367,7 @@ def test_the_command_serves_until_sigterm(tmp_path: Path) -> None:
 HANGING = """
 import logging, sys, threading
 from pathlib import Path
-from proxy.report.place import Folder
+from proxy.report.folder import Folder
 from proxy.report.server import serve
 
 class Hanging(Folder):

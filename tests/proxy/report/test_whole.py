@@ -14,7 +14,9 @@ import pytest
 from metrics.report.page import BODY_BEGINS, run_mark
 from proxy.errors import ConfigError
 from proxy.report import whole
-from proxy.report.place import Folder, MissingError, UnusableReportError, place_of
+from proxy.report.address import place_of
+from proxy.report.folder import Folder
+from proxy.report.place import MissingError, UnusableReportError
 from proxy.report.watcher import Watcher
 from proxy.report.whole import open_table, read_whole
 from tests.support.report import RUNS, facts_of, put_copy, put_report
