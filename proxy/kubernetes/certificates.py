@@ -1,7 +1,8 @@
 """Certificate of the webhook: an authority of its own, and what that signs.
 
 The API server trusts the authority (`caBundle`). Its key is thrown away when it has signed: a new
-certificate comes from a new authority.
+certificate comes from a new authority. The one before is trusted besides, since other replicas go
+on with its certificate until they look again.
 """
 
 import datetime
@@ -21,9 +22,10 @@ _SKEW: Final = datetime.timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """A certificate with its key, and the authority that signed it, as PEM."""
+    """A certificate with its key, as PEM."""
 
     authority: bytes
+    """The authority that signed it, then the one before, if there was one, as PEM."""
     certificate: bytes
     key: bytes
 
@@ -38,8 +40,10 @@ class Certificate:
         return now > read.not_valid_after_utc - RENEW_BEFORE or set(held) != set(names)
 
 
-def make(names: list[str], now: datetime.datetime) -> Certificate:
-    """Make an authority, and a certificate for these host names."""
+def make(
+    names: list[str], now: datetime.datetime, before: Certificate | None = None
+) -> Certificate:
+    """Make an authority, and a certificate for these host names, which replaces another one."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority_name = _name("reauth-proxy webhook authority")
     authority = (
@@ -62,14 +66,25 @@ def make(names: list[str], now: datetime.datetime) -> Certificate:
         .sign(authority_key, hashes.SHA256())
     )
     return Certificate(
-        authority=authority.public_bytes(serialization.Encoding.PEM),
-        certificate=certificate.public_bytes(serialization.Encoding.PEM),
+        authority=_pem(authority) + (b"" if before is None else _last_authority(before)),
+        certificate=_pem(certificate),
         key=key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
             serialization.NoEncryption(),
         ),
     )
+
+
+def _last_authority(certificate: Certificate) -> bytes:
+    try:
+        return _pem(x509.load_pem_x509_certificates(certificate.authority)[0])
+    except ValueError:  # something else was put there
+        return b""
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
 
 
 _KEY_USAGE_OF_AUTHORITY: Final = x509.KeyUsage(

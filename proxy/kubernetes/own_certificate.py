@@ -36,7 +36,7 @@ class OwnCertificate:
         certificate = _read(found)
         if certificate is not None and not certificate.is_to_be_renewed(self._names, now):
             return certificate
-        made = make(self._names, now)
+        made = make(self._names, now, before=certificate)
         data = {key: _encoded(getattr(made, field)) for field, key in _FIELDS.items()}
         try:
             await self._api.replace(self._secret, found | {"data": data})
@@ -50,7 +50,7 @@ class OwnCertificate:
         return made
 
     async def publish(self, certificate: Certificate) -> None:
-        """Let the API server believe it, in every webhook of the configuration."""
+        """Let the API server trust its authorities, in every webhook of the configuration."""
         configuration = await self._api.get(self._webhook)
         bundle = _encoded(certificate.authority)
         operations = [

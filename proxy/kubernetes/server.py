@@ -92,8 +92,8 @@ async def follow_own(tls: Tls, own: OwnCertificate) -> None:
         wait = RENEW_EVERY
         try:
             certificate = await own.current(datetime.datetime.now(datetime.UTC))  # noqa: TID251
+            await own.publish(certificate)  # first: what it is asked with must be trusted by then
             tls.load_pem(certificate.certificate, certificate.key)
-            await own.publish(certificate)
         except (ProxyError, OSError) as error:
             log.warning("no certificate yet, or no API server to give it to: %s", error)
             wait = RETRY_EVERY

@@ -122,6 +122,37 @@ def test_a_certificate_is_renewed_in_time() -> None:
     assert broken.is_to_be_renewed(NAMES, NOW)
 
 
+def test_replicas_that_still_have_the_certificate_before_are_trusted() -> None:
+    """A replica looks once a minute; until then it must not refuse the pods of a whole cluster."""
+    first = make(NAMES, NOW)
+    second = make(NAMES, NOW, before=first)
+    third = make(NAMES, NOW, before=second)
+
+    async def is_trusted(used: Certificate, published: Certificate) -> bool:
+        tls = server.Tls()
+        tls.load_pem(used.certificate, used.key)
+        async with Served(tls) as served:
+            try:
+                return await served.ask(published, b"nonsense") == 400
+            except aiohttp.ClientError:
+                return False
+
+    async def scenario() -> None:
+        assert await is_trusted(first, second)
+        assert await is_trusted(second, second)
+        assert await is_trusted(second, third)
+        assert not await is_trusted(first, third)  # there are never more than two
+
+    asyncio.run(scenario())
+
+
+def test_an_authority_that_cannot_be_read_is_not_kept() -> None:
+    """The API server refuses a bundle that holds anything but certificates."""
+    broken = Certificate(authority=b"nonsense", certificate=b"nonsense", key=b"")
+    published = make(NAMES, NOW, before=broken).authority.decode()
+    assert ssl.create_default_context(cadata=published).cert_store_stats()["x509"] == 1
+
+
 def test_a_webhook_lives_from_its_certificate_to_sigterm(tmp_path: Path) -> None:
     """As a command: not ready without a certificate, ready with one, and SIGTERM ends it."""
     ports = free_ports(2)
