@@ -8,8 +8,9 @@ report of them, in a process of its own: wall time from its start to its end, CP
 and Python together, and the largest memory of the process tree. Of the tools, `duckdb` reads the
 folder, `fetched` has Spark fetch the files of an address first, and `cluster` is Spark alone, with
 two workers on this machine. `--beside` names a checkout of an earlier version, whose job
-(`metrics.spark.job`) runs in turn with them on the same events. The format `summaries` is the
-summary rows of the same events alone.
+(`metrics.spark.job`) runs in turn with them on the same events, as `earlier` within one JVM, and as
+`earlier-cluster` with two such workers. The format `summaries` is the summary rows of the same
+events alone.
 
 Needs Java 17, `pip install pyspark duckdb`. JSON lines of 20 million events take 8 GB on disk.
 """
@@ -32,8 +33,9 @@ TIMEOUT_SECONDS = 3_600
 LOOK_SECONDS = 0.2
 """Seconds between two readings of memory and CPU time."""
 _MIB = 1024 * 1024
-EARLIER = "earlier"
 TOOLS = ("duckdb", "fetched", "cluster")
+EARLIER_TOOLS = ("earlier", "earlier-cluster")
+CLUSTER = "local-cluster[2,1,1024]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +149,18 @@ def command(tool: str, events: Path, out: Path) -> list[str]:
         case "fetched":
             return [*job, events.as_uri()]
         case "cluster":
-            return [*job, str(events), "--master", "local-cluster[2,1,1024]"]
+            return [*job, str(events), "--master", CLUSTER]
     job[2] = "metrics.spark.job"
-    return [*job, str(events), "--master", "local[*]"]
+    return [*job, str(events), "--master", CLUSTER if tool == "earlier-cluster" else "local[*]"]
 
 
 def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path, beside: Path | None) -> None:
     """Print one row per size, format and tool."""
-    tools = dict.fromkeys(TOOLS) if beside is None else {EARLIER: beside, **dict.fromkeys(TOOLS)}
+    tools: dict[str, Path | None] = {name: beside for name in EARLIER_TOOLS if beside is not None}
+    tools |= dict.fromkeys(TOOLS)
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} CPUs, load before: {load:.2f}", flush=True)
-    print("format   events       tool     wall s   CPU s  CPU s/M  peak MiB  load")
+    print("format   events       tool            wall s   CPU s  CPU s/M  peak MiB  load")
     for size in sizes:
         for kind in kinds:
             events = folder / f"{kind}-{size}"
@@ -166,7 +169,7 @@ def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path, beside: Path |
                 out = folder / f"report-{name}-{kind}-{size}"
                 figure = measured(command(name, events, out), checkout)
                 print(
-                    f"{kind:8} {count:<12,} {name:8} {figure.wall_seconds:6.1f} "
+                    f"{kind:8} {count:<12,} {name:15} {figure.wall_seconds:6.1f} "
                     f"{figure.cpu_seconds:7.1f} {figure.cpu_seconds / count * 1e6:8.2f} "
                     f"{figure.peak_mib:9.0f} {os.getloadavg()[0]:5.1f}",
                     flush=True,

@@ -36,7 +36,7 @@ class Collected:
     """The name of this run: tables, JSON and page that belong together bear the same."""
     engine: str
     """The engine that answered the queries, `duckdb` or `spark`; `spark+duckdb`: Spark read the
-    lines, and DuckDB answered."""
+    events, or answered what was asked of them, and DuckDB the rest."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _SET_ASIDE = {
 _ENGINES = {
     "duckdb": "DuckDB on one machine",
     "spark": "Spark",
-    "spark+duckdb": "DuckDB on one machine, of lines that Spark read",
+    "spark+duckdb": "DuckDB, of what Spark made of the events",
 }
 
 

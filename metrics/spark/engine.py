@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as f
 
 from metrics.readiness.engine import Row
 from metrics.spark.sources import literal
@@ -50,13 +51,18 @@ class SparkEngine:
 
     def keep(self, name: str, query: str) -> None:
         """Work a query out once."""
-        frame = self._spark.sql(query)
         if self._scratch is None:
-            self._name(name, frame.localCheckpoint())
-            return
-        path = f"{self._scratch}/{name}"
-        frame.write.parquet(path)
+            self._name(name, self._spark.sql(query).localCheckpoint())
+        else:
+            self.store(name, query, f"{self._scratch}/{name}")
+
+    def store(self, name: str, query: str, path: str) -> int:
+        """Work a query out once, into a folder or address; return how many rows were written."""
+        frame = self._spark.sql(query)
+        observation = Observation(f"rows of {name}")
+        frame.observe(observation, f.count(f.lit(1)).alias("rows")).write.parquet(path)
         self._name(name, self._spark.read.schema(frame.schema).parquet(literal(path)))
+        return int(observation.get["rows"])
 
     def rows(self, query: str) -> list[Row]:
         """Answer a query."""

@@ -58,6 +58,8 @@ def analysed(
             # executors of a cluster may go, and what Spark keeps in them with them
             if answers_here(spark):
                 return _by_duckdb(spark, settings, made, progress)
+            if importlib.util.find_spec("duckdb") is not None:
+                return _by_both(spark, settings, made, progress)
             return _by_spark(spark, settings, made, progress)
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
@@ -110,6 +112,30 @@ def _files_of(spark: SparkSession, table: EventTable, place: Path) -> Folder:
             HadoopFiles(spark, folder).download(folder, local)
         found += sorted(local.glob("*.parquet"))
     return Folder(found, parquet=True)
+
+
+def _by_both(
+    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
+) -> tuple[Analysis, str]:
+    from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+    from metrics.spark.divided_engine import DividedEngine
+
+    shared = str(made.scratch)
+    if is_remote(settings.out):
+        run = RemoteRun(settings.out, made.run_id)
+        run.begin(spark)
+        shared = run.scratch
+    counts, rows = _rows(spark, settings, shared)
+    with (
+        duckdb_errors(),
+        DuckEngine(made.scratch) as here,
+        closing(DividedEngine(spark, here, shared, made.scratch)) as engine,
+    ):
+        engine.read(rows)
+        tables = str(made.tables)
+        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
+        analysis.run(counts)
+        return analysis, "spark+duckdb"
 
 
 def _by_spark(

@@ -21,6 +21,7 @@ from tests.support.readiness import comparable
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("object_store")]
 
 OUT = "s3a://events/fleet/report"
+CLUSTER = "local-cluster[2,1,1024]"
 COMMON = ("--master", "local[2]", "--as-of", "2026-06-02T00:00", "--out", OUT)
 
 
@@ -72,6 +73,7 @@ def test_from_a_bucket_to_a_bucket(object_server: str, jars: str, events: Path) 
     rest = {name: fact for name, fact in wanted.items() if name not in {"engine", "lines"}}
     for given, engine in (
         (("--events", "s3a://events/fleet/ev*"), "duckdb"),
+        (("--events", "s3a://events/fleet/ev*", "--master", CLUSTER), "spark+duckdb"),
         (
             ("--events", "s3a://events/fleet/events", "--state", "s3a://events/fleet/state"),
             "spark+duckdb",

@@ -46,12 +46,10 @@ def bare_python(path: Path) -> Path:
     return path
 
 
-def wheel(directory: Path) -> Path:
-    """This package; without isolation, which would fetch what builds it."""
+def wheel(directory: Path) -> None:
+    """Build this package; without isolation, which would fetch what builds it."""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", directory)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, ROOT], check=True)
-    (built,) = directory.glob("*.whl")
-    return built
 
 
 @contextmanager
@@ -107,55 +105,63 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("java")
-def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
-    """They could not even start a Python: theirs is `false`."""
-    events, out = tmp_path / "events", tmp_path / "report"
-    generate(SIZE, events, parquet=False)
-    home = installed(tmp_path / "spark")
-    package = wheel(tmp_path / "dist")
-    (tmp_path / "submit.py").write_text(SUBMIT)
-    options = {
+def submit(folder: Path, master: str, python: Path | str, *options: str) -> None:
+    """Run the job with the driver's Python."""
+    settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.scheduler.minRegisteredResourcesRatio": "1",
-        "spark.pyspark.driver.python": str(bare_python(tmp_path / "bare-python")),
+        "spark.pyspark.driver.python": str(python),
         "spark.pyspark.python": "false",
     }
-    with cluster(home, tmp_path) as master:
-        done = subprocess.run(
-            [
-                home / "bin" / "spark-submit",
-                *("--master", master, "--total-executor-cores", "2", "--executor-cores", "1"),
-                *(
-                    text
-                    for name, value in options.items()
-                    for text in ("--conf", f"{name}={value}")
-                ),
-                *("--py-files", package, tmp_path / "submit.py"),
-                *("--events", events.as_uri(), "--out", out.as_uri()),
-                *("--as-of-ms", str(AS_OF_MS), "--state", (tmp_path / "state").as_uri()),
-            ],
-            cwd=tmp_path,
-            env=environment(home),
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-        )
+    (package,) = (folder / "dist").iterdir()
+    home = folder / "spark"
+    done = subprocess.run(
+        [
+            home / "bin" / "spark-submit",
+            *("--master", master, "--total-executor-cores", "2", "--executor-cores", "1"),
+            *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
+            *("--py-files", package, folder / "submit.py"),
+            *("--as-of-ms", str(AS_OF_MS), *options),
+        ],
+        cwd=folder,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
+def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
+    """They could not even start a Python: theirs is `false`. With DuckDB the driver does more."""
+    events, out, both = tmp_path / "events", tmp_path / "report", tmp_path / "both"
+    generate(SIZE, events, parquet=False)
+    home = installed(tmp_path / "spark")
+    wheel(tmp_path / "dist")
+    (tmp_path / "submit.py").write_text(SUBMIT)
+    given = ("--events", events.as_uri())
+    with cluster(home, tmp_path) as master:
+        state = ("--state", (tmp_path / "state").as_uri())
+        bare = bare_python(tmp_path / "bare-python")
+        submit(tmp_path, master, bare, *given, "--out", out.as_uri(), *state)
+        submit(tmp_path, master, sys.executable, *given, "--out", str(both))
     for name in WORKERS:
-        assert list((tmp_path / name).glob("app-*/*/stderr")), "it had no executor"
-    facts = json.loads((out / "report.json").read_text())
+        assert len(list((tmp_path / name).glob("app-*/*/stderr"))) == 2, "it had no executor"
     truth = json.loads((events / "truth.json").read_text())
-    assert {row["client_id"]: row["verdict"] for row in facts["clients"]} == truth
     here, _ = job.run(
         Settings(events=str(events), out=str(tmp_path / "here"), as_of_ms=AS_OF_MS), lambda _: None
     )
-    for key in here.keys() - {"source", "run_id", "engine"}:
-        assert comparable(facts[key]) == comparable(here[key]), key
+    for report, engine in ((out, "spark"), (both, "spark+duckdb")):
+        facts = json.loads((report / "report.json").read_text())
+        assert facts["engine"] == engine
+        assert {row["client_id"]: row["verdict"] for row in facts["clients"]} == truth
+        for key in here.keys() - {"source", "run_id", "engine"}:
+            assert comparable(facts[key]) == comparable(here[key]), key
     (of_run,) = (out / "runs").iterdir()
     assert {path.name for path in of_run.iterdir()} == {"index.html", "report.json", "tables"}
     assert (of_run / "tables" / "clients" / "_SUCCESS").exists()

@@ -1,9 +1,11 @@
-"""DuckDB and Spark answer alike: one text in SQL, read by two."""
+"""DuckDB, Spark and both together answer alike: one text in SQL."""
 
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,11 @@ from pyspark.sql import SparkSession
 from benchmarks.events.generate import Size, bad_lines, clients_of, simulated
 from metrics.events import EventKind
 from metrics.readiness.analysis import Analysis, Question
+from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.engine import Engine
+from metrics.readiness.errors import ReportError
 from metrics.readiness.published import TABLES, published
+from metrics.spark.divided_engine import DividedEngine
 from metrics.spark.engine import SparkEngine
 from metrics.spark.ingest import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
@@ -51,6 +56,7 @@ OF_CASES = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4", "membership
 """What is kept where a connection used dropped versions, or a client has groups."""
 ONLY_IN_CASES = {"denials", "dropped_versions", "groups"}
 YEAR_MS = 365 * 86_400_000
+AS_OF_MS = EPOCH_MS + 30 * 86_400_000
 
 
 def population(seed: int, **more: Any) -> list[str]:
@@ -115,30 +121,66 @@ def rows(found: list[Row]) -> list[Any]:
     "name",
     [each if each == "cases" else pytest.param(each, marks=pytest.mark.slow) for each in LOGS],
 )
-def test_engines_say_the_same(spark: SparkSession, name: str) -> None:
+def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
     lines = LOGS[name]()
-    question = Question(as_of_ms=EPOCH_MS + 30 * 86_400_000, principals=["User:alice", "Group:a"])
-    here = duckdb_log(lines)
-    there = SparkEngine(spark)
     text = spark.createDataFrame([(line,) for line in lines], "value STRING")
-    there.read(parsed(text).localCheckpoint())
-    found = []
-    engines: tuple[Engine, ...] = (here, there)
-    for engine in engines:
-        analysis = Analysis(engine, question, lambda _: None)
-        analysis.run()
-        found.append(analysis)
-    try:
-        for table in (*KEPT, *(OF_CASES if name == "cases" else ())):
-            query = f"SELECT * FROM {table}"
-            assert rows(here.rows(query)) == rows(there.rows(query)), table
-        for table in TABLES.keys() - (set() if name == "cases" else ONLY_IN_CASES):
-            query = published(table, "run", question.as_of_ms)
-            assert rows(here.rows(query)) == rows(there.rows(query)), table
-    finally:
-        there.close()
-    duckdb, on_spark = found
-    assert duckdb.lines == on_spark.lines
-    assert duckdb.rows.keys() == on_spark.rows.keys()
-    for shown, given in duckdb.rows.items():
-        assert rows(given) == rows(on_spark.rows[shown]), shown
+    log = parsed(text).localCheckpoint()
+    # an address in one case: what both need is uploaded and downloaded then
+    shared = (tmp_path / "shared").as_uri() if name == "amiss" else str(tmp_path / "shared")
+    with (
+        duckdb_log(lines) as duckdb,
+        closing(SparkEngine(spark)) as on_spark,
+        DuckEngine(tmp_path) as here,
+    ):
+        on_spark.read(log)
+        expected = analysed(duckdb)
+        assert_same(expected, duckdb, analysed(on_spark), on_spark, name)
+        on_spark.close()  # the names are the same
+        with closing(DividedEngine(spark, here, shared, tmp_path)) as divided:
+            divided.read(log)
+            assert_same(expected, duckdb, analysed(divided), divided, name)
+
+
+def analysed(engine: Engine) -> Analysis:
+    question = Question(as_of_ms=AS_OF_MS, principals=["User:alice", "Group:a"])
+    analysis = Analysis(engine, question, lambda _: None)
+    analysis.run()
+    return analysis
+
+
+def assert_same(
+    expected: Analysis, duckdb: Engine, found: Analysis, engine: Engine, name: str
+) -> None:
+    for table in (*KEPT, *(OF_CASES if name == "cases" else ())):
+        query = f"SELECT * FROM {table}"
+        assert rows(duckdb.rows(query)) == rows(engine.rows(query)), table
+    for table in TABLES.keys() - (set() if name == "cases" else ONLY_IN_CASES):
+        query = published(table, "run", AS_OF_MS)
+        assert rows(duckdb.rows(query)) == rows(engine.rows(query)), table
+    assert expected.lines == found.lines
+    assert expected.rows.keys() == found.rows.keys()
+    for shown, given in expected.rows.items():
+        assert rows(given) == rows(found.rows[shown]), shown
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_what_executors_wrote_elsewhere_is_missed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """On other machines, in folders of that name there: a report of the rest would be wrong."""
+    store = SparkEngine.store
+
+    def elsewhere(engine: SparkEngine, name: str, query: str, path: str) -> int:
+        written = store(engine, name, query, path)
+        for file in sorted(Path(path).glob("*.parquet"))[:lost]:
+            file.unlink()
+        return written
+
+    monkeypatch.setattr(SparkEngine, "store", elsewhere)
+    with (
+        DuckEngine(tmp_path) as here,
+        closing(DividedEngine(spark, here, str(tmp_path), tmp_path)) as engine,
+    ):
+        engine.read(spark.range(4).repartition(2))
+        with pytest.raises(ReportError, match="--out must be an address, or a folder"):
+            engine.keep("kept", "SELECT * FROM log")

@@ -300,7 +300,10 @@ def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
         ingest_new(spark, FolderSource(str(events)), table)
     facts, _ = run(settings(events, tmp_path / "report", state=state))
     assert facts["engine"] == "spark+duckdb"
-    assert "of lines that Spark read" in (tmp_path / "report" / "index.html").read_text()
+    assert (
+        "DuckDB, of what Spark made of the events"
+        in (tmp_path / "report" / "index.html").read_text()
+    )
     same(facts, report[1])
     assert facts["lines"]["duplicate"] == 1 + third + 50
     assert facts["lines"]["missing"] == 0
