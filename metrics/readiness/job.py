@@ -7,6 +7,7 @@ Exit status: 0 done (and everything required is so), 1 not ready, 2 an error in 
 """
 
 import argparse
+import atexit
 import secrets
 import signal
 import sys
@@ -143,7 +144,10 @@ def _by_spark(settings: Settings, made: Staging, progress: Progress) -> tuple[An
 
 @contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: what was kept in between goes. Raises Interrupted."""
+    """Let SIGTERM do what Ctrl-C does: what was kept in between goes. Raises Interrupted.
+
+    One that comes while Python and Spark end changes nothing: the exit status tells of the report.
+    """
 
     def interrupt(*_: object) -> NoReturn:
         raise Interrupted
@@ -153,6 +157,7 @@ def sigterm_as_sigint() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, was)
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
 
 def arg_parser() -> argparse.ArgumentParser:

@@ -24,6 +24,20 @@ def test_told_to_end_within_a_query_it_is_interrupted() -> None:
             database.execute("SELECT count(*) FROM range(10_000_000_000) WHERE range % 7 = 3")
 
 
+def test_told_to_end_while_spark_ends_it_keeps_its_exit_status(tmp_path: Path) -> None:
+    """What Spark has registered is run before what was registered sooner."""
+    (tmp_path / "done.py").write_text(
+        "import atexit, os, signal\n"
+        "from metrics.readiness.job import sigterm_as_sigint\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n"
+        "with sigterm_as_sigint():\n"
+        "    atexit.register(os.kill, os.getpid(), signal.SIGTERM)\n"
+        "raise SystemExit(1)\n"
+    )
+    command = [sys.executable, "-m", "done"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 1
+
+
 def test_told_to_end_within_an_import_it_ends_by_its_own_exit_status(tmp_path: Path) -> None:
     """Python ends itself by SIGINT after any KeyboardInterrupt that left an `exec`."""
     (tmp_path / "ended.py").write_text(
