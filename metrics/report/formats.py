@@ -129,9 +129,12 @@ def unanimous(clients: int) -> str:
     return "The one client is" if clients == 1 else f"All {number(clients)} clients are"
 
 
-def between(least: float | None, most: float | None) -> str:
-    """Write a range of rates; one that is a single number once."""
+def kills_a_day(row: Mapping[str, Any], *, missing: bool) -> str:
+    """Write how often a lifetime kills, from the least to the most; with events missing no most."""
+    least, most = row["kills_per_day_least"], row["kills_per_day_most"]
     if least is None or most is None:
         return ABSENT
     low, high = rate(least), rate(most)
+    if missing:
+        return f"at least {low}"
     return low if low == high else f"{low} to {high}"

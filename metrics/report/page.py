@@ -108,14 +108,14 @@ def _by_group(facts: Facts) -> str:
 
 
 def _what_if(facts: Facts) -> str:
-    rows = facts["what_if"]
+    rows, missing = facts["what_if"], facts["lines"]["missing"] > 0
     if not rows:
         return ""
     return (
         '<section id="lifetimes"><h2>What would a lifetime break?</h2>'
         '<p class="soft">Connections that each lifetime would have killed, or might have '
         "(unproven).</p>"
-        f"{plots.kills(rows)}{tables.what_if(rows)}"
+        f"{plots.kills(rows)}{tables.what_if(rows, missing=missing)}"
         "<details><summary>How long sessions are used</summary>"
         f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"
     )

@@ -5,18 +5,18 @@ from operator import itemgetter
 from typing import Any
 
 from metrics.report.formats import (
+    ABSENT,
     SHORT,
-    between,
     by_verdict,
     count,
     duration,
     is_harmless,
     is_judged,
+    kills_a_day,
     moment,
     name_of,
     number,
     plain,
-    rate,
     span,
     unanimous,
 )
@@ -217,12 +217,8 @@ def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:
 
 
 def _killed(row: Mapping[str, Any], *, missing: bool) -> str:
-    least, most = row["kills_per_day_least"], row["kills_per_day_most"]
-    often = ""
-    if least is not None and most is not None:
-        # a kill may be among the events that are missing
-        often = f", at least {rate(least)}" if missing else f", {between(least, most)}"
-        often += " times a day"
+    often = kills_a_day(row, missing=missing)
+    often = "" if often == ABSENT else f", {often} times a day"
     return (
         f"<b>{duration(row['lifetime_ms'])}</b> would have killed "
         f"{count(row['killed_connections'], 'connection')} of "

@@ -7,9 +7,9 @@ from typing import Any
 from metrics.report.formats import (
     ABSENT,
     SHORT,
-    between,
     duration,
     is_judged,
+    kills_a_day,
     milliseconds,
     moment,
     name_of,
@@ -71,8 +71,8 @@ def tag(verdict: str) -> str:
     return f'<span class="tag {verdict}">{VERDICT_LABELS[verdict]}</span>'
 
 
-def what_if(rows: Rows) -> str:
-    """One row per lifetime."""
+def what_if(rows: Rows, *, missing: bool) -> str:
+    """One row per lifetime; `missing`: events are, and a kill may be among them."""
     return table(
         "What each lifetime would break",
         [
@@ -89,9 +89,7 @@ def what_if(rows: Rows) -> str:
             [
                 duration(row["lifetime_ms"]),
                 *(number(row[name]) if is_judged(row) else ABSENT for name in _KILLED),
-                between(row["kills_per_day_least"], row["kills_per_day_most"])
-                if is_judged(row)
-                else ABSENT,
+                kills_a_day(row, missing=missing) if is_judged(row) else ABSENT,
                 duration(row["late_median_ms"]),
                 *(number(row[name]) if is_judged(row) else ABSENT for name in _NOT_KNOWN),
             ]
@@ -103,12 +101,13 @@ def what_if(rows: Rows) -> str:
         "<details><summary>What is counted</summary>"
         '<p class="soft">Killed: connections that were used past the lifetime after they had '
         "authenticated, and to which none could be announced, or which did not keep it. Kills a "
-        "day: at least to at most, as a killed client comes back and is killed again; not said if "
-        "less than an hour was observed. Too late by: the median over the killed connections of "
-        "how long they were used past the lifetime. Unproven: connections used as long, but their "
-        "clients speak v1 and may well re-authenticate. Cut short: killed, or with a failed "
-        "re-authentication, before they were as old; nobody knows what they would have done. A "
-        "lifetime longer than what was observed is not judged.</p></details>"
+        "day: at least to at most, as a killed client comes back and is killed again; no most is "
+        "said if events are missing, and nothing if less than an hour was observed. Too late by: "
+        "the median over the killed connections of how long they were used past it. Unproven: "
+        "connections used as long, but their clients speak v1 and may well re-authenticate. Cut "
+        "short: killed, or with a failed re-authentication, before they were as old; nobody knows "
+        "what they would have done. A lifetime longer than what was observed is not judged.</p>"
+        "</details>"
     )
 
 

@@ -165,6 +165,8 @@ def test_where_events_are_missing_nothing_is_a_most() -> None:
     facts = facts_of(what_if=[lifetime(5, 3, a_day=(80.2, 99.6))])
     lines = facts["lines"] | {"missing": 1}
     assert "1 client, at least 80 times a day." in first_screen(facts | {"lines": lines})
+    assert ">at least 80</td>" in page(facts | {"lines": lines})
+    assert ">80 to 100</td>" in page(facts)
 
 
 def test_a_lifetime_longer_than_what_was_observed_is_not_said_to_kill_nothing() -> None:
