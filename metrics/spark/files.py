@@ -59,9 +59,18 @@ class HadoopFiles:
             return False
         return True
 
-    def modified_ms(self, address: str) -> int:
-        """Return when a file was written, epoch ms."""
-        return int(self._files.getFileStatus(self._path(address)).getModificationTime())
+    def empty(self, address: str) -> None:
+        """Write an empty file, in place of what is there."""
+        self._files.create(self._path(address), True).close()
+
+    def modified_ms(self, address: str) -> int | None:
+        """Return when a file was written, epoch ms; None: it is not there."""
+        try:
+            return int(self._files.getFileStatus(self._path(address)).getModificationTime())
+        except SPARK_ERRORS:
+            if self.exists(address):
+                raise
+            return None
 
     def names(self, address: str) -> list[str]:
         """List what is in a folder."""

@@ -28,7 +28,7 @@ from metrics.spark import ingest
 from metrics.spark import run as on_spark
 from metrics.spark.files import HadoopFiles
 from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
-from metrics.spark.remote_state import LOCK_SECONDS, held_at
+from metrics.spark.remote_state import LOCK_SECONDS, held_at, take_over
 from metrics.spark.sources import FolderSource, holds_parquet
 from tests.support.metrics import to_json_line
 from tests.support.readiness import comparable, login
@@ -239,22 +239,50 @@ def test_two_runs_on_one_state_exclude_each_other(
     assert "another run uses this --state" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("is_stale", [False, True], ids=["another's", "of a killed run"])
-def test_a_state_at_an_address_is_of_one_run_at_a_time(
-    spark: SparkSession, tmp_path: Path, *, is_stale: bool
-) -> None:
+def test_a_state_at_an_address_is_of_one_run_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
     now_ms = job.now_ms()
     with held_at(spark, state, now_ms):
+        with pytest.raises(ReportError, match="another run uses this --state"):
+            held_at(spark, state, now_ms).__enter__()
         assert lock.exists()
-        if is_stale:
-            with held_at(spark, state, now_ms + (LOCK_SECONDS + 60) * 1000):
-                assert lock.exists()
-        else:
-            with pytest.raises(ReportError, match="another run uses this --state"):
-                held_at(spark, state, now_ms).__enter__()
-            assert lock.exists()
+    assert list(lock.parent.iterdir()) == []
+
+
+def test_the_state_of_a_run_that_was_killed_is_taken_over_by_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A second one that saw the same lock, and was slow, does not get in."""
+    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
+    lock.parent.mkdir()
+    lock.touch()
+    left_ms = job.now_ms() - (LOCK_SECONDS + 60) * 1000
+    os.utime(lock, (left_ms / 1000, left_ms / 1000))
+    files = HadoopFiles(spark, state)
+    left_ms = files.modified_ms(lock.as_uri())
+    claim = lock.with_name(f".lock.{left_ms}")
+    claim.touch()
+    assert not take_over(files, lock.as_uri(), left_ms)
+    claim.unlink()
+    with held_at(spark, state, job.now_ms()):
+        assert not take_over(files, lock.as_uri(), left_ms)
+        assert [path for path in lock.parent.iterdir() if path.suffix != ".crc"] == [lock]
+    assert list(lock.parent.iterdir()) == []
+
+
+def test_a_run_keeps_its_lock_fresh_and_removes_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
+    with held_at(spark, state, job.now_ms(), renew_seconds=0.01):
+        first_ns = lock.stat().st_mtime_ns
+        deadline = time.monotonic() + PATIENCE
+        while lock.stat().st_mtime_ns == first_ns:
+            assert time.monotonic() < deadline
     assert not lock.exists()
+    with held_at(spark, state, job.now_ms()):
+        os.utime(lock, (1, 1))
+    assert lock.exists()
 
 
 def test_parquet_has_no_state(
