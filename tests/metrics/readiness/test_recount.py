@@ -32,7 +32,7 @@ def log(seed: int) -> list[str]:
     rng = random.Random(seed)  # noqa: S311 - not for secrets
     size = Size(connections=30, principals=6, clients=12, days=DAYS, seed=seed, skew_seconds=300)
     lines = list(simulated(size, clients_of(size)))
-    share = rng.choice([0.03, 0.1, 0.4])
+    share = rng.choice([0.03, 0.1, 0.5])
     off: dict[str, int] = {}
     given = []
     for line in lines:

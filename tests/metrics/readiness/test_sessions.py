@@ -285,3 +285,30 @@ def test_conflicting_events_of_one_name_are_settled_alike_in_any_order() -> None
     other = [replace(each, client_host="10.0.0.8", timestamp_ms=EPOCH_MS + 5) for each in one]
     there, back = session_of([*one, *other]), session_of([*other, *one])
     assert there == back
+
+
+def test_ids_that_two_proxies_gave_touch_no_other_connection() -> None:
+    """What they share is counted, and of each number one event is taken, the same in any order."""
+
+    def of(seed: int) -> list[SessionEvent]:
+        size = Size(connections=20, principals=4, clients=10, days=0.2, seed=seed)
+        return [read(line) for line in simulated(size, clients_of(size))]
+
+    one, other = of(1), of(2)
+    shared = {f"{2:016x}-{number}": f"{1:016x}-{number}" for number in range(1, 11)}
+    renamed = [
+        replace(each, connection_id=shared.get(each.connection_id, each.connection_id))
+        for each in other
+    ]
+    mixed = [*one, *renamed]
+    random.Random(4).shuffle(mixed)  # noqa: S311 - not for secrets
+    found, backwards = answers(mixed), answers(reversed(mixed))
+    assert found.table("sessions") == backwards.table("sessions")
+    names = {(each.connection_id, each.sequence) for each in mixed}
+    assert found.lines["duplicate"] == len(mixed) - len(names) > 20
+    alone = [*answers(one).table("sessions"), *answers(other).table("sessions")]
+    touched = {*shared.keys(), *shared.values()}
+    rows = {row["connection_id"]: row for row in found.table("sessions")}
+    for row in alone:
+        if row["connection_id"] not in touched:
+            assert rows[row["connection_id"]] == row

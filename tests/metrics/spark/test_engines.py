@@ -98,6 +98,12 @@ def cases() -> list[str]:
     return [*map(to_json_line, given), *(line for line, _ in LINES)]
 
 
+def collided(seed: int) -> list[str]:
+    """Of two proxies that gave the same ids."""
+    mine, others = f"{seed:016x}", f"{seed + 1:016x}"
+    return [*population(seed), *(line.replace(others, mine) for line in population(seed + 1))]
+
+
 def only_summaries(seed: int) -> list[str]:
     return [line for line in population(seed) if '"kind":"summary"' in line]
 
@@ -108,6 +114,7 @@ LOGS = {
     "summaries": lambda: only_summaries(5),
     "no logins": lambda: [line for line in population(6) if '"kind":"authenticated"' not in line],
     "open": lambda: [line for line in population(7) if '"kind":"closed"' not in line][:-60],
+    "same ids": lambda: collided(8),
     "cases": cases,
     "nothing": list,
 }
