@@ -187,7 +187,7 @@ def _tokens(facts: Facts) -> str:
     shown = ""
     if rows:
         shown += (
-            '<section id="tokens"><h2>Tokens too short for their clients</h2>'
+            '<section id="tokens"><h2>Tokens too short</h2>'
             '<p class="soft">Connections that were used past the end of the token they logged in '
             "with, or tokens of less than a minute.</p>"
             f"<details><summary>{count(len(rows), 'client')}</summary>"
@@ -218,7 +218,7 @@ def _next_steps(facts: Facts) -> str:
     if steps["missing_acls"]:
         parts.append(_missing_acls(steps["missing_acls"], steps["missing_acls_left_out"]))
     parts.append(
-        "<details><summary>Which version of each library re-authenticates</summary>"
+        "<details><summary>Which version each library needs</summary>"
         f"{tables.libraries(steps['libraries'])}</details></section>"
     )
     return "".join(parts)
