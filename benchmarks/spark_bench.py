@@ -86,7 +86,9 @@ def _tree(pid: int) -> Iterator[_Process]:
     """Yield a process and its descendants, with the CPU time of each: nobody waits for the JVM."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        # a thread's children are its own: the JVM of a cluster's worker starts executors in others
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [child for each in tasks for child in _children(each)]
     except OSError:  # the process has just ended
         return
     yield _Process(
@@ -96,6 +98,13 @@ def _tree(pid: int) -> Iterator[_Process]:
     )
     for child in children:
         yield from _tree(int(child))
+
+
+def _children(thread: Path) -> list[str]:
+    try:
+        return (thread / "children").read_text().split()
+    except OSError:  # the thread has just ended
+        return []
 
 
 def generate(events: int, kind: str, out: Path) -> int:

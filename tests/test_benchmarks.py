@@ -4,6 +4,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.bench import fake_broker, make_lab
 from benchmarks.figures import SHAPES, Shape
 from benchmarks.load import Generator
 from benchmarks.programs import Address, MeasurementFailed, Unavailable, compile_all
+from benchmarks.spark_bench import measured
 from benchmarks.targets import ROWS, Lab
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
@@ -137,3 +139,17 @@ def test_a_refused_request_fails_the_measurement(programs: dict[str, Path], lab:
     start = targets.proxy("denying", settings={"authorizer": {"mode": "enforce"}})
     with start(lab) as target, pytest.raises(MeasurementFailed, match="answered with an error"):
         generator.measure(target, "relay", connections=1, seconds=0.1)
+
+
+THREADED = r"""
+import subprocess, sys, threading
+busy = "import time\nwhile time.process_time() < 1: pass"
+thread = threading.Thread(target=subprocess.run, args=([sys.executable, "-c", busy],))
+thread.start()
+thread.join()
+"""
+
+
+def test_what_a_thread_of_the_program_starts_is_measured_too() -> None:
+    """As the executors that a JVM starts."""
+    assert measured([sys.executable, "-c", THREADED]).cpu_seconds > 0.7
