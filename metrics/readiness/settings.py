@@ -77,6 +77,16 @@ class Settings:
 
     def check(self) -> None:
         """Raise ReportError if there are no events, or this would write among them."""
+        for option, path in (
+            ("--events", self.events),
+            ("--out", self.out),
+            ("--state", self.state),
+        ):
+            if path == "":  # an empty variable of a script would be this folder
+                raise ReportError(f"{option} is empty")
+        since_ms, until_ms = self.since_ms, self.until_ms
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise ReportError("--until is not after --since")
         if self.history is not None:
             self._check_history(self.history)
         elif self.history_days is not None:

@@ -79,6 +79,12 @@ def test_a_folder_needs_none() -> None:
         ([], "give --bootstrap-server or --command-config"),
         (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
         (["--command-config", "/no/such"], "/no/such: cannot be read"),
+        (["--events", ""], "--events is empty"),
+        (["--bootstrap-server", "a:1", "--state", ""], "--state is empty"),
+        (
+            ["--bootstrap-server", "a:1", "--since", "2026-06-02", "--until", "2026-06-02"],
+            "--until is not after --since",
+        ),
         (["--events", "kafka:a b"], "the topic must be 1 to 249 letters"),
         (
             ["--bootstrap-server", "a:1", "--engine", "duckdb", "--master", "local"],
