@@ -39,6 +39,10 @@ _KNOWN: Final = tuple(
             r"Class \S+FileSystem not found|No FileSystem for scheme",
             "Spark has no jar for such addresses; docs/readiness.md says where to get it",
         ),
+        (
+            r"KAFKA_DATA_SOURCE_NOT_ENABLED",
+            "Spark has no connector for Kafka; docs/readiness.md says where to get it",
+        ),
         (r"UnknownStoreException|NoSuchBucket", "there is no such bucket"),
         (
             r"NoAuthWithAWSException|NoAwsCredentialsException|CredentialInitializationException",
