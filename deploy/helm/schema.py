@@ -28,6 +28,8 @@ SOME_TEXT = {"type": "string", "minLength": 1}
 FLAG = {"type": "boolean"}
 ANYTHING = {"type": "object"}
 """Of Kubernetes' own schema, which the API server checks."""
+SELECTED = ["app", "reauth-proxy", "reauth-report"]
+"""Labels by which the chart's own selectors find pods."""
 RULES = {"type": "array", "items": ANYTHING}
 DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
@@ -81,8 +83,18 @@ def schema() -> dict[str, Any]:
             type={"enum": ["ClusterIP", "LoadBalancer", "NodePort"]},
             annotations=ANYTHING,
             externalTrafficPolicy={"enum": ["", "Cluster", "Local"]},
+            loadBalancerClass=TEXT,
+            loadBalancerSourceRanges={"type": "array", "items": SOME_TEXT},
             brokers={"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
         ),
+        serviceAccountName=TEXT,
+        affinity=ANYTHING,
+        topologySpreadConstraints=RULES,
+        podAnnotations=ANYTHING,
+        podLabels={"type": "object", "properties": dict.fromkeys(SELECTED, False)},
+        nodeSelector=ANYTHING,
+        tolerations=RULES,
+        priorityClassName=TEXT,
         image=section(
             repository=SOME_TEXT,
             tag=TEXT,
@@ -115,7 +127,11 @@ def schema() -> dict[str, Any]:
             brokerPorts={"type": "array", "items": {"type": "integer"}, "minItems": 1},
         ),
         networkPolicy=section(
-            enabled=FLAG, monitoringNamespace=SOME_TEXT, ingress=RULES, egress=RULES
+            enabled=FLAG,
+            monitoringNamespace=SOME_TEXT,
+            clients=RULES,
+            ingress=RULES,
+            egress=RULES,
         ),
         podDisruptionBudget=section(enabled=FLAG, maxUnavailable={"type": ["integer", "string"]}),
         podMonitor=section(enabled=FLAG, labels=ANYTHING, interval=DURATION),

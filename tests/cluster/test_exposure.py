@@ -97,7 +97,7 @@ def test_a_load_balancer(
     gateway = Gateway(cluster, namespace, issuer, BALANCER)
     values = gateway_values()
     values["config"]["listeners"][0]["advertised.host"] = BALANCER
-    values["service"] |= {"type": "LoadBalancer"}
+    values["service"] |= {"type": "LoadBalancer", "loadBalancerSourceRanges": [f"{NEIGHBOUR}/32"]}
     gateway.upgrade(values)
     gateway.wait()
     status = {"status": {"loadBalancer": {"ingress": [{"ip": BALANCER}]}}}

@@ -301,6 +301,9 @@ TOKEN = {"name": "brokers", "audience": "kafka", "mountPath": "/y"}
         ({"workload": {"kind": "Deployment", "spec": {}}}, "workload.name is required"),
         ({"workload": {"kind": "Deployment", "name": "a"}}, "workload.spec must be"),
         ({"workload": {"kind": "Deployment", "name": "a", "spec": {"template": {}}}}, "spec must"),
+        ({"nodeSelector": {"pool": "kafka"}}, "nodeSelector is for the pods of a gateway: what a"),
+        ({"serviceAccountName": "front"}, "serviceAccountName is for the pods of a gateway"),
+        ({"podLabels": {"reauth-proxy": "a"}}, "/podLabels/reauth-proxy"),
     ],
 )
 def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: str) -> None:
@@ -314,8 +317,27 @@ def test_the_chart_refuses_what_it_does_not_know(change: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        ({"hostNetwork": True}, "hostNetwork, and all that the node dials would be redirected"),
+        ({"os": {"name": "windows"}}, "the proxy runs on Linux alone"),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "the proxy runs on Linux alone"),
+        ({"initContainers": [{"name": "reauth-proxy"}]}, "a container named reauth-proxy already"),
+    ],
+)
+def test_the_chart_refuses_a_workload_that_no_sidecar_works_in(
+    pod: dict[str, Any], words: str
+) -> None:
+    values = copy.deepcopy(deploy.values("transparent"))
+    values["workload"]["spec"]["template"]["spec"] |= pod
+    assert words in deploy.templated(values, check=False)
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"service": {"externalTrafficPolicy": "Local"}}, "service.type: LoadBalancer or NodePort"),
+        ({"service": {"loadBalancerClass": "a"}}, "needs service.type: LoadBalancer, got Cluster"),
         ({"service": {"brokers": [0, 100]}}, "broker 100 has no port within broker.ports: 9100-"),
         ({"service": {"type": "NodePort"}}, "within 30000-32767, the ports of nodes; got 9094"),
         ({"address": "127.0.0.1:9094"}, "127.0.0.1:9094: nobody else can connect there"),
@@ -409,7 +431,7 @@ def test_a_gateway_advertises_its_service() -> None:
         ({}, {}, 1_073_741_824),
         ({"retention.bytes": 1_000_000}, {}, 1_000_000),
         ({"retention.bytes": None}, {}, None),
-        ({}, {"persistentVolumeClaim": {"claimName": "events"}, "emptyDir": None}, "its default"),
+        ({}, {"persistentVolumeClaim": {"claimName": "events"}}, "its default"),
     ],
 )
 def test_the_chart_keeps_events_below_its_volume(
@@ -421,6 +443,19 @@ def test_the_chart_keeps_events_below_its_volume(
     documents = deploy.of_text(deploy.templated(values | {"events": volume}))
     events = yaml.safe_load(deploy.configuration(documents))["events"]
     assert events.get("retention.bytes", "its default") == expected
+
+
+def test_a_claim_takes_the_place_of_an_empty_directory() -> None:
+    """The proxy may write to it; it is one replica's, and one pod's after the other."""
+    claim = {"persistentVolumeClaim": {"claimName": "state"}}
+    values = deploy.values("gateway") | {"state": claim}
+    assert "state: replicas would write to one file" in deploy.templated(values, check=False)
+    documents = deploy.of_text(deploy.templated(values | {"replicas": 1}))
+    pod = deploy.pod(documents)
+    volumes = {one.pop("name"): one for one in pod["volumes"]}
+    assert volumes["reauth-proxy-state"] == claim
+    assert pod["securityContext"]["fsGroup"] == NO_PRIVILEGE["runAsGroup"]
+    assert deploy.of_kind(documents, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_node_ports_are_the_ports_that_are_advertised() -> None:
@@ -451,6 +486,53 @@ def test_what_a_registry_and_a_site_add() -> None:
         assert extra["volumeMounts"][0] in proxy["volumeMounts"]
         assert deploy.pod(documents)["imagePullSecrets"] == extra["imagePullSecrets"]
         assert extra["volumes"][0] in deploy.pod(documents)["volumes"]
+
+
+def test_where_a_site_has_its_gateways(kubernetes: ModuleType) -> None:
+    """On which nodes, as whom, for which clients; the report's pods follow, and `helm test`."""
+    placement: dict[str, Any] = {
+        "nodeSelector": {"pool": "kafka"},
+        "tolerations": [{"key": "kafka", "operator": "Exists"}],
+        "priorityClassName": "high",
+    }
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    own: dict[str, Any] = {
+        "serviceAccountName": "front",
+        "affinity": {"nodeAffinity": {}},
+        "topologySpreadConstraints": [spread],
+    }
+    networks = {"loadBalancerClass": "a.com/b", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
+    clients = {"namespaceSelector": {"matchLabels": {"team": "orders"}}}
+    values = deploy.values("gateway") | placement | own
+    values |= {
+        "podLabels": {"team": "kafka"},
+        "podAnnotations": {"sidecar.istio.io/inject": "false"},
+        "service": {"type": "LoadBalancer"} | networks,
+        "networkPolicy": {"clients": [clients]},
+        "report": {"enabled": True, "events": "kafka:a", "bootstrapServers": "kafka:9092"},
+    }
+    documents = [
+        one for one in deploy.of_text(deploy.templated(values)) if one["kind"] != "PodMonitor"
+    ]
+    for document in documents:
+        kubernetes.validate(document, newest(kubernetes)[-1], strict=True)
+    by_name = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    gateway = by_name["Deployment", "reauth-proxy"]["spec"]["template"]
+    page = by_name["Deployment", "reauth-proxy-report"]["spec"]["template"]
+    run = by_name["CronJob", "reauth-proxy-report"]["spec"]["jobTemplate"]["spec"]["template"]
+    test = by_name["Pod", "reauth-proxy-test"]
+    assert own.items() <= gateway["spec"].items()
+    for pod in (gateway, page, run, test):
+        assert placement.items() <= pod["spec"].items()
+    for pod in (gateway, page, run):
+        labels = {"team": "kafka", "app.kubernetes.io/name": "kafka-reauth-proxy"}
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert pod["metadata"]["annotations"] == values["podAnnotations"]
+    assert networks.items() <= by_name["Service", "reauth-proxy"]["spec"].items()
+    *_, rule = by_name["NetworkPolicy", "reauth-proxy"]["spec"]["ingress"]
+    given, of_test = rule["from"]
+    assert given == clients
+    assert of_test["podSelector"]["matchLabels"].items() <= test["metadata"]["labels"].items()
 
 
 def test_rules_and_dashboards_are_options() -> None:
@@ -511,6 +593,20 @@ def test_many_listeners_have_ports_that_can_be_named(kubernetes: ModuleType) -> 
         one["name"]: one["value"] for one in deploy.container(documents, "reauth-redirect")["env"]
     }
     assert redirect["PROXY_PORT"] == "9094"
+
+
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", (CHART / "README.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("values", EXAMPLES)
+def test_the_charts_examples_are_whole(kubernetes: ModuleType, values: str, tmp_path: Path) -> None:
+    """What `helm show readme` tells can be installed as it is, and the proxy takes it."""
+    documents = deploy.of_text(deploy.templated(yaml.safe_load(values), operator=False))
+    for document in documents:
+        kubernetes.validate(document, newest(kubernetes)[-1], strict=True)
+    if any(one["kind"] == "ConfigMap" for one in documents):
+        done = CliRunner().invoke(app, ["config", "check", str(laid_out(documents, tmp_path))])
+        assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_the_charts_schema_is_as_it_would_be_generated() -> None:

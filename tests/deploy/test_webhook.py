@@ -1,6 +1,8 @@
 """The webhook's own manifests, and its sidecar beside that of the others."""
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -76,11 +78,31 @@ def test_both_variants_run_the_same(directory: str) -> None:
     assert container["image"] == other["image"]
 
 
-def test_the_guide_for_strimzi_is_about_what_there_is() -> None:
-    """A pod with its annotations, and with Strimzi's port of metrics, gets the sidecar."""
+def documented(kind: str) -> deploy.Document:
+    """The only example of a kind in docs/kubernetes.md."""
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
-    (connect,) = (one for one in blocks if one["kind"] == "KafkaConnect")
+    (found,) = (one for one in blocks if one["kind"] == kind)
+    made: deploy.Document = found
+    return made
+
+
+def test_images_of_a_registry_are_both_pulled_and_added(tmp_path: Path) -> None:
+    """The documented overlay changes nothing else."""
+    overlay = documented("Kustomization")
+    (resource,) = overlay["resources"]
+    overlay["resources"] = [os.path.relpath(ROOT / resource, tmp_path.resolve())]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    made = deploy.run("kustomize", "build", tmp_path)
+    plain = deploy.run("kustomize", "build", ROOT / resource)
+    registry = "registry.example.com/"
+    assert made.count(registry) == 3
+    assert deploy.of_text(made.replace(registry, "")) == deploy.of_text(plain)
+
+
+def test_the_guide_for_strimzi_is_about_what_there_is() -> None:
+    """A pod with its annotations, and with Strimzi's port of metrics, gets the sidecar."""
+    connect = documented("KafkaConnect")
     annotations = connect["spec"]["template"]["pod"]["metadata"]["annotations"]
     metrics = shapes.CONTAINER | {"ports": [{"name": "tcp-prometheus", "containerPort": 9404}]}
     pod = shapes.pod(annotations, containers=[metrics])

@@ -251,7 +251,7 @@ def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Docum
     found = {}
     for document in documents:
         document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
-        _drop_standard_labels(document["metadata"])
+        _drop_standard_labels(document)
         if document["kind"] in {"ConfigMap", "PersistentVolumeClaim"}:
             document["metadata"].pop("annotations", None)  # kustomize's are never deleted
         if document["kind"] == "ConfigMap":
@@ -260,12 +260,16 @@ def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Docum
     return {kind: found[kind] for kind in sorted(found) if kind in kinds}
 
 
-def _drop_standard_labels(metadata: Document) -> None:
-    """Those by which Helm and its users find what a release consists of."""
-    labels = metadata.pop("labels", {})
+def _drop_standard_labels(document: Document) -> None:
+    """Those by which Helm and its users find what a release consists of, of pods, too."""
+    labels = document["metadata"].pop("labels", {})
     own = {name: value for name, value in labels.items() if "/" not in name}
     if own:
-        metadata["labels"] = own
+        document["metadata"]["labels"] = own
+    for key in ("jobTemplate", "template"):
+        spec = document.get("spec", {}).get(key)
+        if spec is not None:
+            _drop_standard_labels({"metadata": {}} | spec)
 
 
 def of_kind(documents: list[Document], *kinds: str) -> Document:
@@ -306,7 +310,8 @@ def laid_out(documents: list[Document], root: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         config = re.sub(rf"(?<=[ :]){mount['mountPath']}(?=[/\n])", str(directory), config)
     assert not re.search(r"[ :]/(etc|var)/", config)
-    certificate = Authority().issue(hosts=(*HOSTS, "reauth-proxy.kafka.svc"))
+    advertised = re.findall(r"advertised\.host: (\S+)", config)
+    certificate = Authority().issue(hosts=(*HOSTS, *advertised))
     for name, pem in (("tls.crt", certificate.certificate), ("tls.key", certificate.key)):
         if (root / "etc/reauth-proxy-tls").exists():
             (root / "etc/reauth-proxy-tls" / name).write_bytes(pem)

@@ -60,6 +60,9 @@
 {{- define "kafka-reauth-proxy.refuseUnlessShared" -}}
 {{- $store := .Values.config.store | default dict -}}
 {{- if gt (int .Values.replicas) 1 -}}
+{{- if hasKey .Values.state "persistentVolumeClaim" -}}
+{{- fail "state: replicas would write to one file of a claim; leave its volume with each pod, or set replicas to 1" -}}
+{{- end -}}
 {{- if and (hasPrefix "sqlite:" ($store.url | default "sqlite:")) (eq "enforce" (dig "mode" "" (.Values.config.authorizer | default dict))) -}}
 {{- fail "config.store.url: with sqlite: each replica has ACLs of its own, which authorizer.mode: enforce would apply; set it to broker:PATH, or replicas to 1" -}}
 {{- end -}}
@@ -73,10 +76,39 @@
 {{- end -}}
 {{- end }}
 
+{{/* What would be left out without a word: values for pods that this release does not make. */}}
+{{- define "kafka-reauth-proxy.refuseOfOthers" -}}
+{{- $others := list "affinity" "serviceAccountName" "topologySpreadConstraints" -}}
+{{- if not (include "kafka-reauth-proxy.hasReport" .) -}}
+{{- $others = concat $others (list "nodeSelector" "podAnnotations" "podLabels" "priorityClassName" "tolerations") -}}
+{{- end -}}
+{{- range $others -}}
+{{- if and (get $.Values .) (ne $.Values.mode "gateway") -}}
+{{- fail (printf "%s is for the pods of a gateway: what a workload has stands in workload.spec" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Pods that no sidecar can work in. */}}
+{{- define "kafka-reauth-proxy.refusePod" -}}
+{{- if and .pod.hostNetwork .redirected -}}
+{{- fail "redirect.enabled: workload.spec has hostNetwork, and all that the node dials would be redirected" -}}
+{{- end -}}
+{{- if has "windows" (list (dig "os" "name" "" .pod) (dig "nodeSelector" "kubernetes.io/os" "" .pod)) -}}
+{{- fail "workload.spec: the proxy runs on Linux alone: not on nodes with Windows" -}}
+{{- end -}}
+{{- range concat .pod.containers (.pod.initContainers | default list) -}}
+{{- if has .name (list "reauth-proxy" "reauth-redirect") -}}
+{{- fail (printf "workload.spec has a container named %s already: rename or remove it" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* What would be rendered, and refused by the API server, or fail in the pod. */}}
 {{- define "kafka-reauth-proxy.refuse" -}}
 {{- include "kafka-reauth-proxy.refuseOldDefaults" . -}}
 {{- include "kafka-reauth-proxy.refuseOtherMode" . -}}
+{{- include "kafka-reauth-proxy.refuseOfOthers" . -}}
 {{- if eq .Values.mode "report" }}{{ include "kafka-reauth-proxy.refuseReport" . }}{{ end -}}{{/* a workload beside it */}}
 {{- $config := .Values.config -}}
 {{- $store := $config.store | default dict -}}
@@ -111,6 +143,12 @@
 {{- fail "workload: a gateway stands beside none; leave it out, or set mode: sidecar" -}}
 {{- end -}}
 {{- include "kafka-reauth-proxy.refuseUnlessShared" . -}}
+{{- $balanced := list "LoadBalancer" -}}
+{{- range $key, $types := dict "externalTrafficPolicy" (list "LoadBalancer" "NodePort") "loadBalancerClass" $balanced "loadBalancerSourceRanges" $balanced -}}
+{{- if and (get $.Values.service $key) (not (has $.Values.service.type $types)) -}}
+{{- fail (printf "service.%s needs service.type: %s, got %s" $key (join " or " $types) $.Values.service.type) -}}
+{{- end -}}
+{{- end -}}
 {{- range $config.listeners -}}
 {{- if ne .routing "gateway" -}}
 {{- fail (printf "mode: gateway needs routing: gateway, got %s" .routing) -}}
@@ -132,6 +170,7 @@
 {{- if not ($template.spec | default dict).containers -}}
 {{- fail (printf "workload.spec must be the whole spec of the %s, with template.spec.containers" .kind) -}}
 {{- end -}}
+{{- include "kafka-reauth-proxy.refusePod" (dict "pod" $template.spec "redirected" $.Values.redirect.enabled) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -149,7 +188,7 @@
 {{- define "kafka-reauth-proxy.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $events := $config.events | default dict -}}
-{{- if and $events.directory (not (hasKey $events "retention.bytes")) (eq "2Gi" (dig "emptyDir" "sizeLimit" "" .Values.events)) -}}
+{{- if and $events.directory (not (hasKey $events "retention.bytes")) (eq "2Gi" (dig "emptyDir" "sizeLimit" "" (include "kafka-reauth-proxy.source" .Values.events | fromYaml))) -}}
 {{- $_ := set $events "retention.bytes" 1073741824 -}}
 {{- end -}}
 {{- if and .Values.report.enabled .Values.report.serve.enabled $config.http (not (hasKey ($config.http | default dict) "report.url")) -}}
@@ -184,6 +223,24 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/component: {{ .Values.mode }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Metadata of pods that the chart makes itself: selectors' labels, and those that stay with an upgrade. */}}
+{{- define "kafka-reauth-proxy.podMetadata" -}}
+{{- with .root.Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $standard := dict "app.kubernetes.io/name" .root.Chart.Name "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/component" .component }}
+labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 }}
+{{- end }}
+
+{{/* Which nodes such pods run on, and before which others. */}}
+{{- define "kafka-reauth-proxy.placement" -}}
+{{- range $key := list "nodeSelector" "tolerations" "priorityClassName" }}
+{{- with get $.Values $key }}
+{{ $key }}: {{ toJson . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* By digest, where one is given: a tag may come to name another image. */}}
@@ -340,6 +397,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
     - {name: reauth-proxy-events, mountPath: /var/lib/reauth-proxy/events}
 {{- end }}
 
+{{/* The source of a volume: another one takes the place of the emptyDir, with which Helm merges it. */}}
+{{- define "kafka-reauth-proxy.source" -}}
+{{- omit . "emptyDir" | default . | toYaml -}}
+{{- end }}
+
 {{- define "kafka-reauth-proxy.volumes" -}}
 {{- with .Values.volumes }}
 {{- toYaml . }}
@@ -365,7 +427,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - name: reauth-proxy-config
   configMap: {name: {{ include "kafka-reauth-proxy.configMap" . }}}
 - name: reauth-proxy-state
-  {{- toYaml .Values.state | nindent 2 }}
+  {{- include "kafka-reauth-proxy.source" .Values.state | nindent 2 }}
 - name: reauth-proxy-events
-  {{- toYaml .Values.events | nindent 2 }}
+  {{- include "kafka-reauth-proxy.source" .Values.events | nindent 2 }}
 {{- end }}

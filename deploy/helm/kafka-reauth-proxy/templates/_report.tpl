@@ -127,6 +127,7 @@
 serviceAccountName: {{ .Values.name }}-report
 automountServiceAccountToken: false
 enableServiceLinks: false
+{{- include "kafka-reauth-proxy.placement" . }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
