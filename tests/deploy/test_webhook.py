@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from proxy.kubernetes.injection import HTTP_PORT, patch
+from proxy.kubernetes.injection import HTTP_PORT, INJECTED, patch
 from proxy.kubernetes.template import Images, load
 from tests.support import deploy
 from tests.support.deploy import DEPLOY, ROOT
@@ -85,6 +85,23 @@ def documented(kind: str) -> deploy.Document:
     (found,) = (one for one in blocks if one["kind"] == kind)
     made: deploy.Document = found
     return made
+
+
+def test_the_documented_monitor_finds_what_is_injected() -> None:
+    """By label, port and annotation, and its job is one that the alerts know."""
+    monitor = documented("PodMonitor")["spec"]
+    pod = patched(shapes.pod(shapes.EGRESS), patch(shapes.pod(shapes.EGRESS), load(Images())))
+    (label,) = monitor["selector"]["matchExpressions"]
+    assert label["key"] in pod["metadata"]["labels"]
+    (scrape,) = monitor["podMetricsEndpoints"]
+    (sidecar,) = pod["spec"]["initContainers"]
+    assert scrape["port"] in {port["name"] for port in sidecar["ports"]}
+    kept, job = scrape["relabelings"]
+    (source,) = kept["sourceLabels"]
+    annotation = re.sub("[^a-z]", "_", INJECTED)  # as Prometheus names it
+    assert source == f"__meta_kubernetes_pod_annotationpresent_{annotation}"
+    assert INJECTED in pod["metadata"]["annotations"]
+    assert deploy.JOBS_OF_PROXIES.fullmatch(job["replacement"].replace("$1", "shop"))
 
 
 def test_images_of_a_registry_are_both_pulled_and_added(tmp_path: Path) -> None:

@@ -327,6 +327,9 @@ def _rules() -> list[dict[str, Any]]:
 
 
 RECORDED = {rule["record"] for rule in _rules() if "record" in rule}
+(_DOWN,) = (rule["expr"] for rule in _rules() if rule.get("alert") == "ReauthProxyDown")
+JOBS_OF_PROXIES = re.compile(_DOWN.split('job=~"')[1].split('"')[0])
+"""The jobs that the alert for a proxy that is down knows."""
 
 
 def series_of(metric: Metric) -> set[str]:
