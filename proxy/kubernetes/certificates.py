@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,14 +31,26 @@ class Certificate:
     key: bytes
 
     def is_to_be_renewed(self, names: list[str], now: datetime.datetime) -> bool:
-        """Return whether it ends soon, or is not for these names, or cannot be read."""
+        """Return whether it ends soon, or is not for these names, or its parts do not fit."""
         try:
             read = x509.load_pem_x509_certificate(self.certificate)
             found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        except (ValueError, x509.ExtensionNotFound):
+            read.verify_directly_issued_by(x509.load_pem_x509_certificate(self.authority))
+            key = serialization.load_pem_private_key(self.key, password=None)
+        except (
+            ValueError,
+            TypeError,
+            InvalidSignature,
+            UnsupportedAlgorithm,
+            x509.ExtensionNotFound,
+        ):
             return True
         held = found.value.get_values_for_type(x509.DNSName)
-        return now > read.not_valid_after_utc - RENEW_BEFORE or set(held) != set(names)
+        return (
+            now > read.not_valid_after_utc - RENEW_BEFORE
+            or set(held) != set(names)
+            or key.public_key() != read.public_key()
+        )
 
 
 def make(

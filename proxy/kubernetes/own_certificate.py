@@ -55,7 +55,7 @@ class OwnCertificate:
         bundle = _encoded(certificate.authority)
         operations = [
             {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle}
-            for number, one in enumerate(configuration["webhooks"])
+            for number, one in enumerate(configuration.get("webhooks", ()))
             if one["clientConfig"].get("caBundle") != bundle
         ]
         if operations:

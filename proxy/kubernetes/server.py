@@ -1,6 +1,7 @@
 """HTTPS server of the webhook: reviews for the API server, probes for the kubelet."""
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import signal
@@ -157,8 +158,12 @@ async def serve(
     reviews = await start_http(reviews_app(template), for_reviews, tls=tls.context)
     probes = await start_http(probes_app(lambda: tls.is_loaded), for_probes)
     following = asyncio.create_task(follow(tls))
+    # It ends by a mistake alone: a process that is started anew may do better.
+    following.add_done_callback(lambda _: stopping.set())
     log.info("webhook on port %d, probes on port %d", *ports)
     await stopping.wait()
     following.cancel()
     await reviews.close()
     await probes.close()
+    with contextlib.suppress(asyncio.CancelledError):
+        await following
