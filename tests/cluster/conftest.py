@@ -30,7 +30,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def report_image(cluster: Cluster) -> None:
     """The node has the report's image, which is built and loaded for those tests alone."""
-    cluster.load(images.report())
+    with cluster.node.left():
+        archives = images.report()
+    cluster.load(archives)
 
 
 @pytest.fixture(scope="session")

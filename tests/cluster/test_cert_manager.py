@@ -26,7 +26,9 @@ def definitions(cluster: Cluster) -> Iterator[None]:
     files = []
     for plural in ("certificates", "issuers"):
         files.append(cluster.directory / f"{plural}.yaml")
-        files[-1].write_text(yaml.safe_dump(deploy.cert_manager_definition(plural)))
+        with cluster.node.left():
+            definition = deploy.cert_manager_definition(plural)
+        files[-1].write_text(yaml.safe_dump(definition))
     cluster.define(*files)
     yield
     cluster.kubectl("delete", *(f"--filename={file}" for file in files))

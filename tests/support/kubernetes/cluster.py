@@ -138,15 +138,15 @@ class Cluster:
 
     # --- starting
 
-    def start(self, archives: list[Path]) -> None:
-        """Start everything, import the images, and wait for the node."""
+    def start(self, archives: list[Path], definitions: list[Path]) -> None:
+        """Start everything, import the images, wait for the node, and send definitions."""
         self._write_certificates()
         self._start_control_plane()
         self._start_runtime()
         self.load(archives)
         self._start_kubelet()
         self.wait(self._is_ready, what="the cluster is not ready", namespace="default")
-        self.define(*map(operator_definition, OF_THE_OPERATOR))
+        self.define(*definitions)
 
     def define(self, *files: Path) -> None:
         """Send definitions of custom resources; return when the API server has them."""
@@ -381,10 +381,14 @@ def running() -> Iterator[Cluster]:
     """A cluster with the proxy's images, and this thread on its node's network."""
     directory = Path(tempfile.mkdtemp(prefix="kubernetes-"))
     try:
+        own = Node(directory)
+        # All that is downloaded on first use, while there is a way to it.
+        cluster = Cluster(directory, own)
         archives = [*images.proxy(), images.machine(directory)]
-        with Node(directory).running() as own, own.entered():
-            cluster = Cluster(directory, own)
-            cluster.start(archives)
+        definitions = list(map(operator_definition, OF_THE_OPERATOR))
+        images.mounts()
+        with own.running(), own.entered():
+            cluster.start(archives, definitions)
             with dns.serving(ADDRESS, DNS_DOMAIN, cluster.objects):
                 yield cluster
     finally:

@@ -93,6 +93,7 @@ class Node:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._pid = 0
+        self._machine = -1
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     @property
@@ -101,7 +102,7 @@ class Node:
         return f"/{_CGROUP}{self._pid}"
 
     @contextmanager
-    def running(self) -> Iterator["Node"]:
+    def running(self) -> Iterator[None]:
         """Make the namespaces; at the end everything in them is gone."""
         _remove_left_over()
         (self.directory / "log").mkdir()
@@ -122,7 +123,7 @@ class Node:
                 self._pid = int(children)
                 for hierarchy in _hierarchies():
                     _make_cgroup(hierarchy, self.cgroup)
-                yield self
+                yield
             finally:
                 self._end(anchor)
 
@@ -177,11 +178,24 @@ class Node:
     def entered(self) -> Iterator[None]:
         """Bring this thread, and what it starts, into the node's network."""
         with Path("/proc/self/ns/net").open("rb") as own:
-            _set_network(Path(f"/proc/{self._pid}/ns/net"))
+            self._machine = own.fileno()
+            self._enter()
             try:
                 yield
             finally:
-                _set_namespace(own.fileno())
+                _set_namespace(self._machine)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Bring this thread back to the machine's network meanwhile, which leads to others."""
+        _set_namespace(self._machine)
+        try:
+            yield
+        finally:
+            self._enter()
+
+    def _enter(self) -> None:
+        _set_network(Path(f"/proc/{self._pid}/ns/net"))
 
     @contextmanager
     def neighbour(self) -> Iterator[None]:
