@@ -1,19 +1,32 @@
 """Client of an identity provider, over HTTP or by reading its files, with bounded answers.
 
-Rules of a request over HTTP:
+h11 knows the protocol (RFC 9112), as it does for `proxy.ops.http_server`; aiohttp would take 13 MiB
+of each worker, and hold up its start. Rules of a request over HTTP:
 
 - No redirect is followed. It would lead to an address that nobody configured (RFC 9700 section
   4.12), perhaps from https to http, and a server there would provide keys or receive secrets.
 - No response is decompressed: a few bytes could become more than there is memory.
-- Neither a proxy nor a password is taken from the environment or from `~/.netrc`.
+- Neither a proxy nor a password is taken from the environment, from `~/.netrc` or from the URL.
+- A connection has one request, and its certificate is verified by the system's authorities.
 """
 
+import asyncio
 import os
+import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Final
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+import h11
+from aiohappyeyeballs import start_connection
+
+NEXT_ADDRESS_SECONDS: Final = 0.25
+"""Seconds after which the next address of a name is tried besides (RFC 8305 section 5)."""
 _CHUNK_BYTES = 65_536
+_OF_A_TARGET: Final = "!$%&'()*+,-./:;=?@_~"
+"""Characters that stay as they are in the target of a request (RFC 3986 sections 3.3 and 3.4)."""
 
 
 async def ask(
@@ -26,26 +39,72 @@ async def ask(
 ) -> tuple[int, bytes]:
     """Return the HTTP status and the body; a body longer than `max_bytes` is cut somewhere later.
 
-    `form` is sent as the body of the request. Raises OSError and aiohttp's errors.
+    `form` is sent as the body of the request. Raises OSError, ValueError and
+    `h11.RemoteProtocolError`.
     """
-    import aiohttp  # 12 MiB that a proxy with files alone never needs
+    parts = urlsplit(url)
+    protocol = h11.Connection(h11.CLIENT)
+    request = _request(protocol, method, parts, dict(headers or {}), form)
+    reader, writer = await _connect(parts)
+    try:
+        writer.write(request)
+        return await _answer(protocol, reader, max_bytes)
+    finally:
+        writer.transport.abort()
 
-    async with (
-        aiohttp.ClientSession(auto_decompress=False, trust_env=False) as session,
-        session.request(
-            method,
-            url,
-            data=form,
-            headers={"Accept-Encoding": "identity", **(headers or {})},
-            allow_redirects=False,
-        ) as response,
-    ):
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-            body += chunk
-            if len(body) > max_bytes:
+
+def _request(
+    protocol: h11.Connection,
+    method: str,
+    parts: SplitResult,
+    headers: dict[str, str],
+    form: Mapping[str, str] | None,
+) -> bytes:
+    host = parts.netloc.rpartition("@")[2]
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    body = b""
+    headers = {"Host": host.encode("idna").decode(), "Connection": "close", **headers}
+    headers |= {"Accept-Encoding": "identity", "User-Agent": "reauth-proxy"}
+    if form is not None:
+        body = urlencode(form).encode()
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        headers["Content-Length"] = str(len(body))
+    head = h11.Request(
+        method=method, target=quote(target, safe=_OF_A_TARGET), headers=list(headers.items())
+    )
+    sent = (head, h11.Data(data=body), h11.EndOfMessage())
+    return b"".join(protocol.send(event) or b"" for event in sent)
+
+
+async def _connect(parts: SplitResult) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    is_secure, host = parts.scheme == "https", parts.hostname or ""
+    # In a thread, as it may read all authorities of the system; for each request, as they change
+    context = await asyncio.to_thread(ssl.create_default_context) if is_secure else None
+    addresses = await asyncio.get_running_loop().getaddrinfo(
+        host, parts.port or (443 if is_secure else 80), type=socket.SOCK_STREAM
+    )
+    return await asyncio.open_connection(
+        sock=await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS),
+        ssl=context,
+        server_hostname=host if is_secure else None,
+    )
+
+
+async def _answer(
+    protocol: h11.Connection, reader: asyncio.StreamReader, max_bytes: int
+) -> tuple[int, bytes]:
+    status, body = 0, bytearray()
+    while len(body) <= max_bytes:
+        match protocol.next_event():
+            case h11.NEED_DATA:
+                protocol.receive_data(await reader.read(_CHUNK_BYTES))
+            case h11.Response() as head:
+                status = head.status_code
+            case h11.Data(data=data):
+                body += data
+            case h11.EndOfMessage():
                 break
-        return response.status, bytes(body)
+    return status, bytes(body)
 
 
 def without_secrets(url: str) -> str:
