@@ -9,13 +9,15 @@ JWKS alone.
 import base64
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims, subject_of
 from sasl.mechanism import FailureReason
-from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
+
+if TYPE_CHECKING:
+    from sasl.signatures import PublicKey  # with 8 MiB of cryptography, if there are keys
 
 MAX_HEADER_CHARACTERS: Final = 32 * 1024
 """Maximum length in characters of a header, which is parsed unverified. A chain of four
@@ -51,7 +53,7 @@ class AcceptedToken:
     issuer: TrustedIssuer
     algorithm: str
     kid: str | None
-    key: PublicKey
+    key: "PublicKey"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,8 @@ def judge_token(
 
     `wall_now` is seconds since 1970, `now` monotonic seconds.
     """
+    from sasl.signatures import ALGORITHMS
+
     key = issuer.keys.find(token.algorithm, token.kid, now)
     if isinstance(key, KeyMissing):
         return key
@@ -99,6 +103,8 @@ def claimed_subject(token: SignedToken, settings: OAuthBearerSettings) -> str | 
 
 def parse_token(token: str) -> SignedToken | FailureReason:
     """Return the parts of a token, or the reason for its rejection."""
+    from sasl.signatures import ALGORITHMS
+
     match = _COMPACT.fullmatch(token)
     if match is None or match.end(1) > MAX_HEADER_CHARACTERS:
         return FailureReason.BAD_MESSAGE

@@ -10,20 +10,16 @@ Pure: the caller fetches the document from its file or URL and reports the resul
   wait no longer than that.
 """
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final, cast
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
-from jwt.exceptions import PyJWTError
+from typing import TYPE_CHECKING, Any, Final
 
 from sasl.refresh_schedule import RefreshSchedule
-from sasl.signatures import ALGORITHMS, PublicKey
 from sasl.strict_json import read_object
+
+if TYPE_CHECKING:
+    from sasl.signatures import PublicKey  # with 8 MiB of cryptography, if there are keys
 
 MAX_DOCUMENT_BYTES: Final = 1024 * 1024
 """Maximum size of a document in bytes: a hundred times that of what identity providers publish."""
@@ -80,8 +76,9 @@ class KeyCache(RefreshSchedule):
     def __init__(self, settings: KeyCacheSettings | None = None) -> None:
         self._settings = settings or KeyCacheSettings()
         super().__init__(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
-        self._by_kid: Mapping[str, PublicKey] = {}
+        self._kids: frozenset[str] = frozenset()
         self._by_algorithm: Mapping[str, tuple[PublicKey, ...]] = {}
+        self._by_algorithm_and_kid: Mapping[tuple[str, str], PublicKey] = {}
         self._loaded_at: float | None = None
         self._tried_at: float | None = None
         self.ignored_keys: tuple[str, ...] = ()
@@ -95,15 +92,23 @@ class KeyCache(RefreshSchedule):
     def loaded(self, document: bytes, now: float) -> bool:
         """Replace the keys by those of a fetched document; return False if it is invalid, which
         counts as `failed`."""
+        from sasl.signatures import ALGORITHMS
+
         try:
             keys, ignored = _read_document(document)
         except _BadDocumentError as error:
             self.failed(str(error), now)
             return False
-        self._by_kid = {kid: key for kid, key in keys if kid is not None}
+        self._kids = frozenset(kid for kid, _ in keys if kid is not None)
         self._by_algorithm = {
             name: tuple(key for _, key in keys if algorithm.fits(key))
             for name, algorithm in ALGORITHMS.items()
+        }
+        self._by_algorithm_and_kid = {
+            (name, kid): key
+            for name, algorithm in ALGORITHMS.items()
+            for kid, key in keys
+            if kid is not None and algorithm.fits(key)
         }
         self._loaded_at = self._tried_at = now
         self._succeeded(now + self._settings.refresh_ms / 1000)
@@ -132,8 +137,8 @@ class KeyCache(RefreshSchedule):
         age = self.age_seconds(now)
         return age is not None and age * 1000 <= self._settings.max_age_ms
 
-    def find(self, algorithm: str, kid: str | None, now: float) -> PublicKey | KeyMissing:
-        """Return the key for a token's `alg` (a name in `ALGORITHMS`) and `kid`.
+    def find(self, algorithm: str, kid: str | None, now: float) -> "PublicKey | KeyMissing":
+        """Return the key for a token's `alg` (a name in `sasl.signatures.ALGORITHMS`) and `kid`.
 
         If a token has no `kid`, exactly one key must fit, as in Kafka.
         """
@@ -142,10 +147,9 @@ class KeyCache(RefreshSchedule):
         if kid is None:
             fitting = self._by_algorithm[algorithm]
             return fitting[0] if len(fitting) == 1 else KeyMissing.NO_FIT
-        key = self._by_kid.get(kid)
-        if key is None:
+        if kid not in self._kids:
             return KeyMissing.UNKNOWN_KID
-        return key if ALGORITHMS[algorithm].fits(key) else KeyMissing.NO_FIT
+        return self._by_algorithm_and_kid.get((algorithm, kid), KeyMissing.NO_FIT)
 
 
 class _BadDocumentError(Exception):
@@ -158,7 +162,7 @@ class _UnusableKeyError(Exception):
 
 def _read_document(
     document: bytes,
-) -> tuple[list[tuple[str | None, PublicKey]], tuple[str, ...]]:
+) -> tuple[list[tuple[str | None, "PublicKey"]], tuple[str, ...]]:
     """Return the usable keys with their ids, and one line of text for each other key."""
     if len(document) > MAX_DOCUMENT_BYTES:
         raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
@@ -186,14 +190,9 @@ def _read_document(
 
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """Public members of each key type (RFC 7518 section 6, RFC 8037 section 2)."""
-_READERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
-    "RSA": RSAAlgorithm.from_jwk,
-    "EC": ECAlgorithm.from_jwk,
-    "OKP": OKPAlgorithm.from_jwk,
-}
 
 
-def _read_key(entry: object) -> tuple[str | None, PublicKey]:
+def _read_key(entry: object) -> tuple[str | None, "PublicKey"]:
     if not isinstance(entry, dict):
         raise _UnusableKeyError("not an object")
     kty, kid = entry.get("kty"), entry.get("kid")
@@ -217,15 +216,16 @@ def _is_for_signatures(entry: Mapping[str, Any]) -> bool:
     return entry.get("use") in (None, "sig")
 
 
-def _public_key(kty: str, entry: Mapping[str, Any]) -> PublicKey:
+def _public_key(kty: str, entry: Mapping[str, Any]) -> "PublicKey":
+    from sasl.signatures import read_public_key, rsa_bits
+
     public: dict[str, Any] = {"kty": kty} | {name: entry.get(name) for name in _PARAMETERS[kty]}
     if not all(isinstance(value, str) for value in public.values()):
         raise _UnusableKeyError("a member is missing or not a string")
-    key: PublicKey | None = None
-    with contextlib.suppress(PyJWTError, ValueError, UnsupportedAlgorithm):
-        key = cast(PublicKey, _READERS[kty](public))
-    if key is None or not any(algorithm.fits(key) for algorithm in ALGORITHMS.values()):
+    key = read_public_key(public)
+    if key is None:
         raise _UnusableKeyError("malformed, or of a curve that is not offered")
-    if isinstance(key, RSAPublicKey) and not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
-        raise _UnusableKeyError(f"RSA with {key.key_size} bits")
+    bits = rsa_bits(key)
+    if bits is not None and not MIN_RSA_BITS <= bits <= MAX_RSA_BITS:
+        raise _UnusableKeyError(f"RSA with {bits} bits")
     return key

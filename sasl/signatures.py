@@ -1,14 +1,17 @@
 """Signature algorithms of tokens (RFC 7518, RFC 8037), and the keys that fit them.
 
 Asymmetric ones only: `none` and HMAC have no row here, so no token or key can select them. Whether
-a key fits depends on the type of the parsed key, never on its `alg`.
+a key fits depends on the type of the parsed key, never on its `alg`. This module alone imports
+cryptography and PyJWT, and is imported where there are keys.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import (
     SECP256R1,
     SECP384R1,
@@ -20,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm, RSAPSSAlgorithm
+from jwt.exceptions import PyJWTError
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey | Ed448PublicKey
 
@@ -61,3 +65,23 @@ ALGORITHMS: Final[Mapping[str, SignatureAlgorithm]] = MappingProxyType(
         "EdDSA": SignatureAlgorithm(OKPAlgorithm(), (Ed25519PublicKey, Ed448PublicKey)),
     }
 )
+
+_READERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
+    "RSA": RSAAlgorithm.from_jwk,
+    "EC": ECAlgorithm.from_jwk,
+    "OKP": OKPAlgorithm.from_jwk,
+}
+
+
+def read_public_key(members: dict[str, Any]) -> PublicKey | None:
+    """Return the key of a JWK with these members; None: it is malformed, or fits no algorithm."""
+    key: PublicKey | None = None
+    with contextlib.suppress(PyJWTError, ValueError, UnsupportedAlgorithm):
+        key = cast(PublicKey, _READERS[members["kty"]](members))
+    fits = key is not None and any(algorithm.fits(key) for algorithm in ALGORITHMS.values())
+    return key if fits else None
+
+
+def rsa_bits(key: PublicKey) -> int | None:
+    """Return the length of an RSA key in bits; None: it is another key."""
+    return key.key_size if isinstance(key, RSAPublicKey) else None

@@ -6,6 +6,7 @@ uses a new one.
 """
 
 import asyncio
+import mmap
 from typing import Final, Protocol
 
 from proxy.connection.frames import Bytes
@@ -22,11 +23,16 @@ class ReadBuffer:
     __slots__ = ("view",)
 
     def __init__(self, size: int = BUFFER_BYTES) -> None:
-        self.view = memoryview(bytearray(size))
+        self.view = _unused_memory(size)
 
     def replace(self) -> None:
         """Use new memory: the present bytes still wait to be sent."""
-        self.view = memoryview(bytearray(len(self.view)))
+        self.view = _unused_memory(len(self.view))
+
+
+def _unused_memory(size: int) -> memoryview:
+    """Return memory that takes none before it is used, and that a forked process does not share."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class BufferedSide(Protocol):

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.child_process.short_lived import ShortLived
 from proxy.config import Config, Listener, QuotasMode, Store
-from proxy.delivery.counts import DeliveryCounts
 from proxy.errors import ConfigError, ProxyError
 from proxy.file_signature import signature_of
 from proxy.net.inherited import Inherited
@@ -50,6 +49,9 @@ from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
 from proxy.worker.membership_service import read_memberships
+
+if TYPE_CHECKING:
+    from proxy.delivery.counts import DeliveryCounts
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class Server:
         self._admin_socket: socket.socket | None = None
         self._store_start: StoreStart
         self._heartbeat = Heartbeat()
-        self._delivery = DeliveryCounts() if config.events.deliver.to is not None else None
+        self._delivery = _delivery_counts(config)
         self._children = Children((), self._leave_to_parent, SIGNALS)
 
     def run(self) -> int:
@@ -151,19 +153,31 @@ class Server:
             *new,
         ):
             log.warning("%s", line)
-        if self._config.authorizer.mode is not AuthorizerMode.OFF:
-            import proxy.wire.codec
-            import proxy.worker.acl_service
-        if self._config.store.at_brokers:
-            import proxy.store.brokers
-        if self._config.store.in_zookeeper:
-            import proxy.store.zookeeper  # noqa: F401
+        self._load()
         self._children = Children(self._make_children(), self._leave_to_parent, SIGNALS)
         self._heartbeat.begin()
         gc.freeze()  # collections pass over what all processes share, and do not copy it
         self._children.start()
         gc.enable()
         return self._watch()
+
+    def _load(self) -> None:
+        """Import what children need with this configuration.
+
+        An import writes all over the memory that processes share: the HTTP process alone would have
+        5 MiB more to itself.
+        """
+        if any(listener.token_issuers() for listener in self._config.listeners):
+            import sasl.signatures  # noqa: F401
+        if self._config.authorizer.mode is not AuthorizerMode.OFF:
+            import proxy.wire.codec
+            import proxy.worker.acl_service
+        if self._config.store.at_brokers:
+            import proxy.store.brokers
+        if self._config.store.in_zookeeper:
+            import proxy.store.zookeeper
+        if self._http_socket is not None or self._admin_socket is not None:
+            import proxy.ops.http_process  # noqa: F401
 
     def _bind(self) -> None:
         config = self._config
@@ -350,7 +364,7 @@ class Server:
 
         return run(self._config, tls.upstream, self._store_start, self._lifeline, own)
 
-    def _deliverer_main(self, counts: DeliveryCounts, own: Heartbeat) -> int:
+    def _deliverer_main(self, counts: "DeliveryCounts", own: Heartbeat) -> int:
         from proxy.delivery.process import run
 
         self._close_listening()
@@ -534,6 +548,14 @@ def _followed(store: Store) -> str | None:
     if store.at_brokers:
         return "the brokers"
     return "ZooKeeper" if store.in_zookeeper else None
+
+
+def _delivery_counts(config: Config) -> "DeliveryCounts | None":
+    if config.events.deliver.to is None:
+        return None
+    from proxy.delivery.counts import DeliveryCounts
+
+    return DeliveryCounts()
 
 
 def _usage_table(config: Config) -> UsageTable | None:
