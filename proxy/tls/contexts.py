@@ -28,6 +28,11 @@ log = logging.getLogger(__name__)
 RETRY_AFTER: Final = 60.0
 """Seconds after which refused files are checked again: their certificate may be valid by then."""
 
+TICKETS: Final = 1
+"""Number of session tickets after a full handshake of TLS 1.3: as many as Kafka's own listeners
+send (JSSE's), and as a client that keeps its connection uses. OpenSSL would send two, and make each
+of another copy of the session."""
+
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
@@ -43,6 +48,7 @@ def listener_context(settings: ListenerTls, material: Material) -> ssl.SSLContex
     """Return the context for connections of clients."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = _VERIFY[settings.ssl_client_auth]
+    context.num_tickets = TICKETS
     _prepare(context, settings, material)
     return context
 

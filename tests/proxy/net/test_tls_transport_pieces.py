@@ -1,6 +1,7 @@
 """However a stream of TLS is cut by reads, the side hears all of it, and at once."""
 
 import ssl
+import weakref
 from contextlib import suppress
 from itertools import pairwise
 
@@ -91,6 +92,20 @@ def test_session_tickets_go_with_the_first_answer(request_bytes: bytes) -> None:
             client.read(100)
     assert client.session is not None
     assert client.session.has_ticket
+
+
+def test_a_closed_connection_keeps_nothing_of_openssls() -> None:
+    """Fourteen KiB, which would wait for the cycle collector."""
+    talk = Conversation()
+    tls = weakref.ref(talk.tls.get_extra_info("ssl_object"))
+    assert tls() is not None
+    talk.tls.connection_lost(None)
+    assert tls() is None
+    talk.tls.write(b"too late")
+    talk.tls.data_received(b"too late")
+    talk.tls.close()
+    talk.tls.abort()
+    assert talk.tls.is_closing()
 
 
 def test_what_comes_behind_the_end_is_not_kept() -> None:

@@ -3,6 +3,7 @@
 import base64
 import logging
 import ssl
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -56,6 +57,25 @@ def test_a_projected_volume_is_taken_up(directory: Path) -> None:
     (directory / "..new").rename(directory / "..data")
     assert looked(tls)
     assert serial(tls) == SECOND.serial
+
+
+def test_one_session_ticket_is_sent(tls: Tls) -> None:
+    """As Kafka's listeners do; each costs a record, and a copy of the session in memory."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = context_trusting().wrap_bio(to_client, to_server, server_hostname="localhost")
+    far = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    for end in (near, far):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    near.do_handshake()
+    far.do_handshake()
+    records = to_client.read()
+    assert len(records) == 5 + int.from_bytes(records[3:5]), "one record"
+    to_client.write(records)
+    with pytest.raises(ssl.SSLWantReadError):
+        near.read(1)
+    assert near.session is not None
+    assert near.session.has_ticket
 
 
 def test_sessions_are_resumed_over_a_replacement(tls: Tls, directory: Path) -> None:
