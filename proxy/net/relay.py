@@ -17,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final, Protocol, cast
 
 from proxy.connection.commands import (
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 
 monotonic: Final = time.monotonic
 """Clock in seconds; a constant, because compiled code looks up an imported name at each use."""
+
+_TIMER_CONTEXT: Final = Context()
+"""Context of all connections' timers, which use none; a copy of the present one for each would take
+80 bytes."""
 
 LINGER: Final = 5.0
 """Seconds in which a peer must read the last bytes written to it, or close after the last."""
@@ -322,7 +327,8 @@ class ClientSide(_Side):
                 return
             self._timer.cancel()
         self._wakes_at = when
-        self._timer = self._loop.call_later(max(0.0, when - monotonic()), self._wake)
+        delay = max(0.0, when - monotonic())
+        self._timer = self._loop.call_later(delay, self._wake, context=_TIMER_CONTEXT)
 
     def _wake(self) -> None:
         self._timer = None

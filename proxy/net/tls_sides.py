@@ -25,9 +25,10 @@ class ServerTls(TlsTransport):
         buffer: ReadBuffer,
         wait: Wait,
         context: ssl.SSLContext,
-        on_handshake: Callable[[HandshakeResult], None],
+        on_handshake: Callable[[BufferedSide, HandshakeResult], None],
     ) -> None:
-        """`on_handshake` gets the completed handshake, or what came instead, and then closes."""
+        """`on_handshake` gets `side` with the completed handshake, or with what came instead, and
+        then closes."""
         super().__init__(side, buffer, wait)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._on_handshake = on_handshake
@@ -44,16 +45,16 @@ class ServerTls(TlsTransport):
             protocol = WrongProtocol.by_first_bytes(data)
             if protocol is not WrongProtocol.TLS:
                 self._ended = True
-                self._on_handshake(protocol)
+                self._on_handshake(self._side, protocol)
                 return
         super()._handshake_bytes(data)
 
     def _handshake_done(self) -> None:
-        self._on_handshake(self._ssl)
+        self._on_handshake(self._side, self._ssl)
 
     def _handshake_failed(self, error: Exception) -> None:
         assert isinstance(error, ssl.SSLError)
-        self._on_handshake(error)
+        self._on_handshake(self._side, error)
 
 
 class ClientTls(TlsTransport):

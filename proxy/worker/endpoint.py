@@ -26,6 +26,7 @@ from proxy.connection.commands import (
 from proxy.connection.connection import Connection
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
+from proxy.net.read_buffer import BufferedSide
 from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
@@ -59,6 +60,9 @@ class Endpoint:
         self._broker = broker
         self.loop = listener.services.loop
         self.buffer = listener.services.buffer
+        # Bound once, and not for each connection
+        self._wait = listener.services.work_queues.time_slices.wait
+        self._on_handshake = self._handshake_ended
 
     def client(self) -> ClientSide | ServerTls:
         """Return the protocol of a client that connects."""
@@ -68,13 +72,14 @@ class Endpoint:
         return ServerTls(
             side,
             self.buffer,
-            self._services.work_queues.time_slices.wait,
+            self._wait,
             self._listener.tls.context,
-            lambda result: self._handshake_ended(side, result),
+            self._on_handshake,
         )
 
-    def _handshake_ended(self, client: ClientSide, result: HandshakeResult) -> None:
+    def _handshake_ended(self, side: BufferedSide, result: HandshakeResult) -> None:
         """Handle the end of a client's TLS handshake, or what came instead of it."""
+        client = cast(ClientSide, side)
         if isinstance(result, ssl.SSLObject):
             if not self._listener.sasl:
                 client.call(lambda connection, now: self._identify(connection, result, now))
@@ -168,8 +173,7 @@ class Endpoint:
                 self._authenticated(client)
             case AwaitTurn():
                 assert client.connection is not None
-                wait = self._services.work_queues.time_slices.wait
-                client.connection.await_turn(wait, client.call)
+                client.connection.await_turn(self._wait, client.call)
             case ConnectToBroker():
                 self._connect_in_turn(client)
             case RefreshKeys(issuer):
@@ -216,9 +220,8 @@ class Endpoint:
         self, side: BrokerSide, name: str, host: str, port: int, context: ssl.SSLContext
     ) -> None:
         connected = self.loop.create_future()
-        turns = self._services.work_queues.time_slices
         transport, _ = await self.loop.create_connection(
-            lambda: ClientTls(side, self.buffer, turns.wait, context, name, connected), host, port
+            lambda: ClientTls(side, self.buffer, self._wait, context, name, connected), host, port
         )
         try:
             await connected

@@ -28,7 +28,7 @@ from proxy.connection.commands import (
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
-from proxy.net.read_buffer import ReadBuffer
+from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.routing.discovery import DiscoveredBroker
@@ -117,11 +117,10 @@ class Shell:
         context = self.secured.clients
         if context is None:
             return side
-        return ServerTls(
-            side, self.buffer, self.wait, context, lambda what: self._handshake_ended(side, what)
-        )
+        return ServerTls(side, self.buffer, self.wait, context, self._handshake_ended)
 
-    def _handshake_ended(self, side: ClientSide, what: HandshakeResult) -> None:
+    def _handshake_ended(self, side: BufferedSide, what: HandshakeResult) -> None:
+        assert isinstance(side, ClientSide)
         if isinstance(what, ssl.SSLObject):
             return
         self.unwelcome.append(

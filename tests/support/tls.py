@@ -230,7 +230,7 @@ class Server:
         self.to_client = ssl.MemoryBIO()
         self.wire = Wire(self.to_client)
         self.tls = ServerTls(
-            self.ear, ReadBuffer(), self.turns.wait, server_context(OURS), lambda _: None
+            self.ear, ReadBuffer(), self.turns.wait, server_context(OURS), lambda *_: None
         )
         self.tls.connection_made(self.wire)
 

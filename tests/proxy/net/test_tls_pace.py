@@ -233,7 +233,13 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
     hello = from_client.read()
     assert len(hello) > MAX_HANDSHAKE
     met: list[object] = []
-    tls = ServerTls(ReceivingSide(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
+    tls = ServerTls(
+        ReceivingSide(),
+        ReadBuffer(),
+        Turns().wait,
+        server_context(OURS),
+        lambda _, it: met.append(it),
+    )
     tls.connection_made(Wire(ssl.MemoryBIO()))
     for start in range(0, len(hello) - 1, 1_000):
         tls.data_received(hello[start : min(start + 1_000, len(hello) - 1)])

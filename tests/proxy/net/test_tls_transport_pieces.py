@@ -123,7 +123,13 @@ def test_what_comes_behind_the_end_is_not_kept() -> None:
 def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
     """A connection that is held, because its address has too many, is closed later only."""
     met: list[object] = []
-    tls = ServerTls(ReceivingSide(), ReadBuffer(), Turns().wait, server_context(OURS), met.append)
+    tls = ServerTls(
+        ReceivingSide(),
+        ReadBuffer(),
+        Turns().wait,
+        server_context(OURS),
+        lambda _, it: met.append(it),
+    )
     tls.connection_made(Wire(ssl.MemoryBIO()))
     for piece in (first, bytes(PIECE), bytes(PIECE)):
         tls.data_received(piece)
