@@ -201,16 +201,18 @@ class Bench:
         self._console.print("TLS handshakes …", style="dim")
         wanted = {row.name for row in self._plan.rows if row.tls}
         wanted |= {_WITHOUT_TLS[name] for name in wanted}
+        baselines = {row.name: row.baseline for row in self._plan.rows if row.baseline}
         with self._rows([row for row in ROWS if row.name in wanted]) as targets:
             found = figures.handshakes(
                 self._generator,
                 {name: one for name, one in targets.items() if one.ca is not None},
                 {name: targets[bare] for name, bare in _WITHOUT_TLS.items() if bare in targets},
+                baselines=baselines,
                 rounds=self._plan.rounds,
                 seconds=self._plan.seconds,
             )
         self.results["tls-handshakes"] = {row: asdict(each) for row, each in found.items()}
-        self._console.print(report.handshakes(found))
+        self._console.print(report.handshakes(found, baselines))
 
     def idle(self) -> None:
         found = {}

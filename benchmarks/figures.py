@@ -170,16 +170,20 @@ def relay(
     return results
 
 
+HANDSHAKES: Mapping[str, str] = {"full": "no", "resumed": "yes"}
+"""Kinds of TLS handshakes, with the load generator's option."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandshakeCost:
     """CPU microseconds of a connection with one request, from connect to close."""
 
     plain_cpu_us: float | None
     """The cost without TLS, of the same program; None: it was not measured."""
-    full_cpu_us: float
-    """The cost with a full handshake."""
-    resumed_cpu_us: float
-    """The cost with a resumed session."""
+    cpu_us: Mapping[str, float]
+    """The cost by kind of handshake."""
+    ratios: Mapping[str, float]
+    """The same over the baseline's of the same round; empty: there is none."""
 
 
 def handshakes(
@@ -187,13 +191,15 @@ def handshakes(
     secured: Mapping[str, Target],
     plain: Mapping[str, Target],
     *,
+    baselines: Mapping[str, str],
     rounds: int,
     seconds: float,
 ) -> dict[str, HandshakeCost]:
     """Measure TLS handshakes, full and resumed, and the same connections without TLS.
 
     There is one connection at a time: HAProxy resumes only some of sessions that are offered
-    concurrently. `plain` has the programs of `secured` without TLS, by the same names.
+    concurrently. `plain` has the programs of `secured` without TLS, by the same names. As for
+    `relay`, ratios are of one round, and the order is reversed every other one.
     """
 
     def measure(target: Target, resume: str) -> Measured:
@@ -209,20 +215,27 @@ def handshakes(
         )
 
     found: dict[tuple[str, str], list[Measured]] = {}
-    for _ in range(rounds):
-        for name, target in secured.items():
-            found.setdefault((name, "full"), []).append(measure(target, "no"))
-            found.setdefault((name, "resumed"), []).append(measure(target, "yes"))
-            if name in plain:
-                found.setdefault((name, "plain"), []).append(measure(plain[name], "no"))
+    for number in range(rounds):
+        for kind, resume in HANDSHAKES.items():
+            for name in sorted(secured, reverse=number % 2 == 1):
+                found.setdefault((name, kind), []).append(measure(secured[name], resume))
+        for name in plain:
+            found.setdefault((name, "plain"), []).append(measure(plain[name], "no"))
     for (name, kind), each in found.items():
         _check_resumed(name, kind, each)
-    cost = {key: median(map(cpu_us_each, each)) for key, each in found.items()}
+    costs = {key: list(map(cpu_us_each, each)) for key, each in found.items()}
+
+    def ratio(name: str, kind: str) -> float:
+        pairs = zip(costs[name, kind], costs[baselines[name], kind], strict=True)
+        return median(own / base for own, base in pairs)
+
     return {
         name: HandshakeCost(
-            plain_cpu_us=cost[name, "plain"] if name in plain else None,
-            full_cpu_us=cost[name, "full"],
-            resumed_cpu_us=cost[name, "resumed"],
+            plain_cpu_us=median(costs[name, "plain"]) if name in plain else None,
+            cpu_us={kind: median(costs[name, kind]) for kind in HANDSHAKES},
+            ratios={kind: ratio(name, kind) for kind in HANDSHAKES}
+            if baselines.get(name) in secured
+            else {},
         )
         for name in secured
     }

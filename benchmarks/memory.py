@@ -40,7 +40,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from rich.console import Console
@@ -126,6 +129,34 @@ SIDECARS: Mapping[str, Start] = {
     "1 worker, 100,000 ACLs": featured("acls", acls=100_000, compiled=False),
 }
 """Proxies whose whole memory is measured."""
+
+
+@contextmanager
+def _keys_by_http(lab: Lab) -> Iterator[Target]:
+    """Start a proxy that fetches its signing keys from a web server."""
+    keys = lab.credentials.jwks_file
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = partial(Handler, directory=keys.parent)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/{keys.name}"
+        listener = {"sasl.oauthbearer.jwks.endpoint.url": url}
+        try:
+            with proxy("keys-by-http", listener=listener)(lab) as target:
+                yield target
+        finally:
+            server.shutdown()
+
+
+OTHER_SIDECARS: Mapping[str, Start] = {
+    "1 worker, keys by HTTP": _keys_by_http,
+    "1 worker, brokers authenticate": proxy("relaying", mechanism=OAUTHBEARER, relays_logins=True),
+}
+"""Proxies of which the first table has a row besides."""
 
 
 CHARGED_CONNECTIONS = (0, 1_000, 10_000)
@@ -255,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sidecars(lab: Lab, options: argparse.Namespace) -> Table:
     table = _table("MiB of the whole sidecar", "proxy", "idle", "alone")
     table.add_column(f"{options.connections:,} live connections", justify="right")
-    for name, start in SIDECARS.items():
+    for name, start in {**SIDECARS, **OTHER_SIDECARS}.items():
         with start(lab) as target:
             found = whole(target, lab, options.connections)
         table.add_row(name, *(f"{one:.1f}" for one in found))

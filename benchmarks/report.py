@@ -21,6 +21,8 @@ from benchmarks.targets import OAUTHBEARER, SCRAM, Row
 _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
 #: CPU per relayed login to reach, as a share of one that the proxy ends.
 _RELAYED_LIMIT = 1 / 2
+#: CPU per TLS handshake to reach, as a multiple of the baseline's.
+_HANDSHAKE_LIMIT = 1.1
 _RUNS = {True: "compiled", False: "Python", None: ""}
 _KIB_PER_CONNECTION_LIMIT = 8
 _WORKER_MIB_LIMIT = 60
@@ -167,22 +169,25 @@ def first_auth(found: Mapping[str, Mapping[str, Sequence[EarlyAuthentication]]])
     return table
 
 
-def handshakes(found: Mapping[str, HandshakeCost]) -> Table:
+def handshakes(found: Mapping[str, HandshakeCost], baselines: Mapping[str, str]) -> Table:
     """One line per row and kind of connection."""
     table = _table(
         "TLS: connect, handshake, one request, close (medians)",
         ("row", "handshake"),
-        ("CPU µs", "of it TLS", "connections/s per core"),
+        ("CPU µs", "of it TLS", "ratio", "to reach", "connections/s per core"),
     )
     for row, each in found.items():
         plain = each.plain_cpu_us
-        table.add_row(row, "none", _number(plain, 0), "", "")
-        for kind, cpu_us in (("full", each.full_cpu_us), ("resumed", each.resumed_cpu_us)):
+        table.add_row(row, "none", _number(plain, 0), "", "", "", "")
+        for kind, cpu_us in each.cpu_us.items():
+            ratio = each.ratios.get(kind)
             table.add_row(
                 "",
                 kind,
                 _number(cpu_us, 0),
                 _number(None if plain is None else cpu_us - plain, 0),
+                _coloured(ratio, _HANDSHAKE_LIMIT, 2),
+                "" if ratio is None else f"≤ {_HANDSHAKE_LIMIT} x {baselines[row]}",
                 _number(1e6 / cpu_us, 0),
             )
         table.add_section()
