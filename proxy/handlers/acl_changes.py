@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, exactly
 from proxy.acl.validation import Refusal
 from proxy.store.interface import AclStore, StoreError, refusal_of
+
+if TYPE_CHECKING:
+    from proxy.acl.index import AclIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +18,7 @@ class Acls:
     """Access to the ACLs of the store."""
 
     store: AclStore
-    current: Callable[[], AclIndex]
+    current: "Callable[[], AclIndex]"
     """Reads the ACLs from the store, puts them in force in this process, and returns them. Raises
     StoreError."""
 

@@ -5,7 +5,7 @@ into the fields of its events.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from metrics import registry
 from metrics.connection import Client, Grant, Origin
@@ -15,7 +15,6 @@ from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
-from proxy.acl.denial_log import DenialNotice
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
@@ -25,6 +24,9 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
+
+if TYPE_CHECKING:
+    from proxy.acl.denial_log import DenialNotice
 
 _LOGGED_CLOSES = frozenset(
     {
@@ -198,7 +200,7 @@ class SessionObserver:
         self._note(self._incident(history, EventKind.MISROUTED, what, now))
         self._may_have_changed(target.broker, now)
 
-    def denied(self, connection: Connection, notice: DenialNotice, now: float) -> None:
+    def denied(self, connection: Connection, notice: "DenialNotice", now: float) -> None:
         """Record that ACLs denied a connection's request, or would have."""
         denial, history = notice.denial, self._history_of(connection)
         operation, resource_type = denial.operation.name, denial.resource_type.name

@@ -172,6 +172,8 @@ class Server:
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
             import proxy.wire.codec
             import proxy.worker.acl_service
+        if self._config.quotas.mode is not QuotasMode.OFF:
+            import proxy.worker.quota_service
         if self._config.store.at_brokers:
             import proxy.store.brokers
         if self._config.store.in_zookeeper:

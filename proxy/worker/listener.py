@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metrics import registry
 from metrics.snapshot import Snapshot
@@ -33,7 +33,6 @@ from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.login_slots import LoginSlots
 from proxy.worker.membership_service import MembershipService
-from proxy.worker.quota_service import QuotaService
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
@@ -47,6 +46,9 @@ from sasl.oauthbearer import OAuthBearerServer
 from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
 from sasl.states import Enforcement, Terms
+
+if TYPE_CHECKING:
+    from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class Listener:
         open_connections: OpenConnections[Evictable],
         enforces_acls: bool = True,
         tls: Tls | None = None,
-        quotas: QuotaService | None = None,
+        quotas: "QuotaService | None" = None,
     ) -> None:
         """Make a listener of the worker `services`.
 

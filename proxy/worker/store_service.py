@@ -34,11 +34,11 @@ from proxy.store import (
 )
 from proxy.tls.contexts import ProxyTls
 from proxy.upstream.access import open_access
-from proxy.worker.quota_service import QuotaService
 
 if TYPE_CHECKING:
     from proxy.store.brokers.administration import Brokers
     from proxy.worker.acl_service import AclService
+    from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class StoreService:
         users: UserStore,
         credentials: CachedCredentials,
         authorization: "AclService | None",
-        quotas: QuotaService | None,
+        quotas: "QuotaService | None",
         *,
         rights_changed: Callable[[], None],
         quotas_changed: Callable[[], Awaitable[None]],

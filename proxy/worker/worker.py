@@ -47,7 +47,6 @@ from proxy.worker.accepted_connections import AcceptedConnections
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
-from proxy.worker.quota_service import QuotaService
 from proxy.worker.store_service import StoreService, open_store_to_share
 from proxy.worker.supervision import supervised
 from proxy.worker.work_queues import WorkQueues
@@ -55,6 +54,7 @@ from proxy.worker.work_queues import WorkQueues
 if TYPE_CHECKING:
     from proxy.worker.acl_service import AclService
     from proxy.worker.inputs import WorkerInputs
+    from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
 
@@ -194,9 +194,11 @@ class Worker:
         )
         return listener
 
-    def _make_quotas(self) -> QuotaService | None:
+    def _make_quotas(self) -> "QuotaService | None":
         if self._inputs.usage is None:
             return None
+        from proxy.worker.quota_service import QuotaService
+
         return QuotaService(
             self._settings.quotas, self._store, self._inputs.usage, self._inputs.number
         )
