@@ -259,13 +259,14 @@ def test_the_state_of_a_run_that_was_killed_is_taken_over_by_one(
     left_ms = job.now_ms() - (LOCK_SECONDS + 60) * 1000
     os.utime(lock, (left_ms / 1000, left_ms / 1000))
     files = HadoopFiles(spark, state)
-    left_ms = files.modified_ms(lock.as_uri())
-    claim = lock.with_name(f".lock.{left_ms}")
+    seen_ms = files.modified_ms(lock.as_uri())
+    assert seen_ms is not None
+    claim = lock.with_name(f".lock.{seen_ms}")
     claim.touch()
-    assert not take_over(files, lock.as_uri(), left_ms)
+    assert not take_over(files, lock.as_uri(), seen_ms)
     claim.unlink()
     with held_at(spark, state, job.now_ms()):
-        assert not take_over(files, lock.as_uri(), left_ms)
+        assert not take_over(files, lock.as_uri(), seen_ms)
         assert [path for path in lock.parent.iterdir() if path.suffix != ".crc"] == [lock]
     assert list(lock.parent.iterdir()) == []
 
