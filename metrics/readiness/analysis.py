@@ -83,8 +83,9 @@ class Analysis:
         )
         engine.view("judged", today)
         engine.keep("seen", usage.usage("judged", engine.dialect, both_views=False))
-        found = engine.rows("SELECT problem, sum(events) AS events FROM seen GROUP BY problem")
-        problems = {row["problem"]: int(row["events"]) for row in found}
+        found = engine.rows(usage.by_problem("seen"))
+        problems = {row["problem"]: row["events"] for row in found}
+        self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
         counted = counts or {"lines": sum(problems.values()), **problems}
         self.lines = {name: counted.get(name, 0) for name in ("lines", *map(str, AT_READING))}
         for each in (Problem.FUTURE, Problem.OUTSIDE):

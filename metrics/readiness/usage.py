@@ -149,6 +149,12 @@ def usage(source: str, dialect: Dialect, *, both_views: bool) -> str:
         GROUP BY problem, {", ".join(keys)}"""
 
 
+def by_problem(source: str) -> str:
+    """One row per problem, null for none: how many events have it, and when they were."""
+    return f"""SELECT problem, {total("events")} AS events, min(first_event_ms) AS first_ms,
+        max(last_event_ms) AS last_ms FROM {source} GROUP BY problem"""
+
+
 def by_connection(source: str) -> str:
     """One row per connection, of what stands by day.
 

@@ -57,6 +57,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "engine": collected.engine,
         "lines": dict(collected.lines),
         "wrong_clocks": rows["wrong_clocks"],
+        "ahead": rows["ahead"],
         "observed": _observed(rows),
         "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
         "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},

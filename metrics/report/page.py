@@ -294,7 +294,17 @@ def _input(facts: Facts) -> str:
         if lines["missing"]
         else ""
     )
-    clocks = "".join(f" {_wrong_clock(row)}" for row in facts["wrong_clocks"])
+    clocks = "".join(
+        f" {_dated(row)}, {why}."
+        for rows, why in (
+            (facts["wrong_clocks"], "far from all others: the clock of a proxy was wrong"),
+            (
+                facts["ahead"],
+                "ahead of this report: the clock of a proxy is wrong, or the one here",
+            ),
+        )
+        for row in rows
+    )
     newest = facts["observed"]["to_ms"]
     age = ""
     if newest is not None and facts["as_of_ms"] > newest:
@@ -307,10 +317,9 @@ def _input(facts: Facts) -> str:
     )
 
 
-def _wrong_clock(row: Mapping[str, Any]) -> str:
+def _dated(row: Mapping[str, Any]) -> str:
     events = count(row["events"], "event is", "events are")
-    when = span(row["first_ms"], row["last_ms"])
-    return f"{events} dated {when}, far from all others: the clock of a proxy was wrong."
+    return f"{events} dated {span(row['first_ms'], row['last_ms'])}"
 
 
 def block(name: str, text: str) -> str:

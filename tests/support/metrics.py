@@ -239,6 +239,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "regressed_count": [{"clients": 0}],
         "observed": [{"from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
         "wrong_clocks": [],
+        "ahead": [],
     }
     lines = dict.fromkeys(
         (

@@ -48,6 +48,8 @@ def test_clocks_may_be_ahead_by_minutes_but_not_by_more() -> None:
     at_the_edge = EPOCH_MS + CLOCK_TOLERANCE_MS
     found = clean(to_json_line(login(timestamp_ms=at_the_edge + ms)) for ms in (0, 1))
     assert [row["timestamp_ms"] for row in found.table("events")] == [at_the_edge]
+    (ahead,) = found.shown["ahead"]
+    assert (ahead["events"], ahead["first_ms"]) == (1, at_the_edge + 1)
 
 
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 2), (None, 1), (0, None)])

@@ -304,6 +304,10 @@ def test_a_wrong_clock_is_named_with_its_dates() -> None:
         "12 events are dated 2000-01-01 00:00 to 2000-01-02 00:00, far from all others" in written
     )
     assert "set aside; see" in first_screen(facts_of(lines=lines))
+    ahead = {"events": 1, "first_ms": 3_786_912_000_000, "last_ms": 3_786_912_000_000}
+    assert "1 event is dated 2090-01-01 00:00, ahead of this report" in page(
+        facts_of(ahead=[ahead])
+    )
 
 
 def test_contents_name_every_section_that_there_is() -> None:
