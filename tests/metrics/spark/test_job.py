@@ -256,8 +256,8 @@ def test_the_state_of_a_run_that_was_killed_is_taken_over_by_one(
     state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
     lock.parent.mkdir()
     lock.touch()
-    left_ms = job.now_ms() - (LOCK_SECONDS + 60) * 1000
-    os.utime(lock, (left_ms / 1000, left_ms / 1000))
+    then = time.time() - LOCK_SECONDS - 60
+    os.utime(lock, (then, then))
     files = HadoopFiles(spark, state)
     seen_ms = files.modified_ms(lock.as_uri())
     assert seen_ms is not None
