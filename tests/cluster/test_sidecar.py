@@ -80,6 +80,8 @@ def test_an_upgrade_from_the_previous_chart_loses_nothing(sidecar: Sidecar) -> N
     second = sidecar.application
     values["config"]["listeners"][0]["reauth.enforcement"] = "enforce"
     sidecar.upgrade(values)
+    notes = sidecar.helm("get", "notes", "orders").stdout
+    assert "with the listeners\n  127.0.0.1:9094 (application: enforce)" in notes
     log.info("the change of mode took %.1f s", sidecar.wait())
     sidecar.lost_nothing(second)
     third = sidecar.application

@@ -8,6 +8,7 @@ import yaml
 
 from tests.support import deploy
 from tests.support.deploy import DEPLOY
+from tests.support.kubernetes import producing, shapes
 from tests.support.kubernetes.cluster import Cluster, Document, Finished
 
 SYSTEM: Final = "reauth-proxy-system"
@@ -29,6 +30,19 @@ def applied(cluster: Cluster, directory: str) -> Iterator[list[Document]]:
     finally:
         cluster.kubectl("delete", "mutatingwebhookconfiguration", "reauth-proxy")
         cluster.kubectl("delete", "namespace", SYSTEM)
+
+
+def wait_asked(cluster: Cluster) -> float:
+    """Wait until the API server asks it; return the seconds that it took.
+
+    A pod that is ready is known to the Service a moment later.
+    """
+    took = producing.wait_ready(cluster, WEBHOOK, SYSTEM)
+    return took + cluster.wait(
+        lambda: dry_run(cluster, "default", shapes.pod(shapes.EGRESS)).exit_status == 0,
+        what="the webhook is not asked",
+        namespace=SYSTEM,
+    )
 
 
 def dry_run(cluster: Cluster, namespace: str, pod: Document) -> Finished:
