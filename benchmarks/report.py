@@ -25,6 +25,7 @@ _RELAYED_LIMIT = 1 / 2
 _HANDSHAKE_LIMIT = 1.1
 _RUNS = {True: "compiled", False: "Python", None: ""}
 _KIB_PER_CONNECTION_LIMIT = 8
+_KIB_PER_TLS_CONNECTION_LIMIT = 16
 _WORKER_MIB_LIMIT = 60
 _SIDECAR_MIB_LIMIT = 64
 _REWRITE_MS_LIMIT = 3
@@ -202,13 +203,12 @@ def idle(found: Mapping[str, IdleMemory]) -> Table:
         ("base PSS MiB", "base RSS MiB", "to reach", "KiB per idle connection", "to reach "),
     )
     for row, each in found.items():
-        ours = row != "haproxy"
+        ours = row not in ("haproxy", "haproxy-tls")
+        limit = _KIB_PER_TLS_CONNECTION_LIMIT if "tls" in row else _KIB_PER_CONNECTION_LIMIT
         for number, (role, process) in enumerate(each.base.items()):
             bounded = ours and role.startswith("worker")
             pss_mib = process.pss_kib / 1024
-            growth = _coloured(
-                each.kib_per_connection, _KIB_PER_CONNECTION_LIMIT if ours else None, 1
-            )
+            growth = _coloured(each.kib_per_connection, limit if ours else None, 1)
             table.add_row(
                 row if number == 0 else "",
                 role,
@@ -216,12 +216,12 @@ def idle(found: Mapping[str, IdleMemory]) -> Table:
                 _number(process.rss_kib / 1024, 1),
                 f"< {_WORKER_MIB_LIMIT}" if bounded else "",
                 f"{growth} (over {each.connections:,})" if number == 0 else "",
-                f"≤ {_KIB_PER_CONNECTION_LIMIT}" if ours and number == 0 else "",
+                f"≤ {limit}" if ours and number == 0 else "",
             )
         if ours:
             whole = sum(process.pss_kib for process in each.base.values()) / 1024
-            limit = f"≤ {_SIDECAR_MIB_LIMIT}"
-            table.add_row("", "all", _coloured(whole, _SIDECAR_MIB_LIMIT, 1), "", limit, "", "")
+            to_reach = f"≤ {_SIDECAR_MIB_LIMIT}"
+            table.add_row("", "all", _coloured(whole, _SIDECAR_MIB_LIMIT, 1), "", to_reach, "", "")
         table.add_section()
     return table
 

@@ -39,8 +39,7 @@ async def ask(
 ) -> tuple[int, bytes]:
     """Return the HTTP status and the body; a body longer than `max_bytes` is cut somewhere later.
 
-    `form` is sent as the body of the request. Raises OSError, ValueError and
-    `h11.RemoteProtocolError`.
+    `form` is sent as the body of the request. Raises OSError, ValueError and `h11.ProtocolError`.
     """
     parts = urlsplit(url)
     protocol = h11.Connection(h11.CLIENT)
