@@ -470,7 +470,10 @@ def _caption(description: Mapping[str, str], arguments: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 0, or 1 if one failed."""
-    options = arg_parser().parse_args(arguments)
+    parser = arg_parser()
+    options = parser.parse_args(arguments)
+    if options.markdown and "relay" not in options.figures:
+        parser.error("--markdown has the ratios of the relay: add relay to --figures")
     # A file or pipe has no width; narrow tables would lose their headings.
     console = Console() if sys.stdout.isatty() else Console(width=140)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
