@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from tests.support import deploy
-from tests.support.kubernetes import node, producing
+from tests.support.kubernetes import producing
 from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.kubernetes.producing import wait_ready
+from tests.support.kubernetes.volumes import provide
 from tests.support.sasl import ISSUER, Issuer
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +53,7 @@ class Fleet:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
-        self.volume = cluster.directory / f"report-{namespace}"
+        self.volume = provide(cluster, namespace, "reauth-proxy-report")
         """The folder of the node that is the report's volume."""
 
     def kubectl(self, *arguments: str) -> str:
@@ -97,24 +98,6 @@ class Fleet:
             return bool(found["waiting_bytes"] == 0)
 
         self.cluster.wait(nothing_waits, what="events wait", namespace=self.namespace)
-
-    def make_volume(self) -> None:
-        """A volume of the node for the report's claim, as a provisioner would make it."""
-        self.volume.mkdir()
-        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.NAME]}
-        volume: Document = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": f"report-{self.namespace}"},
-            "spec": {
-                "capacity": {"storage": "10Gi"},
-                "accessModes": ["ReadWriteOnce"],
-                "claimRef": {"namespace": self.namespace, "name": "reauth-proxy-report"},
-                "local": {"path": str(self.volume)},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-            },
-        }
-        self.cluster.apply(volume)
 
     def run_report(self, name: str) -> None:
         """Run the CronJob now, and wait for its end."""
@@ -161,7 +144,6 @@ def fleet(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> F
 @pytest.mark.usefixtures("report_image")
 def test_the_last_events_of_a_deleted_pod_are_in_the_report(fleet: Fleet, broker: Broker) -> None:
     """It has as many connections as the clients made, and the end of each of the deleted one."""
-    fleet.make_volume()
     secret = "--from-literal=report.properties=bootstrap.servers=" + BOOTSTRAP
     fleet.kubectl("create", "secret", "generic", "reauth-report", secret)
     fleet.cluster.apply(*deploy.kustomized("report"), namespace=fleet.namespace)

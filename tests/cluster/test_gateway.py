@@ -14,6 +14,7 @@ from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import OF_THE_OPERATOR, Cluster
 from tests.support.kubernetes.producing import Producer, config_map
 from tests.support.kubernetes.release import Gateway, gateway_values, restarts, secret
+from tests.support.kubernetes.volumes import provide
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.cluster
@@ -67,6 +68,48 @@ def _offered(cluster: Cluster) -> set[str]:
     return {one["name"] for one in json.loads(found)["resources"]} if found else set()
 
 
+def users_of(gateway: Gateway, pod: str) -> set[str]:
+    """The SCRAM users that a proxy knows."""
+    command = ("reauth-proxy", "users", "list", "--config", "/etc/reauth-proxy/proxy.yaml")
+    here = f"--namespace={gateway.namespace}"
+    listed = gateway.cluster.kubectl("exec", pod, here, "--", *command, "--output=json")
+    return {one["user"] for one in json.loads(listed)}
+
+
+def test_a_claim_keeps_what_a_pod_knew(
+    cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
+) -> None:
+    """Its volume is root's, and the proxy may write to it; the next pod has the same users."""
+    del broker
+    provide(cluster, namespace, "state")
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "state"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    cluster.apply(claim, namespace=namespace)
+    gateway = Gateway(cluster, namespace, issuer)
+    state = {"persistentVolumeClaim": {"claimName": "state"}}
+    values = gateway_values() | {"replicas": 1, "state": state}
+    (listener,) = values["config"]["listeners"]
+    listener["sasl.enabled.mechanisms"].append("SCRAM-SHA-256")
+    gateway.upgrade(values)
+    gateway.wait()
+    (first,) = gateway.pods()
+    options = ("--mechanism=SCRAM-SHA-256", "--password-file=-")
+    add = ("reauth-proxy", "users", "add", "alice", "--config=/etc/reauth-proxy/proxy.yaml")
+    inside = ("exec", "--stdin", first, f"--namespace={namespace}", "--")
+    cluster.kubectl(*inside, *add, *options, stdin="secret")
+    assert users_of(gateway, first) == {"alice"}
+    listener["reauth.enforcement"] = "enforce"
+    gateway.upgrade(values)
+    gateway.wait()
+    (second,) = gateway.pods()
+    assert second != first
+    assert users_of(gateway, second) == {"alice"}
+
+
 def test_replicas_take_their_users_from_one_secret(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, tmp_path: Path
 ) -> None:
@@ -81,11 +124,6 @@ def test_replicas_take_their_users_from_one_secret(
         subprocess.run(command, input="secret", text=True, check=True, timeout=120)
         cluster.apply(secret("users", **{file.name: file.read_text()}), namespace=namespace)
 
-    def known(pod: str) -> set[str]:
-        command = ("reauth-proxy", "users", "list", "--config", "/etc/reauth-proxy/proxy.yaml")
-        listed = cluster.kubectl("exec", pod, here, "--", *command, "--output=json")
-        return {one["user"] for one in json.loads(listed)}
-
     add("alice")
     gateway = Gateway(cluster, namespace, issuer)
     values = gateway_values()
@@ -98,7 +136,7 @@ def test_replicas_take_their_users_from_one_secret(
     gateway.upgrade(values)
     gateway.wait()
     pods = gateway.pods()
-    assert [known(pod) for pod in pods] == [{"alice"}, {"alice"}]
+    assert [users_of(gateway, pod) for pod in pods] == [{"alice"}, {"alice"}]
     add("bob")
 
     def taken_up(pod: str) -> bool:
