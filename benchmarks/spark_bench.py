@@ -12,7 +12,7 @@ two workers on this machine. `--beside` names a checkout of an earlier version, 
 `earlier-cluster` with two such workers. The format `summaries` is the summary rows of the same
 events alone.
 
-Needs Java 17, `pip install pyspark duckdb`. JSON lines of 20 million events take 8 GB on disk.
+Needs Java 17, `pip install pyspark duckdb`. JSON lines of 20 million events take 17 GB on disk.
 """
 
 import argparse
