@@ -1,7 +1,7 @@
-"""Analysis that takes Spark: reads what DuckDB cannot, and on a cluster answers everything.
+"""Analysis that takes Spark: reads what DuckDB cannot, and on a cluster looks at the events.
 
-On one machine DuckDB answers, if it is installed: to plan most of the queries takes Spark longer
-than DuckDB to answer them.
+DuckDB answers the rest, if it is installed, and everything on one machine: to plan most of the
+queries takes Spark longer than DuckDB to answer them.
 """
 
 import importlib.util
@@ -55,20 +55,23 @@ def analysed(
             for each in HadoopFiles(spark, settings.events).matched(settings.events):
                 settings.check_outside(each)
         with _state(spark, settings, now_ms):
-            # executors of a cluster may go, and what Spark keeps in them with them
-            if answers_here(spark):
-                return _by_duckdb(spark, settings, made, progress)
-            if importlib.util.find_spec("duckdb") is not None:
-                return _by_both(spark, settings, made, progress)
-            return _by_spark(spark, settings, made, progress)
+            if not has_duckdb():
+                ask = _by_spark
+            else:
+                ask = _by_duckdb if is_one_machine(spark) else _by_both
+            return ask(spark, settings, made, progress)
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
 
 
-def answers_here(spark: SparkSession) -> bool:
-    """Return True if DuckDB answers what Spark has read: on one machine, if it is installed."""
-    one_machine = re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
-    return one_machine and importlib.util.find_spec("duckdb") is not None
+def has_duckdb() -> bool:
+    """Return True if DuckDB is installed where the driver is."""
+    return importlib.util.find_spec("duckdb") is not None
+
+
+def is_one_machine(spark: SparkSession) -> bool:
+    """Return True if Spark has this machine alone, and no executors in processes of their own."""
+    return re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
 
 
 def _by_duckdb(

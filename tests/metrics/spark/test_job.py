@@ -369,7 +369,7 @@ def test_parquet_says_what_lines_say(
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("kind", ["lines", "parquet"])
-@pytest.mark.parametrize("answers_here", [True, False], ids=["one machine", "cluster"])
+@pytest.mark.parametrize("answered_by", ["duckdb", "spark+duckdb", "spark"])
 def test_the_events_of_an_address_give_the_report_of_the_folder(
     folder: Path,
     report: tuple[Path, dict[str, Any]],
@@ -377,10 +377,12 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     monkeypatch: pytest.MonkeyPatch,
     *,
     kind: str,
-    answers_here: bool,
+    answered_by: str,
 ) -> None:
-    """By DuckDB of what Hadoop has fetched, and by Spark alone; neither leaves anything behind."""
-    monkeypatch.setattr(on_spark, "answers_here", lambda _: answers_here)
+    """By DuckDB of what Hadoop has fetched, by both as on a cluster, and by Spark as where the
+    driver has no DuckDB; none leaves anything behind."""
+    monkeypatch.setattr(on_spark, "is_one_machine", lambda _: answered_by == "duckdb")
+    monkeypatch.setattr(on_spark, "has_duckdb", lambda: answered_by != "spark")
     events = folder
     if kind == "parquet":
         events = tmp_path / "events"
@@ -391,7 +393,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     out = tmp_path / "report [1]"
     facts, _ = run(settings(events.as_uri(), out))
     same(facts, report[1])
-    assert facts["engine"] == ("duckdb" if answers_here else "spark")
+    assert facts["engine"] == answered_by
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
     assert left == {"index.html", "report.json", "tables", "runs"}
