@@ -85,7 +85,7 @@ DROPPED_BY_KAFKA_4: Final = frozenset(
 )
 """API keys and versions that Kafka 4.0 dropped (KIP-896), by `route_key`."""
 _NO_VERSIONS: Final[frozenset[int]] = frozenset()
-"""What every connection begins with; an empty set of its own would take 216 bytes."""
+"""Empty set that every connection begins with; one of its own would take 216 bytes."""
 _JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
 """APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
 

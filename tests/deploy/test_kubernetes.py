@@ -593,7 +593,7 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", (CHART / "README.md").read_text(), r
 
 @pytest.mark.parametrize("values", EXAMPLES)
 def test_the_charts_examples_are_whole(kubernetes: ModuleType, values: str, tmp_path: Path) -> None:
-    """What `helm show readme` tells can be installed as it is, and the proxy takes it."""
+    """The values that `helm show readme` shows can be installed, and the proxy takes them."""
     documents = deploy.of_text(deploy.templated(yaml.safe_load(values), operator=False))
     for document in documents:
         kubernetes.validate(document, newest(kubernetes)[-1], strict=True)

@@ -25,7 +25,7 @@ def test_told_to_end_within_a_query_it_is_interrupted() -> None:
 
 
 def test_told_to_end_while_spark_ends_it_keeps_its_exit_status(tmp_path: Path) -> None:
-    """What Spark has registered is run before what was registered sooner."""
+    """Exit handlers of Spark run before those that were registered sooner."""
     (tmp_path / "done.py").write_text(
         "import atexit, os, signal\n"
         "from metrics.readiness.job import sigterm_as_sigint\n"

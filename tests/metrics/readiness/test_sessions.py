@@ -288,7 +288,7 @@ def test_conflicting_events_of_one_name_are_settled_alike_in_any_order() -> None
 
 
 def test_ids_that_two_proxies_gave_touch_no_other_connection() -> None:
-    """What they share is counted, and of each number one event is taken, the same in any order."""
+    """Shared ids are counted, and of each number one event is taken, the same in any order."""
 
     def of(seed: int) -> list[SessionEvent]:
         size = Size(connections=20, principals=4, clients=10, days=0.2, seed=seed)

@@ -99,7 +99,7 @@ def cases() -> list[str]:
 
 
 def collided(seed: int) -> list[str]:
-    """Of two proxies that gave the same ids."""
+    """Give lines of two proxies that gave the same ids."""
     mine, others = f"{seed:016x}", f"{seed + 1:016x}"
     return [*population(seed), *(line.replace(others, mine) for line in population(seed + 1))]
 

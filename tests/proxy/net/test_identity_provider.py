@@ -21,7 +21,7 @@ def exchanged(
     form: Mapping[str, str] | None = None,
     max_bytes: int = 10,
 ) -> tuple[bytes, tuple[int, bytes]]:
-    """What is sent, and what is made of the answer."""
+    """Requests as they are sent, and what is made of their answers."""
     sent = b""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
