@@ -225,8 +225,8 @@ class Config(Section):
         int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(""))
     ] = setting(MAX_INT32, source=KAFKA_BROKER, reloadable=True)
     """Largest number of open connections from one IP address, to all listeners together; further
-    ones are closed at once. 0: none, except from addresses in
-    `max.connections.per.ip.overrides`."""
+    ones are closed at once. The IPv6 addresses of a /64 count as one. 0: none, except from
+    addresses in `max.connections.per.ip.overrides`."""
     max_connections_per_ip_overrides: AddressLimits = setting(
         (), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True
     )

@@ -37,6 +37,7 @@ from proxy.net.tls_pace import (
     RECORD,
     Pace,
 )
+from proxy.quota.model import address_group
 
 CIPHER_BYTES: Final = 262_144
 """Size in bytes of one read of ciphertext; with a record from before it fits into the worker's
@@ -47,8 +48,8 @@ MAX_WAITING: Final = 16_777_216
 """Largest number of bytes in a worker that were read, and wait to be decrypted."""
 
 Wait = Callable[[str, Callable[[], None]], None]
-"""Function `wait(host, go_on)` that calls `go_on` in a later iteration of the event loop, hosts in
-rotation."""
+"""Function `wait(group, go_on)` that calls `go_on` in a later iteration of the event loop, the
+groups of addresses in rotation."""
 
 _bulk_ciphertext = ReadBuffer(CIPHER_BYTES)
 """Shared buffer for long reads of ciphertext: no other code runs until its bytes are given to
@@ -283,7 +284,7 @@ class TlsTransport(asyncio.Protocol):
         self._waits = True
         self._socket.pause_reading()
         peer = self._socket.get_extra_info("peername")
-        self._wait(str(peer[0]) if peer else "", self._go_on)
+        self._wait(address_group(str(peer[0])) if peer else "", self._go_on)
 
     def _go_on(self) -> None:
         """Continue with the ciphertext that waits."""

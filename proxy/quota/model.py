@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
@@ -172,6 +173,21 @@ def canonical_ip(text: str) -> str | None:
         return None
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
+
+
+@lru_cache(maxsize=1_024)
+def address_group(address: str) -> str:
+    """Return the key under which a client's address shares limits and turns with others.
+
+    An IPv4 address is its own group; an IPv6 address belongs to its /64, because every host on a
+    subnet may use any number of the subnet's addresses (RFC 4291 section 2.5.1, RFC 8273). Text
+    that is not an address is returned unchanged.
+    """
+    own = canonical_ip(address)
+    if own is None or ":" not in own:
+        return own or address
+    prefix = int(ipaddress.IPv6Address(own)) >> 64 << 64
+    return f"{ipaddress.IPv6Address(prefix)}/64"
 
 
 _OF_ADDRESSES: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})

@@ -1,7 +1,8 @@
 """Connection limits, over all workers together: in total, and by address.
 
 `max.connections` holds for a listener, `max.connections.per.ip` for all of them together, as in
-Kafka, and both for the proxy, not for a worker. Rules:
+Kafka, and both for the proxy, not for a worker. IPv6 addresses count per /64 (`address_group`), a
+single one that has an override by itself. Rules:
 
 - Each word of the shared memory is written by one worker, and read by all. There are no locks: a
   connection is counted before the limit is checked, so of two simultaneous connections for the
@@ -31,7 +32,7 @@ from itertools import islice
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from proxy.connection.commands import CloseReason
-from proxy.quota.model import canonical_ip
+from proxy.quota.model import address_group, canonical_ip
 
 _HASHES: Final = 4
 """Number of hashes of an address, and of its counters."""
@@ -129,22 +130,27 @@ class ConnectionLimits:
         self._max_per_address = max_per_address
         self._overrides = {canonical(address): limit for address, limit in overrides.items()}
 
-    def add(self, address: str) -> bool:
-        """Count a connection of a canonical address; False: it would exceed the limit."""
+    def counted_as(self, address: str) -> str:
+        """Return the key that an address is counted under: itself if it has an override."""
+        own = canonical(address)
+        return own if own in self._overrides else address_group(own)
+
+    def add(self, key: str) -> bool:
+        """Count a connection under a key of `counted_as`; False: it would exceed the limit."""
         shared = self.shared
-        cells = _cells(address, shared.key, shared.cells)
+        cells = _cells(key, shared.key, shared.cells)
         self._change(cells, 1)
         column = _HASHES * shared.cells
         columns = range(0, shared.workers * column, column)
         count = min(sum(shared.addresses[at + cell] for at in columns) for cell in cells)
-        if count <= self._overrides.get(address, self._max_per_address):
+        if count <= self._overrides.get(key, self._max_per_address):
             return True
         self._change(cells, -1)
         return False
 
-    def remove(self, address: str) -> None:
-        """Count a connection of a canonical address no longer."""
-        self._change(_cells(address, self.shared.key, self.shared.cells), -1)
+    def remove(self, key: str) -> None:
+        """Stop counting a connection that `add` has counted under `key`."""
+        self._change(_cells(key, self.shared.key, self.shared.cells), -1)
 
     def _change(self, cells: tuple[int, ...], by: int) -> None:
         at = self.worker * _HASHES * self.shared.cells
@@ -153,10 +159,10 @@ class ConnectionLimits:
 
 
 @lru_cache(maxsize=_ADDRESSES_KNOWN)
-def _cells(address: str, key: bytes, size: int) -> tuple[int, ...]:
-    """Return the places of an address' counters, one of `size` for each hash."""
+def _cells(counted: str, key: bytes, size: int) -> tuple[int, ...]:
+    """Return the places of a key's counters, one of `size` for each hash."""
     hashed = blake2b(
-        address.encode(errors="surrogatepass"), digest_size=_HASHES * _HASH_BYTES, key=key
+        counted.encode(errors="surrogatepass"), digest_size=_HASHES * _HASH_BYTES, key=key
     ).digest()
     return tuple(
         number * size
@@ -195,7 +201,8 @@ class OpenConnections(Generic[C]):
         self._listener = listener
         self.max_connections = limits.shared.max_connections[listener]
         """The listener's `max.connections`, of all workers together."""
-        self._addresses: dict[C, str] = {}
+        self._keys: dict[C, str] = {}
+        """The key that each connection's address is counted under."""
         self._unauthenticated: OrderedDict[C, int] = OrderedDict()
         """The time in milliseconds since when each connection is unauthenticated, oldest first."""
 
@@ -211,10 +218,10 @@ class OpenConnections(Generic[C]):
 
     def open(self, connection: C, address: str, now: float) -> Decision[C]:
         """Count a new connection; the caller evicts the one that the decision names."""
-        address = canonical(address)
-        if not self._limits.add(address):
+        key = self._limits.counted_as(address)
+        if not self._limits.add(key):
             return Decision(refused=CloseReason.TOO_MANY_FROM_ADDRESS)
-        self._addresses[connection] = address
+        self._keys[connection] = key
         self._unauthenticated[connection] = max(1, int(now * 1_000))
         self._publish()
         return self._make_room(connection) if self._exceeds(self.max_connections) else Decision()
@@ -226,10 +233,10 @@ class OpenConnections(Generic[C]):
 
     def closed(self, connection: C) -> None:
         """Record the end of a connection; again has no effect."""
-        address = self._addresses.pop(connection, None)
-        if address is not None:
+        key = self._keys.pop(connection, None)
+        if key is not None:
             self._unauthenticated.pop(connection, None)
-            self._limits.remove(address)
+            self._limits.remove(key)
             self._publish()
 
     def to_evict(self) -> list[C]:
@@ -282,7 +289,7 @@ class OpenConnections(Generic[C]):
     def _publish(self) -> None:
         shared, me, listener = self._shared, self._limits.worker, self._listener
         first = next(iter(self._unauthenticated.values()), 0)
-        shared.write(me, listener, _OPEN, len(self._addresses))
+        shared.write(me, listener, _OPEN, len(self._keys))
         shared.write(me, listener, _UNAUTHENTICATED, len(self._unauthenticated))
         shared.write(me, listener, _SINCE, first)
 

@@ -10,6 +10,7 @@ from proxy.quota.model import (
     EntityType,
     QuotaEntity,
     QuotaKey,
+    address_group,
     desanitize,
     format_limit,
     key_of,
@@ -139,3 +140,21 @@ def test_a_key_belongs_to_a_kind_of_entity() -> None:
 @given(value=st.floats(min_value=1e-9, max_value=1e18))
 def test_a_limit_is_written_without_loss(value: float) -> None:
     assert float(format_limit(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("address", "group"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:DB8:0:1::1", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff:ffff:ffff:ffff", "2001:db8:0:1::/64"),
+        ("2001:db8:0:2::1", "2001:db8:0:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::1", "::/64"),
+        ("unknown", "unknown"),
+        ("a:b", "a:b"),
+    ],
+)
+def test_addresses_of_one_ipv6_subnet_are_one_group(address: str, group: str) -> None:
+    assert address_group(address) == group

@@ -207,7 +207,7 @@ class TestInSeveralWorkers:
         for one in alive:
             one -= {client for client in one if client.evicted}
         assert sum(map(len, alive)) <= 4 + sum(len(one & users) for one in alive)
-        assert [len(one._addresses) for one in proxy.open] == [len(one) for one in alive]
+        assert [len(one._keys) for one in proxy.open] == [len(one) for one in alive]
 
 
 class TestFromOneAddress:
@@ -255,6 +255,21 @@ class TestFromOneAddress:
         proxy.client(address=comes)
         assert proxy.connect(address=comes) == proxy.connect() == ADDRESS_FULL
 
+    def test_the_addresses_of_an_ipv6_subnet_count_together(self) -> None:
+        """A host may use any address of its /64; an address with an override counts by itself."""
+        proxy = Proxy(most=100, per_address=2, overrides={"2001:db8::ba": 3})
+        proxy.client(address="2001:db8::1")
+        mine = proxy.client(address="2001:db8::ffff:ffff:ffff:ffff")
+        assert proxy.connect(address="2001:db8::2") == ADDRESS_FULL
+        proxy.client(address="2001:db8:0:1::2")
+        for _ in range(3):
+            proxy.client(address="2001:db8::ba")
+        assert proxy.connect(address="2001:db8::ba") == ADDRESS_FULL
+        proxy.limits[0].apply(2, {"2001:db8::ffff:ffff:ffff:ffff": 1})
+        proxy.open[0].closed(mine)
+        proxy.client(address="2001:db8::2")
+        assert proxy.connect(address="2001:db8::3") == ADDRESS_FULL
+
     def test_a_change_holds_for_who_comes_after(self) -> None:
         proxy = Proxy(most=100)
         for _ in range(5):
@@ -270,11 +285,11 @@ class TestFromOneAddress:
         most = 2_000
         proxy = Proxy(most=2 * most, per_address=1)
         size = len(proxy.shared.addresses)
-        came = [proxy.connect(address=f"2001:db8::{number:x}") for number in range(most)]
+        came = [proxy.connect(address=f"2001:db8:{number:x}::1") for number in range(most)]
         refused = sum(not isinstance(one, Client) for one in came)
         assert refused <= most * 0.01
         assert len(proxy.shared.addresses) == size
-        again = [proxy.connect(address=f"2001:db8::{number:x}") for number in range(most)]
+        again = [proxy.connect(address=f"2001:db8:{number:x}::1") for number in range(most)]
         assert again == [ADDRESS_FULL] * most, "none is counted too low"
         for one in came:
             if isinstance(one, Client):
