@@ -33,7 +33,9 @@ def remove_scram_record(name: str, code: int = 1) -> bytes:
     return framed(22, write_string(name, True) + bytes([code]))
 
 
-def acl_record(uuid: bytes, acl: Acl, operation: int | None = None) -> bytes:
+def acl_record(
+    uuid: bytes, acl: Acl, operation: int | None = None, permission: int | None = None
+) -> bytes:
     return framed(
         18,
         uuid
@@ -42,7 +44,12 @@ def acl_record(uuid: bytes, acl: Acl, operation: int | None = None) -> bytes:
         + bytes([acl.pattern_type])
         + write_string(acl.principal, True)
         + write_string(acl.host, True)
-        + bytes([acl.operation if operation is None else operation, acl.permission]),
+        + bytes(
+            [
+                acl.operation if operation is None else operation,
+                acl.permission if permission is None else permission,
+            ]
+        ),
     )
 
 

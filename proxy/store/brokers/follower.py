@@ -15,7 +15,7 @@ from time import monotonic, process_time
 from typing import Final
 
 from proxy import config
-from proxy.acl.model import Acl, AuthorizerMode
+from proxy.acl.model import Acl, AuthorizerMode, Permission
 from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
@@ -27,7 +27,7 @@ from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.model import Quotas
 from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.store.brokers.administration import Administration, reason_of
-from proxy.store.interface import StoreStart
+from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.tls.contexts import ProxyTls, Tls
 from proxy.tls.reload import follow as follow_certificates
@@ -122,6 +122,10 @@ class Follower:
         unknown = [acl for acl in found if acl_refusal(acl) is not None]
         if not unknown:
             return found
+        for acl in unknown:
+            if acl.permission is not Permission.ALLOW:
+                text = fit_for_log(str(acl), ())
+                raise StoreError(f"an ACL that may deny is unknown to this version: {text}")
         self._warn_skipped(f"{len(unknown)} ACLs", str(unknown[0]))
         skipped = {*unknown}
         return tuple(acl for acl in found if acl not in skipped)

@@ -200,7 +200,13 @@ class Metadata:
             )
         except ValueError:
             acl = None
-        self._acls[uuid] = None if acl is None or acl_refusal(acl) is not None else acl
+        if acl is not None and acl_refusal(acl) is not None:
+            acl = None
+        if acl is None and permission != Permission.ALLOW:
+            raise UnknownRecord(
+                f"an ACL of {principal!r} that may deny is unknown to this program: use a later one"
+            )
+        self._acls[uuid] = acl
         return position
 
     def _remove_acl(self, body: bytes) -> int:

@@ -32,6 +32,7 @@ from proxy.quota.model import (
     value_problem,
 )
 from sasl.credentials import ScramCredential, ScramMechanism
+from sasl.log_text import fit_for_log
 from sasl.strict_json import read_object
 from sasl.verifier_text import NoVerifier, read, written
 
@@ -285,10 +286,16 @@ def _codes(codes: Iterable[_Code]) -> Mapping[str, _Code]:
     return {_pascal(code): code for code in codes if code.value > 1}
 
 
+def _in_any_case(codes: Iterable[_Code]) -> Mapping[str, _Code]:
+    """Return codes by their names in upper case: brokers read `Deny`, `DENY` and `deny` alike
+    (`SecurityUtils.valueFromMap`)."""
+    return {name.upper(): code for name, code in _codes(codes).items()}
+
+
 RESOURCE_TYPES: Final = _codes(ResourceType)
 """Types of resources by their names in paths."""
-_OPERATIONS: Final = _codes(Operation)
-_PERMISSIONS: Final = _codes(Permission)
+_OPERATIONS: Final = _in_any_case(Operation)
+_PERMISSIONS: Final = _in_any_case(Permission)
 _UPPER_CASE_TYPES: Final = {code.name: code for code in RESOURCE_TYPES.values()}
 _FIELDS: Final = ("principal", "permissionType", "operation", "host")
 
@@ -299,14 +306,17 @@ class ResourceAcls:
 
     acls: frozenset[Acl]
     unknown: tuple[Mapping[str, str], ...] = ()
-    """Entries that this version does not know; they are kept when the node is changed."""
+    """Entries that allow something unknown to this version; kept when the node is changed."""
 
 
 NO_ACLS: Final = ResourceAcls(frozenset())
 
 
 def read_acls(resource: Resource, data: bytes) -> ResourceAcls:
-    """Return the ACLs in a resource's node. Raises BadNode."""
+    """Return the ACLs in a resource's node.
+
+    Raises BadNode, also for an entry that may deny something and is not understood.
+    """
     if not data:
         return NO_ACLS
     acls: set[Acl] = set()
@@ -316,6 +326,9 @@ def read_acls(resource: Resource, data: bytes) -> ResourceAcls:
             raise BadNode(f"{resource.path} has an entry without text for one of its fields")
         acl = _acl(resource, entry)
         if acl is None:
+            if _PERMISSIONS.get(entry["permissionType"].upper()) is not Permission.ALLOW:
+                text = fit_for_log(str(entry), ())
+                raise BadNode(f"{resource.path} has an unknown entry that may deny: {text}")
             unknown.append(entry)
         else:
             acls.add(acl)
@@ -323,8 +336,8 @@ def read_acls(resource: Resource, data: bytes) -> ResourceAcls:
 
 
 def _acl(resource: Resource, entry: Mapping[str, str]) -> Acl | None:
-    operation = _OPERATIONS.get(entry["operation"])
-    permission = _PERMISSIONS.get(entry["permissionType"])
+    operation = _OPERATIONS.get(entry["operation"].upper())
+    permission = _PERMISSIONS.get(entry["permissionType"].upper())
     if operation is None or permission is None:
         return None
     acl = Acl(*resource, entry["principal"], entry["host"], operation, permission)

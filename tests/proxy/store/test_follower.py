@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.admin import UnsupportedVersion
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.store import Mirror
+from proxy.store import Mirror, StoreError
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
@@ -46,9 +46,11 @@ from tests.support.processes import PATIENCE_SECONDS, free_ports
 from tests.support.tls import AUTHORITY, OURS, Spoken, client_context, server_context
 
 
-def acls_answer(*operations: int, principal: str = "User:alice", pattern_type: int = 3) -> Body:
+def acls_answer(
+    *operations: int, principal: str = "User:alice", pattern_type: int = 3, permission: int = 3
+) -> Body:
     """ACLs of a topic `t` each."""
-    entry = {"principal": principal, "host": "*", "permission_type": 3}
+    entry = {"principal": principal, "host": "*", "permission_type": permission}
     resource = {
         "resource_type": 2,
         "resource_name": "t",
@@ -247,6 +249,33 @@ def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Bod
 
     asyncio.run(run())
     assert shown(mirror) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        acls_answer(99, permission=2),
+        acls_answer(3, permission=9),
+        acls_answer(3, principal="x", permission=2),
+        acls_answer(3, pattern_type=9, permission=2),
+    ],
+    ids=["an operation", "a permission", "a principal without a type", "a pattern"],
+)
+def test_an_acl_that_may_deny_and_is_unknown_fails_the_query(
+    mirror: SqliteMirror, answer: Body
+) -> None:
+    """The copy stays as it was: without a denial it would allow too much."""
+    peer = broker(acl("a"))
+
+    async def run() -> None:
+        async with followed(peer, mirror) as follower:
+            await follower.query(10.0)
+            peer.handlers[DESCRIBE_ACLS] = answer
+            with pytest.raises(StoreError, match="may deny is unknown to this version"):
+                await follower.query(11.0)
+
+    asyncio.run(run())
+    assert shown(mirror) == ([acl("a")], {})
 
 
 # --- brokers without quotas, before KIP-546

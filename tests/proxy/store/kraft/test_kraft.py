@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_what_is_unknown_is_left_out_and_counted() -> None:
     found = applied(
         scram_record("alice", VERIFIER, code=9),
         scram_record("bob", VERIFIER, code=2),
-        acl_record(ONE, ACL, operation=99),
+        acl_record(ONE, replace(ACL, permission=Permission.ALLOW), operation=99),
         quota_record([("moon", "x")], "producer_byte_rate", 1.0),
         quota_record([("user", "x")], "moon_rate", 1.0),
         quota_record([("ip", "host.example")], "connection_creation_rate", 1.0),
@@ -119,6 +120,9 @@ def test_a_transaction_counts_when_it_has_ended() -> None:
         framed(18, b"", version=1),
         framed(11, b"", frame=2),
         framed(23, b"", version=1),
+        acl_record(ONE, ACL, operation=99),
+        acl_record(ONE, replace(ACL, principal="no colon")),
+        acl_record(ONE, ACL, permission=9),
     ],
 )
 def test_records_of_a_later_kafka_stop_it(record: bytes) -> None:

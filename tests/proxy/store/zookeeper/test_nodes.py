@@ -225,6 +225,31 @@ def test_kafkas_acls_are_read_and_written() -> None:
     assert read_acls(TOPIC, write_acls(found.acls)) == found
 
 
+@pytest.mark.parametrize("permission", ["Deny", "DENY", "deny"])
+@pytest.mark.parametrize("operation", ["DescribeConfigs", "DESCRIBECONFIGS", "describeconfigs"])
+def test_names_are_read_in_any_case(permission: str, operation: str) -> None:
+    """As Kafka 3.9 reads them; an entry that is skipped does not deny."""
+    entry = {
+        "principal": "User:b",
+        "permissionType": permission,
+        "operation": operation,
+        "host": "*",
+    }
+    found = read_acls(TOPIC, json.dumps({"version": 1, "acls": [entry]}).encode())
+    assert found.acls == {Acl(*TOPIC, "User:b", "*", Operation.DESCRIBE_CONFIGS, Permission.DENY)}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"operation": "Fly"}, {"permissionType": "Forbid"}, {"principal": "no colon"}],
+)
+def test_an_entry_that_may_deny_and_is_unknown_fails_the_read(changed: dict[str, str]) -> None:
+    entry = {"principal": "User:b", "permissionType": "deny", "operation": "Read", "host": "*"}
+    data = json.dumps({"version": 1, "acls": [entry | changed]}).encode()
+    with pytest.raises(BadNode, match="/kafka-acl/Topic/t has an unknown entry that may deny"):
+        read_acls(TOPIC, data)
+
+
 def test_an_acl_of_a_later_kafka_is_kept() -> None:
     entry = {
         "principal": "User:a",
