@@ -25,6 +25,7 @@ from proxy.acl.model import (
     exactly,
 )
 from proxy.cli.common import Misuse, principal_name
+from sasl.identity import GROUP_TYPE, USER_TYPE
 
 MAX_TEXT: Final = 8_000
 """Maximum length of a name in characters: in UTF-8 it fits into a STRING, of 32,767 bytes."""
@@ -196,6 +197,15 @@ def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     if not acls:
         raise Misuse("give --allow-principal or --deny-principal")
     return acls
+
+
+def doubt_about(acl: Acl) -> str | None:
+    """Return a warning about a valid ACL that probably does not match what its author means."""
+    if acl.name == WILDCARD and acl.pattern_type is PatternType.PREFIXED:
+        return "a prefixed '*' matches only names that begin with '*'; use literal for all names"
+    if not acl.principal.startswith((USER_TYPE, GROUP_TYPE)):
+        return f"{acl.principal!r} matches no client; principals are 'User:NAME' or 'Group:NAME'"
+    return None
 
 
 def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter, ...]:

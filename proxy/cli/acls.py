@@ -1,6 +1,6 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -13,6 +13,7 @@ from proxy.cli.acl_options import (
     Listed,
     Resources,
     acls_to_add,
+    doubt_about,
     filters_to_remove,
 )
 from proxy.cli.acl_options import principal as named_principal
@@ -82,6 +83,7 @@ def add(
     """Add ACLs: every combination of the resources, principals, hosts and operations named."""
     with misuse_explained():
         wanted = acls_to_add(resources, rules)
+    _warn(wanted)
     with administration(where) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
         missing = [acl for acl in wanted if acl not in existing]
@@ -175,6 +177,7 @@ def apply(
     """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone."""
     with misuse_explained():
         wanted = declared.acls(declared.items(file))
+    _warn(wanted)
     with administration(where) as acls:
         existing = set(_matching(acls, [AclFilter()]))
         missing = [acl for acl in wanted if acl not in existing]
@@ -191,6 +194,11 @@ def apply(
     _print([*changes, *((acl, removed) for acl in others)], output, items="changes")
     if refused := sum(error is not None for error in errors.values()):
         raise fail(f"{refused} of {len(missing)} ACLs were refused", Exit.REFUSED)
+
+
+def _warn(acls: Iterable[Acl]) -> None:
+    for doubt in sorted({doubt for acl in acls if (doubt := doubt_about(acl))}):
+        note(f"warning: {doubt}")
 
 
 def _filter_of_resource(acl: Acl) -> AclFilter:

@@ -156,6 +156,22 @@ def test_names_that_cannot_be(store: Path, name: str) -> None:
     assert run("add", "--topic", "t", *ALICE, "--allow-host", name, "--store", store).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        ("--topic * --resource-pattern-type prefixed --allow-principal alice", "a prefixed '*'"),
+        ("--topic t --deny-principal user:alice", "'user:alice' matches no client"),
+        ("--topic t --allow-principal Group:g --resource-pattern-type prefixed", ""),
+    ],
+)
+def test_add_warns_of_an_acl_that_matches_nothing(store: Path, options: str, warning: str) -> None:
+    result = run("add", *options.split(), "--store", store)
+    assert result.exit_code == 0
+    assert ("warning" in result.stderr) == bool(warning)
+    assert warning in result.stderr
+    assert len(kept(store)) == 1
+
+
 def test_remove_without_a_principal_takes_all_of_the_resource(store: Path) -> None:
     mine = {acl(), acl(principal="User:b"), acl(operation=WRITE)}
     others = {acl("u"), acl(pattern_type=PatternType.PREFIXED)}
