@@ -30,6 +30,8 @@ _MOST_LINES: Final = 65_536
 _QUICK_SECONDS: Final = 5.0
 """Seconds in which lines must be stored for twice as many to be tried: those take far less than the
 delivery time-out."""
+_LOOK_SECONDS: Final = 2.0
+"""Seconds to wait for the brokers to answer whether the topic exists."""
 FLUSH_SECONDS: Final = 0.5
 """Seconds between two looks at whether the delivery is to end."""
 
@@ -95,6 +97,9 @@ class TopicSink:
 
         producer = self._producer or self._connect()
         try:
+            if self._producer is None:
+                self._check_topic(producer)
+                self._producer = producer
             refused = self._store_in_portions(producer, part)
         # The last two if librdkafka can do nothing any more, as found here or in a callback.
         except (DeliveryFailed, KafkaException, SystemError) as error:
@@ -169,14 +174,28 @@ class TopicSink:
         self._refused = False
         try:
             settings = {**self._settings(), **_ALWAYS, "error_cb": self._note_problem}
-            self._producer = Producer(settings, logger=_quiet)
+            return Producer(settings, logger=_quiet)
         except KafkaException as error:
             raise DeliveryFailed(error.args[0].str()) from None
         except SystemError as error:  # if a callback fails meanwhile
             raise DeliveryFailed(fit_for_log(self._problem or str(error), ())) from None
         except ProxyError as error:
             raise DeliveryFailed(str(error)) from None
-        return self._producer
+
+    def _check_topic(self, producer: "Producer") -> None:
+        """Raise DeliveryFailed if there is no such topic: librdkafka waits 30 s before it says so,
+        and then calls it a time-out."""
+        from confluent_kafka import KafkaException
+
+        try:
+            found = producer.list_topics(self._topic, _LOOK_SECONDS).topics[self._topic].error
+        except (KafkaException, KeyError):
+            return
+        if found is not None and found.name() == "UNKNOWN_TOPIC_OR_PART":
+            raise DeliveryFailed(
+                f"there is no topic {self._topic!r}; create it:"
+                f" reauth-proxy events topic create {self._topic} --bootstrap-server HOST:PORT"
+            )
 
     def _note_problem(self, error: "KafkaError") -> None:
         self._problem = _NO_RIGHT if error.name() == _NO_PRODUCER_ID else error.str()
