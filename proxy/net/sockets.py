@@ -3,12 +3,16 @@
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import EPERM
 from pathlib import Path
 from typing import Any, Final
 
 from proxy.errors import ConfigError
+
+_CREDENTIALS: Final = struct.Struct("3i")
 
 BACKLOG: Final = 4_096
 """Largest number of connections that wait in the kernel to be accepted."""
@@ -177,12 +181,23 @@ def connect_privately(path: Path, timeout: float) -> socket.socket:
 def ask_privately(path: Path, question: Mapping[str, object], timeout: float) -> Any:
     """Query the proxy behind an admin socket; `timeout` is in seconds.
 
-    Raises OSError, and ValueError if the answer is incomplete.
+    Raises OSError, also if neither root, nor this user, nor the owner of the socket's directory
+    listens there, and ValueError if the answer is incomplete.
     """
     with connect_privately(path, timeout) as sock, sock.makefile("rwb") as stream:
+        _, user = peer_of(sock)
+        if user not in (0, os.geteuid(), path.parent.stat().st_uid):
+            raise PermissionError(EPERM, f"user {user} listens there, who is not the proxy's")
         stream.write(json.dumps(question).encode() + b"\n")
         stream.flush()
         return json.loads(stream.readline())
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """Return the process id and the user id of a Unix socket's peer (unix(7), SO_PEERCRED)."""
+    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(packed)
+    return process, user
 
 
 def remove_left_over(path: Path) -> None:

@@ -20,11 +20,11 @@ import json
 import logging
 import os
 import socket
-import struct
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from proxy.errors import ProxyError
+from proxy.net.sockets import peer_of
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.store.in_use import StoreInUse
 from sasl.strict_json import read_object
@@ -41,9 +41,6 @@ MAX_AT_ONCE: Final = 4
 """Largest number of requests that are answered at once; others wait."""
 ROWS_AT_ONCE: Final = 200
 """Number of rows that are written in one iteration of the event loop."""
-
-_CREDENTIALS: Final = struct.Struct("3i")
-"""The peer's process, user and group (unix(7), SO_PEERCRED)."""
 
 Answers = Mapping[int, list[SessionFacts] | ProxyError]
 """Sessions by worker; an error: the reason why a worker did not answer."""
@@ -88,11 +85,7 @@ class AdminSocket:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pid, uid, _ = _CREDENTIALS.unpack(
-            writer.get_extra_info("socket").getsockopt(
-                socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-            )
-        )
+        pid, uid = peer_of(writer.get_extra_info("socket"))
         who = f"uid {uid} (pid {pid})"
         try:
             async with asyncio.timeout(QUESTION_SECONDS):

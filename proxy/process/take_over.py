@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 from proxy.errors import ConfigError
-from proxy.net.sockets import BACKLOG, connect_privately
+from proxy.net.sockets import BACKLOG, connect_privately, peer_of
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,6 @@ HELD_SECONDS: Final = READY_SECONDS + 30.0
 """Seconds after which the running one no longer waits for the next one, which hangs."""
 _LENGTH: Final = struct.Struct("!I")
 _MAX_REPLY: Final = 10_000
-_CREDENTIALS: Final = struct.Struct("3i")
-"""The peer's process, user and group (unix(7), SO_PEERCRED)."""
 _AT_ONCE: Final = 200
 """Number of sockets in one message; the kernel allows 253 (SCM_MAX_FD)."""
 _MAX_ASKING: Final = 8
@@ -160,7 +158,7 @@ class Successor:
         self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]], now: float
     ) -> bool:
         """Answer a request; True: the sockets were sent."""
-        pid, uid = _credentials(peer)
+        pid, uid = peer_of(peer)
         if uid != os.geteuid():
             log.warning("take-over: process %d of user %d is refused", pid, uid)
             _reply(peer, 0, f"only the user that the proxy runs as, {os.geteuid()}, may take over")
@@ -210,7 +208,7 @@ class Predecessor:
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
-        self.pid, _ = _credentials(peer)
+        self.pid, _ = peer_of(peer)
         """The process id of its parent."""
         self.is_told = False
         """True if it knows that this process serves."""
@@ -234,7 +232,7 @@ class Predecessor:
             raise ConfigError("--take-over", problem) from error
 
     def _received(self) -> list[socket.socket]:
-        pid, uid = _credentials(self._peer)
+        pid, uid = peer_of(self._peer)
         if uid != os.geteuid():
             raise ValueError(f"it is user {uid}'s, and this process user {os.geteuid()}'s")
         self._peer.sendall(REQUEST)
@@ -276,12 +274,6 @@ class Predecessor:
     def close(self) -> None:
         """Leave the running proxy as it is."""
         self._peer.close()
-
-
-def _credentials(peer: socket.socket) -> tuple[int, int]:
-    packed = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(packed)
-    return pid, uid
 
 
 def _is_open(peer: socket.socket) -> bool:

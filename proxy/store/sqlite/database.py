@@ -113,6 +113,8 @@ class Database:
         """Create the store, or bring it up to date, if that is needed; return its identity."""
         if not self._path.is_file():
             _create_private(self._path)
+        else:
+            _hide_from_others(self._path)
         with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
             if not is_current(connection):
                 with _transaction(connection, "BEGIN IMMEDIATE"):
@@ -279,6 +281,16 @@ def _file_at(path: Path) -> _File:
 def _create_private(path: Path) -> None:
     """Create the file before SQLite does, so that others can never read it."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+
+
+def _hide_from_others(path: Path) -> None:
+    """Take from users outside the file's group what an earlier version, or a copy, gave them."""
+    mode = path.stat().st_mode
+    if mode & 0o007:
+        try:
+            path.chmod(mode & 0o770)
+        except OSError as error:
+            log.warning("%s: other users may read it: %s", path, error.strerror)
 
 
 @contextmanager

@@ -238,6 +238,38 @@ def test_another_user_is_refused() -> None:
         with_proxy(Path(directory), test, workers=1)
 
 
+IMPOSTOR = """
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.bind(sys.argv[1])
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    sock.listen()  # the kernel notes the user now
+    print("listening", flush=True)
+    client, _ = sock.accept()
+    client.makefile().readline()
+    client.sendall(b'{"sessions": [], "silent": []}\\n')
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can try it as another user")
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_a_socket_of_another_user_is_not_believed(tmp_path: Path, owner: int) -> None:
+    """In a folder of root's, such as /tmp, any user can listen first; in its own, it may."""
+    path = tmp_path / "admin.sock"
+    os.chown(tmp_path, owner, -1)
+    command = [sys.executable, "-c", IMPOSTOR, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as impostor:
+        assert impostor.stdout is not None
+        impostor.stdout.readline()
+        result = CliRunner().invoke(app, ["sessions", "list", "--socket", str(path)])
+        impostor.kill()
+    if owner:
+        assert result.exit_code == 0
+    else:
+        assert result.exit_code == 1
+        assert "user 65534 listens there, who is not the proxy's" in result.stderr
+
+
 def as_another_user(path: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", OTHER_USER, path],

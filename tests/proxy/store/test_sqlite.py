@@ -194,6 +194,13 @@ def test_nobody_else_may_read_the_files(store: Store, path: Path) -> None:
     assert files == {"state.db": 0o600, "state.db-journal": 0o600}
 
 
+def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+    SqliteStore(path).close()
+    path.chmod(0o664)
+    SqliteStore(path).close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660, "the group may be meant"
+
+
 def test_writes_are_synced(path: Path) -> None:
     """An answered AlterUserScramCredentials survives a power cut."""
     store = SqliteStore(path)
