@@ -13,7 +13,7 @@ Pure: the caller fetches the document from its file or URL and reports the resul
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sasl.refresh_schedule import RefreshSchedule
 from sasl.strict_json import read_object
@@ -99,16 +99,18 @@ class KeyCache(RefreshSchedule):
         except _BadDocumentError as error:
             self.failed(str(error), now)
             return False
-        self._kids = frozenset(kid for kid, _ in keys if kid is not None)
-        self._by_algorithm = {
-            name: tuple(key for _, key in keys if algorithm.fits(key))
+        fitting = [
+            (name, each)
             for name, algorithm in ALGORITHMS.items()
+            for each in keys
+            if algorithm.fits(each.key) and (not each.algorithms or name in each.algorithms)
+        ]
+        self._kids = frozenset(each.kid for each in keys if each.kid is not None)
+        self._by_algorithm = {
+            name: tuple(each.key for fits, each in fitting if fits == name) for name in ALGORITHMS
         }
         self._by_algorithm_and_kid = {
-            (name, kid): key
-            for name, algorithm in ALGORITHMS.items()
-            for kid, key in keys
-            if kid is not None and algorithm.fits(key)
+            (name, each.kid): each.key for name, each in fitting if each.kid is not None
         }
         self._loaded_at = self._tried_at = now
         self._succeeded(now + self._settings.refresh_ms / 1000)
@@ -160,9 +162,17 @@ class _UnusableKeyError(Exception):
     """A key of the document cannot be used."""
 
 
-def _read_document(
-    document: bytes,
-) -> tuple[list[tuple[str | None, "PublicKey"]], tuple[str, ...]]:
+class _ListedKey(NamedTuple):
+    """Key of a document."""
+
+    kid: str | None
+    key: "PublicKey"
+    algorithms: tuple[object, ...] = ()
+    """The only values of `alg` with which it verifies; empty: any that fits its type, as in Kafka,
+    where the `alg` of a key that is listed once does not bind."""
+
+
+def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
     """Return the usable keys with their ids, and one line of text for each other key."""
     if len(document) > MAX_DOCUMENT_BYTES:
         raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
@@ -172,27 +182,43 @@ def _read_document(
     entries = members.get("keys")
     if not isinstance(entries, list) or len(entries) > MAX_KEYS:
         raise _BadDocumentError(f"the JWKS has no list `keys` of at most {MAX_KEYS} entries")
-    keys: list[tuple[str | None, PublicKey]] = []
+    usable: list[tuple[str | None, PublicKey, object]] = []
     ignored: list[str] = []
     for number, entry in enumerate(entries):
         try:
-            keys.append(_read_key(entry))
+            usable.append(_read_key(entry))
         except _UnusableKeyError as error:
             ignored.append(f"key {number}: {error}")
-    if not keys:
+    if not usable:
         why = "; ".join(ignored[:3]) or "`keys` is empty"
         raise _BadDocumentError(f"the JWKS has no usable key: {why}")
-    kids = [kid for kid, _ in keys if kid is not None]
-    if len(set(kids)) != len(kids):
-        raise _BadDocumentError("the JWKS has two keys with the same kid")
-    return keys, tuple(ignored)
+    return _merged(usable), tuple(ignored)
+
+
+def _merged(usable: list[tuple[str | None, "PublicKey", object]]) -> list[_ListedKey]:
+    """Return the keys of entries, which have `kid`, key and `alg`: entries with the same `kid` and
+    key are one key, for the `alg` that they list."""
+    merged = [_ListedKey(None, key) for kid, key, _ in usable if kid is None]
+    by_kid: dict[str, list[tuple[PublicKey, object]]] = {}
+    for kid, key, algorithm in usable:
+        if kid is not None:
+            by_kid.setdefault(kid, []).append((key, algorithm))
+    for kid, listed in by_kid.items():
+        key = listed[0][0]
+        if any(other != key for other, _ in listed):
+            raise _BadDocumentError("the JWKS has two different keys with the same kid")
+        several = len(listed) > 1
+        algorithms = tuple(each for _, each in listed if several and each is not None)
+        merged.append(_ListedKey(kid, key, algorithms))
+    return merged
 
 
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 """Public members of each key type (RFC 7518 section 6, RFC 8037 section 2)."""
 
 
-def _read_key(entry: object) -> tuple[str | None, "PublicKey"]:
+def _read_key(entry: object) -> tuple[str | None, "PublicKey", object]:
+    """Return the `kid`, the key and the `alg` of an entry."""
     if not isinstance(entry, dict):
         raise _UnusableKeyError("not an object")
     kty, kid = entry.get("kty"), entry.get("kid")
@@ -204,7 +230,7 @@ def _read_key(entry: object) -> tuple[str | None, "PublicKey"]:
         raise _UnusableKeyError("not for signatures")
     if "d" in entry:
         raise _UnusableKeyError("it is a private key")
-    return kid, _public_key(kty, entry)
+    return kid, _public_key(kty, entry), entry.get("alg")
 
 
 def _is_for_signatures(entry: Mapping[str, Any]) -> bool:

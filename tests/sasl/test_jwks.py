@@ -65,6 +65,24 @@ def test_a_keys_own_algorithm_does_not_bind() -> None:
     }
 
 
+def found_for(entries: list[dict[str, Any]], *algorithms: str) -> list[object]:
+    cache = KeyCache()
+    assert cache.loaded(document(*entries), NOW)
+    assert cache.key_count == 1
+    return [found(cache, name, kid) for name in algorithms for kid in ("rsa", None)]
+
+
+def test_a_key_listed_for_several_algorithms_is_one_key_for_these_alone() -> None:
+    """Kafka reads such a document too, and selects by kid and algorithm."""
+    key, no_fit = numbers(rsa_key()), KeyMissing.NO_FIT
+    listed = [rsa_key().jwk(alg=name) for name in ("RS256", "RS512", "RSA-OAEP")]
+    assert found_for(listed, "RS256", "RS512") == [key] * 4
+    assert found_for(listed, "RS384", "PS256") == [no_fit] * 4
+    unbound = rsa_key().jwk(alg=None)
+    assert found_for([unbound, *listed], "RS512", "PS256") == [key] * 2 + [no_fit] * 2
+    assert found_for([unbound, unbound], "RS512", "PS256") == [key] * 4
+
+
 def test_without_kid_exactly_one_key_must_fit() -> None:
     cache = cache_of(rsa_key(), ec_key())
     assert found(cache, "RS256", None) == numbers(rsa_key())
@@ -130,6 +148,7 @@ def test_unusable_keys_are_left_out_and_named(entry: object) -> None:
         b"[" * 100_000,
         b'{"keys":' + b"[" * 100_000,
         document(RSA_JWK, ec_key("rsa").jwk()),
+        document(RSA_JWK, RSA_JWK, rsa_key("rsa-2").jwk(alg="RS512") | {"kid": "rsa"}),
         document(*[RSA_JWK] * (MAX_KEYS + 1)),
         document(RSA_JWK) + b" " * MAX_DOCUMENT_BYTES,
         json.dumps({"keys": [RSA_JWK]}).encode("utf-16"),
