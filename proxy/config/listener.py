@@ -177,6 +177,9 @@ class IssuerSettings(Section):
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
     OAUTHBEARER. A relative `file:` is relative to this file."""
+    sasl_oauthbearer_jwks_endpoint_authorization_file: PathValue | None = setting(None, source=OWN)
+    """File with a bearer token that each request for the signing keys has, such as the pod's token
+    for the API server of Kubernetes; it is read for each request. Only with an `https:` URL."""
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[Text, ...], BeforeValidator(one_or_list)
     ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
@@ -328,6 +331,13 @@ def _check_issuer(issuer: IssuerSettings, place: str, *, any_issuer: bool = Fals
     if issuer.sasl_oauthbearer_jwks_endpoint_url is None:
         raise KeyProblemError(
             f"{place}sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
+        )
+    url = issuer.sasl_oauthbearer_jwks_endpoint_url
+    if issuer.sasl_oauthbearer_jwks_endpoint_authorization_file and urlsplit(url).scheme != "https":
+        raise KeyProblemError(
+            f"{place}sasl.oauthbearer.jwks.endpoint.authorization.file",
+            "needs an https: URL as sasl.oauthbearer.jwks.endpoint.url: the token must not be"
+            " readable on its way",
         )
     if not (
         issuer.sasl_oauthbearer_expected_audience
@@ -493,10 +503,19 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
 
     def jwks_sources(self) -> Iterator[tuple[str, Path | str]]:
         """Yield where the signing keys of each issuer are read: a file or a URL, after its key."""
-        for index, issuer in enumerate(self.token_issuers().values()):
-            place = f"sasl.oauthbearer.issuers[{index}]." if issuer is not self else ""
+        for place, issuer in self._issuers_by_place():
             if (source := issuer.jwks_source()) is not None:
                 yield f"{place}sasl.oauthbearer.jwks.endpoint.url", source
+
+    def jwks_authorizations(self) -> Iterator[tuple[str, Path]]:
+        """Yield the files with bearer tokens for requests for signing keys, after their keys."""
+        for place, issuer in self._issuers_by_place():
+            if (path := issuer.sasl_oauthbearer_jwks_endpoint_authorization_file) is not None:
+                yield f"{place}sasl.oauthbearer.jwks.endpoint.authorization.file", path
+
+    def _issuers_by_place(self) -> Iterator[tuple[str, IssuerSettings]]:
+        for index, issuer in enumerate(self.token_issuers().values()):
+            yield f"sasl.oauthbearer.issuers[{index}]." if issuer is not self else "", issuer
 
     @model_validator(mode="after")
     def _check_sasl(self) -> Self:

@@ -53,10 +53,14 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
         for key, source in listener.jwks_sources():
             if isinstance(source, Path):
                 yield partial(_check_keys, f"listeners[{number}].{key}", source)
+        for key, path in listener.jwks_authorizations():
+            yield partial(_check_token_file, f"listeners[{number}].{key}", path)
     yield partial(open_upstream_tls, config.upstream, wall_now)
     for key, secret in _secrets(config.upstream):
         yield partial(_check_secret, key, secret)
-    yield partial(_check_token_file, config.upstream)
+    if (token := config.upstream.token_file()) is not None:
+        key = "upstream.sasl.oauthbearer.token.endpoint.url"
+        yield partial(_check_token_file, key, token)
     yield partial(_check_store, config.store)
     yield partial(_check_events, config.events)
     quotas = config.quotas
@@ -126,11 +130,9 @@ def _check_secret(key: str, secret: Secret) -> None:
         raise ConfigError(key, f"{secret} is empty")
 
 
-def _check_token_file(upstream: Upstream) -> None:
-    if (path := upstream.token_file()) is not None:
-        key = "upstream.sasl.oauthbearer.token.endpoint.url"
-        if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:
-            raise ConfigError(key, f"{path}: holds no bearer token")
+def _check_token_file(key: str, path: Path) -> None:
+    if read_token(_content(path, MAX_ANSWER_BYTES, key)) is None:
+        raise ConfigError(key, f"{path}: holds no bearer token")
 
 
 def _secrets(upstream: Upstream) -> Iterator[tuple[str, Secret]]:

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
+from proxy.upstream.token_source import FileTokens, TokenUnavailable
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.log_text import fit_for_log
 
@@ -15,18 +16,28 @@ log = logging.getLogger(__name__)
 FETCH_TIMEOUT: Final = 10.0
 """Timeout of one attempt in seconds, which bounds a client's wait for an unknown key."""
 
+_ACCEPT: Final = "application/jwk-set+json, application/json, */*;q=0.5"
+"""Media types of a JWKS (RFC 7517 section 8.5.2): the API server of Kubernetes answers a request
+that does not accept the first with 406."""
+
 
 class KeyService:
     """Service that keeps a `KeyCache` fresh: on schedule, and when a token names an unknown key."""
 
-    def __init__(self, cache: KeyCache, source: Path | str) -> None:
+    def __init__(
+        self, cache: KeyCache, source: Path | str, authorization_file: Path | None = None
+    ) -> None:
         """Read `source`, a file or an http(s) URL, into `cache`.
+
+        `authorization_file` has a bearer token (RFC 6750) for the requests, and is read for each
+        one; only with an https URL. None: requests have no token.
 
         Kafka's client follows redirects (`java.net.HttpURLConnection`); this one does not, for the
         reasons in `proxy/net/identity_provider.py`.
         """
         self.cache = cache
         self._source = source
+        self._tokens = None if authorization_file is None else FileTokens(authorization_file)
         parts = urlsplit(source if isinstance(source, str) else "")
         self._name = without_secrets(source) if isinstance(source, str) else str(source)
         """The name of the source in the log."""
@@ -59,7 +70,7 @@ class KeyService:
             self.cache.loaded(document, loop.time())
         except TimeoutError:
             self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
-        except _Refused as error:
+        except (_Refused, TokenUnavailable) as error:
             self.cache.failed(str(error), loop.time())
         except Exception as error:  # whatever fails in the network, the old keys stay
             text = fit_for_log(str(error), self._secrets)
@@ -92,7 +103,10 @@ class KeyService:
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):
             return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
-        status, body = await ask("GET", self._source, max_bytes=MAX_DOCUMENT_BYTES)
+        headers = {"Accept": _ACCEPT}
+        if self._tokens is not None:
+            headers["Authorization"] = f"Bearer {await self._tokens.current()}"
+        status, body = await ask("GET", self._source, max_bytes=MAX_DOCUMENT_BYTES, headers=headers)
         if status != 200:
             raise _Refused(describe_status(status))
         return body

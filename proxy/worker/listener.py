@@ -472,7 +472,9 @@ def key_services(settings: config.Listener) -> dict[str, KeyService]:
         max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
     )
     return {
-        name: KeyService(KeyCache(schedule), source)
+        name: KeyService(
+            KeyCache(schedule), source, issuer.sasl_oauthbearer_jwks_endpoint_authorization_file
+        )
         for name, issuer in settings.token_issuers().items()
         if (source := issuer.jwks_source()) is not None
     }

@@ -109,6 +109,17 @@ def test_what_the_proxy_logs_in_with(
     assert tried(directory, BASE.replace("upstream:\n", settings)) == problem
 
 
+def test_the_token_for_the_signing_keys(directory: Path) -> None:
+    key = "sasl.oauthbearer.jwks.endpoint.authorization.file"
+    text = BASE.replace("file:jwks.json", f"https://idp/keys\n    {key}: token")
+    assert (
+        tried(directory, text)
+        == f"listeners[0].{key}: DIR/token: cannot be read: No such file or directory"
+    )
+    (directory / "token").write_text("abc.def.ghi\n")
+    assert tried(directory, text) == ""
+
+
 def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
     (directory / "secret").write_bytes(b"\xffsecret")
     settings = BASE.replace("upstream:\n", password("file:secret"))

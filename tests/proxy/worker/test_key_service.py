@@ -30,12 +30,14 @@ class Provider:
         self.status, self.body = 200, RSA
         self.headers: dict[str, str] = {}
         self.asked = self.elsewhere = 0
+        self.asked_with: list[tuple[str | None, str | None]] = []
         self.port = 0
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def answer(self, _: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         self.asked += 1
+        self.asked_with.append((request.headers.get("Authorization"), request.headers["Accept"]))
         await self.answering.wait()
         return web.Response(status=self.status, body=self.body, headers=self.headers)
 
@@ -184,6 +186,39 @@ def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
             finally:
                 await server.close()
         assert (provider.asked, plain.asked) == (2, 0)
+
+    asyncio.run(run())
+
+
+def test_a_token_is_sent_to_the_endpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server of Kubernetes wants the pod's token, which is replaced every hour."""
+    authority, provider = Authority(), Provider()
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.write(tmp_path)))
+    path = tmp_path / "token"
+
+    async def run() -> None:
+        server = TestServer(provider.app())
+        await server.start_server(ssl=server_context(authority.issue()))
+        keys = KeyService(KeyCache(), str(server.make_url("/jwks")), path)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await keys.refresh()
+            assert keys.cache.last_error == f"{path} cannot be read: No such file or directory"
+            for token in ("first", "second"):
+                path.write_text(f"{token}\n")
+                await keys.refresh()
+            assert knows(keys, "rsa")
+            provider.status = 302
+            provider.headers = {"Location": str(server.make_url("/other"))}
+            await keys.refresh()
+            await server.close()
+        assert provider.elsewhere == 0
+        sent = [authorization for authorization, _ in provider.asked_with]
+        assert sent == ["Bearer first", "Bearer second", "Bearer second"]
+        assert {accept.split(",")[0] for _, accept in provider.asked_with if accept} == {
+            "application/jwk-set+json"
+        }
 
     asyncio.run(run())
 
