@@ -4,7 +4,7 @@
 #   redirect.sh up | down
 #
 #   PROXY_PORT    where the listener is (9094)
-#   PROXY_UID     the user that the proxy runs as, a number; nobody else may run as it (65532)
+#   PROXY_UID     the user that the proxy runs as, a number; nothing else may run as it (60092)
 #   BROKER_PORTS  ports of the brokers, with commas in between (9092)
 #   FROM          local: what is dialled on this machine or in this pod (the default)
 #                 passing: what comes in from elsewhere, on a machine that routes to the brokers
@@ -16,7 +16,7 @@
 set -eu
 
 PROXY_PORT=${PROXY_PORT:-9094}
-PROXY_UID=${PROXY_UID:-65532}
+PROXY_UID=${PROXY_UID:-60092}
 BROKER_PORTS=${BROKER_PORTS:-9092}
 FROM=${FROM:-local}
 CHAIN=REAUTH_PROXY

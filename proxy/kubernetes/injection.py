@@ -167,10 +167,11 @@ def containers(wish: Wish, template: Template) -> list[Object]:
     if wish.mode is not Mode.TRANSPARENT:
         return [sidecar]
     redirect = copy.deepcopy(template.redirect)
-    if wish.broker_ports is not None:
-        for variable in redirect["env"]:
-            if variable["name"] == "BROKER_PORTS":
-                variable["value"] = wish.broker_ports
+    for variable in redirect["env"]:
+        if variable["name"] == "PROXY_UID":
+            sidecar["securityContext"]["runAsUser"] = int(variable["value"])
+        if variable["name"] == "BROKER_PORTS" and wish.broker_ports is not None:
+            variable["value"] = wish.broker_ports
     return [redirect, sidecar]
 
 
@@ -238,8 +239,21 @@ def _is_injected(spec: Object, added: list[Object], volumes: list[Object]) -> bo
     """Return whether everything is there; the API server has filled in defaults since."""
     present = {one.get("name"): one for one in objects(spec, "initContainers")}
     held = {one.get("name"): one for one in objects(spec, "volumes")}
-    return all(_within(one, present.get(one["name"])) for one in added) and all(
+    return all(_is_container(one, present.get(one["name"])) for one in added) and all(
         _within(one, held.get(one["name"])) for one in volumes
+    )
+
+
+_AS_GIVEN: Final = ("image", "command", "args", "env", "envFrom", "lifecycle", "volumeDevices")
+"""Fields of a container that decide what it runs; the API server fills in none of them."""
+
+
+def _is_container(wanted: Object, found: Object | None) -> bool:
+    """Return whether a container is the wanted one, and runs nothing else."""
+    return (
+        found is not None
+        and _within(wanted, found)
+        and all(found.get(key) == wanted.get(key) for key in _AS_GIVEN)
     )
 
 

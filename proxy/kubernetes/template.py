@@ -55,7 +55,7 @@ def load(images: Images) -> Template:
     whole = _read("sidecar.yaml")
     pod = whole["spec"]
     (sidecar,) = pod["initContainers"]
-    (redirect,) = _read("redirect.yaml")["spec"]["initContainers"]
+    redirect, _ = _read("redirect.yaml")["spec"]["initContainers"]
     return Template(
         sidecar=sidecar | ({"image": images.proxy} if images.proxy else {}),
         redirect=redirect | ({"image": images.redirect} if images.redirect else {}),

@@ -350,5 +350,5 @@ def test_redirecting_needs_net_admin_alone(image: tuple[Path, dict[str, Any]]) -
         | {one["name"]: one["value"] for one in container["env"]},
     )
     assert done.returncode == 0, done.stderr
-    assert "meta skuid 65532 return" in done.stdout
+    assert "meta skuid 60092 return" in done.stdout
     assert "tcp dport 9092 redirect to :9094" in done.stdout

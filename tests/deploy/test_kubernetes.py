@@ -95,7 +95,8 @@ def test_the_sidecar_is_native_and_has_no_privilege(
 ) -> None:
     sidecar = deploy.container(documents)
     assert sidecar.get("restartPolicy") == (None if overlay == "gateway" else "Always")
-    assert sidecar["securityContext"] == NO_PRIVILEGE
+    user = {"runAsUser": 60092} if overlay == "transparent" else {}
+    assert sidecar["securityContext"] == NO_PRIVILEGE | user
     assert {"requests", "limits"} <= sidecar["resources"].keys()
 
 

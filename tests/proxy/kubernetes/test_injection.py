@@ -23,7 +23,8 @@ def test_a_pod_that_asks_for_the_sidecar_has_it(shape: str) -> None:
     assert [one["name"] for one in inits[: len(added)]] == added
     assert inits[len(added) :] == before["spec"].get("initContainers", [])
     sidecar = inits[len(added) - 1]
-    assert sidecar["securityContext"] == TEMPLATE.sidecar["securityContext"]
+    user = {"runAsUser": 60092} if "redirected" in shape else {}
+    assert sidecar["securityContext"] == TEMPLATE.sidecar["securityContext"] | user
     volumes = {one["name"] for one in after["spec"]["volumes"]}
     assert {one["name"] for one in sidecar["volumeMounts"]} <= volumes
     assert after["metadata"]["labels"]["reauth-proxy"] == "reauth-proxy"
@@ -96,6 +97,27 @@ def test_annotations_are_put_in_place() -> None:
     assert {"name": "BROKER_PORTS", "value": "9092,9094"} in redirect["env"]
     sidecar = of("the proxy's usual port of its own")["initContainers"][0]
     assert {"name": HTTP, "containerPort": 9405} in sidecar["ports"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": ["sleep"]},
+        {"args": [*TEMPLATE.sidecar["args"], "--more"]},
+        {"env": [{"name": "LD_PRELOAD", "value": "/x"}]},
+        {"envFrom": [{"configMapRef": {"name": "x"}}]},
+        {"lifecycle": {**TEMPLATE.sidecar["lifecycle"], "postStart": {"exec": {"command": ["x"]}}}},
+        {"image": "other"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_container_that_runs_something_else_is_not_the_sidecar(change: dict[str, Any]) -> None:
+    pod = shapes.pod(shapes.EGRESS)
+    injected = patched(pod, patch(pod, TEMPLATE))
+    injected["spec"]["initContainers"][0] |= change
+    assert not is_current(injected, TEMPLATE)
+    with pytest.raises(RefusedError):
+        patch(injected, TEMPLATE)
 
 
 def test_drift_is_shown() -> None:

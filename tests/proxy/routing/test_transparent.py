@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.certificates import Authority
 from tests.support.fake_broker import running_in
+from tests.support.kafka.redirected import PROXY_UID, SCRIPT, run_unprivileged
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, metadata_fields
 from tests.support.messages import request_body
@@ -19,9 +20,7 @@ from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
-SCRIPT = Path(__file__).parents[3] / "deploy" / "transparent" / "redirect.sh"
 ROOT = SCRIPT.parents[2]
-PROXY_UID = "65532"
 BROKERS = {1: "10.99.0.2", 2: "10.99.0.3", 3: "fd00:99::2"}
 FORBIDDEN = {4: "10.99.0.4"}
 METADATA = 3
@@ -72,17 +71,7 @@ class Proxy(ProxyProcess):
         }
         super().__init__(config, directory)
         self.add_user("alice", "alice-secret", "SCRAM-SHA-256")
-        directory.chmod(0o777)
-        for file in directory.iterdir():
-            file.chmod(0o666)
-        self.prefix = (
-            *here.prefix,
-            "setpriv",
-            f"--reuid={PROXY_UID}",
-            "--clear-groups",
-            "--inh-caps=+dac_read_search",
-            "--ambient-caps=+dac_read_search",
-        )
+        run_unprivileged(self, here, directory)
 
 
 @contextmanager

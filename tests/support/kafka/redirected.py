@@ -1,5 +1,6 @@
 """A proxy in a network namespace to which connections are redirected, as a user of its own."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from tests.support.processes import Namespace
 from tests.support.proxy_process import ProxyProcess
 
 SCRIPT = Path(__file__).parents[3] / "deploy" / "transparent" / "redirect.sh"
-PROXY_UID = "65532"
+PROXY_UID = "60092"
 
 Inside = Callable[[Callable[[], Any]], Any]
 """Calls something in the namespace."""
@@ -17,9 +18,8 @@ Inside = Callable[[Callable[[], Any]], Any]
 def run_unprivileged(process: ProxyProcess, here: Namespace, directory: Path) -> None:
     """Have a proxy whose files are in `directory` start in the namespace as `PROXY_UID`, who may
     read this tree."""
-    directory.chmod(0o777)
-    for file in directory.iterdir():
-        file.chmod(0o666)
+    for file in (directory, *directory.iterdir()):
+        os.chown(file, int(PROXY_UID), -1)
     process.prefix = (
         *here.prefix,
         "setpriv",

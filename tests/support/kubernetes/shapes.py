@@ -117,8 +117,8 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
         "port 9404, which the proxy listens on: move it, or the proxy's, by reauth-proxy.io/http-p",
     ),
     "the proxy's own user": (
-        pod(TRANSPARENT, securityContext={"runAsUser": 65532}),
-        "runs as user 65532, the proxy's own, whose connections are not redirected",
+        pod(TRANSPARENT, securityContext={"runAsUser": 60092}),
+        "runs as user 60092, the proxy's own, whose connections are not redirected",
     ),
     "a volume of that name": (
         pod(EGRESS, volumes=[{"name": "reauth-proxy-state", "emptyDir": {}}]),

@@ -316,7 +316,7 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
   env:
     - name: PROXY_PORT
       value: {{ include "kafka-reauth-proxy.transparent" . | include "kafka-reauth-proxy.port" | quote }}
-    - {name: PROXY_UID, value: "65532"}
+    - {name: PROXY_UID, value: "60092"}
     - {name: BROKER_PORTS, value: {{ join "," $values.redirect.brokerPorts | quote }}}
     - {name: TOOL, value: nft}
   resources:
@@ -379,7 +379,7 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
   resources: {{- toYaml $values.resources | nindent 4 }}
   securityContext:
     runAsNonRoot: true
-    runAsUser: 65532
+    runAsUser: {{ ternary 60092 65532 $values.redirect.enabled }} # many applications' images run as 65532
     runAsGroup: 65532
     readOnlyRootFilesystem: true
     allowPrivilegeEscalation: false
