@@ -103,11 +103,14 @@ def test_every_image_is_published_with_its_bill_of_materials() -> None:
 
 
 def test_the_platforms_of_every_image_are_joined_and_signed() -> None:
+    """By digest: somebody could move a tag between the build and the signature."""
     matrix = JOBS["image"]["strategy"]["matrix"]
     (script,) = (one["run"] for one in JOBS["chart"]["steps"] if "imagetools" in one.get("run", ""))
     (names,) = re.findall(r"^for name in (.+); do$", script, re.M)
     assert names.split() == [one["name"] for one in matrix["include"] if "target" in one]
-    assert all(f'"$image-{platform}"' in script for platform in matrix["platform"])
+    sources = {f'"$image@$(<"digests/$name-{one}")"' for one in matrix["platform"]}
+    assert {word for word in re.findall(r"\S+", script) if "$(<" in word} == sources
+    assert 'cosign sign --yes "$image@$digest"' in script
 
 
 @pytest.mark.slow
