@@ -4,6 +4,7 @@ It logs no request, however malformed, and does not name its software.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -23,6 +24,8 @@ CLOSE_SECONDS: Final = 1.0
 others are disconnected."""
 HANDSHAKE_SECONDS: Final = 10.0
 """Seconds in which a TLS handshake must be complete."""
+FULL_SECONDS: Final = 1.0
+"""Seconds until it accepts again when there is no descriptor left."""
 MAX_CONNECTIONS: Final = 256
 """Largest number of connections; a further one closes the oldest: clients that keep connections
 open must not lock the kubelet out."""
@@ -47,13 +50,15 @@ log.addFilter(_is_own_error)
 class HttpServer:
     """HTTP server on a listening socket."""
 
-    def __init__(self, runner: web.AppRunner, accepting: asyncio.Server) -> None:
+    def __init__(self, runner: web.AppRunner, accepting: asyncio.Task[None]) -> None:
         self._runner = runner
         self._accepting = accepting
 
     async def close(self) -> None:
         """Stop accepting, and answer the requests that were received."""
-        self._accepting.close()
+        self._accepting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._accepting
         await self._runner.cleanup()
 
 
@@ -79,19 +84,42 @@ async def start_http(
         shutdown_timeout=CLOSE_SECONDS,
     )
     await runner.setup()
-    server = runner.server
-    assert server is not None
-
-    def accept() -> web.RequestHandler:
-        current = server.connections
-        for oldest in current[: max(0, len(current) - max_connections + 1)]:
-            if oldest.transport is not None:
-                oldest.transport.abort()
-        return server()
-
-    loop = asyncio.get_running_loop()
-    handshake = None if tls is None else HANDSHAKE_SECONDS
-    accepting = await loop.create_server(
-        accept, sock=listening, ssl=tls, ssl_handshake_timeout=handshake
-    )
+    assert runner.server is not None
+    accepting = asyncio.create_task(_accept(runner.server, listening, max_connections, tls))
     return HttpServer(runner, accepting)
+
+
+async def _accept(
+    server: web.Server, listening: socket.socket, max_connections: int, tls: ssl.SSLContext | None
+) -> None:
+    """Accept connections; those in a TLS handshake count, too, and are closed before others."""
+    loop = asyncio.get_running_loop()
+    handshakes: dict[asyncio.Task[None], None] = {}  # in order; their loop refers to them weakly
+
+    timeout = None if tls is None else HANDSHAKE_SECONDS
+
+    async def shake_hands(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # of TLS, or a time-out
+            await loop.connect_accepted_socket(server, sock, ssl=tls, ssl_handshake_timeout=timeout)
+
+    try:
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except OSError:  # descriptors are exhausted
+                await asyncio.sleep(FULL_SECONDS)
+                continue
+            if len(handshakes) + len(server.connections) >= max_connections:
+                if handshakes:
+                    first = next(iter(handshakes))
+                    del handshakes[first]
+                    first.cancel()
+                elif (oldest := server.connections[0].transport) is not None:
+                    oldest.abort()
+            task = asyncio.create_task(shake_hands(sock))
+            handshakes[task] = None
+            task.add_done_callback(lambda done: handshakes.pop(done, None))
+    finally:
+        for task in [*handshakes]:
+            task.cancel()
+        listening.close()

@@ -16,7 +16,7 @@ import pytest
 
 from proxy.kubernetes import server
 from proxy.kubernetes.certificates import LIFETIME, RENEW_BEFORE, Certificate, make
-from proxy.kubernetes.http_server import start_http
+from proxy.kubernetes.http_server import MAX_CONNECTIONS, start_http
 from proxy.kubernetes.template import Images, load
 from proxy.net.sockets import listen
 from tests.support.kubernetes import shapes
@@ -71,6 +71,28 @@ def test_the_api_server_believes_the_certificate() -> None:
             assert await served.ask(certificate, b"", "/other") == 404
             with pytest.raises(aiohttp.ClientError):  # of another authority
                 await served.ask(make(NAMES, NOW), b"")
+
+    asyncio.run(scenario())
+
+
+def test_connections_count_from_the_accept() -> None:
+    """Silent ones cost memory before a TLS handshake, and must not lock the API server out."""
+
+    async def scenario() -> None:
+        certificate = make(NAMES, NOW)
+        tls = server.Tls()
+        tls.load_pem(certificate.certificate, certificate.key)
+        async with Served(tls) as served:
+            silent = [
+                await asyncio.open_connection("127.0.0.1", served.port)
+                for _ in range(MAX_CONNECTIONS + 10)
+            ]
+            ended = [await reader.read() for reader, _ in silent[:10]]
+            assert ended == [b""] * 10, "the oldest ones are closed"
+            review = shapes.review(shapes.pod(shapes.EGRESS))
+            assert await served.ask(certificate, review) == 200
+            for _, writer in silent:
+                writer.close()
 
     asyncio.run(scenario())
 
