@@ -30,6 +30,7 @@ from benchmarks.programs import Address, free_address, running
 from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.admin.security import Scram
+from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store
 from proxy.wire.apis import API_VERSIONS, FETCH, METADATA, PRODUCE
@@ -189,7 +190,12 @@ def prepare(directory: Path, broker: Address, workers: int, fetch: bool) -> tupl
 
 async def _log_in(address: Address, group: int, number: int) -> AdminConnection:
     connection = await AdminConnection.open(
-        address.host, address.port, tls=None, client_id=group_name(group), timeout_s=_TIMEOUT_S
+        address.host,
+        address.port,
+        tls=None,
+        client_id=group_name(group),
+        timeout_s=_TIMEOUT_S,
+        dialler=Dialler(),
     )
     login = Scram(username=f"{group_name(group)}-{number % 2}", password=_PASSWORD)
     await authenticate(connection, login, await connection.api_versions())

@@ -41,6 +41,7 @@ from proxy.admin.results import (
 )
 from proxy.admin.security import Login
 from proxy.errors import ConfigError
+from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
@@ -83,17 +84,20 @@ class AdminClient:
         ssl_context: ssl.SSLContext | None = None,
         client_id: str = "reauth-proxy-admin",
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        dialler: Dialler | None = None,
     ) -> None:
         """Create a client that is not connected yet. Raises ConfigError.
 
         `bootstrap_servers` are `HOST:PORT`, several separated by commas, or a list. Without `login`
-        the client does not authenticate by SASL; without `ssl_context` it connects without TLS.
+        the client does not authenticate by SASL; without `ssl_context` it connects without TLS;
+        without `dialler` it shares lookups of names with nothing else.
         """
         self._servers = parse_servers(bootstrap_servers)
         self._login = login
         self._ssl_context = ssl_context
         self._client_id = client_id
         self._timeout_s = request_timeout_s
+        self._dialler = dialler or Dialler()
         self._lock = asyncio.Lock()
         self._link: _Link | None = None
 
@@ -254,6 +258,7 @@ class AdminClient:
             tls=self._ssl_context,
             client_id=self._client_id,
             timeout_s=self._timeout_s,
+            dialler=self._dialler,
         )
         try:
             link = _Link(connection, await connection.api_versions())

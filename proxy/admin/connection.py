@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault
+from proxy.net.dialler import Dialler
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode, response_type
@@ -56,7 +57,14 @@ class AdminConnection:
 
     @classmethod
     async def open(
-        cls, host: str, port: int, *, tls: ssl.SSLContext | None, client_id: str, timeout_s: float
+        cls,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        client_id: str,
+        timeout_s: float,
+        dialler: Dialler,
     ) -> "AdminConnection":
         """Connect. Raises BrokerUnavailable."""
         address = f"{host}:{port}"
@@ -64,10 +72,7 @@ class AdminConnection:
             # Longer than `timeout_s`, so that the limit above is the one that is reported
             limit = None if tls is None else 2 * timeout_s
             try:
-                # `host` is what the certificate must be for, if the context checks that
-                reader, writer = await asyncio.open_connection(
-                    host, port, ssl=tls, ssl_handshake_timeout=limit
-                )
+                reader, writer = await dialler.open_streams(host, port, tls, limit)
             except (ConnectionResetError, ssl.SSLEOFError):
                 if tls is None:
                     raise
@@ -206,8 +211,6 @@ async def _explained(address: str, timeout_s: float) -> AsyncIterator[None]:
         from proxy.net.handshake_errors import handshake_error
 
         reason = handshake_error(error)
-    except UnicodeError:
-        reason = "the host name cannot be looked up"
     else:
         return
     raise BrokerUnavailable(f"{address}: {reason}")

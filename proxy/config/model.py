@@ -20,6 +20,7 @@ from proxy.config.values import (
     BrokerAddress,
     Bytes,
     DestinationsValue,
+    KeepaliveIdle,
     Milliseconds,
     PathValue,
     PositiveMilliseconds,
@@ -58,6 +59,10 @@ class Upstream(UpstreamSasl):
         10_000, source=KAFKA_CLIENT, unit="ms"
     )
     """Longest time that a connection to a broker may take to be set up."""
+    socket_keepalive_idle_ms: KeepaliveIdle = setting(120_000, source=OWN, unit="ms")
+    """Time without traffic after which TCP keepalive probes a connection to a broker, in whole
+    seconds: less than the time after which a load balancer or firewall forgets idle connections. A
+    connection ends if the broker acknowledges nothing for 30 s longer (TCP_USER_TIMEOUT)."""
     metadata_max_age_ms: PositiveMilliseconds = setting(5_000, source=KAFKA_CLIENT, unit="ms")
     """Interval at which the proxy requests the list of brokers, `gateway` only. Kafka's clients do
     so every five minutes; a gateway must have a broker's port open before clients learn of it."""

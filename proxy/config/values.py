@@ -396,6 +396,9 @@ Milliseconds = Annotated[
 PositiveMilliseconds = Annotated[
     int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
+KeepaliveIdle = Annotated[  # the kernel counts in seconds, to 32767 (tcp(7))
+    int, Field(ge=1_000, le=32_767_000), BeforeValidator(whole_number(" of milliseconds"))
+]
 Seconds = Annotated[int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
 Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of bytes"))]
 FrameBytes = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(" of bytes"))]

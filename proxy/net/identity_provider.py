@@ -12,7 +12,6 @@ of each worker, and hold up its start. Rules of a request over HTTP:
 
 import asyncio
 import os
-import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +19,10 @@ from typing import Final
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import h11
-from aiohappyeyeballs import start_connection
 
-NEXT_ADDRESS_SECONDS: Final = 0.25
-"""Seconds after which the next address of a name is tried besides (RFC 8305 section 5)."""
+from proxy.net.dialler import Dialler
+
+_dialler: Final = Dialler()
 _CHUNK_BYTES = 65_536
 _OF_A_TARGET: Final = "!$%&'()*+,-./:;=?@_~"
 """Characters that stay as they are in the target of a request (RFC 3986 sections 3.3 and 3.4)."""
@@ -79,14 +78,7 @@ async def _connect(parts: SplitResult) -> tuple[asyncio.StreamReader, asyncio.St
     is_secure, host = parts.scheme == "https", parts.hostname or ""
     # In a thread, as it may read all authorities of the system; for each request, as they change
     context = await asyncio.to_thread(ssl.create_default_context) if is_secure else None
-    addresses = await asyncio.get_running_loop().getaddrinfo(
-        host, parts.port or (443 if is_secure else 80), type=socket.SOCK_STREAM
-    )
-    return await asyncio.open_connection(
-        sock=await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_SECONDS),
-        ssl=context,
-        server_hostname=host if is_secure else None,
-    )
+    return await _dialler.open_streams(host, parts.port or (443 if is_secure else 80), context)
 
 
 async def _answer(

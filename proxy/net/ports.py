@@ -9,7 +9,13 @@ from proxy.config import Config
 from proxy.config.values import Address, PortRange
 from proxy.errors import ConfigError
 from proxy.net.inherited import Inherited
-from proxy.net.sockets import Claim, is_listening, numeric_host
+from proxy.net.sockets import (
+    KEEPALIVE_IDLE_MS,
+    Claim,
+    is_listening,
+    keep_alive,
+    numeric_host,
+)
 
 IpAddress = IPv4Address | IPv6Address
 
@@ -23,15 +29,24 @@ class BrokerPorts:
     """
 
     def __init__(
-        self, key: str, host: str, ports: PortRange, workers: int, inherited: Inherited
+        self,
+        key: str,
+        host: str,
+        ports: PortRange,
+        workers: int,
+        inherited: Inherited,
+        keepalive_idle_ms: int = KEEPALIVE_IDLE_MS,
     ) -> None:
         """Claim nothing yet but what is inherited; `key` is the setting that errors name.
+
+        Accepted connections without traffic for `keepalive_idle_ms` are probed.
 
         Raises ConfigError if the ports take more file descriptors than there are.
         """
         self._key = key
         self._worker = 0
         self._workers = workers
+        self._idle_ms = keepalive_idle_ms
         self._ports = ports
         self._open: set[int] = set()
         """The ports that this process listens on."""
@@ -75,6 +90,7 @@ class BrokerPorts:
         except ConfigError:
             wanted[self._worker] = 0
             raise
+        keep_alive(listening, self._idle_ms)
         self._open.add(port)
         return listening
 

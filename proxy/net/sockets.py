@@ -16,6 +16,13 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 BACKLOG: Final = 4_096
 """Largest number of connections that wait in the kernel to be accepted."""
+KEEPALIVE_IDLE_MS: Final = 120_000
+"""Default time without traffic after which TCP keepalive probes a connection: balancers forget idle
+connections after minutes (AWS 350 s, Azure 4 min), the kernel waits two hours."""
+PROBES: Final = 3
+"""Number of unanswered probes after which the kernel ends a connection."""
+PROBE_SECONDS: Final = 10
+"""Interval between two probes in seconds."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -42,6 +49,17 @@ def begin_listening(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.listen(BACKLOG)
     sock.setblocking(False)
+
+
+def keep_alive(sock: socket.socket, idle_ms: int) -> None:
+    """Probe a connection without traffic for `idle_ms`, or the connections that a socket accepts.
+
+    The kernel counts in seconds.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_ms // 1_000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 
 def is_listening(sock: socket.socket) -> bool:

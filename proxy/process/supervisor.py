@@ -29,7 +29,7 @@ from proxy.file_signature import signature_of
 from proxy.net.inherited import Inherited
 from proxy.net.inherited import of_systemd as sockets_of_systemd
 from proxy.net.ports import BrokerPorts, refuse_overlaps
-from proxy.net.sockets import Claim, listen, listen_privately, remove_left_over
+from proxy.net.sockets import Claim, keep_alive, listen, listen_privately, remove_left_over
 from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
@@ -236,6 +236,8 @@ class Server:
                 claims.enter_context(closing(Claim(address.host, address.port))).take()
             for name, address in to_bind:
                 bound[name] = listen(address.host, address.port)
+        for one in self._config.listeners:
+            keep_alive(bound[one.name], one.socket_keepalive_idle_ms)
         self._http_socket = bound.pop(_HTTP, None)
         self._listening |= bound
 
@@ -598,7 +600,14 @@ def _claim_broker_ports(
     """Claim a listener's ports of brokers, and warn about those that another program uses."""
     assert listener.broker_ports is not None
     key = f"listeners[{number}].broker.ports"
-    ports = BrokerPorts(key, listener.address.host, listener.broker_ports, workers, inherited)
+    ports = BrokerPorts(
+        key,
+        listener.address.host,
+        listener.broker_ports,
+        workers,
+        inherited,
+        listener.socket_keepalive_idle_ms,
+    )
     in_use = ports.take()
     if in_use:
         shown = ", ".join(map(str, in_use[:10])) + (", …" if len(in_use) > 10 else "")

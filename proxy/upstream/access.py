@@ -1,13 +1,14 @@
 """Access to brokers: transport security and identity."""
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.net.dialler import Dialler
 from proxy.upstream.identity import PasswordIdentity, TokenIdentity, UpstreamIdentity
 from proxy.upstream.token_source import EndpointTokens, FileTokens
 
@@ -32,6 +33,8 @@ class Access:
 
     timeout_s: float
     """Timeout in seconds of a connection's setup, and of each request of the proxy's own."""
+    dialler: Dialler = field(default_factory=Dialler)
+    """Opens the connections."""
     tls: TlsSource | None = None
     """The source of the TLS context; None: connections are without TLS."""
     identity: UpstreamIdentity | None = None
@@ -57,6 +60,7 @@ def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
     """Return the access that is configured; `tls` is None if connections are without TLS."""
     return Access(
         timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
+        dialler=Dialler(settings.socket_keepalive_idle_ms),
         tls=tls,
         identity=_identity(settings) if settings.sasl_mechanism is not None else None,
         clients_log_in=settings.sasl and settings.sasl_mechanism is None,

@@ -6,7 +6,6 @@ a closed connection, a frame that is too large or does not parse.
 """
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -81,7 +80,7 @@ async def ask(
     """
     try:
         async with asyncio.timeout(access.timeout_s):
-            reader, writer = await _open(host, port, access.context)
+            reader, writer = await _open(host, port, access)
             try:
                 connection = ServiceConnection(reader, writer)
                 await connection.fetch_versions()
@@ -99,8 +98,6 @@ async def ask(
         reason = "closed the connection instead of answering"
     except OSError as error:
         reason = handshake_error(error)
-    except UnicodeError:
-        reason = "a host name that cannot be looked up"
     except BrokerFault as fault:
         raise type(fault)(f"broker {host}:{port}: {fault.reason}") from None
     raise BrokerFault(f"broker {host}:{port}: {reason}")
@@ -114,13 +111,14 @@ async def _without_login(answer: Awaitable[Answer]) -> Answer:
 
 
 async def _open(
-    host: str, port: int, tls: ssl.SSLContext | None
+    host: str, port: int, access: Access
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    if tls is None:
-        return await asyncio.open_connection(host, port)
+    tls = access.context
     try:
-        return await asyncio.open_connection(host, port, ssl=tls, server_hostname=host)
+        return await access.dialler.open_streams(host, port, tls)
     except ConnectionResetError:
+        if tls is None:
+            raise
         raise BrokerFault(CLOSED_IN_HANDSHAKE) from None
 
 

@@ -212,7 +212,7 @@ class Endpoint:
         async with asyncio.timeout(self._services.access.timeout_s):
             context = self._services.access.context
             if context is None:
-                await self.loop.create_connection(lambda: side, host, port)
+                await self._services.access.dialler.open(lambda: side, host, port)
             else:
                 await self._dial_by_tls(side, name, host, port, context)
 
@@ -220,7 +220,7 @@ class Endpoint:
         self, side: BrokerSide, name: str, host: str, port: int, context: ssl.SSLContext
     ) -> None:
         connected = self.loop.create_future()
-        transport, _ = await self.loop.create_connection(
+        transport = await self._services.access.dialler.open(
             lambda: ClientTls(side, self.buffer, self._wait, context, name, connected), host, port
         )
         try:

@@ -20,6 +20,7 @@ from proxy.admin import (
 )
 from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
+from proxy.net.dialler import Dialler
 from proxy.wire.batch_describe import DescribeAclsResponse
 from proxy.wire.codec import decode
 from tests.support.kafka import go
@@ -124,7 +125,12 @@ def test_what_cannot_be_read_harms_no_other_request(address: Address, topic: str
     async def work() -> None:
         async with asyncio.timeout(2 * DEADLINE):
             connection = await AdminConnection.open(
-                address.host, address.port, tls=None, client_id="harness", timeout_s=DEADLINE
+                address.host,
+                address.port,
+                tls=None,
+                client_id="harness",
+                timeout_s=DEADLINE,
+                dialler=Dialler(),
             )
             await authenticate(connection, ADMIN, await connection.api_versions())
             for body in (b"\x00\x00", b"\x03\x01\x00\x01", b""):

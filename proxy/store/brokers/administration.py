@@ -70,6 +70,7 @@ def administrator(upstream: config.Upstream, access: Access) -> AdminClient:
         ssl_context=access.context,
         client_id=CLIENT_ID,
         request_timeout_s=access.timeout_s,
+        dialler=access.dialler,
     )
 
 

@@ -13,7 +13,8 @@ from proxy.config.values import PortRange
 from proxy.errors import ConfigError
 from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts, refuse_overlaps
-from tests.support.processes import free_port_range
+from tests.support.keepalive import options
+from tests.support.processes import PATIENCE_SECONDS, free_port_range
 
 
 def refusal(first: str, second: str, ports: str, http: str | None = None) -> str:
@@ -82,6 +83,22 @@ def is_served(port: int) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_clients_of_a_port_are_probed() -> None:
+    """From the listening socket, without a system call for each client."""
+    first = free_port_range(1)
+    range_ = PortRange(first, first)
+    with (
+        closing(BrokerPorts("key", "127.0.0.1", range_, 1, Inherited(), 50_000)) as ports,
+        ports.listen(first) as listening,
+        socket.create_connection(("127.0.0.1", first)),
+    ):
+        listening.settimeout(PATIENCE_SECONDS)
+        accepted, _ = listening.accept()
+        with accepted:
+            # Without TCP_USER_TIMEOUT: consumers may leave a response unread for minutes
+            assert options(accepted) == (1, 50, 10, 3, 0)
 
 
 def test_a_port_listens_for_as_long_as_a_worker_wants_it() -> None:

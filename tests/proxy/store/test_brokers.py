@@ -1,5 +1,6 @@
 """Changes that go to brokers and then to the mirror, against a broker over TCP that may lie."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,12 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
 from proxy.handlers import acls as acl_api
 from proxy.handlers.acl_changes import Acls
+from proxy.net.dialler import Dialler
 from proxy.quota.model import Quotas
 from proxy.store import StoreRefused
 from proxy.store.brokers import BrokerStore
-from proxy.store.brokers.administration import Brokers
-from proxy.upstream.access import open_access
+from proxy.store.brokers.administration import Brokers, administrator
+from proxy.upstream.access import Access, open_access
 from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (
@@ -37,6 +39,7 @@ from tests.support.broker_store import (
     settings_of,
 )
 from tests.support.fake_broker import Body, in_a_thread
+from tests.support.keepalive import options_of_connections_to
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 REFUSED = "The brokers refused the change: "
@@ -65,6 +68,20 @@ def holds_off(store: BrokerStore, asked_at: float) -> bool:
 
 
 # --- what is done
+
+
+def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
+    """Those of the follower, too, which stay open."""
+
+    async def conversation() -> None:
+        async with broker() as peer:
+            upstream = settings_of(peer.address, tmp_path).upstream
+            access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
+            async with administrator(upstream, access) as client:
+                await client.describe_acls()
+                assert list(options_of_connections_to(peer.port)) == [(1, 50, 10, 3, 80_000)]
+
+    asyncio.run(conversation())
 
 
 @pytest.mark.parametrize("login", [False, True])

@@ -9,6 +9,8 @@ import pytest
 
 from metrics.snapshot import Snapshot
 from proxy.errors import BrokerFault, LoginRefused
+from proxy.net.dialler import Dialler
+from proxy.upstream import service_connection
 from proxy.upstream.access import Access
 from proxy.upstream.correlation_id import OWN_CORRELATION_ID
 from proxy.upstream.service_connection import (
@@ -22,6 +24,7 @@ from proxy.wire.metadata import BrokerAddress
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import handshake_response
 from tests.support.fake_broker import FakeBroker, WantsLogin
+from tests.support.keepalive import options_of_connections_to
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 Fetch = Callable[..., Awaitable[Any]]
@@ -146,6 +149,20 @@ def test_metadata_in_every_version(version: int) -> None:
 def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
     with pytest.raises(BrokerFault):
         ask(FakeBroker(answer=answer), fetch)
+
+
+def test_the_kernel_probes_the_connection() -> None:
+    async def question(_: ServiceConnection) -> list[tuple[int, ...]]:
+        return list(options_of_connections_to(broker.port))
+
+    async def conversation() -> None:
+        async with broker:
+            access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
+            met = await service_connection.ask("127.0.0.1", broker.port, access, question)
+            assert met == [(1, 50, 10, 3, 80_000)]
+
+    broker = FakeBroker()
+    asyncio.run(conversation())
 
 
 def test_silence_ends_with_the_timeout() -> None:

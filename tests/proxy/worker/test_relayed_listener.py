@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.net.dialler import Dialler
 from proxy.upstream.access import Access
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.apis import API_VERSIONS, METADATA
@@ -25,6 +26,7 @@ from sasl.oauthbearer_messages import client_initial_response
 from sasl.scram_client import ScramClientExchange
 from tests.support.fake_broker import Peer, _Conversation
 from tests.support.frames import authenticate, handshake, metadata, read_authenticated
+from tests.support.keepalive import options_of_connections_to
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import RunningListener, listen, read_frame
@@ -150,6 +152,21 @@ def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
         await until(lambda: not running.listener.clients)
 
     play(tmp_path, test)
+
+
+def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
+    """That of the client, and that of its re-authentication, which takes its place."""
+    expected = (1, 50, 10, 3, 80_000)
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        client = await connected(running)
+        for _ in range(2):
+            await client.log_in()
+            await client.metadata()
+            assert set(options_of_connections_to(broker.port)) == {expected}
+        assert broker.connections == 2
+
+    play(tmp_path, test, access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000)))
 
 
 def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""Connections to hosts by name: shared lookups, several addresses, TCP keepalive.
+
+- Each name is looked up in a thread of its own: a silent DNS server for one name delays no other
+  lookup, and no thread that reads files. uvloop has two threads for all lookups. Names come from
+  the configuration and from brokers, never from clients, so there are few.
+- Dials of a name share its lookup, and for some seconds its result.
+- If an address of a name does not answer, the next one is tried at the same time (RFC 8305).
+- The kernel probes idle connections, and ends a connection whose peer has disappeared.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from math import inf
+from threading import Thread
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+
+from proxy.net.sockets import KEEPALIVE_IDLE_MS, PROBE_SECONDS, PROBES, keep_alive
+
+LOOKUP_SECONDS: Final = 6.0
+"""Longest wait for a lookup. The resolver tries a second DNS server after 5 s (resolv.conf(5))."""
+ANSWER_SECONDS: Final = 5.0
+"""Time for which the addresses of a name are used."""
+FAILURE_SECONDS: Final = 1.0
+"""Time for which a name that was not found is not looked up again."""
+NEXT_ADDRESS_SECONDS: Final = 0.25
+"""Time after which the next address is tried as well (RFC 8305 section 5)."""
+
+Answer: TypeAlias = Sequence[AddrInfoType] | OSError
+
+
+class Dialler:
+    """Opens TCP connections, and shares lookups among them."""
+
+    def __init__(self, keepalive_idle_ms: int = KEEPALIVE_IDLE_MS) -> None:
+        """Probe connections without traffic for `keepalive_idle_ms`, at least one second."""
+        self._idle_ms = keepalive_idle_ms
+        self._lookups: dict[str, _Lookup] = {}
+
+    async def open(
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        handshake_timeout_s: float | None = None,
+    ) -> asyncio.Transport:
+        """Connect to the first address of `host` that accepts. Raises OSError.
+
+        With `tls`, its certificate must be for `host`, if the context checks that.
+        """
+        addresses = await self._addresses(host, port)
+        where: dict[str, Any] = {"host": addresses[0][4][0], "port": port}
+        if len(addresses) > 1:  # for one, a socket object would double the CPU time of a dial
+            delay = NEXT_ADDRESS_SECONDS
+            where = {"sock": await start_connection(addresses, happy_eyeballs_delay=delay)}
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            protocol,
+            **where,
+            ssl=tls,
+            server_hostname=None if tls is None else host,
+            ssl_handshake_timeout=handshake_timeout_s,
+        )
+        sock = transport.get_extra_info("socket")
+        if sock is not None:  # the protocol has not closed it
+            keep_alive(sock, self._idle_ms)
+            # If this were less, the kernel would end the connection at its first failed probe
+            limit_ms = self._idle_ms + PROBES * PROBE_SECONDS * 1_000
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+        return transport
+
+    async def open_streams(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        handshake_timeout_s: float | None = None,
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect as `open` does, and return the streams of `asyncio.open_connection`."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport = await self.open(lambda: protocol, host, port, tls, handshake_timeout_s)
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def _addresses(self, host: str, port: int) -> Sequence[AddrInfoType]:
+        now = monotonic()
+        lookup = self._lookups.get(host)
+        if lookup is None or lookup.expires_at <= now:
+            with suppress(OSError, ValueError):  # a name
+                return socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+                )
+            self._lookups = {
+                name: one for name, one in self._lookups.items() if one.expires_at > now
+            }
+            lookup = self._lookups[host] = _Lookup(host)
+        answer = await lookup.answered()
+        if isinstance(answer, OSError):
+            raise type(answer)(*answer.args)
+        return [(*one[:4], (one[4][0], port, *one[4][2:])) for one in answer]
+
+
+class _Lookup:
+    """Lookup of a name, which begins at once."""
+
+    def __init__(self, host: str) -> None:
+        """Raises OSError if there can be no further thread."""
+        self.expires_at = inf
+        """End of the answer's use in monotonic seconds; infinite until there is one."""
+        self._host = host
+        self._answer: Future[Answer] = Future()
+        self._answer.set_running_or_notify_cancel()  # so that no waiter cancels it
+        try:
+            # A daemon: the process can end while it waits
+            Thread(target=self._run, name="lookup", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+    async def answered(self) -> Answer:
+        """Return the answer. Raises OSError after `LOOKUP_SECONDS`."""
+        if self._answer.done():
+            return self._answer.result()
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                return await asyncio.wrap_future(self._answer)
+        except TimeoutError:
+            problem = f"no answer from DNS within {LOOKUP_SECONDS:g} s"
+            raise socket.gaierror(socket.EAI_AGAIN, problem) from None
+
+    def _run(self) -> None:
+        answer: Answer
+        try:
+            answer = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
+        except OSError as error:
+            answer = error
+        except ValueError:  # IDNA
+            answer = socket.gaierror(socket.EAI_NONAME, "a host name that cannot be looked up")
+        kept = FAILURE_SECONDS if isinstance(answer, OSError) else ANSWER_SECONDS
+        self.expires_at = monotonic() + kept
+        self._answer.set_result(answer)
