@@ -70,6 +70,9 @@ class FailureReason(StrEnum):
     opened."""
     BROKER_FAULT = "broker_fault"
     """`sasl.termination: broker`: an answer of the broker broke the protocol."""
+    DISPLACED = "displaced"
+    """`sasl.termination: broker`: the client was silent while another login waited for its slot
+    (`sasl.broker.max.logins`, `sasl.broker.max.side.connections`)."""
     TIMEOUT = "timeout"
     """The client did not finish in time, or disconnected before the end."""
 

@@ -471,12 +471,14 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     token are those that it names. null: they have none."""
     sasl_broker_max_logins: Count = setting(1_000, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker of clients that
-    are not authenticated yet, of all workers together; one address has at most half of them, and
-    others wait for their turn."""
+    are not authenticated yet, of all workers together. Other logins wait for their turn. While one
+    waits, a client that has been silent in its login for a second is disconnected: at the address
+    (IPv6: /64) with most of these connections, the client that has been silent longest."""
     sasl_broker_max_side_connections: Count = setting(100, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker for
     re-authentications that the broker would refuse on the client's own one, of all workers
-    together; one principal has at most half of them, and others wait for their turn."""
+    together. Others wait for their turn, and a silent client is disconnected as with
+    `sasl.broker.max.logins`, of the principal with most of these connections."""
     sasl_broker_opaque_principal_mapping_rules: MappingRules | None = setting(None, source=OWN)
     """`sasl.termination: broker` only: rules that turn a client whose login does not show its name
     into a user, in the grammar of `ssl.principal.mapping.rules`. They are given

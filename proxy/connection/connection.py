@@ -436,7 +436,7 @@ class Connection:
         assert isinstance(self.session, RelayedSession)
         if not self.session.is_answered:
             self.requests.is_unconfirmed = True
-            self.release(PauseReason.LOGIN, now)
+            self._relay_goes_on(now)
 
     def _relay_here(self, relay: Relay) -> None:
         raw = relay.correlation_id is None
@@ -454,7 +454,20 @@ class Connection:
         login = self.login_relay
         assert login is not None
         if not (login.is_moving or login.is_confirming):
+            login.waits_since = now
             self.release(PauseReason.LOGIN, now)
+
+    def silence(self, now: float) -> float:
+        """Return for how many seconds a relayed login has waited for its client; 0 while it waits
+        for the broker or the proxy."""
+        login = self.login_relay
+        if login is None or self.holds & ~PauseReason.CLIENT_FULL:
+            return 0.0
+        return now - login.waits_since
+
+    def displaced(self, now: float) -> None:
+        """Give up a login, or re-authentication, whose slot another one was given."""
+        self._relay_failed(FailureReason.DISPLACED, now)
 
     def _identify(self, query: Query | None) -> None:
         """Ask the broker of the requests which one it is; None: that is over."""

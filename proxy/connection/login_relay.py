@@ -51,11 +51,15 @@ class LoginRelay:
         "is_moving",
         "to_side",
         "unsent",
+        "waits_since",
     )
 
     def __init__(self) -> None:
         self.unsent: Relay | None = None
         """Message that waits for its connection; None: none does."""
+        self.waits_since = 0.0
+        """Time at which the login began to wait for the client's next message, in monotonic
+        seconds; bytes of a part of it change nothing."""
         self.to_side: Callable[[Bytes], None] | None = None
         """Writes to the side connection; None: there is none."""
         self.ends_at = inf

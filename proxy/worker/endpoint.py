@@ -31,6 +31,7 @@ from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
 from proxy.principals.builder import ANONYMOUS, certified_principal
 from proxy.principals.subject import NamelessError
+from proxy.quota.model import address_group
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.steps import LongTask
@@ -243,9 +244,8 @@ class Endpoint:
             return
         assert client.connection is not None
         logins, _ = self._slots(client.connection)
-        logins.acquire(
-            client, client.peer_host, lambda: self._services.spawn(self._connect(client))
-        )
+        owner = address_group(client.peer_host)
+        logins.acquire(client, owner, lambda: self._services.spawn(self._connect(client)))
 
     def _carry_out_aside(
         self,

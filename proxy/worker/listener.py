@@ -65,6 +65,11 @@ groups make it most of a millisecond for each."""
 _LoginSlots = tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]
 
 
+def _silence(client: ClientSide) -> float:
+    assert client.connection is not None
+    return client.connection.silence(monotonic())
+
+
 class WorkerServices(Protocol):
     """Interface to the worker of a listener, a `proxy.worker.worker.Worker`."""
 
@@ -308,12 +313,28 @@ class Listener:
         """Return the slots of first logins to a broker, and those of re-authentications aside."""
         slots = self._login_slots.get(broker)
         if slots is None:
-            settings, workers = self.settings, self.open_connections.workers
+            settings = self.settings
             slots = self._login_slots[broker] = (
-                LoginSlots(max(1, settings.sasl_broker_max_logins // workers)),
-                LoginSlots(max(1, settings.sasl_broker_max_side_connections // workers)),
+                self._slots(settings.sasl_broker_max_logins),
+                self._slots(settings.sasl_broker_max_side_connections),
             )
         return slots
+
+    def _slots(self, limit: int) -> LoginSlots[ClientSide]:
+        return LoginSlots(
+            max(1, limit // self.open_connections.workers),
+            silence=_silence,
+            displace=self._displace,
+            call_later=self.services.loop.call_later,
+        )
+
+    def _displace(self, client: ClientSide) -> None:
+        self.warn(
+            "login slots",
+            f"{client.peer_host} is disconnected: its login was silent while another waited for a"
+            " slot; see sasl.broker.max.logins and sasl.broker.max.side.connections",
+        )
+        client.call(Connection.displaced)
 
     def admit(self, connection: Evictable, address: str) -> CloseReason | None:
         """Count a connection, and evict another for it if need be; or return why it is refused."""

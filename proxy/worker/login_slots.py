@@ -2,15 +2,22 @@
 
 Rules:
 
-- At most `limit` are open at once; others wait. The waiting take turns by address or principal,
-  each in their order.
-- Nobody has more than half of them, so that one address, or one principal, that leaves its logins
-  unfinished does not keep others from theirs.
+- At most `limit` are open at once. Other logins wait for a slot; owners (addresses or principals)
+  take turns, and each owner's logins keep their order.
+- While a login waits, a slot is taken from a client that has been silent in its login for
+  `SILENCE_SECONDS`: of the owner that has most slots, the client that has been silent longest. An
+  owner never loses a slot to one that has more.
+- The clients are examined once in `LOOK_SECONDS` at most, however many logins arrive.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+SILENCE_SECONDS: Final = 1.0
+"""A client that is silent for less is left alone: it may be far away, or busy with its proof."""
+LOOK_SECONDS: Final = 0.25
+"""Interval between two examinations of the clients that have slots."""
 
 K = TypeVar("K")
 
@@ -18,15 +25,34 @@ K = TypeVar("K")
 class LoginSlots(Generic[K]):
     """Slots for logins, each taken by a key: a client."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        *,
+        silence: Callable[[K], float],
+        displace: Callable[[K], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """Create `limit` free slots.
+
+        `silence` returns for how many seconds a client that has a slot has kept its login waiting;
+        0 while the login waits for anything else. `displace` is called with a client that has lost
+        its slot. `call_later` calls a function after a delay in seconds.
+        """
         self.limit = limit
+        self._silence = silence
+        self._displace = displace
+        self._call_later = call_later
         self._owners: dict[K, str] = {}
-        """The address or principal of each key that has a slot, or waits for one."""
+        """The owner of each key that has a slot, or waits for one."""
         self._holders = set[K]()
         """The keys that have a slot."""
         self._taken = Counter[str]()
+        """Number of slots of each owner that has any."""
         self._waiting: dict[str, dict[K, Callable[[], None]]] = {}
-        """What goes on with a slot, by key, by address or principal, in their turns."""
+        """The function that continues each waiting login, by key, by owner, in their turns."""
+        self._is_resting = False
+        """True if the clients were examined less than `LOOK_SECONDS` ago."""
 
     @property
     def taken(self) -> int:
@@ -38,35 +64,75 @@ class LoginSlots(Generic[K]):
         self._owners[key] = owner
         self._waiting.setdefault(owner, {})[key] = go
         self._hand_out()
+        self._look()
 
     def release(self, key: K) -> None:
-        """Give a slot back, or wait for none any more; again has no effect."""
-        owner = self._owners.pop(key, None)
-        if owner is None:
-            return
-        if key not in self._holders:
+        """Free the slot of `key`, or stop waiting for one; again has no effect."""
+        if key in self._holders:
+            self._free(key)
+            self._hand_out()
+        elif (owner := self._owners.pop(key, None)) is not None:
             del self._waiting[owner][key]
             if not self._waiting[owner]:
                 del self._waiting[owner]
-            return
+
+    def _free(self, key: K) -> None:
+        owner = self._owners.pop(key)
         self._holders.remove(key)
         self._taken[owner] -= 1
         if not self._taken[owner]:
             del self._taken[owner]
-        self._hand_out()
 
     def _hand_out(self) -> None:
-        while len(self._holders) < self.limit and (owner := self._next()) is not None:
-            waiting = self._waiting.pop(owner)
-            key = next(iter(waiting))
-            go = waiting.pop(key)
-            if waiting:
-                self._waiting[owner] = waiting  # now the last in turn
-            self._holders.add(key)
-            self._taken[owner] += 1
-            go()
+        while self._waiting and len(self._holders) < self.limit:
+            self._serve(next(iter(self._waiting)))
 
-    def _next(self) -> str | None:
-        """Return who is next in turn; None: nobody waits who has not enough already."""
-        most = max(1, self.limit // 2)
-        return next((owner for owner in self._waiting if self._taken[owner] < most), None)
+    def _serve(self, owner: str) -> None:
+        waiting = self._waiting.pop(owner)
+        key = next(iter(waiting))
+        go = waiting.pop(key)
+        if waiting:
+            self._waiting[owner] = waiting  # now the last in turn
+        self._holders.add(key)
+        self._taken[owner] += 1
+        go()
+
+    def _look(self) -> None:
+        """Displace silent clients if a login waits, unless they were examined a moment ago."""
+        if self._waiting and not self._is_resting:
+            self._is_resting = True
+            self._call_later(LOOK_SECONDS, self._look_again)
+            self._reclaim()
+
+    def _look_again(self) -> None:
+        self._is_resting = False
+        self._look()
+
+    def _reclaim(self) -> None:
+        turns = deque(self._waiting)
+        for has, _, key in self._silent():
+            while turns and self._taken[turns[0]] > has:
+                turns.popleft()
+            if not turns:
+                return
+            owner = turns.popleft()
+            self._free(key)
+            self._serve(owner)
+            if owner in self._waiting:
+                turns.append(owner)
+            self._displace(key)
+
+    def _silent(self) -> list[tuple[int, float, K]]:
+        """Return the silent clients in the order in which they lose their slots: each with the
+        number of slots that its owner has by then, and the seconds of its silence."""
+        silent: dict[str, list[tuple[float, K]]] = {}
+        for key in self._holders:
+            if (seconds := self._silence(key)) >= SILENCE_SECONDS:
+                silent.setdefault(self._owners[key], []).append((seconds, key))
+        found = []
+        for owner, clients in silent.items():
+            clients.sort(key=lambda client: client[0], reverse=True)
+            has = self._taken[owner]
+            found += [(has - lost, *client) for lost, client in enumerate(clients)]
+        found.sort(key=lambda client: client[:2], reverse=True)
+        return found

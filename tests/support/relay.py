@@ -333,10 +333,12 @@ class RunningListener:
     upstream: DiscoveredBroker
 
     async def connect(
-        self, tls: ssl.SSLContext | None = None
+        self, tls: ssl.SSLContext | None = None, local_addr: tuple[str, int] | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = "localhost" if tls else None
-        return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, server_hostname=name)
+        return await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=tls, server_hostname=name, local_addr=local_addr
+        )
 
     async def principal(self, tls: ssl.SSLContext | None = None) -> str:
         """The principal of a client whose Metadata reached the broker; or what came instead."""

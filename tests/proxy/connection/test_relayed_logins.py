@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.connection.connection import Connection
 from proxy.wire.api_versions import (
     REBOOTSTRAP_REQUIRED,
     UNSUPPORTED_VERSION,
@@ -123,6 +124,52 @@ class TestFirstLogin:
         (failed,) = play.recorder.seen
         assert isinstance(failed, Failed)
         assert failed.claimed == claimed
+
+
+class TestSilence:
+    """For how long a login has waited for its client, which decides who gives a slot to others."""
+
+    def silence(self, play: Playbook) -> float:
+        return play.connection.silence(play.now)
+
+    def test_it_is_counted_from_the_brokers_answer_whatever_comes_of_the_next_message(self) -> None:
+        play = relaying()
+        login = Login(play, play.broker)
+        login.begin()
+        play.now += 5
+        assert self.silence(play) == 0, "the broker is awaited"
+        play.broker(shaken(1))
+        message = authenticate(2, b"n,,n=alice,r=nonce")
+        for at in range(3):
+            play.now += 1
+            play.client(message[at : at + 1])
+        assert self.silence(play) == 3
+        play.client(message[3:])
+        play.now += 5
+        assert self.silence(play) == 0
+
+    def test_so_is_that_of_a_re_authentication_aside(self) -> None:
+        play = logged_in()
+        Login(play, play.side, first_id=10).begin()
+        play.now += 5
+        assert self.silence(play) == 0, "the broker is awaited"
+        play.side_connects()
+        play.side(shaken(10))
+        play.now += 2
+        assert self.silence(play) == 2
+        play.take()
+        play.call(Connection.displaced)
+        assert play.take()[:2] == ["failed displaced", "closed authentication_failed"]
+
+    def test_a_raw_token_without_an_answer_leaves_it_to_the_client(self) -> None:
+        play = relaying()
+        play.client(handshake(1, "GSSAPI", version=0))
+        play.broker(shaken(1))
+        play.raw = True
+        play.now += 5
+        play.client(raw(b"\x60token"))
+        play.now += 2
+        assert self.silence(play) == 2
 
 
 class TestSide:

@@ -1,24 +1,49 @@
 """Slots for the connections that relayed logins need."""
 
+from collections.abc import Callable
 from functools import partial
 
-from proxy.worker.login_slots import LoginSlots
+import pytest
+
+from proxy.worker.login_slots import LOOK_SECONDS, SILENCE_SECONDS, LoginSlots
 
 
 class Clients:
-    """Clients that ask for slots, in the order in which they get one."""
+    """Clients that ask for slots: who got one, in order, and who lost it."""
 
     def __init__(self, limit: int) -> None:
-        self.slots: LoginSlots[str] = LoginSlots(limit)
         self.served: list[str] = []
+        self.displaced: list[str] = []
+        self.silent_since: dict[str, float] = {}
+        """By client; the login of any other waits for its broker."""
+        self.looks = 0
+        self.now = 100.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self.slots: LoginSlots[str] = LoginSlots(
+            limit,
+            silence=lambda name: self.now - self.silent_since.get(name, self.now),
+            displace=self.displaced.append,
+            call_later=lambda delay, call: self._due.append((self.now + delay, call)),
+        )
 
     def ask(self, owner: str, *names: str) -> None:
         for name in names:
             self.slots.acquire(name, owner, partial(self.served.append, name))
 
+    def silent(self, *names: str) -> None:
+        self.silent_since |= dict.fromkeys(names, self.now)
+
     def release(self, *names: str) -> None:
         for name in names:
             self.slots.release(name)
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self._due and self._due[0][0] <= until:
+            self.now, call = self._due.pop(0)
+            self.looks += 1
+            call()
+        self.now = until
 
 
 def test_no_more_than_the_limit_at_once() -> None:
@@ -30,21 +55,20 @@ def test_no_more_than_the_limit_at_once() -> None:
     assert clients.served == [f"client-{number}" for number in range(5)]
 
 
-def test_nobody_has_more_than_half_of_them() -> None:
-    """One address that finishes no login leaves room for the others."""
+def test_one_owner_may_have_all_of_them() -> None:
+    """As where a load balancer hides the clients' addresses."""
     clients = Clients(4)
-    clients.ask("stranger", *(f"s{number}" for number in range(100)))
-    clients.ask("alice", "a0", "a1", "a2")
-    assert clients.served == ["s0", "s1", "a0", "a1"]
+    clients.ask("balancer", *(f"client-{number}" for number in range(10)))
+    assert clients.slots.taken == 4
 
 
 def test_the_waiting_take_turns() -> None:
     clients = Clients(2)
-    clients.ask("alice", "a0", "a1", "a2")
+    clients.ask("alice", "a0", "a1", "a2", "a3")
     clients.ask("bob", "b0", "b1")
     clients.ask("carol", "c0")
-    clients.release("a0", "b0", "a1", "c0")
-    assert clients.served == ["a0", "b0", "a1", "b1", "c0", "a2"]
+    clients.release("a0", "a1", "a2", "b0", "c0")
+    assert clients.served == ["a0", "a1", "a2", "b0", "c0", "a3", "b1"]
 
 
 def test_one_that_went_away_is_not_served() -> None:
@@ -74,3 +98,73 @@ def test_a_limit_of_one_serves_everybody_in_turn() -> None:
     clients.ask("bob", "b0")
     clients.release("a0")
     assert clients.served == ["a0", "b0"]
+
+
+def test_a_slot_is_taken_where_most_are_from_the_client_that_is_silent_longest() -> None:
+    clients = Clients(6)
+    clients.ask("a", "a0", "a1")
+    clients.ask("b", "b0", "b1", "b2", "b3")  # b3 waits for its broker
+    for name in ("a0", "a1", "b1", "b0", "b2"):
+        clients.silent(name)
+        clients.wait(0.1)
+    clients.wait(SILENCE_SECONDS)
+    clients.ask("c", "c0", "c1", "c2", "c3")
+    assert clients.displaced == ["b1"]
+    clients.wait(LOOK_SECONDS)
+    assert clients.displaced == ["b1", "b0", "a0"]
+    assert clients.served[6:] == ["c0", "c1", "c2"]
+    clients.wait(10)
+    assert len(clients.displaced) == 3, "others' last slots went to the owner that has most"
+    assert clients.slots.taken == 6
+
+
+def test_two_owners_that_hold_all_slots_keep_nobody_out() -> None:
+    """Whatever they do: all of their other logins wait as well, and take turns with the rest."""
+    clients = Clients(100)
+    for number in range(140):
+        name = f"s{number}"
+        clients.ask(f"stranger-{number % 2}", name)
+        clients.silent(name)
+    clients.wait(SILENCE_SECONDS)
+    others = [f"o{number}" for number in range(25)]
+    for number, name in enumerate(others):
+        clients.ask(f"owner-{number % 5}", name)
+    clients.wait(LOOK_SECONDS)
+    assert set(others) <= set(clients.served)
+    assert not set(others) & set(clients.displaced)
+
+
+@pytest.mark.parametrize("owner", ["a", "b"])
+def test_a_slot_is_left_to_a_client_that_is_silent_for_a_moment(owner: str) -> None:
+    """Also where the waiting login is of the same owner, as behind a load balancer."""
+    clients = Clients(1)
+    clients.ask("a", "a0")
+    clients.silent("a0")
+    clients.ask(owner, "waiting")
+    clients.wait(SILENCE_SECONDS - LOOK_SECONDS)
+    assert not clients.displaced
+    clients.wait(LOOK_SECONDS)
+    assert clients.displaced == ["a0"]
+    assert clients.served == ["a0", "waiting"]
+
+
+def test_a_client_whose_broker_is_awaited_keeps_its_slot() -> None:
+    clients = Clients(1)
+    clients.ask("a", "a0")
+    clients.ask("b", "b0")
+    clients.wait(60)
+    assert not clients.displaced
+    clients.silent("a0")
+    clients.wait(SILENCE_SECONDS + LOOK_SECONDS)
+    assert clients.displaced == ["a0"]
+
+
+def test_clients_are_examined_no_more_often_than_that() -> None:
+    clients = Clients(1)
+    for number in range(1_000):
+        clients.ask("a", f"a{number}")
+    clients.wait(1)
+    assert clients.looks == 1 / LOOK_SECONDS
+    clients.release(*(f"a{number}" for number in range(999, -1, -1)))
+    clients.wait(10)
+    assert clients.looks == 1 + 1 / LOOK_SECONDS

@@ -71,11 +71,11 @@ class Client:
         self.writer.write(frame)
         return await read_frame(self.reader)
 
-    async def log_in(self, password: str = "secret") -> int:  # noqa: S107 - made up
+    async def log_in(self, password: str = "secret", user: str = "alice") -> int:  # noqa: S107 - made up
         """Log in, or again, by SCRAM; return the lifetime that is announced, or minus the error."""
         await self.ask(handshake(self.next_id(), SCRAM))
         scram = ScramClientExchange(
-            mechanism=ScramMechanism.SCRAM_SHA_256, username="alice", password=password
+            mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=password
         )
         first = await self.ask(authenticate(self.next_id(), scram.first()))
         _, _, challenge, _ = read_authenticated(first, 1)
@@ -210,20 +210,32 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
     )
 
 
-def test_one_address_leaves_slots_to_others_and_waits_for_its_own(tmp_path: Path) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
-        stranger = await connected(running)
-        await stranger.ask(handshake(1, SCRAM))
-        alice = await connected(running)
-        login = asyncio.create_task(alice.log_in())
-        logins, _ = running.listener.login_slots(running.upstream)
-        await until(lambda: len(logins._owners) == 2)
-        assert (broker.connections, logins.taken) == (1, 1)
-        stranger.writer.close()
-        assert await login == HOUR_MS
-        await until(lambda: slots_taken(running) == (0, 0))
+def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None:
+    """A part of the next message is silence, too; once displaced, they come again."""
 
-    play(tmp_path, test, sasl_broker_max_logins=2)
+    async def attack(running: RunningListener, host: str) -> None:
+        while True:
+            silent = await connected(running, local_addr=(host, 0))
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await silent.ask(handshake(1, SCRAM))
+                for byte in authenticate(2, b"token" * 1_000):
+                    silent.writer.write(bytes([byte]))
+                    await asyncio.sleep(0.05)
+                    if silent.reader.at_eof():
+                        break
+
+    async def test(running: RunningListener, _: Authenticator) -> None:
+        hosts = ["127.0.0.2", "127.0.0.3"]
+        attacks = [asyncio.create_task(attack(running, host)) for host in hosts for _ in range(14)]
+        logins = running.listener.login_slots(running.upstream)[0]
+        await until(lambda: len(logins._owners) == len(attacks))
+        clients = [await connected(running) for _ in range(15)]
+        assert await asyncio.gather(*(one.log_in() for one in clients)) == [HOUR_MS] * 15
+        assert "failed displaced" in running.log
+        for one in attacks:
+            one.cancel()
+
+    play(tmp_path, test, sasl_broker_max_logins=20)
 
 
 def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
@@ -235,6 +247,26 @@ def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
             one.writer.close()
 
     play(tmp_path, test)
+
+
+def test_silent_reauthentications_of_two_users_keep_nobody_out(tmp_path: Path) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        users = [(f"user-{number % 2}", await connected(running)) for number in range(4)]
+        alice = await connected(running)
+        await alice.log_in()
+        for user, one in users:
+            assert broker.passwords is not None
+            broker.passwords[user] = "secret"
+            await one.log_in(user=user)
+        for _, one in users:
+            await one.ask(handshake(90, SCRAM))
+        assert slots_taken(running) == (0, 4)
+        assert await alice.log_in() == HOUR_MS
+        await alice.metadata()
+        assert await users[0][1].is_closed()
+        assert "failed displaced" in running.log
+
+    play(tmp_path, test, sasl_broker_max_side_connections=4)
 
 
 def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path) -> None:
