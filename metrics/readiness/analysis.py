@@ -1,7 +1,8 @@
 """Tables of the report from event rows: the queries, in their order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from metrics.readiness import authentications, events, sessions, trends, usage, what_if
@@ -56,6 +57,8 @@ class Analysis:
         """
         self.rows: dict[str, list[Row]] = {}
         self.lines: dict[str, int] = {}
+        self.files_aside: Mapping[Path, str] = {}
+        """Files that were not read, with the reasons."""
         self._engine = engine
         self._question = question
         self._tables = tables

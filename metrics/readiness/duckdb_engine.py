@@ -4,17 +4,29 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import Any, Final, Self
 
 import duckdb
 
+from metrics.readiness.analysis import Analysis, Progress, Question
 from metrics.readiness.engine import Row, words
-from metrics.readiness.errors import BROKEN_FILE, GONE_FILE, Interrupted, ReportError
+from metrics.readiness.errors import (
+    BROKEN_FILE,
+    GONE_FILE,
+    SLOW_FILE,
+    BrokenFileError,
+    Interrupted,
+    ReportError,
+)
 from metrics.readiness.events import FIELDS, LISTS, bounded
 from metrics.readiness.folder import Folder
+from metrics.readiness.output import Staging
 from metrics.readiness.sieve import portions
 
+FILE_SECONDS: Final = 120.0
+"""Seconds that a file of lines may take to read: a gigabyte takes some ten."""
 MEMORY: Final = "1500MB"
 """The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
 
@@ -83,6 +95,8 @@ class DuckEngine:
     dialect = DuckDialect()
 
     def __init__(self, scratch: Path | None = None) -> None:
+        self.folder = Folder((), parquet=False)
+        """The files that were read last, or could not be."""
         self._scratch = scratch
         self._database = duckdb.connect(config={"preserve_insertion_order": False})
         if scratch is not None:
@@ -110,6 +124,7 @@ class DuckEngine:
 
     def read(self, folder: Folder) -> None:
         """Give the rows of these files the name `log`; lines are read once, and kept as Parquet."""
+        self.folder = folder
         if folder.parquet:
             self._read_parquet(_list(folder.files))
         elif self._scratch is None:
@@ -123,20 +138,17 @@ class DuckEngine:
         """Write the rows of files of lines as Parquet; return the files that were written.
 
         They have the names of the numbers from 0, and replace what is there. Nearly always it is
-        one. Raises ReportError for a broken file.
+        one. Raises BrokenFileError, and errors of DuckDB for files that `broken` names.
         """
         try:
-            self._copy(files, name(0))
+            with self._within(FILE_SECONDS * len(files)):
+                self._copy(files, name(0))
             return [name(0)]
         except duckdb.OutOfMemoryException:
             pass
         except duckdb.InvalidInputException as error:
             if "maximum_object_size" not in str(error):
                 raise
-        except duckdb.IOException:
-            for file in files:
-                self._check(file)
-            raise
         made = []
         place = name(0).with_suffix(".portion.jsonl")
         for number in portions(files, place):
@@ -168,15 +180,41 @@ class DuckEngine:
     def _copy_query(self, query: str, target: Path) -> None:
         self._database.execute(f"COPY ({query}) TO {_quoted(target)} (FORMAT parquet)")
 
-    def _check(self, file: Path) -> None:
-        """Raise ReportError if this file is gone, or cannot be unpacked."""
-        if not file.exists():
-            raise ReportError(f"{file}: {GONE_FILE}")
-        columns = "columns = {kind: 'VARCHAR'}"
+    def broken(self) -> dict[Path, str]:
+        """Read each file of the folder alone; return those that cannot be read, with the reasons.
+
+        Raises ReportError if a file is gone.
+        """
+        found = {}
+        for file in self.folder.files:
+            if not file.exists():
+                raise ReportError(f"{file}: {GONE_FILE}")
+            if self.folder.parquet:
+                query = f"SELECT max(hash(COLUMNS(*))) FROM {_parquet([file])}"
+            else:
+                columns = "columns = {kind: 'VARCHAR'}"
+                query = f"SELECT count(*) FROM read_json({_list([file])}, {_LINES}, {columns})"
+            try:
+                with self._within(FILE_SECONDS):
+                    self._database.execute(query)
+            except duckdb.InterruptException:
+                found[file] = SLOW_FILE
+            except duckdb.OutOfMemoryException:
+                pass  # read in portions
+            except duckdb.Error as error:
+                if "maximum_object_size" not in str(error):
+                    found[file] = BROKEN_FILE
+        return found
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Interrupt a query after this time; it raises InterruptException then."""
+        timer = Timer(seconds, self._database.interrupt)
+        timer.start()
         try:
-            self.rows(f"SELECT count(*) FROM read_json({_list([file])}, {_LINES}, {columns})")
-        except duckdb.IOException:
-            raise ReportError(f"{file}: {BROKEN_FILE}") from None
+            yield
+        finally:
+            timer.cancel()
 
     def _read_parquet(self, names: str) -> None:
         source = f"read_parquet({names}, union_by_name = true, {_NO_HIVE})"
@@ -211,6 +249,38 @@ class DuckEngine:
         Path(folder).mkdir(parents=True)
         path = _quoted(Path(folder) / "part-00000.parquet")
         self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
+
+
+def answered(
+    read: Callable[[DuckEngine, Mapping[Path, str]], None],
+    question: Question,
+    progress: Progress,
+    made: Staging,
+    counts: dict[str, int] | None = None,
+) -> Analysis:
+    """Answer everything; a file that cannot be read is set aside, and everything begins again.
+
+    `read` reads the events, without the files that it is given. `counts` are those of lines that
+    were set aside before. Raises ReportError.
+    """
+    broken: dict[Path, str] = {}
+    while True:
+        with DuckEngine(made.scratch) as engine:
+            try:
+                with duckdb_errors():
+                    read(engine, broken)
+                    analysis = Analysis(engine, question, progress, str(made.tables), made.run_id)
+                    analysis.run(counts)
+                    analysis.files_aside = engine.folder.aside
+                    return analysis
+            except BrokenFileError as error:
+                broken[error.path] = error.reason
+            except ReportError:
+                more = engine.broken()
+                if more.keys() <= broken.keys():
+                    raise
+                broken |= more
+        made.begin_tables()
 
 
 def _rows_of(files: Sequence[Path]) -> str:

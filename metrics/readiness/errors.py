@@ -1,19 +1,30 @@
 """Errors of a report, in one line each."""
 
+from pathlib import Path
 from typing import Final
 
 from metrics.report.formats import visible
 
-BROKEN_FILE: Final = (
-    "this file cannot be read: it is cut off, or not what its name says; move it away, or write it"
-    " anew"
-)
+BROKEN_FILE: Final = "it is cut off, or is not what its name says"
+"""Reason why a file is set aside, or a Spark job fails."""
+IRREGULAR_FILE: Final = "it is a symbolic link, or not a regular file"
+SLOW_FILE: Final = "it takes too long to read"
+LARGE_FILE: Final = "it unpacks to more than event files do"
 
 GONE_FILE: Final = "this file is gone since it was listed; run the report again"
 
 
 class ReportError(Exception):
     """The report cannot be made; the text says why, and what to do."""
+
+
+class BrokenFileError(ReportError):
+    """A file cannot be read; the report goes on without it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
 
 
 class Interrupted(KeyboardInterrupt):

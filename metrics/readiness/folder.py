@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 
-from metrics.readiness.errors import ReportError
+from metrics.readiness.errors import IRREGULAR_FILE, ReportError
 
 PATTERNS = (
     "*.jsonl",
@@ -36,6 +38,8 @@ class Folder:
 
     files: Sequence[Path]
     parquet: bool
+    aside: Mapping[Path, str] = field(default_factory=dict)
+    """Files with names of event files that are not read, with the reasons."""
 
     @property
     def line_bytes(self) -> int:
@@ -70,8 +74,12 @@ def is_within(path: str, folder: str) -> bool:
     return Path(path).resolve().is_relative_to(Path(folder).resolve())
 
 
-def event_files(path: str) -> Folder:
-    """Find the event files; raise ReportError if none can be read, or there are two kinds."""
+def event_files(path: str, broken: Mapping[Path, str] = MappingProxyType({})) -> Folder:
+    """Find the event files, without those that are `broken`.
+
+    Only regular files are read: a pipe would block the report, and a link may lead anywhere. Raises
+    ReportError if none can be read, or there are two kinds.
+    """
     folder = Path(path)
     try:
         if not folder.exists():
@@ -79,7 +87,13 @@ def event_files(path: str) -> Folder:
     except PermissionError as error:
         raise ReportError(f"{path}: {error.strerror}; check its permissions") from None
     files = [folder] if folder.is_file() else _found(folder)
+    aside = {file: IRREGULAR_FILE for file in files if not _is_regular(file, folder)}
+    aside.update(broken)
+    files = [file for file in files if file not in aside]
     kinds = {file.suffix == ".parquet" for file in files}
+    if not files and aside:
+        file, reason = next(iter(aside.items()))
+        raise ReportError(f"{path}: no file can be read; {file}: {reason}")
     refuse_unless_one_kind(path, parquet=True in kinds, lines=False in kinds)
     for file in files:
         try:
@@ -88,7 +102,12 @@ def event_files(path: str) -> Folder:
             raise ReportError(f"{file}: the name of this file is not UTF-8; rename it") from None
         if not os.access(file, os.R_OK, effective_ids=_AS_EFFECTIVE):
             raise ReportError(f"{file}: this file may not be read; check its permissions")
-    return Folder(sorted(files), parquet=True in kinds)
+    return Folder(sorted(files), parquet=True in kinds, aside=aside)
+
+
+def _is_regular(file: Path, folder: Path) -> bool:
+    """Return whether it is a regular file; the one that the user named may be a link to one."""
+    return file == folder or stat.S_ISREG(file.lstat().st_mode)
 
 
 def refuse_unless_one_kind(path: str, *, parquet: bool, lines: bool) -> None:

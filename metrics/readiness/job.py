@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,6 +64,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
             rows=analysis.rows,
             run_id=run_id,
             engine=answered_by,
+            files_aside=analysis.files_aside,
         )
         facts = build_facts(collected)
         found = judged(settings.requirements, facts, analysis.rows.get("asked_for", []))
@@ -96,19 +97,19 @@ def _place(out: str) -> Iterator[Path]:
 
 def _by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
     try:
-        from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+        from metrics.readiness.duckdb_engine import answered
     except ImportError:
         needed = "pip install 'kafka-reauth-proxy[report]'"
         raise ReportError(f"this report needs DuckDB: {needed}") from None
-    with duckdb_errors(), DuckEngine(made.scratch) as engine:
-        if settings.topic is None:
-            engine.read(event_files(settings.events))
-        else:
+
+    def read(engine: "DuckEngine", broken: Mapping[Path, str]) -> None:
+        if settings.topic is not None:
             _read_topic(settings, settings.topic, engine, made)
-        tables = str(made.tables)
-        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
-        analysis.run()
-        return analysis, EngineName.DUCKDB.value
+        else:
+            engine.read(event_files(settings.events, broken))
+
+    analysis = answered(read, settings.question, progress, made)
+    return analysis, EngineName.DUCKDB.value
 
 
 def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Staging) -> None:

@@ -59,6 +59,11 @@ class Staging:
         """The folder of the new tables."""
         return self.folder / TABLES
 
+    def begin_tables(self) -> None:
+        """Make the folder of the new tables, in place of one that was begun before."""
+        shutil.rmtree(self.tables, ignore_errors=True)
+        self.tables.mkdir(parents=True)
+
 
 @contextmanager
 def staging(out: Path, run_id: str) -> Iterator[Staging]:
@@ -67,7 +72,7 @@ def staging(out: Path, run_id: str) -> Iterator[Staging]:
     for left in (*out.glob(f"{_HALF}*"), *out.glob(f"{_OLD}*")):
         shutil.rmtree(left, ignore_errors=True)
     made = Staging((out / f"{_HALF}{run_id}").absolute(), run_id)
-    made.tables.mkdir(parents=True)
+    made.begin_tables()
     made.scratch.mkdir()
     try:
         yield made

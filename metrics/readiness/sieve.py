@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final, cast
 
-from metrics.readiness.errors import BROKEN_FILE, ReportError
+from metrics.readiness.errors import BROKEN_FILE, LARGE_FILE, BrokenFileError, ReportError
 
 MAX_LINE_BYTES: Final = 512 * 1024
 """Largest line in bytes that may be an event: one has at most 16,384 characters of groups, thrice,
@@ -18,6 +18,9 @@ and 64 intervals."""
 MAX_ELEMENTS: Final = 10_000
 """Largest number of elements of a list, and of commas of a line, that may be an event's: the
 largest events have some 3,000."""
+MAX_EXPANSION: Final = 200
+"""Largest number of bytes that a byte of a file unpacks to: events of one connection compress to a
+sixtieth, a file made to cost time to a thousandth."""
 PORTION_BYTES: Final = 128 * 1024 * 1024
 """Size in bytes of the lines of a portion."""
 PORTION_COMMAS: Final = 3_000_000
@@ -31,8 +34,8 @@ _UNREADABLE: Final = b"{}\n"
 def portions(files: Sequence[Path], place: Path) -> Iterator[int]:
     """Write the lines of files into `place`, portion by portion; yield the number of each.
 
-    `place` is written anew for the next one, and removed at the end. Raises ReportError and
-    OSError.
+    `place` is written anew for the next one, and removed at the end. Raises BrokenFileError,
+    ReportError and OSError.
     """
     lines = _lines(files)
     try:
@@ -61,16 +64,20 @@ def _lines(files: Sequence[Path]) -> Iterator[bytes]:
     for path in files:
         try:
             with _opened(path) as file:
+                left = MAX_EXPANSION * path.stat().st_size + PORTION_BYTES
                 while line := file.readline(MAX_LINE_BYTES):
+                    left -= len(line)
+                    if left < 0:
+                        raise BrokenFileError(path, LARGE_FILE)
                     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                        _skip_line(file)
+                        left -= _skip_line(file, left)
                         yield _UNREADABLE
                     elif line.count(b",") > MAX_ELEMENTS:
                         yield _UNREADABLE
                     else:
                         yield line if line.endswith(b"\n") else line + b"\n"
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise ReportError(f"{path}: {BROKEN_FILE}") from None
+            raise BrokenFileError(path, BROKEN_FILE) from None
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -82,6 +89,11 @@ def _opened(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def _skip_line(file: IO[bytes]) -> None:
-    while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-        pass
+def _skip_line(file: IO[bytes], most: int) -> int:
+    """Read to the end of a line, or at least `most` bytes; return how many were read."""
+    size = 0
+    while size < most and (rest := file.readline(MAX_LINE_BYTES)):
+        size += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    return size

@@ -5,8 +5,10 @@ key does not raise `SCHEMA_VERSION`; a change of an old one's meaning does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from metrics.report import next_steps
@@ -16,6 +18,9 @@ from metrics.report.projection import projection
 from metrics.report.verdicts import WORST_FIRST, Verdict
 
 SCHEMA_VERSION = 1
+
+FILES_NAMED = 20
+"""Largest number of files that are named among those not read."""
 
 _EPOCH = date(1970, 1, 1)
 
@@ -37,6 +42,8 @@ class Collected:
     engine: str
     """The engine that answered the queries, `duckdb` or `spark`; `spark+duckdb`: Spark read the
     events, or answered what was asked of them, and DuckDB the rest."""
+    files_aside: Mapping[Path, str] = field(default_factory=dict)
+    """Files that were not read, with the reasons."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:
@@ -56,6 +63,13 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "run_id": collected.run_id,
         "engine": collected.engine,
         "lines": dict(collected.lines),
+        "files_set_aside": {
+            "file_count": len(collected.files_aside),
+            "files": [
+                {"file": str(file), "reason": reason}
+                for file, reason in islice(sorted(collected.files_aside.items()), FILES_NAMED)
+            ],
+        },
         "wrong_clocks": rows["wrong_clocks"],
         "ahead": rows["ahead"],
         "observed": _observed(rows),

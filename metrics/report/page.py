@@ -305,13 +305,20 @@ def _input(facts: Facts) -> str:
         )
         for row in rows
     )
+    files = facts["files_set_aside"]
+    skipped = "".join(
+        f"<li><code>{name_of(one['file'])}</code>: {one['reason']}</li>" for one in files["files"]
+    )
+    if skipped:
+        number_of = count(files["file_count"], "file was", "files were")
+        skipped = f"<p>{number_of} not read:</p><ul>{skipped}</ul>"
     newest = facts["observed"]["to_ms"]
     age = ""
     if newest is not None and facts["as_of_ms"] > newest:
         age = f" The newest event is {duration(facts['as_of_ms'] - newest)} old."
     return (
         f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
-        f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>"
+        f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>{skipped}"
         f"{run_mark(facts['run_id'])}"
         f"{_ENGINES[facts['engine']]}.</p></section>"
     )

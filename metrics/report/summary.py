@@ -89,6 +89,8 @@ def _caution(facts: Facts) -> str:
         parts.append(f"{count(aside, 'line was', 'lines were')} set aside")
     if lines["missing"]:
         parts.append(f"{count(lines['missing'], 'event is', 'events are')} missing")
+    if skipped := facts["files_set_aside"]["file_count"]:
+        parts.append(f"{count(skipped, 'file was', 'files were')} not read")
     if not parts:
         return ""
     text = ", ".join(parts)

@@ -57,7 +57,7 @@ _KNOWN: Final = tuple(
             "nobody answers there; check the address and the end point",
         ),
         (r"FAILED_READ_FILE\.FILE_NOT_EXIST", GONE_FILE),
-        (r"FAILED_READ_FILE", BROKEN_FILE),
+        (r"FAILED_READ_FILE", f"this file cannot be read: {BROKEN_FILE}; move it away"),
     )
 )
 """The patterns of the JVM's texts with their meanings; the first that fits applies."""

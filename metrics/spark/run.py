@@ -6,8 +6,10 @@ queries takes Spark longer than DuckDB to answer them.
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +29,9 @@ from metrics.spark.remote_output import RemoteRun
 from metrics.spark.remote_state import held_at
 from metrics.spark.sources import FolderSource, KafkaSource, LineSource, holds_parquet, literal
 from metrics.spark.spark_session import make_session
+
+if TYPE_CHECKING:
+    from metrics.readiness.duckdb_engine import DuckEngine
 
 _STATE_OF_PARQUET = "--state takes lines (.jsonl): Parquet is read as fast as a state"
 
@@ -77,32 +82,24 @@ def is_one_machine(spark: SparkSession) -> bool:
 def _by_duckdb(
     spark: SparkSession, settings: Settings, made: Staging, progress: Progress
 ) -> tuple[Analysis, str]:
-    from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+    from metrics.readiness.duckdb_engine import answered
 
     if is_remote(settings.out):
         RemoteRun(settings.out, made.run_id).begin(spark)
-    counts = None
-    if settings.topic is None and settings.state is None:
-        folder = _fetched(spark, settings.events, made.scratch / "fetched")
-    else:
+    events, counts, found, place = settings.events, None, None, made.scratch / "fetched"
+    if settings.topic is not None or settings.state is not None:
         table = _table(spark, settings, str(made.scratch))
-        counts = table.counts(spark)
-        folder = _files_of(spark, table, made.scratch / "fetched")
-    with duckdb_errors(), DuckEngine(made.scratch) as engine:
-        engine.read(folder)
-        tables = str(made.tables)
-        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
-        analysis.run(counts)
-        return analysis, "duckdb" if counts is None else "spark+duckdb"
+        counts, found = table.counts(spark), _files_of(spark, table, place)
+    elif is_remote(events):
+        holds_parquet(spark, events)  # says in a sentence what is wrong with the address
+        HadoopFiles(spark, events).download(events, place)
+        events = str(place)
 
+    def read(engine: "DuckEngine", broken: Mapping[Path, str]) -> None:
+        engine.read(found or event_files(events, broken))
 
-def _fetched(spark: SparkSession, events: str, place: Path) -> Folder:
-    """Give the event files, from an address by Hadoop's file system."""
-    if not is_remote(events):
-        return event_files(events)
-    holds_parquet(spark, events)  # says in a sentence what is wrong with the address
-    HadoopFiles(spark, events).download(events, place)
-    return event_files(str(place))
+    analysis = answered(read, settings.question, progress, made, counts)
+    return analysis, "duckdb" if counts is None else "spark+duckdb"
 
 
 def _files_of(spark: SparkSession, table: EventTable, place: Path) -> Folder:

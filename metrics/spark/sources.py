@@ -98,7 +98,10 @@ def holds_parquet(spark: SparkSession, path: str) -> bool:
     Raises ReportError with a clear sentence if it holds neither, or both.
     """
     if not is_remote(path):
-        return event_files(path).parquet
+        folder = event_files(path)
+        for file, reason in folder.aside.items():
+            raise ReportError(f"{file}: {reason}; move it away, or use --engine duckdb")
+        return folder.parquet
     parquet = _listed(spark, path, "*.parquet")
     refuse_unless_one_kind(path, parquet=parquet, lines=_listed(spark, path, ALL_FILES))
     return parquet

@@ -1,14 +1,19 @@
 """Files of a folder, whatever their names are."""
 
+import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from metrics.readiness import duckdb_engine, job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import event_files
-from tests.support.readiness import SEEN_FILES, hidden_among_others
+from metrics.readiness.settings import Settings
+from tests.support.metrics import EPOCH_MS, to_json_line
+from tests.support.readiness import SEEN_FILES, hidden_among_others, login
 
 LINE = '{"kind":"closed","connection_id":"NAME","sequence":1}\n'
 
@@ -42,3 +47,86 @@ def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
     hidden_among_others(tmp_path)
     files = event_files(str(tmp_path)).files
     assert {str(file.relative_to(tmp_path)) for file in files} == SEEN_FILES
+
+
+LOG = "".join(f"{to_json_line(login(connection_id=name))}\n" for name in "abc").encode()
+
+
+def parquet(path: Path, lines: bytes) -> bytes:
+    (path / "lines.jsonl").write_bytes(lines * 2_000)
+    with DuckEngine() as engine:
+        (made,) = engine.pack([path / "lines.jsonl"], lambda number: path / f"{number}.parquet")
+    return made.read_bytes()
+
+
+def broken_pages(content: bytes) -> bytes:
+    """The footer is whole: what is broken shows when a column is read."""
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    return content[:4] + b"\xff" * (footer - 4) + content[footer:]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("b.jsonl.gz", lambda whole: whole[: len(whole) // 2]),
+        ("b.jsonl.gz", lambda _: b"no gzip"),
+        ("b.jsonl.zst", lambda _: b"no zstd"),
+        ("b.parquet", lambda whole: whole[: len(whole) // 2]),
+        ("b.parquet", lambda _: b"no parquet"),
+        ("b.parquet", broken_pages),
+    ],
+    ids=["cut gzip", "false gzip", "false zstd", "cut Parquet", "false Parquet", "broken pages"],
+)
+def test_a_damaged_file_costs_that_file(
+    tmp_path: Path, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    """It is named in the report, on the page and in its JSON."""
+    events, spare = tmp_path / "events", tmp_path / "spare"
+    events.mkdir()
+    spare.mkdir()
+    if name.endswith(".parquet"):
+        whole = parquet(spare, LOG)
+        (events / "a.parquet").write_bytes(whole)
+    else:
+        whole = gzip.compress(LOG)
+        (events / "a.jsonl").write_bytes(LOG)
+    (events / name).write_bytes(damage(whole))
+    facts, _ = job.run(settings(events, tmp_path / "out"), lambda _: None)
+    assert facts["observed"]["connections"] == 3
+    reason = "it is cut off, or is not what its name says"
+    files = [{"file": str(events / name), "reason": reason}]
+    assert facts["files_set_aside"] == {"file_count": 1, "files": files}
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "1 file was not read" in page
+    assert reason in page
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A pipe blocks whoever opens it, and a link may lead to any file of the machine."""
+    events = tmp_path / "events"
+    events.mkdir()
+    (events / "a.jsonl").write_bytes(LOG)
+    (tmp_path / "secret").write_bytes(LOG)
+    os.mkfifo(events / "b.jsonl")
+    (events / "c.jsonl").symlink_to(tmp_path / "secret")
+    (events / "d.jsonl").symlink_to(tmp_path / "nowhere")
+    folder = event_files(str(events))
+    assert folder.files == [events / "a.jsonl"]
+    assert {file.name for file in folder.aside} == {"b.jsonl", "c.jsonl", "d.jsonl"}
+    facts, _ = job.run(settings(events, tmp_path / "out"), lambda _: None)
+    assert facts["files_set_aside"]["file_count"] == 3
+
+
+def test_a_file_that_takes_too_long_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_engine, "FILE_SECONDS", 0.02)
+    slow = tmp_path / "a.jsonl.gz"
+    slow.write_bytes(gzip.compress(b"{}\n" * 20_000_000, 1))  # some seconds
+    with DuckEngine() as engine:
+        engine.folder = event_files(str(tmp_path))
+        assert engine.broken() == {slow: "it takes too long to read"}
+
+
+def settings(events: Path, out: Path) -> Settings:
+    return Settings(events=str(events), out=str(out), as_of_ms=EPOCH_MS + 60_000)
