@@ -424,6 +424,13 @@ EVENT_LOG_BYTES = counter(
     "event_log_bytes_total", "Bytes written to the session event log.", (), unit="bytes"
 )
 
+LOG_LINES_DROPPED = counter(
+    "log_lines_dropped_total",
+    "Lines of the log that were lost because its reader stalled or was gone, by process; lines that"
+    " log.level leaves out are not counted.",
+    ("process",),
+)
+
 DELIVERY_EVENTS = counter(
     "delivery_events_total",
     "Session events delivered to events.deliver.to; one that is delivered again after an error is"

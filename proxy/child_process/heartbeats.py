@@ -22,14 +22,14 @@ START_CHECKS: Final = 120
 """Number of checks after which a process without any heartbeat counts as hung: a worker may have a
 million ACLs to read at its start."""
 
-_LIFE, _BEATS, _SERVES = range(3)
+_LIFE, _BEATS, _SERVES, _DROPPED = range(4)
 
 
 class Heartbeat:
     """The heartbeat of one process; made by the parent, before it forks."""
 
     def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, 24)).cast("Q")
+        self._words = memoryview(mmap.mmap(-1, 32)).cast("Q")
 
     def begin(self) -> None:
         """Count another start of the process, which has no heartbeat so far."""
@@ -43,6 +43,15 @@ class Heartbeat:
     def serve(self) -> None:
         """Record that the process has begun to serve."""
         self._words[_SERVES] = 1
+
+    def drop_lines(self, count: int) -> None:
+        """Count lines that the process could not write."""
+        self._words[_DROPPED] += count
+
+    @property
+    def dropped_lines(self) -> int:
+        """Number of lines that the process could not write to its log, in all of its lives."""
+        return self._words[_DROPPED]
 
     @property
     def serves(self) -> bool:

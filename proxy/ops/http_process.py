@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy import __version__
 from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.child_process.lifeline import heed_parent
@@ -52,7 +54,8 @@ def run(
     """Serve on `http` and `admin` until SIGTERM, or until `lifeline` ends; return the exit status.
 
     `workers` are this process's ends of the socket pairs, `store` returns the store in use,
-    `heartbeat` is this process's own, and `watched` are those that `/healthz` reports, by process.
+    `heartbeat` is this process's own, and `watched` are those of all processes by name, for
+    `/healthz` and the counts of dropped log lines.
     `delivery` adds the metrics of the delivery of events; None: there is none. `conditions` returns
     what the status page shows beside what workers know.
     """
@@ -66,6 +69,12 @@ def run(
             [await WorkerLink.open(number, sock) for number, sock in enumerate(workers)]
         )
         operators = None if admin is None else await AdminSocket(pool, store).serve(admin)
+
+        def others(snapshot: Snapshot, wall: float) -> None:
+            for name, one in watched.items():
+                snapshot.count(registry.LOG_LINES_DROPPED, one.dropped_lines, name)
+            if delivery is not None:
+                delivery(snapshot, wall)
 
         @cache
         def status() -> "StatusPage":
@@ -82,7 +91,7 @@ def run(
             )
             return StatusPage(pool, about, conditions)
 
-        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, delivery)
+        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, others)
         server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from proxy.child_process.heartbeats import Heartbeat, Watch
+from proxy.child_process.output import begin_child as begin_output
 from proxy.errors import ProxyError
 
 log = logging.getLogger(__name__)
@@ -95,12 +96,12 @@ class Children:
     def _start(self, child: Child) -> None:
         child.started_at = time.monotonic()
         child.heartbeat.begin()
-        sys.stdout.flush()
         child.pid = os.fork()
         if child.pid:
             return
         status = 1
         try:
+            begin_output(child.heartbeat)
             gc.enable()
             self._leave_to_parent()
             faulthandler.register(DUMP_STACKS)
@@ -112,8 +113,8 @@ class Children:
         except BaseException:
             log.exception("%s: failed", child.name)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            sys.stdout.close()
+            sys.stderr.close()
             os._exit(status)
 
     def restart_dead(self) -> bool:

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from proxy.child_process.heartbeats import Heartbeat
+from proxy.child_process.output import replace_standard_streams
 from proxy.child_process.short_lived import ShortLived
 from proxy.errors import ProxyError, printable
 from proxy.process.validation import validate
@@ -33,6 +35,8 @@ def serve(path: Path, *, follow: bool, take_over: bool = False) -> int:
 
 def _serve(path: Path, *, follow: bool, take_over: bool) -> int:
     begun = time.monotonic()
+    heartbeat = Heartbeat()
+    replace_standard_streams(heartbeat)
     validating = ShortLived(partial(validate, path))
     logging.basicConfig(
         stream=sys.stderr,
@@ -45,7 +49,7 @@ def _serve(path: Path, *, follow: bool, take_over: bool) -> int:
     try:
         validated = validating.result()
         raise_file_limit()
-        server = Server(path, validated, follow=follow, take_over=take_over, begun=begun)
+        server = Server(path, validated, heartbeat, follow=follow, take_over=take_over, begun=begun)
     except ProxyError as error:
         _say(printable(f"{path}: {error}"))
         return UNUSABLE

@@ -69,7 +69,14 @@ class Server:
     """State of the parent."""
 
     def __init__(
-        self, path: Path, validated: Validated, *, follow: bool, take_over: bool, begun: float
+        self,
+        path: Path,
+        validated: Validated,
+        heartbeat: Heartbeat,
+        *,
+        follow: bool,
+        take_over: bool,
+        begun: float,
     ) -> None:
         config: Config = pickle.loads(validated.config)  # noqa: S301 - from our own child
         self._path = path
@@ -119,7 +126,7 @@ class Server:
         self._http_socket: socket.socket | None = None
         self._admin_socket: socket.socket | None = None
         self._store_start: StoreStart
-        self._heartbeat = Heartbeat()
+        self._heartbeat = heartbeat
         self._delivery = _delivery_counts(config)
         self._children = Children((), self._leave_to_parent, SIGNALS)
 

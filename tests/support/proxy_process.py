@@ -87,6 +87,8 @@ class Serving:
         """What Python runs."""
         self.options: list[str] = []
         """Options of `serve`."""
+        self.stderr: int | None = None
+        """The descriptor for its log; None: a file."""
         self.write()
         self.process: subprocess.Popen[str]
 
@@ -110,7 +112,7 @@ class Serving:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, "serve", "--config", str(self.path), *self.options],
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log if self.stderr is None else self.stderr,
                 text=True,
             )
 
