@@ -32,7 +32,9 @@ def acl_host_key(host: str) -> HostKey | None:
     if host == WILDCARD:
         return WILDCARD
     address, slash, length = host.partition("/")
-    return _block(address, length) if slash else _address(address)
+    if slash:
+        return _block(address, length)
+    return None if (found := _address(address)) is None else b"".join(found)
 
 
 def block_shape(key: HostKey) -> BlockShape | None:
@@ -46,10 +48,11 @@ def client_host_keys(host: str, shapes: frozenset[BlockShape]) -> tuple[HostKey,
 
     `shapes` are those of the existing blocks; others are not tried.
     """
-    address = _address(host)
-    if address is None:
+    found = _address(host)
+    if found is None:
         return (WILDCARD,)
-    return (WILDCARD, address, *_blocks_around(address.partition(b"%")[0], shapes))
+    address, zone = found
+    return (WILDCARD, address + zone, *_blocks_around(address, shapes))
 
 
 def _blocks_around(address: bytes, shapes: Iterable[BlockShape]) -> Iterable[HostKey]:
@@ -60,9 +63,9 @@ def _blocks_around(address: bytes, shapes: Iterable[BlockShape]) -> Iterable[Hos
             yield size, bits, number >> (8 * size - bits)
 
 
-def _address(text: str) -> bytes | None:
-    """Return the bytes of an address; None if it is not one. The zone of a link-local address (RFC
-    4007) is kept after them."""
+def _address(text: str) -> tuple[bytes, bytes] | None:
+    """Return the bytes of an address, and the zone of a link-local one (RFC 4007) with its `%`;
+    None if it is not an address."""
     bare, percent, zone = text.partition("%")
     try:
         packed = socket.inet_pton(socket.AF_INET6 if ":" in bare else socket.AF_INET, bare)
@@ -70,7 +73,7 @@ def _address(text: str) -> bytes | None:
         return None
     if packed.startswith(_MAPPED):
         packed = packed[len(_MAPPED) :]
-    return packed + percent.encode() + zone.encode(errors="surrogatepass")
+    return packed, percent.encode() + zone.encode(errors="surrogatepass")
 
 
 def _block(text: str, length: str) -> HostKey | None:
@@ -78,9 +81,10 @@ def _block(text: str, length: str) -> HostKey | None:
     # Without this check, a megabyte of digits would be parsed as a number
     if not (length.isascii() and length.isdigit() and len(length) <= len("128")):
         return None
-    address, bits = _address(text), int(length)
-    if address is None or b"%" in address:
+    found, bits = _address(text), int(length)
+    if found is None or found[1]:
         return None
+    address = found[0]
     if ":" in text and len(address) == _MAX_BITS[4] // 8:
         bits -= _BITS_BEFORE_MAPPED
     max_bits = _MAX_BITS[len(address)]
