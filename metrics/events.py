@@ -198,8 +198,8 @@ class SessionEvent:
         v0 and raw tokens, it could not be announced. Null: not authenticated."""
     )
     credential_lifetime_ms: int | None = _optional(
-        """What remained of the token when it was accepted. Null: the credential does not expire
-        (SCRAM), or not authenticated."""
+        """What remained of the token when it was accepted; 0: it had expired, within the clock
+        skew. Null: the credential does not expire (SCRAM), or not authenticated."""
     )
     auth_latency_us: int | None = _optional(
         """From the arrival of the SaslHandshake to success, microseconds; KIP-368 counts the

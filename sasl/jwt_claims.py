@@ -1,7 +1,7 @@
 """Claims of a token (RFC 7519 section 4), judged as Kafka's `BrokerJwtValidator` does.
 
-Deliberate differences: an expired token is rejected even within the clock skew (Kafka accepts it
-with lifetime 0, which means "no expiry" to the client), and lifetimes are clamped.
+A token that expired within the clock skew is accepted, as by Kafka; the session that begins with it
+is used for nothing (`Authenticated.began_expired`). Deliberate difference: lifetimes are clamped.
 """
 
 import math
@@ -33,7 +33,8 @@ class OAuthBearerSettings:
     """Issuer that `iss` must name (`expected.issuer`); None if `iss` is not checked
     (`allow.unverified.issuer`)."""
     clock_skew_seconds: int = 30
-    """Time in seconds by which `nbf` may lie in the future (`clock.skew.seconds`)."""
+    """Time in seconds by which `nbf` may lie in the future, and `exp` in the past
+    (`clock.skew.seconds`)."""
     scope_claim_name: str = "scope"
     """Name of the claim that holds the scopes (`scope.claim.name`)."""
     sub_claim_name: str = "sub"
@@ -140,7 +141,7 @@ def judge_times(
     not_before: float, expires_at: float, settings: OAuthBearerSettings, wall_now: float
 ) -> FailureReason | None:
     """Return the reason for which the token is not valid at `wall_now`, None if it is."""
-    if expires_at <= wall_now:
+    if expires_at + settings.clock_skew_seconds <= wall_now:
         return FailureReason.EXPIRED
     if not_before > wall_now + settings.clock_skew_seconds:
         return FailureReason.NOT_YET_VALID

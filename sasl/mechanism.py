@@ -36,7 +36,8 @@ class FailureReason(StrEnum):
     FORBIDDEN_ALGORITHM = "forbidden_algorithm"
     """The token's algorithm is `none`, HMAC, or another that is not supported."""
     EXPIRED = "expired"
-    """The token's `exp` has passed; no clock skew is granted."""
+    """The token's `exp` lies further in the past than `clock.skew.seconds`, or in the past where
+    the use of an expired token is not enforced."""
     NOT_YET_VALID = "not_yet_valid"
     """The token's `nbf` lies further in the future than `clock.skew.seconds`."""
     WRONG_ISSUER = "wrong_issuer"
@@ -111,7 +112,8 @@ class Success:
         self.identity: Final = identity
         """Who the client is."""
         self.credential_deadline: Final = credential_deadline
-        """Expiry of the credential (a token) in monotonic seconds; None if it does not expire."""
+        """Expiry of the credential (a token) in monotonic seconds, not in the past: the present
+        time if it has expired already, within the clock skew. None if it does not expire."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Success) and self._values() == other._values()

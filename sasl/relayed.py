@@ -50,6 +50,7 @@ from sasl.session import (
     MIN_REAUTHENTICATION_INTERVAL,
     NO_REPLY,
     Outcome,
+    end_of,
     enforced_lifetime_ms,
     invalid_credentials,
     principal_changed,
@@ -426,8 +427,12 @@ class RelayedSession:
         if isinstance(step, Challenge):  # rejected; the reason follows the acknowledgement
             step = exchange.step(ERROR_ACKNOWLEDGED, now)
         if isinstance(step, Success):
-            self._verified = step
-            return self._relay(version, None, now, self._channel)
+            expired = remaining_ms(step.credential_deadline, now) == 0
+            terms = self._terms(step.identity, state.mechanism)
+            if not expired or terms.closes_at_token_expiry:
+                self._verified = step
+                return self._relay(version, None, now, self._channel)
+            step = Failure(reason=FailureReason.EXPIRED)
         assert isinstance(step, Failure)
         message = step.message or invalid_credentials(state)
         return self._refuse(step.reason, version, message)
@@ -545,7 +550,7 @@ class RelayedSession:
             session_lifetime_ms=lifetime_ms,
             announced_lifetime_ms=grant.announced_ms,
             credential_lifetime_ms=grant.credential_ms,
-            deadline=grant.at + lifetime_ms / 1000 if lifetime_ms else None,
+            deadline=end_of(lifetime_ms, grant.credential_ms, grant.at),
             killed_after=grant.at + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
             authenticator=Authenticator.BROKER,

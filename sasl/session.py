@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from sasl import messages
-from sasl.identity import Identity
+from sasl.identity import USER_TYPE, Identity
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -249,6 +249,10 @@ class Session:
             return self._refuse(state, version, changed)
         terms = self._terms(identity, state.mechanism)
         credential_ms = remaining_ms(success.credential_deadline, now)
+        if credential_ms == 0 and not terms.closes_at_token_expiry:
+            claimed = principal.removeprefix(USER_TYPE)
+            expired = Failure(reason=FailureReason.EXPIRED, claimed=claimed)
+            return self._refuse(state, version, expired)
         lifetime_ms = session_lifetime_ms(terms, credential_ms)
         killed_after_ms = enforced_lifetime_ms(terms, credential_ms)
         self.state = Authenticated(
@@ -261,7 +265,7 @@ class Session:
             latency=now - state.started_at,
             session_lifetime_ms=lifetime_ms,
             credential_lifetime_ms=credential_ms,
-            deadline=now + lifetime_ms / 1000 if lifetime_ms else None,
+            deadline=end_of(lifetime_ms, credential_ms, now),
             killed_after=now + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
         )
@@ -311,12 +315,9 @@ def enforced_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
 
 
 def shortest_ms(*lifetimes_ms: int | None) -> int:
-    """Return the shortest lifetime, within bounds; 0 if there is none.
-
-    It is never rounded down to 0, which would mean to the client that the session has no end.
-    """
+    """Return the shortest lifetime, within bounds; 0 if there is none, or one has ended."""
     given = [each for each in lifetimes_ms if each is not None]
-    return max(1, min(*given, MAX_SESSION_LIFETIME_MS)) if given else 0
+    return min(*given, MAX_SESSION_LIFETIME_MS) if given else 0
 
 
 def invalid_credentials(state: Authenticating) -> str:
@@ -335,8 +336,18 @@ def principal_changed(previous: str, principal: str) -> str:
 
 
 def remaining_ms(deadline: float | None, now: float) -> int | None:
-    """Return the milliseconds until a credential expires; None: it does not."""
-    return None if deadline is None else max(0, int((deadline - now) * 1000))
+    """Return the milliseconds until a credential expires; 0: it has expired, None: it does not.
+
+    The rest of a millisecond is rounded up to 1.
+    """
+    if deadline is None:
+        return None
+    return max(1, int((deadline - now) * 1000)) if deadline > now else 0
+
+
+def end_of(lifetime_ms: int, credential_ms: int | None, now: float) -> float | None:
+    """Return the end of a session that begins `now`; None if it has no end."""
+    return now + lifetime_ms / 1000 if lifetime_ms or credential_ms == 0 else None
 
 
 def _token_reply(version: int | None, data: bytes, lifetime_ms: int) -> Outcome:

@@ -50,6 +50,11 @@ class Terms:
     as by brokers without re-authentication (KAFKA-13848); False if it is treated as the end of any
     session."""
 
+    @property
+    def closes_at_token_expiry(self) -> bool:
+        """True if a use of a session after its token's expiry closes the connection."""
+        return self.enforces_token_expiry or self.enforcement is Enforcement.ENFORCE
+
 
 @final
 class AwaitHandshake:
@@ -116,10 +121,11 @@ class Authenticated:
         self.latency: Final = latency
         """Time from the arrival of the SaslHandshake to success, in seconds (KIP-368)."""
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """Lifetime of the session in milliseconds, as KIP-368 announces it; 0 if it has no end."""
+        """Lifetime of the session in milliseconds, as KIP-368 announces it; 0 if it has no end, or
+        `began_expired`."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
-        """Remaining lifetime of the token at that time, in milliseconds; None if the credential
-        does not expire."""
+        """Remaining lifetime of the token at that time, in milliseconds; 0 if it had expired, None
+        if the credential does not expire."""
         self.deadline: Final = deadline
         """End of the session in monotonic seconds; None if it has no end."""
         self.killed_after: Final = killed_after
@@ -138,6 +144,13 @@ class Authenticated:
     def principal(self) -> str:
         """Principal with its type, e.g. `User:alice`."""
         return self.identity.principal
+
+    @property
+    def began_expired(self) -> bool:
+        """True if the token had expired at the login, within the clock skew: no request of the
+        session is forwarded, and its next one closes the connection, unless it renews the session.
+        Lifetime 0 is announced then, as by Kafka."""
+        return self.credential_lifetime_ms == 0
 
     def is_killed(self, now: float) -> bool:
         """Return whether a use of the session closes its connection."""

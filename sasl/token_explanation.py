@@ -141,6 +141,8 @@ def _times(
             problem = None if is_missing else "must be a number of seconds since 1970"
         elif name == "exp" and at <= wall_now:
             problem = f"has passed {wall_now - at:.0f} s ago"
+            if at + skew > wall_now:
+                problem += ", within the clock skew: the login succeeds, and any request closes"
         elif name == "exp" and at < max(times["iat"] or 0.0, times["nbf"] or 0.0):
             problem = "is before iat or nbf"
         elif name == "nbf" and at > wall_now + skew:

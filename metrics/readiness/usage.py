@@ -226,7 +226,7 @@ def _numbers() -> dict[str, str]:
         "sequence": "sequence",
         "timestamp_ms": "timestamp_ms",
         "authentications": "authentications",
-        "credential_lifetime_ms": "credential_lifetime_ms",
+        "credential_lifetime_ms": "nullif(credential_lifetime_ms, 0)",  # 0: it had expired
         "hours": f"""CASE WHEN problem IS NULL THEN shiftleft(1, CAST(
             floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT)) END""",
         "is_authentication": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),

@@ -26,6 +26,8 @@ class CloseReason(StrEnum):
     """Used past the end of its session (KIP-368)."""
     TOKEN_EXPIRED = "token_expired"  # noqa: S105 - no password
     """Used past the end of its token in `observe` or `probe` (KAFKA-13848)."""
+    EXPIRED_AT_LOGIN = "expired_at_login"
+    """Used after a login with a token that had expired, within the clock skew."""
     AUTHENTICATION_FAILED = "authentication_failed"
     """Its login or re-authentication failed; the failure has a reason of its own."""
     AUTHENTICATION_TIMEOUT = "authentication_timeout"

@@ -384,7 +384,10 @@ class Connection:
 
     def _authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
-        self.stages.expires_at = inf if session.deadline is None else session.deadline
+        if session.began_expired:
+            self.stages.expires_at = -inf  # a request of the same moment is late, too
+        else:
+            self.stages.expires_at = inf if session.deadline is None else session.deadline
         if not session.reauthentications:
             self.commands.append(CountAuthenticated())
         if session.identity.principals != self._judged_as:
@@ -398,6 +401,9 @@ class Connection:
         """An expired session is used."""
         session = self.session.state
         assert isinstance(session, Authenticated)
+        if session.began_expired:
+            self.end(CloseReason.EXPIRED_AT_LOGIN, now)
+            return
         self.observer.expired(self, session, api_key, now)
         if session.is_killed(now):
             enforced = session.enforcement is Enforcement.ENFORCE

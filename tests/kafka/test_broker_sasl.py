@@ -45,8 +45,15 @@ _OF_RELAYED_LOGINS = {
     "ApiVersions v5 that means another cluster": _MISROUTED,
     "reauth unknown user": "A refused re-authentication, relayed",
     "reauth wrong password": "A refused re-authentication, relayed",
-    "token expired within the skew, then used": "A token that expired within the skew, relayed",
-    "token refused: expired within the skew": "A token that expired within the skew, relayed",
+    **dict.fromkeys(
+        (
+            "reauth with a token that expired within the skew, then used",
+            "token expired within the skew, then SaslAuthenticate",
+            "token expired within the skew, then renewed",
+            "token expired within the skew, then used",
+        ),
+        "A token that expired within the skew, relayed",
+    ),
 }
 DIFFERENT = {name: what for name, what in DELIBERATE.items() if what in _AS_WITH_PROXY} | {
     name: what for name, what in _OF_RELAYED_LOGINS.items() if is_judged(name)

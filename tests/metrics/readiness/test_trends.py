@@ -188,6 +188,7 @@ TOKENS = [
     (30_000, 10_000, True, None),
     (None, 10**9, False, None),
     (3_600_000, None, False, None),
+    (0, None, False, None),  # expired at the login, within the clock skew
 ]
 
 

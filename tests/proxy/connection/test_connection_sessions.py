@@ -116,6 +116,66 @@ def test_each_principal_has_its_own_terms() -> None:
     assert play.session.enforcement is ENFORCE
 
 
+class TestTokenThatExpiredWithinTheSkew:
+    """Kafka's answers; a refusal would be fatal to programs that come with a newer token."""
+
+    @pytest.mark.parametrize("enforcement", list(Enforcement))
+    @pytest.mark.parametrize("version", [0, 1])
+    @pytest.mark.parametrize(
+        "frame",
+        [fetch(3), api_versions(3), authenticate(3, b"\x01"), request(50, 0, 3)],
+        ids=["Fetch", "ApiVersions", "SaslAuthenticate", "DescribeUserScramCredentials"],
+    )
+    def test_its_session_is_used_for_nothing(
+        self, enforcement: Enforcement, version: int, frame: bytes
+    ) -> None:
+        """Not even by a request in the same read, and the close is not a kill."""
+        play = Playbook(enforcement=enforcement)
+        play.client(
+            handshake(1, OAUTHBEARER), authenticate(2, bearer(exp=WALL - 5), version), frame
+        )
+        assert play.take()[1:] == [
+            "to client: #2 token error 0" + " lifetime 0" * version,
+            "authenticated User:alice",
+            "closed expired_at_login",
+            "close",
+        ]
+        assert not play.to_broker
+        session = play.session
+        assert (session.credential_lifetime_ms, session.announced_lifetime_ms) == (0, 0)
+        assert (session.deadline, session.killed_after) == (NOW, None)
+
+    def test_it_is_renewed_by_a_newer_token(self) -> None:
+        play = logged_in(exp=WALL - 5)
+        log_in(play, first_id=3)
+        assert play.take()[1] == "to client: #4 token error 0 lifetime 300000"
+        play.client(fetch(5))
+        assert play.take() == ["connect", "to broker: Fetch v12 #5"]
+
+    def test_it_ends_a_session_that_it_renews(self) -> None:
+        play = logged_in()
+        play.client(fetch(3))
+        play.now += 2
+        log_in(play, first_id=4, exp=WALL - 5)
+        play.take()
+        play.client(fetch(6))
+        play.broker(response(3, b"records"))  # asked for before
+        assert play.take()[-2:] == ["closed expired_at_login", "close"]
+        assert b"records" in play.to_client
+        assert play.to_broker == fetch(3)
+
+    @pytest.mark.parametrize("enforcement", [OBSERVE, PROBE])
+    def test_it_is_refused_where_nothing_would_end_it(self, enforcement: Enforcement) -> None:
+        play = Playbook(enforcement=enforcement, enforces_token_expiry=False)
+        log_in(play, exp=WALL - 5)
+        assert play.take()[1:] == [
+            "failed expired",
+            "closed authentication_failed",
+            "close after 0.1 s",
+            "to client: #2 token error 58 lifetime 0",
+        ]
+
+
 class TestExpiry:
     def test_the_last_moment_is_still_alive(self) -> None:
         play = logged_in()

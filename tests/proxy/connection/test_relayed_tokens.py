@@ -96,7 +96,7 @@ def test_without_keys_groups_do_not_count() -> None:
     [
         (bearer(aud="other"), "wrong_audience"),
         (bearer(iss="https://other.test"), "wrong_issuer"),
-        (bearer(exp=int(WALL) - 1), "expired"),
+        (bearer(exp=int(WALL) - 40), "expired"),
         (of_groups([7]), "bad_groups"),
         (b"n,a=bob," + bearer()[3:], "bad_claims"),
         (b"no token", "bad_message"),
@@ -294,6 +294,31 @@ def test_nobody_uses_a_session_after_its_token(
     play.now = NOW + TOKEN_MS / 1000 + 1
     play.client(fetch(4))
     assert play.take() == [f"expired {enforcement} by Fetch", f"closed {reason}", "close"]
+
+
+@pytest.mark.parametrize("enforcement", list(Enforcement))
+def test_a_token_that_expired_within_the_skew_is_used_for_nothing(
+    enforcement: Enforcement,
+) -> None:
+    """Whatever the broker says: the proxy knows of the end."""
+    play = offered(verifying(enforcement=enforcement), bearer(exp=WALL - 5))
+    play.take()
+    play.broker(answered(2))
+    assert play.take()[-2:] == [
+        "to client: #2 token error 0 lifetime 0",
+        "authenticated User:alice",
+    ]
+    play.client(fetch(3))
+    assert play.take() == ["closed expired_at_login", "close"]
+
+
+@pytest.mark.parametrize("enforcement", [Enforcement.PROBE, Enforcement.OBSERVE])
+def test_an_expired_token_is_refused_where_nothing_would_end_its_session(
+    enforcement: Enforcement,
+) -> None:
+    play = verifying(enforcement=enforcement, enforces_token_expiry=False)
+    offered(play, bearer(exp=WALL - 5))
+    assert play.take()[0] == "failed expired"
 
 
 @pytest.mark.parametrize(

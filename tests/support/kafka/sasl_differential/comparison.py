@@ -156,10 +156,6 @@ _PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
         "SCRAM last: short proof",
         "SCRAM-SHA-512 proof for SCRAM-SHA-256",
     ),
-    "A token that expired within the clock skew": (
-        "token expired within the skew, then used",
-        "token refused: expired within the skew",
-    ),
     "A repeated `auth`": ("OAUTHBEARER message: auth twice",),
     "A repeated extension name": ("OAUTHBEARER message: extension twice",),
     "An escaped authzid": ("OAUTHBEARER message: authzid with escape",),

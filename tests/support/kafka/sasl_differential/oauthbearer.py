@@ -72,10 +72,6 @@ _ACCEPTED_TOKENS: dict[str, Mint] = {
     "expires in ten years": lambda i: i.mint(lifetime=315_360_000),
 }
 
-_SKEWED_TOKENS: dict[str, Mint] = {
-    "expired within the skew": lambda i: i.mint(lifetime=-5),
-}
-
 # --- OAUTHBEARER: messages
 
 Message = Callable[[str], bytes]
@@ -134,7 +130,7 @@ _PARSEABLE: dict[str, Message] = {
 
 
 def _oauth_tables() -> None:
-    for label, mint in {**_REFUSED_TOKENS, **_SKEWED_TOKENS}.items():
+    for label, mint in _REFUSED_TOKENS.items():
 
         @program(f"token refused: {label}")
         def _(actor: Actor, m: Mint = mint) -> None:
@@ -230,5 +226,26 @@ def _(actor: Actor) -> None:
 
 @program("token expired within the skew, then used")
 def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint(lifetime=-5))
+    actor.metadata()
+
+
+@program("token expired within the skew, then SaslAuthenticate")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint(lifetime=-5))
+    actor.authenticate(b"\x01", label="kvsep")
+    actor.ends()
+
+
+@program("token expired within the skew, then renewed")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint(lifetime=-5))
+    actor.oauth(actor.issuer.mint(lifetime=600))
+    actor.metadata()
+
+
+@program("reauth with a token that expired within the skew, then used", listener="SHORT")
+def _(actor: Actor) -> None:
+    actor.oauth(actor.issuer.mint(lifetime=600))
     actor.oauth(actor.issuer.mint(lifetime=-5))
     actor.metadata()
