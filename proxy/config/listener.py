@@ -402,7 +402,7 @@ class LimitSettings(Section):
     """A connection that is silent for this long is closed, whatever its session says."""
     socket_keepalive_idle_ms: KeepaliveIdle = setting(120_000, source=OWN, unit="ms")
     """Time without traffic after which TCP keepalive probes a client's connection, in whole
-    seconds. Three probes without an answer, 10 s apart, end the connection."""
+    seconds. Three probes without an answer, at most 10 s apart, end the connection."""
     sasl_authentication_timeout_ms: PositiveMilliseconds = setting(
         30_000, source=OWN, reloadable=True, unit="ms"
     )

@@ -22,7 +22,7 @@ connections after minutes (AWS 350 s, Azure 4 min), the kernel waits two hours."
 PROBES: Final = 3
 """Number of unanswered probes after which the kernel ends a connection."""
 PROBE_SECONDS: Final = 10
-"""Interval between two probes in seconds."""
+"""Longest interval between two probes in seconds."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -54,11 +54,13 @@ def begin_listening(sock: socket.socket) -> None:
 def keep_alive(sock: socket.socket, idle_ms: int) -> None:
     """Probe a connection without traffic for `idle_ms`, or the connections that a socket accepts.
 
-    The kernel counts in seconds.
+    The kernel counts in seconds, and waits for the interval between two probes even if the first
+    is answered.
     """
+    idle_s = idle_ms // 1_000
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_ms // 1_000)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(idle_s, PROBE_SECONDS))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
 
 

@@ -87,6 +87,10 @@ class KafkaCluster:
     """The release that nodes are started with."""
     sidecar_port: int | None = None
     """Adds the listener `properties.BEHIND`, which names a sidecar's port to clients."""
+    host: str = "127.0.0.1"
+    """Address of all nodes."""
+    advertised_host: str = "{host}"
+    """What clients are given instead, such as `kafka-{node_id}.test`."""
     jvm_options: Sequence[str] = ()
     """More options of the nodes' JVMs."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
@@ -124,7 +128,7 @@ class KafkaCluster:
 
     def address(self, node_id: int = 1, listener: str = PLAINTEXT) -> Address:
         """One broker's listener."""
-        return Address("127.0.0.1", self._nodes[node_id].ports[listener])
+        return Address(self.host, self._nodes[node_id].ports[listener])
 
     def bootstrap(self, listener: str = PLAINTEXT) -> str:
         """`bootstrap.servers` of the running brokers."""
@@ -296,11 +300,13 @@ class KafkaCluster:
                 node.ports,
                 is_controller=node.is_controller,
                 sidecar_port=self.sidecar_port,
+                host=self.host,
+                advertised_host=self.advertised_host.format(host=self.host, node_id=node.node_id),
             ),
             **properties.sasl(self.sasl_listeners, self.jwks),
             **self.properties,
             "controller.quorum.voters": ",".join(
-                f"{other.node_id}@127.0.0.1:{other.ports[CONTROLLER]}"
+                f"{other.node_id}@{self.host}:{other.ports[CONTROLLER]}"
                 for other in self._nodes.values()
                 if other.is_controller
             ),

@@ -37,9 +37,15 @@ def common(nodes: int) -> dict[str, str]:
 
 
 def of_node(
-    node_id: int, ports: Mapping[str, int], *, is_controller: bool, sidecar_port: int | None
+    node_id: int,
+    ports: Mapping[str, int],
+    *,
+    is_controller: bool,
+    sidecar_port: int | None,
+    host: str,
+    advertised_host: str,
 ) -> dict[str, str]:
-    """One node's role and listeners, all on 127.0.0.1."""
+    """One node's role and listeners, all on `host`."""
     client = {name: port for name, port in ports.items() if name != CONTROLLER}
     bound = ports if is_controller else client
     advertised = client if sidecar_port is None else {**client, BEHIND: sidecar_port}
@@ -48,14 +54,14 @@ def of_node(
     return {
         "process.roles": "broker,controller" if is_controller else "broker",
         "node.id": str(node_id),
-        "listeners": _listed(bound),
-        "advertised.listeners": _listed(advertised),
+        "listeners": _listed(host, bound),
+        "advertised.listeners": _listed(advertised_host, advertised),
         "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
     }
 
 
-def _listed(ports: Mapping[str, int]) -> str:
-    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+def _listed(host: str, ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{host}:{port}" for name, port in ports.items())
 
 
 def sasl(
