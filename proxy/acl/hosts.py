@@ -46,13 +46,15 @@ def block_shape(key: HostKey) -> BlockShape | None:
 def client_host_keys(host: str, shapes: frozenset[BlockShape]) -> tuple[HostKey, ...]:
     """Return the keys of all ACLs that apply to a client at this address.
 
-    `shapes` are those of the existing blocks; others are not tried.
+    `shapes` are those of the existing blocks; others are not tried. An ACL for a link-local address
+    without a zone applies in every zone.
     """
     found = _address(host)
     if found is None:
         return (WILDCARD,)
     address, zone = found
-    return (WILDCARD, address + zone, *_blocks_around(address, shapes))
+    zoned = (address + zone,) if zone else ()
+    return (WILDCARD, address, *zoned, *_blocks_around(address, shapes))
 
 
 def _blocks_around(address: bytes, shapes: Iterable[BlockShape]) -> Iterable[HostKey]:

@@ -37,6 +37,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.handshake_errors import starts_with_tls
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
+from proxy.net.sockets import peer_address
 
 log = logging.getLogger(__name__)
 
@@ -163,8 +164,7 @@ class ClientSide(_Side):
     def peer_host(self) -> str:
         """Address of the client, without its port."""
         assert self._transport is not None
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else "unknown"
+        return peer_address(self._transport) or "unknown"
 
     # From the transport
 
@@ -390,8 +390,8 @@ class BrokerSide(_Side):
     def address(self) -> tuple[str, int] | None:
         """Address and port of the broker; None: the connection is closed."""
         assert self._transport is not None
-        peer = self._transport.get_extra_info("peername")
-        return None if peer is None else (str(peer[0]), int(peer[1]))
+        host = peer_address(self._transport)
+        return None if host is None else (host, self._transport.get_extra_info("peername")[1])
 
     @property
     def peer_has_unsent(self) -> bool:

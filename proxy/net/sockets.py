@@ -1,5 +1,6 @@
 """Listening sockets shared by the proxy's processes."""
 
+import asyncio
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.errors import ConfigError
+from proxy.quota.model import canonical_ip
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -23,6 +25,20 @@ PROBES: Final = 3
 """Number of unanswered probes after which the kernel ends a connection."""
 PROBE_SECONDS: Final = 10
 """Longest interval between two probes in seconds."""
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str | None:
+    """Return the peer's address in the one spelling that everything else is given; None if the
+    connection is closed.
+
+    As in Java, an IPv4 peer of an IPv6 socket has its IPv4 address, and the zone of a link-local
+    address is the number of the interface (`fe80::1%2`). IPv6 addresses are compressed (RFC 5952).
+    """
+    peer = transport.get_extra_info("peername")
+    if not peer:
+        return None
+    zone = f"%{peer[3]}" if len(peer) > 2 and peer[3] else ""
+    return canonical_ip(f"{peer[0]}{zone}")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Final, cast
 
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, read_in_bulk
+from proxy.net.sockets import peer_address
 from proxy.net.tls_pace import (
     MAX_HANDSHAKE,
     MAX_RECORD,
@@ -283,8 +284,7 @@ class TlsTransport(asyncio.Protocol):
         _Waiting.total_bytes += len(rest)
         self._waits = True
         self._socket.pause_reading()
-        peer = self._socket.get_extra_info("peername")
-        self._wait(address_group(str(peer[0])) if peer else "", self._go_on)
+        self._wait(address_group(peer_address(self._socket) or ""), self._go_on)
 
     def _go_on(self) -> None:
         """Continue with the ciphertext that waits."""

@@ -164,9 +164,10 @@ def desanitize(node: str) -> str:
     return unquote_plus(node, errors="replace")
 
 
+@lru_cache(maxsize=1_024)
 def canonical_ip(text: str) -> str | None:
-    """Return the canonical form of an address, IPv4-mapped ones as IPv4; None if it is not an
-    address."""
+    """Return the canonical form of an address (RFC 5952), IPv4-mapped ones as IPv4; None if it is
+    not an address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

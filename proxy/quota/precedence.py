@@ -238,6 +238,6 @@ class IpLimits:
     def limit(self, address: str) -> tuple[float, str] | None:
         """Return the limit of an address in connections per second with the entry's name: its own,
         or the default for each address; None if there is no limit."""
-        if self._by_address and (ip := canonical_ip(address)) in self._by_address:
-            return self._by_address[ip], str(ip)
+        if address in self._by_address:
+            return self._by_address[address], address
         return None if self._default is None else (self._default, "<default>")

@@ -24,7 +24,7 @@ from proxy.quota.callback import (
 )
 from proxy.quota.guarded_callback import Fault, GuardedCallback
 from proxy.quota.meter import Count, Meter
-from proxy.quota.model import QuotaEntity, QuotaKey, Quotas, canonical_ip
+from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.quota.precedence import Index, IpLimits, StaticDefaults, Tags
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.throttle import ClientMeters, Mode
@@ -239,7 +239,7 @@ class WorkerQuotas:
         if found is None:
             return 0
         limit, name = found
-        tags = {"ip": canonical_ip(address) or address}
+        tags = {"ip": address}
         max_throttle_ms = self._table.config.size_ms
         meter = self._shared_meter(_CONNECTIONS, tags, limit, f"ips/{name}", max_throttle_ms)
         ms = meter.try_record(1, now)

@@ -21,6 +21,7 @@ from typing import Final, cast
 
 from proxy.config.values import Address, Destinations
 from proxy.connection.commands import CloseReason
+from proxy.net.sockets import peer_address
 from proxy.routing.discovery import VERSIONS_MAX_AGE, DiscoveredBroker, Discovery
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import is_own_request
@@ -196,8 +197,7 @@ class RedirectedClient(asyncio.Protocol):
         self._refuse_client(DestinationRefused("evicted for another client", CloseReason.EVICTED))
 
     def _host(self) -> str:
-        peer = self._transport.get_extra_info("peername")
-        return str(peer[0]) if peer else "unknown"
+        return peer_address(self._transport) or "unknown"
 
     def _hand_over(self, protocol: asyncio.BaseProtocol) -> None:
         transport = self._transport

@@ -32,7 +32,7 @@ from itertools import islice
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from proxy.connection.commands import CloseReason
-from proxy.quota.model import address_group, canonical_ip
+from proxy.quota.model import address_group
 
 _HASHES: Final = 4
 """Number of hashes of an address, and of its counters."""
@@ -44,7 +44,7 @@ _MAX_CELLS: Final = 1 << 20
 memory."""
 
 _ADDRESSES_KNOWN: Final = 1_024
-"""Number of addresses whose one spelling and counters are remembered: clients come again."""
+"""Number of addresses whose counters are remembered: clients come again."""
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _STARTED, _ASKED = range(6)
 """Indexes of a worker's words for each listener: the number of open connections; of unauthenticated
@@ -128,12 +128,11 @@ class ConnectionLimits:
     def apply(self, max_per_address: int, overrides: Mapping[str, int]) -> None:
         """Limit later connections of each address; `overrides` has limits of single addresses."""
         self._max_per_address = max_per_address
-        self._overrides = {canonical(address): limit for address, limit in overrides.items()}
+        self._overrides = overrides
 
     def counted_as(self, address: str) -> str:
         """Return the key that an address is counted under: itself if it has an override."""
-        own = canonical(address)
-        return own if own in self._overrides else address_group(own)
+        return address if address in self._overrides else address_group(address)
 
     def add(self, key: str) -> bool:
         """Count a connection under a key of `counted_as`; False: it would exceed the limit."""
@@ -292,9 +291,3 @@ class OpenConnections(Generic[C]):
         shared.write(me, listener, _OPEN, len(self._keys))
         shared.write(me, listener, _UNAUTHENTICATED, len(self._unauthenticated))
         shared.write(me, listener, _SINCE, first)
-
-
-@lru_cache(maxsize=_ADDRESSES_KNOWN)
-def canonical(address: str) -> str:
-    """Return the one spelling of an address that is counted; an IPv4-mapped one is IPv4."""
-    return canonical_ip(address) or address

@@ -372,8 +372,9 @@ def listen(
     *,
     behind: FakeBroker | None = None,
     access: Access | None = None,
+    sock: socket.socket | None = None,
 ) -> None:
-    """Run `test` with a listener of these settings, in front of the broker `behind`."""
+    """Run `test` with a listener of these settings on `sock`, in front of the broker `behind`."""
 
     async def run() -> None:
         settings, tls = settings_of(directory, given)
@@ -392,7 +393,7 @@ def listen(
         async with behind or FakeBroker() as broker:
             upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
             endpoint = Endpoint(listener, lambda: upstream)
-            server = await services.loop.create_server(endpoint.client, sock=listening())
+            server = await services.loop.create_server(endpoint.client, sock=sock or listening())
             port = server.sockets[0].getsockname()[1]
             try:
                 await test(RunningListener(listener, port, broker, log, upstream))

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import socket
 from contextlib import closing
@@ -5,8 +6,22 @@ from contextlib import closing
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.net.sockets import Claim, listen
+from proxy.net.sockets import Claim, listen, peer_address
 from tests.support.processes import PATIENCE_SECONDS, free_ports
+
+
+@pytest.mark.parametrize(
+    ("peername", "address"),
+    [
+        (("192.0.2.1", 50_000), "192.0.2.1"),
+        (("::ffff:192.0.2.1", 50_000, 0, 0), "192.0.2.1"),  # of a socket on [::]
+        (("2001:db8::1", 50_000, 0, 0), "2001:db8::1"),
+        (("fe80::1", 50_000, 0, 4), "fe80::1%4"),  # 4: the interface, as Java writes it
+        (None, None),
+    ],
+)
+def test_an_address_has_one_spelling(peername: object, address: str | None) -> None:
+    assert peer_address(asyncio.Transport({"peername": peername})) == address
 
 
 def test_an_address_in_use_is_one_clear_line() -> None:

@@ -192,16 +192,16 @@ def test_rows_say_who_shares() -> None:
 
 
 def test_addresses_have_their_own_or_the_default_limit() -> None:
-    """KIP-612; however the address is written."""
+    """KIP-612; however an entity's address is written."""
     rate = QuotaKey.CONNECTION_CREATION_RATE
     quotas = {
         QuotaEntity(ip="2001:DB8:0::1"): {rate: 5.0},
-        QuotaEntity(ip="10.0.0.1"): {rate: 7.0},
+        QuotaEntity(ip="::ffff:10.0.0.1"): {rate: 7.0},
         QuotaEntity(ip=DEFAULT): {rate: 2.0},
     }
     limits = IpLimits(quotas)
     assert limits.limit("2001:db8::1") == (5.0, "2001:db8::1")
-    assert limits.limit("::ffff:10.0.0.1") == (7.0, "10.0.0.1")
+    assert limits.limit("10.0.0.1") == (7.0, "10.0.0.1")
     assert limits.limit("10.0.0.2") == (2.0, "<default>")
     assert IpLimits({}).limit("10.0.0.2") is None
 

@@ -105,7 +105,6 @@ def test_each_address_has_a_rate_of_its_own() -> None:
         answers = [quotas.admit(address, now=5.0) for _ in range(12)]
         assert answers == [0] * 10 + [1_000] * 2
     assert [quotas.admit("10.0.0.9", now=5.0) for _ in range(12)] == [0] * 12
-    assert quotas.admit("::ffff:10.0.0.1", now=5.0) == 1_000, "the same address"
 
 
 def test_a_callback_of_ones_own_is_asked_and_told() -> None:

@@ -1,6 +1,7 @@
 """Listeners whose brokers authenticate the clients, over real sockets."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.net.dialler import Dialler
+from proxy.net.sockets import listen as listen_on
 from proxy.upstream.access import Access
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.apis import API_VERSIONS, METADATA
@@ -104,6 +106,7 @@ def play(
     *,
     broker: Authenticator | None = None,
     access: Access | None = None,
+    sock: socket.socket | None = None,
     **more: Any,
 ) -> None:
     behind = broker or Authenticator()
@@ -116,7 +119,7 @@ def play(
                 opened.pop().writer.close()
 
     given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
-    listen(directory, given, run, behind=behind, access=access)
+    listen(directory, given, run, behind=behind, access=access, sock=sock)
 
 
 opened: list[Client] = []
@@ -341,12 +344,34 @@ def test_another_node_behind_the_same_address_ends_the_session(tmp_path: Path) -
     play(tmp_path, test, broker=broker)
 
 
-def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:
+def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(tmp_path: Path) -> None:
+    broker = opaque_broker()
+
+    async def test(running: RunningListener, _: Authenticator) -> None:
+        client = await connected(running)
+        await client.ask(handshake(1, "X-OWN"))
+        await client.ask(authenticate(2, b"token"))
+        await client.metadata()
+        assert running.log == ["authenticated Opaque:X-OWN@127.0.0.1"]
+        (served,) = running.listener.clients
+        assert served.connection is not None
+        assert served.connection.peer_host == "127.0.0.1"
+
+    play(tmp_path, test, broker=broker, sock=listen_on("::", 0))
+
+
+def opaque_broker() -> Authenticator:
+    """A broker that lets everybody in, by a mechanism that the proxy does not know."""
     broker = Authenticator(passwords=None)
     broker.handlers = {
         SASL_HANDSHAKE: lambda _v, _b: handshake_response(0, ("X-OWN",)),
         SASL_AUTHENTICATE: lambda version, _: authenticate_response(version, auth_bytes=b"welcome"),
     }
+    return broker
+
+
+def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:
+    broker = opaque_broker()
 
     async def log_in(client: Client) -> None:
         await client.ask(handshake(client.next_id(), "X-OWN"))
