@@ -137,9 +137,9 @@ class RequestPipe:
         return pos
 
     def _time_last(self, now: float) -> None:
-        """Time the request that was forwarded last, of which the broker owes the response."""
+        """Time the request that was forwarded last, unless the broker has answered it already."""
         inflight = self.inflight
-        if inflight.timed is None:
+        if inflight.timed is None and inflight.queue:
             self.flush()
             inflight.timed = self.latency.begin(inflight.queue[-1], min(now, self.waiting_since))
 
@@ -202,7 +202,7 @@ class RequestPipe:
         Returns whether there is one, behind which nothing else may be written.
         """
         left, self.left = self.left, 0
-        if left and self.is_owed:
+        if left and self.is_owed and self.inflight.queue:  # else the broker answered early
             self.inflight.forget_last()
         return left > 0
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import MAX_IN_FLIGHT
+from proxy.connection.latency import LatencySampler
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.api_versions import BrokerIdentity
 from sasl.states import Enforcement
@@ -64,6 +65,7 @@ class Fuzzer:
             request_max_bytes=100_000,
             connects=rng.random() < 0.8,
             offer=IDENTIFIED,
+            latency=LatencySampler(rng.random, lambda _key, _broker, _proxy: None),
         )
         good = rng.random() < 0.3  # nothing is bent: order is judged
         if rng.random() < 0.8:
@@ -125,7 +127,7 @@ class Fuzzer:
         """Answer some of what the broker was asked, in order, well or badly."""
         entries = play.owed
         whole = entries[: self.rng.randint(0, 4)]
-        if play.connection.pipe.left and len(whole) == len(entries):
+        if good and play.connection.pipe.left and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request
         partly = play.connection.responses.pipe.left or play.connection.responses._gathered
         if good and (partly or play.connection.responses.rest):

@@ -120,6 +120,15 @@ class TestHalfClosedClients:
         play.broker(response(3))
         assert play.take() == ["to client: #3", "closed client_closed", "close"]
 
+    def test_never_finish_a_frame_that_the_broker_has_answered_already(self) -> None:
+        """No honest broker answers a part of a request."""
+        play = logged_in()
+        play.client(produce(4, records=b"r" * 100)[:60])
+        play.broker(response(4))
+        assert play.take()[-1] == "to client: #4"
+        play.call(Connection.client_finished)
+        assert play.take() == ["closed client_closed", "close"]
+
     def test_the_unauthenticated_do_not_linger_while_keys_are_fetched(self) -> None:
         play = Playbook()
         play.now += 11.0  # the keys were read just before

@@ -73,6 +73,23 @@ def test_no_more_than_one_in_so_long() -> None:
     assert 1.0 / SAMPLE_SECONDS / 2 < len(one.taken()) <= 1.0 / SAMPLE_SECONDS + 1
 
 
+def test_one_that_is_answered_before_all_of_it_came_is_not_timed() -> None:
+    """No honest broker does that. The response is relayed, and the next request is timed."""
+    one = Timed()
+    one.play.client(produce(3, records=b"r" * 100)[:60])
+    one.play.broker(response(3))
+    one.play.client(produce(3, records=b"r" * 100)[60:], produce(4))
+    one.after(0.01, one.play.broker, response(4))
+    assert one.play.take() == [
+        "connect",
+        "to client: #3",
+        "to broker: Produce v9 #3",
+        "to broker: Produce v9 #4",
+        "to client: #4",
+    ]
+    assert one.taken() == [(PRODUCE, 10.0, 0.0)]
+
+
 def test_several_connections_share_that_limit() -> None:
     one = Timed()
     other = logged_in(Playbook(latency=one.sampler))
