@@ -17,33 +17,36 @@ _VERSION_MAJOR: Final = 3
 """First byte of the version in every TLS record."""
 _METHODS: Final = (b"GE", b"PO", b"HE", b"PU", b"OP", b"CO")
 """First two letters of HTTP methods."""
+_PROXY_HEADERS: Final = (b"PROX", b"\r\n\r\n")
+"""First four bytes of the headers of the PROXY protocol, versions 1 and 2."""
 
 
 class WrongProtocol(Enum):
-    """Protocol that a client speaks instead of TLS, by its first bytes."""
+    """Protocol that a client speaks instead of the listener's, by its first bytes."""
 
     TLS = "TLS"
     KAFKA = "Kafka's protocol without TLS"
     HTTP = "HTTP"
+    PROXY = "the PROXY protocol, which is not enabled"
     UNKNOWN = "something that is not TLS"
 
     @classmethod
     def by_first_bytes(cls, data: Bytes) -> Self:
         """Return the protocol of the first bytes; one byte is enough to recognize TLS."""
-        if data[0] == _HANDSHAKE:
+        if data[0] == _HANDSHAKE and (len(data) < 2 or data[1] == _VERSION_MAJOR):
             return cls.TLS
         if data[0] == 0:  # the length of a Kafka frame below 16 MiB
             return cls.KAFKA
+        if bytes(data[:4]) in _PROXY_HEADERS:
+            return cls.PROXY
         return cls.HTTP if bytes(data[:2]) in _METHODS else cls.UNKNOWN
 
 
+NEVER_KAFKA: Final = frozenset({WrongProtocol.TLS, WrongProtocol.HTTP, WrongProtocol.PROXY})
+"""Protocols whose first bytes, as the size of a Kafka frame, would mean more than 200 MB."""
+
 HandshakeResult = WrongProtocol | ssl.SSLError | ssl.SSLObject
 """Outcome of a client's handshake: another protocol, a failure, or the completed handshake."""
-
-
-def starts_with_tls(data: Bytes) -> bool:
-    """Return whether bytes begin a TLS handshake: as a Kafka frame they would mean 369 MB."""
-    return len(data) >= 2 and data[0] == _HANDSHAKE and data[1] == _VERSION_MAJOR
 
 
 def is_tls_answer(size: bytes) -> bool:

@@ -35,7 +35,7 @@ from proxy.connection.commands import (
 )
 from proxy.connection.connection import Connection
 from proxy.connection.frames import LONG_WRITE, Bytes
-from proxy.net.handshake_errors import starts_with_tls
+from proxy.net.handshake_errors import NEVER_KAFKA, WrongProtocol
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
 from proxy.net.sockets import peer_address
 
@@ -79,8 +79,8 @@ class RelayHost(Protocol):
         """Handle the end of a client's connection."""
         ...
 
-    def unexpected_tls(self, client: "ClientSide") -> None:
-        """Handle a client that began with TLS on a listener without it, and was closed."""
+    def wrong_protocol(self, client: "ClientSide", protocol: WrongProtocol) -> None:
+        """Handle a client that began with another protocol, and was closed."""
         ...
 
 
@@ -195,8 +195,10 @@ class ClientSide(_Side):
             self.broke(now)
         if connection.commands:
             self.carry_out()
-            if connection.closed and starts_with_tls(data) and not self._is_tls:
-                self._shell.unexpected_tls(self)
+            if connection.closed and not (self._is_tls or connection.pipe.requests):
+                protocol = WrongProtocol.by_first_bytes(data)
+                if protocol in NEVER_KAFKA:
+                    self._shell.wrong_protocol(self, protocol)
         if len(data) >= BULK_READ and type(data) is bytes and self._transport is not None:
             read_in_bulk(self._transport, self, self._buffer)
 

@@ -86,10 +86,10 @@ class Endpoint:
                 client.call(lambda connection, now: self._identify(connection, result, now))
             return
         if isinstance(result, WrongProtocol):
-            text = f"{client.peer_host} speaks {result.value}; here is {self._listener.protocol}"
+            self.wrong_protocol(client, result)
         else:
             text = f"TLS handshake with {client.peer_host} failed: {handshake_error(result)}"
-        self._listener.warn(text.replace(client.peer_host, ""), text)
+            self._listener.warn(text.replace(client.peer_host, ""), text)
         client.handshake_failed()
 
     def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
@@ -103,11 +103,10 @@ class Endpoint:
         else:
             connection.admit(self._listener.identity_of(principal), now)
 
-    def unexpected_tls(self, client: ClientSide) -> None:
-        """Warn of a client that began with TLS on a listener without it."""
-        self._listener.warn(
-            "TLS", f"{client.peer_host} speaks TLS; here is {self._listener.protocol}"
-        )
+    def wrong_protocol(self, client: ClientSide, protocol: WrongProtocol) -> None:
+        """Warn of a client that began with another protocol than the listener's."""
+        text = f"{client.peer_host} speaks {protocol.value}; here is {self._listener.protocol}"
+        self._listener.warn(protocol.name, text)
 
     def opened(self, client: ClientSide) -> Connection | NotServed | None:
         """Return the connection of a client that connected; None refuses it."""

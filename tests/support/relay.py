@@ -89,7 +89,7 @@ class Shell:
     clients: set[ClientSide] = field(default_factory=set)
     tasks: list["asyncio.Task[object]"] = field(default_factory=list)
     secured: Secured = field(default_factory=Secured)
-    met: list[str] = field(default_factory=list)
+    met: list[WrongProtocol] = field(default_factory=list)
     """Hosts of clients that began with TLS where there is none."""
     unwelcome: list[str] = field(default_factory=list)
     """What came instead of a TLS handshake."""
@@ -106,8 +106,9 @@ class Shell:
             now=self.loop.time(),
         )
 
-    def unexpected_tls(self, client: ClientSide) -> None:
-        self.met.append(client.peer_host)
+    def wrong_protocol(self, client: ClientSide, protocol: WrongProtocol) -> None:
+        assert client in self.clients
+        self.met.append(protocol)
 
     def closed(self, client: ClientSide) -> None:
         self.clients.discard(client)

@@ -17,6 +17,7 @@ from proxy.connection.connection import Connection
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.net import tls_transport as tls_module
+from proxy.net.handshake_errors import WrongProtocol
 from proxy.net.read_buffer import BulkReader, ReadBuffer
 from proxy.net.tls_pace import RECORD
 from proxy.net.tls_sides import ClientTls
@@ -365,7 +366,7 @@ def test_tls_where_there_is_none_is_told() -> None:
         port = relay.writer.get_extra_info("peername")[1]
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await TlsClient.connect(port, client_context(AUTHORITY))
-        assert relay.shell.met == ["127.0.0.1"]
+        assert relay.shell.met == [WrongProtocol.TLS]
 
     relayed(answer_slowly, test, offer=PLAIN, secured=BACK)
 
