@@ -48,3 +48,8 @@ def printable(text: str) -> str:
     """Return text with control characters escaped: clients choose names, and a terminal obeys
     them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def host_port(host: str, port: int | str) -> str:
+    """Return host and port in their usual form: `broker:9092`, `[::1]:9092`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

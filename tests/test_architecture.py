@@ -1,6 +1,7 @@
 """What import-linter cannot say, and import-linter itself."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,18 @@ def test_import_contracts() -> None:
         [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_addresses_are_written_with_their_brackets() -> None:
+    """`proxy.errors.host_port` writes `[::1]:9092`."""
+    by_hand = re.compile(r"host\}:\{|%s:%d")
+    found = [relative(path) for path in MODULES if by_hand.search(path.read_text())]
+    assert found == [
+        "proxy/demo/broker.py",  # 127.0.0.1
+        "proxy/errors.py",
+        "proxy/kubernetes/api.py",  # brackets of its own
+        "proxy/worker/stored_brokers.py",  # a key in stores
+    ]
 
 
 def test_few_files_lie_flat() -> None:

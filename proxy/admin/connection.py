@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from proxy.admin.errors import BrokerUnavailable
-from proxy.errors import BrokerFault
+from proxy.errors import BrokerFault, host_port
 from proxy.net.dialler import Dialler
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
@@ -67,7 +67,7 @@ class AdminConnection:
         dialler: Dialler,
     ) -> "AdminConnection":
         """Connect. Raises BrokerUnavailable."""
-        address = f"{host}:{port}"
+        address = host_port(host, port)
         async with _explained(address, timeout_s):
             # Longer than `timeout_s`, so that the limit above is the one that is reported
             limit = None if tls is None else 2 * timeout_s

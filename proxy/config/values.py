@@ -20,6 +20,7 @@ from proxy.declarations import (
     PlainValidator,
     WithJsonSchema,
 )
+from proxy.errors import host_port
 from proxy.principals.mapping import PrincipalMapping
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Address:
         return self.port == other.port != 0 and (same_host or wildcard)
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +354,7 @@ def _server(text: str) -> str:
     host, port = parts.hostname, parts.port
     if host is None or "@" in text or not _is_host(host):
         raise ValueError(text)
-    return f"{f'[{host}]' if ':' in host else host}:{2181 if port is None else port}"
+    return host_port(host, 2181 if port is None else port)
 
 
 def _parts_of_url(value: object, problem: str) -> SplitResult:

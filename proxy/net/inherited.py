@@ -6,7 +6,7 @@ from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import Final
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, host_port
 from proxy.net.sockets import begin_listening, is_listening, numeric_host
 
 FIRST_OF_SYSTEMD: Final = 3
@@ -24,7 +24,7 @@ class Inherited:
     def left_of(self, sockets: Iterable[socket.socket]) -> list[str]:
         """Return the addresses of those of these sockets that nobody has taken."""
         left = self._sockets.items()
-        return [f"{host}:{port}" for (host, port), sock in left if sock in sockets]
+        return [host_port(*address) for address, sock in left if sock in sockets]
 
     def take(self, host: str, port: int) -> socket.socket | None:
         """Return the socket of an address; None: there is none."""

@@ -11,7 +11,7 @@ from errno import EPERM
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, host_port
 from proxy.quota.model import canonical_ip
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -175,7 +175,7 @@ def _socket_for(host: str) -> socket.socket:
 
 
 def _unusable(host: str, port: int, error: OSError) -> ConfigError:
-    return ConfigError("", f"cannot listen on {host}:{port}: {error.strerror}")
+    return ConfigError("", f"cannot listen on {host_port(host, port)}: {error.strerror}")
 
 
 def listen_privately(path: Path) -> socket.socket:

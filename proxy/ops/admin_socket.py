@@ -90,6 +90,8 @@ class AdminSocket:
         try:
             async with asyncio.timeout(QUESTION_SECONDS):
                 line = await reader.readline()  # before any response: unread bytes would reset it
+            if not line:
+                return  # the peer has only found out whether anybody listens
             if uid not in (0, os.geteuid()):
                 log.warning("sessions: %s is refused", who)
                 raise ValueError("only root and the user that the proxy runs as may ask")

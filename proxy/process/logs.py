@@ -63,7 +63,7 @@ def _listener(one: Listener) -> str:
     if one.sasl:
         lifetime = one.connections_max_reauth_ms
         parts += [
-            " ".join(one.sasl_enabled_mechanisms),
+            " ".join(one.sasl_enabled_mechanisms) or "the brokers' mechanisms",
             f"reauth.enforcement: {one.enforcement_in_effect()}",
             f"sessions of {lifetime} ms" if lifetime else "sessions as long as their tokens",
         ]

@@ -5,6 +5,7 @@ import logging
 import signal
 import socket
 
+from proxy.errors import host_port
 from proxy.net.sockets import Claim
 from proxy.ops.http import start_http
 from proxy.report.pages import make_pages
@@ -31,8 +32,7 @@ async def _serve(place: Place, listening: socket.socket) -> None:
     watcher = Watcher(place)
     watcher.start()
     server = await start_http(make_pages(watcher, place), listening)
-    host, port = listening.getsockname()[:2]
-    log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    log.info("listening on http://%s", host_port(*listening.getsockname()[:2]))
     await stopping.wait()
     watcher.stop()
     await server.close()

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from proxy.config.values import PortRange
-from proxy.errors import BrokerFault, LoginRefused
+from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.log_rate_limit import LogRateLimit
 from proxy.routing.brokers import BrokerTable, Gateway
 from proxy.upstream.access import Access
@@ -126,7 +126,7 @@ class DiscoveredBroker:
             )
         except BrokerFault as fault:
             self._asked_at = None
-            cause = f"versions of {self.host}:{self.port}"
+            cause = f"versions of {host_port(self.host, self.port)}"
             line = repeats.line(cause, f"API versions unknown: {fault.reason}", now)
             if line is not None:
                 log.warning("%s", line)
@@ -423,8 +423,8 @@ class ClusterDiscovery(Discovery):
                 answered = True
                 if view.brokers:
                     return view
-                reason = f"broker {host}:{port} names none"
-            line = self._repeats.line(f"{host}:{port}", f"brokers unknown: {reason}", now)
+                reason = f"broker {host_port(host, port)} names none"
+            line = self._repeats.line(host_port(host, port), f"brokers unknown: {reason}", now)
             if line is not None:
                 log.warning("%s", line)
         self._unreachable = None if answered else unreachable
@@ -462,7 +462,7 @@ class ClusterDiscovery(Discovery):
             address, broker = self._table.brokers[broker_id], self.brokers[broker_id]
             broker.host, broker.port = address.host, address.port
             broker.query_soon()
-            log.info("broker %d moved to %s:%d", broker_id, broker.host, broker.port)
+            log.info("broker %d moved to %s", broker_id, host_port(broker.host, broker.port))
         for broker_id in changes.left:
             log.info("broker %d left", broker_id)
             self._on_broker_left(self.brokers.pop(broker_id))
@@ -471,7 +471,7 @@ class ClusterDiscovery(Discovery):
         address = self._table.brokers[broker_id]
         broker = DiscoveredBroker(broker_id, address.host, address.port)
         self.brokers[broker_id] = broker
-        log.info("broker %d is at %s:%d", broker_id, broker.host, broker.port)
+        log.info("broker %d is at %s", broker_id, host_port(broker.host, broker.port))
         self._on_broker_joined(broker)
 
     def _learn(self, broker_id: int, host: str, port: int) -> None:

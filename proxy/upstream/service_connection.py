@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from proxy.errors import BrokerFault, LoginRefused
+from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.upstream.access import Access
 from proxy.upstream.api_versions import ask_api_versions
@@ -99,8 +99,8 @@ async def ask(
     except OSError as error:
         reason = handshake_error(error)
     except BrokerFault as fault:
-        raise type(fault)(f"broker {host}:{port}: {fault.reason}") from None
-    raise BrokerFault(f"broker {host}:{port}: {reason}")
+        raise type(fault)(f"broker {host_port(host, port)}: {fault.reason}") from None
+    raise BrokerFault(f"broker {host_port(host, port)}: {reason}")
 
 
 async def _without_login(answer: Awaitable[Answer]) -> Answer:

@@ -12,7 +12,7 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.config.values import Address
 from proxy.connection.commands import CloseReason
-from proxy.errors import ConfigError
+from proxy.errors import ConfigError, host_port
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import BACKLOG
 from proxy.routing.brokers import Gateway
@@ -284,7 +284,7 @@ class Endpoints:
             return reasons
         if self._sidecar is not None and not self._sidecar.broker.ready:
             broker = self._sidecar.broker
-            reasons.append(f"broker {broker.host}:{broker.port} was never reached")
+            reasons.append(f"broker {host_port(broker.host, broker.port)} was never reached")
         if self._cluster is not None and not self._cluster.is_reached:
             reasons.append("no broker of the cluster was ever reached")
         return reasons + [

@@ -14,6 +14,7 @@ from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.connection.latency import LatencySampler
+from proxy.errors import host_port
 from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -373,7 +374,7 @@ class Listener:
 
         `detail` is the broker's own message, which may differ each time; empty: there is none.
         """
-        cause = f"broker {broker.host}:{broker.port}: {problem}"
+        cause = f"broker {host_port(broker.host, broker.port)}: {problem}"
         self.warn(cause, f"{cause}: {detail}" if detail else cause)
         if broker.refusal is None:  # otherwise it is queried already
             self.services.query_soon(broker)
@@ -403,7 +404,7 @@ class Listener:
             broker = view.broker
             problem, since = broker.refusal or broker.unreachable, broker.reachable_since
             state = "not asked yet" if since is None else f"reachable for {duration(now - since)}"
-            address = f"{broker.host}:{broker.port}"
+            address = host_port(broker.host, broker.port)
             found.append(Condition("broker", address, problem or state, good=problem is None))
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             left = expiry - wall

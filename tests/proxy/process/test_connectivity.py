@@ -57,9 +57,10 @@ def test_brokers_are_asked_only_what_they_answer_before_a_login(
     assert {api_key for api_key, _ in broker.requests} == {18}
 
 
-def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_broker_that_is_not_there_is_named(tmp_path: Path, host: str) -> None:
     [missing] = free_ports(1)
-    found = tried(tmp_path, WantsLogin(), Routing.GATEWAY, more=(f"127.0.0.1:{missing}",))
+    found = tried(tmp_path, WantsLogin(), Routing.GATEWAY, more=(f"{host}:{missing}",))
     [problem] = [one for one in found if isinstance(one, ConfigError)]
     assert problem.path == f"upstream.{BOOTSTRAP}[1]"
-    assert problem.problem.endswith(f"127.0.0.1:{missing}: Connection refused")
+    assert problem.problem.endswith(f"broker {host}:{missing}: Connection refused")

@@ -29,6 +29,16 @@ def test_a_start_says_what_runs_where_and_in_which_modes(tmp_path: Path) -> None
     ]
 
 
+def test_a_start_says_that_the_brokers_choose_the_mechanisms(tmp_path: Path) -> None:
+    mapping = parse(first_file(Routing.SIDECAR).encode())
+    (listener,) = mapping["listeners"]
+    listener |= {"sasl.termination": "broker"}
+    del listener["sasl.enabled.mechanisms"]
+    mapping["upstream"]["security.protocol"] = "SASL_PLAINTEXT"
+    _, line, *_ = banner(from_mapping(mapping, base_dir=tmp_path))
+    assert "SASL_PLAINTEXT, the brokers' mechanisms, reauth.enforcement: observe" in line
+
+
 def test_a_line_of_json_is_one_object() -> None:
     try:
         raise ValueError("x")

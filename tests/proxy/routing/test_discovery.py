@@ -112,6 +112,20 @@ def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
     play(transcript)
 
 
+def test_the_log_has_ipv6_addresses_in_brackets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def transcript(cluster: Cluster) -> None:
+        cluster.show({1: (HOST, cluster.one.port), 2: ("::1", 9)})
+        await cluster.discovery.round(now=0)
+        cluster.show({1: (HOST, cluster.one.port), 2: ("::1", 10)})
+        await cluster.discovery.round(now=1)
+
+    play(transcript)
+    assert "broker 2 is at [::1]:9" in caplog.messages
+    assert "broker 2 moved to [::1]:10" in caplog.messages
+
+
 def test_a_broker_leaves_after_the_grace_time() -> None:
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery
