@@ -233,8 +233,8 @@ UPSTREAM_UNREACHABLE = gauge(
 )
 BROKERS_NOT_SHOWN = gauge(
     "brokers_not_shown",
-    "Brokers that are hidden from clients of a gateway, because broker.ports is too short or"
-    " another program has their port; the maximum of all workers.",
+    "Brokers that are hidden from clients of a gateway, because broker.ports has no port for them,"
+    " or another program has their port; the maximum of all workers.",
     LISTENER,
     merge=Merge.MAX,
 )

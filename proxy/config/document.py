@@ -41,6 +41,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if isinstance(key, ScalarNode) and key.tag == "tag:yaml.org,2002:int":
+                key.tag = "tag:yaml.org,2002:str"  # ids of brokers
             if not isinstance(key, ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 raise _refused("a key must be text", key.start_mark)
             if key.value in seen:

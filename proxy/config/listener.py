@@ -10,6 +10,7 @@ from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, se
 from proxy.config.tls import ListenerTls
 from proxy.config.values import (
     AddressValue,
+    BrokerPortsValue,
     Count,
     EndpointUrl,
     FrameBytes,
@@ -18,7 +19,6 @@ from proxy.config.values import (
     MappingRules,
     Milliseconds,
     PathValue,
-    PortRangeValue,
     PositiveMilliseconds,
     Principal,
     PrincipalNamePrefix,
@@ -444,8 +444,9 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     and forwarded to their original destination if `upstream.allowed` contains it."""
     advertised_host: HostName | None = setting(None, source=OWN)
     """`gateway` only, and required there: the host in the addresses that clients are given."""
-    broker_ports: PortRangeValue | None = setting(None, source=OWN)
-    """`gateway` only, and required there: the broker with id N is at the first port + N. All of
+    broker_ports: BrokerPortsValue | None = setting(None, source=OWN)
+    """`gateway` only, and required there: the broker with id N is at the first port + N of a range
+    such as `9100-9199`; or a map of broker ids to ports, such as `{1001: 9101, 1002: 9102}`. All of
     these ports are reserved for the proxy from its start; each takes a file descriptor of the
     parent's, and of each worker's."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)

@@ -7,7 +7,7 @@ port, got 'x'"; the loader puts the key's path in front of it.
 import ipaddress
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -103,13 +103,14 @@ class PortRange:
     @classmethod
     def parse(cls, value: object) -> Self:
         """Parse `FIRST-LAST`."""
-        if isinstance(value, cls):
-            return value
         found = (
             re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", value) if isinstance(value, str) else None
         )
         if not found:
-            raise ValueError(f"must be a range of ports such as 9100-9199, got {shown(value)}")
+            raise ValueError(
+                "must be a range of ports such as 9100-9199, or a map of broker ids to ports,"
+                f" got {shown(value)}"
+            )
         first, last = int(found[1]), int(found[2])
         if not 1 <= first <= last <= _MAX_PORT:
             raise ValueError(
@@ -122,6 +123,17 @@ class PortRange:
         port = self.first + broker_id
         return port if broker_id >= 0 and port <= self.last else None
 
+    def by_broker(self) -> Iterator[tuple[int, int]]:
+        """Yield the id and the port of each broker."""
+        return enumerate(self)
+
+    def with_brokers(self, broker_ids: Collection[int]) -> str:
+        """Return a value of the setting that has ports for these brokers, too."""
+        last = self.first + max(broker_ids)
+        if last <= _MAX_PORT:
+            return f"{self.first}-{last}"
+        return f"a map such as {{{min(broker_ids)}: {self.first}}}"
+
     def __contains__(self, port: object) -> bool:
         return isinstance(port, int) and self.first <= port <= self.last
 
@@ -133,6 +145,61 @@ class PortRange:
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class PortMap:
+    """Ports of brokers by id, for ids that are large or have gaps."""
+
+    ports: Mapping[int, int]
+
+    @classmethod
+    def parse(cls, value: dict[str, object]) -> Self:
+        """Parse a mapping of broker ids to ports."""
+        ports: dict[int, int] = {}
+        for broker_id, port in value.items():
+            id_ = int(broker_id) if re.fullmatch("[0-9]{1,10}", broker_id) else -1
+            if not 0 <= id_ <= MAX_INT32:
+                raise ValueError(f"must have broker ids as keys, got {shown(broker_id)}")
+            if type(port) is not int or not 1 <= port <= _MAX_PORT:
+                raise ValueError(f"must be ports from 1 to {_MAX_PORT}, got {shown(port)}")
+            if id_ in ports or port in ports.values():
+                raise ValueError(f"must have one port for each id, got {id_}: {port} again")
+            ports[id_] = port
+        if not ports:
+            raise ValueError("must have the port of a broker")
+        return cls(ports)
+
+    def port_of(self, broker_id: int) -> int | None:
+        """Return the port of a broker; None if it has no port."""
+        return self.ports.get(broker_id)
+
+    def by_broker(self) -> Iterator[tuple[int, int]]:
+        """Yield the id and the port of each broker."""
+        return iter(self.ports.items())
+
+    def with_brokers(self, _broker_ids: Collection[int]) -> str:
+        """Return a value of the setting that has ports for these brokers, too."""
+        return "a map with their ids"
+
+    def __contains__(self, port: object) -> bool:
+        return port in self.ports.values()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ports.values())
+
+    def __len__(self) -> int:
+        return len(self.ports)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{broker_id}: {port}" for broker_id, port in self.ports.items())
+
+
+def _broker_ports(value: object) -> PortRange | PortMap:
+    """Parse a range of ports, or a map of broker ids to ports."""
+    if isinstance(value, PortRange | PortMap):
+        return value
+    return PortMap.parse(value) if isinstance(value, dict) else PortRange.parse(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,11 +498,23 @@ BrokerAddress = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "title": "HOST:PORT"}),
 ]
-PortRangeValue = Annotated[
-    PortRange,
-    PlainValidator(PortRange.parse),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"}),
+BrokerPortsValue = Annotated[
+    PortRange | PortMap,
+    PlainValidator(_broker_ports),
+    PlainSerializer(lambda ports: dict(ports.ports) if isinstance(ports, PortMap) else str(ports)),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": "^[0-9]{1,5}-[0-9]{1,5}$"},
+                {
+                    "type": "object",
+                    "title": "ID: PORT",
+                    "minProperties": 1,
+                    "additionalProperties": {"type": "integer", "minimum": 1, "maximum": _MAX_PORT},
+                },
+            ]
+        }
+    ),
 ]
 DestinationsValue = Annotated[
     Destinations,

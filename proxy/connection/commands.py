@@ -18,6 +18,8 @@ class CloseReason(StrEnum):
     """Its broker closed it."""
     BROKER_UNREACHABLE = "broker_unreachable"
     """No connection to its broker could be opened."""
+    BROKER_UNKNOWN = "broker_unknown"
+    """A gateway learned the brokers of the cluster from its login; it is to reconnect."""
     BROKER_LOGIN_FAILED = "broker_login_failed"
     """The broker refused the proxy's own login, or did not finish it."""
     BROKER_FAULT = "broker_fault"

@@ -12,6 +12,7 @@ Laws:
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,11 +37,12 @@ from proxy.connection.commands import (
     RunLongTask,
     WakeAt,
 )
-from proxy.connection.frames import Bytes
+from proxy.connection.frames import SIZE, Bytes
 from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
 from proxy.connection.life import Life, PauseReason, waits_for
 from proxy.connection.login_relay import (
+    ABSENT_SECONDS,
     CONFIRM_SECONDS,
     CONFIRMATION,
     LoginRelay,
@@ -72,9 +74,10 @@ from proxy.connection.verdicts import (
 )
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import LongTask, Steps
+from proxy.wire import metadata
 from proxy.wire.api_versions import REBOOTSTRAP_REQUIRED
 from proxy.wire.apis import API_VERSIONS, METADATA
-from proxy.wire.identification import Query
+from proxy.wire.identification import Query, metadata_version
 from proxy.wire.request import CLIENT_ID, request_frame
 from sasl.identity import Identity
 from sasl.login import ClientExchange, Derive, LoggedIn, LoginError, Send, Step
@@ -145,7 +148,9 @@ class Connection:
         observer: "Observer[Connection]",
         to_client: Callable[[Bytes], None],
         now: float,
+        wanted: int | None = None,
     ) -> None:
+        """`wanted` is `LoginRelay.wanted`."""
         self.connection_id = connection_id
         self.peer_host = peer_host
         self.rules, self.target = rules, target
@@ -165,7 +170,7 @@ class Connection:
         """Applies quotas; None: the client has none."""
         self.upstream_login = UpstreamLogin(self.inflight) if rules.logs_in else None
         """The proxy's own, to the broker; None: the broker wants none."""
-        self.login_relay = None if rules.relays is None else LoginRelay()
+        self.login_relay = None if rules.relays is None else LoginRelay(wanted)
         """The client's login on its way to the broker; None: the proxy ends logins itself."""
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
@@ -378,7 +383,8 @@ class Connection:
             if change.confirms:
                 self._confirm_login(now)
         was_relaying = self.requests.relaying
-        self.requests.relaying = isinstance(state, Authenticated)
+        may_relay = self.login_relay is None or self.login_relay.wanted is None
+        self.requests.relaying = isinstance(state, Authenticated) and may_relay
         if isinstance(state, Authenticated) and not was_relaying:
             self._authenticated(state, now)
 
@@ -396,6 +402,8 @@ class Connection:
         self.observer.authenticated(self, session)
         if self.login_relay is not None and self.login_relay.to_side is not None:
             self._end_side(self.login_relay, now)
+        if self.login_relay is not None and self.login_relay.wanted is not None:
+            self._learn_brokers(self.login_relay, now)
 
     def _expired(self, api_key: int, now: float) -> None:
         """An expired session is used."""
@@ -597,6 +605,26 @@ class Connection:
         self.session.moved()
         self.commands.append(MoveToSideConnection())
         self.release(PauseReason.LOGIN, now)
+
+    def _learn_brokers(self, login: LoginRelay, now: float) -> None:
+        """Ask the broker of this login for the others, and close when it has answered."""
+        offered = self.target.offered
+        known = None if offered is None else metadata_version(offered)
+        version = metadata.LOWEST_VERSION if known is None else known
+        body = metadata.write_request(version)
+        frame = request_frame(METADATA, version, ASKED_ID, CLIENT_ID, body)
+        self._ask(Question(METADATA, version, partial(self._learned, version)), frame)
+        login.ends_at = now + CONFIRM_SECONDS
+        self.commands.append(WakeAt(login.ends_at))
+        self.end(CloseReason.BROKER_UNKNOWN, now)
+
+    def _learned(self, version: int, content: bytes, _now: float) -> None:
+        """The broker named the others. Raises BrokerFault."""
+        view = metadata.parse_response(version, content[SIZE.size :])
+        self.target.learn(view.brokers)
+        assert self.login_relay is not None
+        if self.login_relay.wanted not in view.brokers:
+            self._end = Close(reason=CloseReason.BROKER_UNKNOWN, delay=ABSENT_SECONDS)
 
     def keys_refreshed(self, now: float) -> None:
         """The search for newer keys is over, whatever it found."""
@@ -941,7 +969,10 @@ class Connection:
             except LoginError as error:
                 self.login_failed(error, now)
         if self.login_relay is not None and now >= self.login_relay.ends_at:
-            self._relay_failed(FailureReason.TIMEOUT, now)
+            if self.login_relay.wanted is None:
+                self._relay_failed(FailureReason.TIMEOUT, now)
+            else:
+                self.finish(CloseReason.BROKER_FAULT, now)
         if self.life != Life.CLOSED and now >= self._silence_ends_at:
             self._end_silence(now)
 

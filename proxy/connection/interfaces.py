@@ -15,6 +15,7 @@ from proxy.wire.api_versions import (
     BrokerIdentity,
     UpstreamVersions,
 )
+from proxy.wire.metadata import BrokerAddress
 from sasl.identity import Identity
 from sasl.mechanism import Mechanism
 from sasl.relayed import RelaySettings
@@ -175,6 +176,10 @@ class UpstreamBroker(Protocol):
     @property
     def address(self) -> tuple[str, int]:
         """Host and port by which it is reached."""
+        ...
+
+    def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
+        """Take notice of the cluster's brokers, by id."""
         ...
 
     @property

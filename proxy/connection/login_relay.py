@@ -11,6 +11,9 @@ No sockets, no clock. Laws:
   comes on it unasked is a fault of the broker.
 - A broker that says which node it is (KIP-1242) is asked once on the connection of the requests,
   and on each side connection behind its login: another node there fails the re-authentication.
+- A client that wants a broker which is not known logs in at another one (`LoginRelay.wanted`).
+  Behind the login the proxy asks that one for the cluster's brokers, and closes: the client
+  reconnects, and its broker is known then. None of its requests is forwarded.
 """
 
 from collections.abc import Callable
@@ -33,6 +36,9 @@ CONFIRMATION: Final = request_frame(API_VERSIONS, 0, ASKED_ID, CLIENT_ID, b"")
 """Request that a broker answers without an error before a login, or after it, but not within."""
 CONFIRM_SECONDS: Final = 10.0
 """Seconds for the answer to it."""
+ABSENT_SECONDS: Final = 3.0
+"""Seconds after which a client is closed whose broker the cluster does not have, or not now: each
+time that it comes back costs a login."""
 MAX_NODES_TRIED: Final = 16
 """Largest number of nodes that a broker is asked for on a client's connection."""
 
@@ -52,9 +58,12 @@ class LoginRelay:
         "to_side",
         "unsent",
         "waits_since",
+        "wanted",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int | None = None) -> None:
+        self.wanted = wanted
+        """Id of the broker that the client wants, and that is not known; None if it is known."""
         self.unsent: Relay | None = None
         """Message that waits for its connection; None: none does."""
         self.waits_since = 0.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from proxy.config import Config
-from proxy.config.values import Address, PortRange
+from proxy.config.values import Address, PortMap, PortRange
 from proxy.errors import ConfigError
 from proxy.net.inherited import Inherited
 from proxy.net.sockets import (
@@ -32,7 +32,7 @@ class BrokerPorts:
         self,
         key: str,
         host: str,
-        ports: PortRange,
+        ports: PortRange | PortMap,
         workers: int,
         inherited: Inherited,
         keepalive_idle_ms: int = KEEPALIVE_IDLE_MS,
@@ -47,7 +47,7 @@ class BrokerPorts:
         self._worker = 0
         self._workers = workers
         self._idle_ms = keepalive_idle_ms
-        self._ports = ports
+        self._index = {port: number for number, port in enumerate(ports)}
         self._open: set[int] = set()
         """The ports that this process listens on."""
         self._wanted = memoryview(mmap.mmap(-1, len(ports) * workers + 1))
@@ -119,6 +119,10 @@ class BrokerPorts:
         """Return the sockets of all ports that are claimed."""
         return [sock for claim in self._claims.values() if (sock := claim.taken) is not None]
 
+    def socket_of(self, port: int) -> socket.socket:
+        """Return this process's socket of a port, which listens when a worker wants it to."""
+        return self._claims[port].sock
+
     def share(self, shared: bool) -> None:
         """Have ports that listen go on listening: another proxy may use their sockets, too.
 
@@ -132,7 +136,7 @@ class BrokerPorts:
             claim.close()
 
     def _of(self, port: int) -> memoryview:
-        at = (port - self._ports.first) * self._workers
+        at = self._index[port] * self._workers
         return self._wanted[at : at + self._workers]
 
     def _is_wanted(self, port: int) -> bool:
@@ -168,8 +172,12 @@ def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
     for key, address in addresses + ([("http.address", http)] if http is not None else []):
         yield key, address.host, PortRange(address.port, address.port or -1)
     for number, one in enumerate(config.listeners):
-        if one.broker_ports is not None:
-            yield f"listeners[{number}].broker.ports", one.address.host, one.broker_ports
+        key = f"listeners[{number}].broker.ports"
+        if isinstance(one.broker_ports, PortRange):
+            yield key, one.address.host, one.broker_ports
+        else:
+            for port in one.broker_ports or ():
+                yield key, one.address.host, PortRange(port, port)
 
 
 def _overlap(one: IpAddress, other: IpAddress) -> bool:

@@ -99,18 +99,19 @@ class Claim:
         """
         self._host = host
         self._port = port
-        self._sock = taken or _socket_for(host)
+        self.sock = taken or _socket_for(host)
+        """The socket, which is bound once the port is claimed."""
 
     @property
     def taken(self) -> socket.socket | None:
         """The socket that claims the port; None: the port is not claimed."""
-        is_taken = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
-        return self._sock if is_taken else None
+        is_taken = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+        return self.sock if is_taken else None
 
     @property
     def listens(self) -> bool:
         """True if clients can connect."""
-        return is_listening(self._sock)
+        return is_listening(self.sock)
 
     def take(self) -> None:
         """Claim the port. Raises ConfigError if another program uses it, or has claimed it.
@@ -118,7 +119,7 @@ class Claim:
         Two sockets may be bound to it, but only one can listen (SO_REUSEADDR alone). From then on
         only sockets with SO_REUSEPORT can be bound, too, as those of `listen` are.
         """
-        sock = self._sock
+        sock = self.sock
         try:
             if self.taken is not None:
                 return
@@ -135,16 +136,16 @@ class Claim:
         """Claim the port, and listen on it, for all processes that share it. Raises ConfigError."""
         self.take()
         try:
-            begin_listening(self._sock)
-            return self._sock.dup()
+            begin_listening(self.sock)
+            return self.sock.dup()
         except OSError as error:
             raise _unusable(self._host, self._port, error) from error
 
     def stop_listening(self) -> None:
         """Accept no client any more, in any process; the port stays claimed."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         if self.listens:
-            self._sock.shutdown(socket.SHUT_RDWR)
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def would_be_shared(self) -> bool:
         """Return whether the program that uses the port shares its clients, as a proxy does."""
@@ -159,7 +160,7 @@ class Claim:
 
     def close(self) -> None:
         """Release this process's claim."""
-        self._sock.close()
+        self.sock.close()
 
 
 def numeric_host(host: str) -> str:

@@ -19,13 +19,13 @@ import select
 import signal
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Final
 
 from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat, Watch
 from proxy.log_rate_limit import LogRateLimit
-from proxy.worker.acceptor_link import OFFER, OWN, RESET, EndpointId, Link
+from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, EndpointId, Link
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS,
 
 
 def run(
-    listening: Sequence[socket.socket],
+    listening: Mapping[EndpointId, socket.socket],
     links: Sequence[Link],
     workers: Sequence[Heartbeat],
     heartbeat: Heartbeat,
@@ -51,7 +51,7 @@ def run(
 ) -> int:
     """Accept until SIGTERM, or until `lifeline` ends with the parent; return the exit status.
 
-    `listening` has a socket for each listener, `links` and `workers` a link and a heartbeat for
+    `listening` has the socket of each endpoint, `links` and `workers` a link and a heartbeat for
     each worker; `heartbeat` is the acceptor's own.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal; the parent handles it
@@ -72,9 +72,8 @@ class Peer:
         self.watch = Watch(heartbeat)
         self.life = 0
         """The number of starts of the worker as of its offers."""
-        self.offered: dict[EndpointId, socket.socket | None] = {}
-        """The endpoints that it offers, with their listening sockets; None: the endpoint is a
-        listener's own address."""
+        self.offered: dict[EndpointId, bool] = {}
+        """The endpoints that it offers; True: other workers are preferred (`LAST_OFFER`)."""
         self.is_fresh = False
         """True if its event loop is known to run."""
 
@@ -88,13 +87,13 @@ class Acceptor:
     """State of the acceptor."""
 
     def __init__(
-        self, listening: Sequence[socket.socket], peers: Sequence[Peer], lifeline: int
+        self, listening: Mapping[EndpointId, socket.socket], peers: Sequence[Peer], lifeline: int
     ) -> None:
         self._listening = listening
         self._peers = peers
         self._peer_at = {peer.link.acceptor_end.fileno(): peer for peer in peers}
         self._lifeline = lifeline
-        self._accepting_from: dict[int, tuple[EndpointId, socket.socket]] = {}
+        self._accepting_from: dict[int, EndpointId] = {}
         """The endpoints whose connections are accepted, by file descriptor of their sockets."""
         self._waiting: deque[tuple[EndpointId, socket.socket]] = deque()
         """Accepted connections that no worker can receive now."""
@@ -147,18 +146,17 @@ class Acceptor:
     def _receive_offers(self, peer: Peer) -> None:
         peer.is_fresh = True
         while (message := peer.link.receive_message()) is not None:
-            kind, endpoint, listening = message
+            kind, endpoint = message
             if kind == RESET:
                 self._forget(peer)
-                continue
-            self._withdraw(peer, endpoint)
-            if kind == OFFER:
-                peer.offered[endpoint] = listening
-                if endpoint.broker == OWN:
-                    listening = self._listening[endpoint.listener]
-                if listening is not None and listening.fileno() not in self._accepting_from:
-                    self._accepting_from[listening.fileno()] = endpoint, listening
-                    self._accepting.register(listening.fileno(), select.EPOLLIN)
+            elif kind in (OFFER, LAST_OFFER):
+                peer.offered[endpoint] = kind == LAST_OFFER
+                fd = self._listening[endpoint].fileno()
+                if fd not in self._accepting_from:
+                    self._accepting_from[fd] = endpoint
+                    self._accepting.register(fd, select.EPOLLIN)
+            else:
+                self._withdraw(peer, endpoint)
 
     def _forget(self, peer: Peer) -> None:
         peer.life = peer.heartbeat.life
@@ -166,14 +164,10 @@ class Acceptor:
             self._withdraw(peer, endpoint)
 
     def _withdraw(self, peer: Peer, endpoint: EndpointId) -> None:
-        listening = peer.offered.pop(endpoint, None)
-        if endpoint.broker == OWN and not self._is_offered(endpoint):
-            listening = self._listening[endpoint.listener]
-        if listening is not None and listening.fileno() in self._accepting_from:
-            del self._accepting_from[listening.fileno()]
-            self._accepting.unregister(listening.fileno())
-            if endpoint.broker != OWN:
-                listening.close()
+        if peer.offered.pop(endpoint, None) is not None and not self._is_offered(endpoint):
+            fd = self._listening[endpoint].fileno()
+            del self._accepting_from[fd]
+            self._accepting.unregister(fd)
 
     def _is_offered(self, endpoint: EndpointId) -> bool:
         return any(endpoint in peer.offered for peer in self._peers)
@@ -182,15 +176,14 @@ class Acceptor:
 
     def _accept_all(self) -> None:
         for fd, _ in self._accepting.poll(0):
-            endpoint, listening = self._accepting_from[fd]
             for _ in range(MAX_AT_ONCE):
-                if self._waiting or not self._accept(endpoint, listening):
+                if self._waiting or not self._accept(self._accepting_from[fd]):
                     break
 
-    def _accept(self, endpoint: EndpointId, listening: socket.socket) -> bool:
+    def _accept(self, endpoint: EndpointId) -> bool:
         """Accept a connection and send it on; False: there is none."""
         try:
-            connection, _ = listening.accept()
+            connection, _ = self._listening[endpoint].accept()
         except OSError as error:  # mostly network errors of the connection: accept(2)
             if error.errno in _OUT_OF_RESOURCES:
                 self._accept_at = monotonic() + PAUSE
@@ -202,13 +195,14 @@ class Acceptor:
 
     def _send(self, endpoint: EndpointId, connection: socket.socket) -> bool:
         able = [peer for peer in self._peers if peer.is_fresh and endpoint in peer.offered]
-        able.sort(key=lambda peer: peer.load(endpoint.listener))
+        able.sort(key=lambda peer: (peer.offered[endpoint], peer.load(endpoint.listener)))
         return any(peer.link.send_connection(endpoint, connection) for peer in able)
 
     def _send_waiting(self) -> None:
         while self._waiting:
             endpoint, connection = self._waiting[0]
-            if endpoint.broker != OWN and not self._is_offered(endpoint):
+            own = EndpointId(endpoint.listener, OWN)
+            if self._is_offered(own) and not self._is_offered(endpoint):
                 connection.close()  # its broker has left
             elif not self._send(endpoint, connection):
                 self._warn("no worker can receive another connection")

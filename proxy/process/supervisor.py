@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ from proxy.tls.contexts import open_tls
 from proxy.upstream.correlation_id import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
-from proxy.worker.acceptor_link import Link
+from proxy.worker.acceptor_link import OWN, EndpointId, Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
 from proxy.worker.membership_service import read_memberships
@@ -331,11 +331,18 @@ class Server:
         return main
 
     def _acceptor_main(self) -> int:
-        self._close_broker_ports()
         links = [worker.link for worker in self._workers if worker.link is not None]
         heartbeats = [worker.heartbeat for worker in self._workers]
-        listening = list(self._listening.values())
+        listening = dict(self._endpoint_sockets())
         return acceptor.run(listening, links, heartbeats, self._acceptor_heartbeat, self._lifeline)
+
+    def _endpoint_sockets(self) -> Iterator[tuple[EndpointId, socket.socket]]:
+        for number, listener in enumerate(self._config.listeners):
+            yield EndpointId(number, OWN), self._listening[listener.name]
+            if listener.broker_ports is not None:
+                ports = self._broker_ports[listener.name]
+                for broker_id, port in listener.broker_ports.by_broker():
+                    yield EndpointId(number, broker_id), ports.socket_of(port)
 
     def _http_main(self, own: Heartbeat) -> int:
         from proxy.ops.http_process import run

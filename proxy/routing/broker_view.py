@@ -28,6 +28,7 @@ from proxy.wire.apis import (
     offers,
 )
 from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+from proxy.wire.metadata import BrokerAddress
 
 FIRST_WITH_TRANSACTIONS: Final = 3
 """First Produce version that begins with a transactional id (KIP-98)."""
@@ -106,6 +107,12 @@ class BrokerView:
     def address(self) -> tuple[str, int]:
         """Host and port by which the broker is reached."""
         return self.broker.host, self.broker.port
+
+    def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
+        """Take notice of the cluster's brokers, by id, as of those in a response."""
+        if self._resolve is not None:
+            for broker_id, broker in brokers.items():
+                self._resolve(broker_id, broker.host, broker.port)
 
     def offer(self, versions: UpstreamVersions) -> None:
         """Apply the versions that the broker offers."""

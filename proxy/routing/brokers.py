@@ -2,14 +2,15 @@
 
 Rules:
 
-- A broker id keeps its port for ever: id N has the first port + N, in all workers.
+- A broker id keeps its port for ever: id N has the first port + N, or the port that a map gives
+  it, in all workers.
 - A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
   that restart, and their clients return to the same port. It is not kept if another broker is at
   its address: nobody is sent to that one in its place.
 - The cluster's own view decides where a broker is. The address in a response to a client counts
   only for a broker that is not known yet, and only if it is valid.
-- A broker that no listener has a port for is ignored, however many there are: no client could be
-  sent to it.
+- A broker that no listener has a port for is only counted and logged: no client could be sent to
+  it.
 - No client is sent to a port that cannot be listened on: another program may use it.
 """
 
@@ -17,12 +18,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.config.values import PortRange
-from proxy.wire.metadata import BrokerAddress, ClusterView, is_address
+from proxy.config.values import PortMap, PortRange
+from proxy.wire.metadata import MAX_BROKERS, BrokerAddress, ClusterView, is_address
 
 GRACE: Final = 300.0
 """Seconds for which a vanished broker is kept: as long as Kafka's clients keep metadata
 (`metadata.max.age.ms`)."""
+MAX_NAMED: Final = 10
+"""Largest number of broker ids in a log line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,29 +111,60 @@ class Gateway:
         self,
         table: BrokerTable,
         advertised_host: str,
-        ports: PortRange,
+        ports: PortRange | PortMap,
         on_moved: Callable[[int, str, int], None],
     ) -> None:
         """Show the brokers of `table` at `advertised_host`.
 
-        `on_moved` is called with a broker's id, host and port if they differ from the table's.
+        `on_moved` is called with a broker's id, host and port if they differ from the table's, and
+        for a broker without a port that is not in `without_port`.
         """
         self._brokers = table.brokers
         self._advertised_host = advertised_host
         self._ports = ports
         self._on_moved = on_moved
-        self.without_port = 0
-        """Number of brokers of the cluster that have no port in the listener's range."""
+        self.without_port = set[int]()
+        """Ids of the cluster's brokers that have no port in `broker.ports`."""
         self.unopened: dict[int, str] = {}
-        """Reasons why a broker's port cannot be listened on, by broker id."""
+        """Reasons why a broker's port cannot be listened on, by broker id; the broker need not be
+        known."""
 
     @property
     def not_shown(self) -> int:
-        """Number of brokers that clients cannot be sent to."""
-        return self.without_port + len(self.unopened)
+        """Number of the cluster's brokers that clients cannot be sent to."""
+        return len(self.without_port) + len(self._brokers.keys() & self.unopened.keys())
+
+    @property
+    def why_none_is_shown(self) -> str | None:
+        """Reason why clients can be sent to no broker; None if they can, or none is known."""
+        with_port = {id_ for id_ in self._brokers if self.port_of(id_) is not None}
+        if with_port - self.unopened.keys():
+            return None
+        if with_port:
+            return self.unopened[min(with_port)]
+        return self.misfit if self.without_port else None
+
+    @property
+    def misfit(self) -> str:
+        """Description of the brokers without a port, and of a `broker.ports` that has ports for
+        them."""
+        ids = sorted(self.without_port)
+        names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
+        return (
+            f"no port in broker.ports, {self._ports}, for broker {names} ({len(ids)} in all):"
+            f" {self._ports.with_brokers(ids)} would fit"
+        )
+
+    def hide(self, broker_id: int) -> bool:
+        """Note a broker of the cluster that has no port; return False if it has one."""
+        if self.port_of(broker_id) is not None:
+            return False
+        if len(self.without_port) < MAX_BROKERS:
+            self.without_port.add(broker_id)
+        return True
 
     def port_of(self, broker_id: int) -> int | None:
-        """Return the port of a broker; None: it has none in the listener's range."""
+        """Return the port of a broker; None: `broker.ports` has none for it."""
         return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
@@ -139,10 +173,10 @@ class Gateway:
         `host` and `port` are the broker's own in the response that is rewritten; None: no address.
         """
         shown_port = self.port_of(node_id)
-        if shown_port is None:
-            return None
         known = self._brokers.get(node_id)
         moved = known is None or known.port != port or known.host != host
-        if moved and is_address(host, port):
+        if moved and node_id >= 0 and node_id not in self.without_port and is_address(host, port):
             self._on_moved(node_id, host, port)
-        return None if node_id in self.unopened else (self._advertised_host, shown_port)
+        if shown_port is None or node_id in self.unopened:
+            return None
+        return self._advertised_host, shown_port

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final, Protocol
 
-from proxy.config.values import PortRange
+from proxy.config.values import PortMap, PortRange
 from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.log_rate_limit import LogRateLimit
 from proxy.routing.brokers import BrokerTable, Gateway
@@ -50,8 +50,6 @@ client's connection failed."""
 DOUBT_BACKOFF: Final = 1.0
 """Shortest time in seconds between two queries of a broker that are made because it closed a
 connection, or a client means another one."""
-MAX_NAMED: Final = 10
-"""Largest number of broker ids in a log line."""
 
 
 @dataclass(slots=True, eq=False)
@@ -308,8 +306,8 @@ class ClusterDiscovery(Discovery):
         self._on_round = on_round
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
-        self._not_shown: list[int] = []
-        """The ids of brokers without a port that were last logged."""
+        self._misfits = ""
+        """What was last logged of brokers without a port."""
         self._common: Mapping[int, tuple[int, int]] = {}
         """The versions that all brokers offer; empty before one is known."""
         self._rotation = count()
@@ -335,7 +333,8 @@ class ClusterDiscovery(Discovery):
     @property
     def is_reached(self) -> bool:
         """True if a broker of the cluster was ever reached."""
-        return any(broker.ready for broker in self._known())
+        hidden = any(gateway.without_port for gateway in self._gateways)
+        return hidden or any(broker.ready for broker in self._known())
 
     @property
     def refusal(self) -> str | None:
@@ -347,7 +346,7 @@ class ClusterDiscovery(Discovery):
         """Reason why the last query of the cluster failed; None: it succeeded."""
         return self._unreachable if self._memory is None else super().unreachable
 
-    def gateway(self, advertised_host: str, ports: PortRange) -> Gateway:
+    def gateway(self, advertised_host: str, ports: PortRange | PortMap) -> Gateway:
         """Make the gateway of one listener."""
         gateway = Gateway(self._table, advertised_host, ports, self._learn)
         self._gateways.append(gateway)
@@ -359,6 +358,15 @@ class ClusterDiscovery(Discovery):
         ready = [broker for broker in known if broker.ready]
         ready = [broker for broker in ready if broker.fault is None] or ready
         return ready[next(self._rotation) % len(ready)] if ready else None
+
+    def broker_at_port_of(self, broker_id: int) -> DiscoveredBroker | None:
+        """Return the broker for a connection to the port of `broker_id`.
+
+        It is another one if that broker is not known, and only logins can find it: the client logs
+        in there (`proxy.connection.login_relay`). None if no broker is ready.
+        """
+        known = self.brokers.get(broker_id)
+        return self.bootstrap_broker() if known is None and self._bootstrap else known
 
     async def round(self, now: float) -> bool:
         """Query the cluster, and the versions of its brokers where that is due."""
@@ -432,27 +440,26 @@ class ClusterDiscovery(Discovery):
 
     def _shown(self, view: ClusterView, now: float) -> ClusterView:
         """Return the view without the brokers that no listener has a port for."""
-        not_shown, nowhere = set[int](), set(view.brokers)
+        nowhere = set(view.brokers)
         for gateway in self._gateways:
-            without = {id_ for id_ in view.brokers if gateway.port_of(id_) is None}
-            gateway.without_port = len(without)
-            not_shown |= without
-            nowhere &= without
-        self._log_not_shown(sorted(not_shown), now)
+            if self._memory is None:  # else the view has only what was learned
+                gateway.without_port.clear()
+            nowhere &= {id_ for id_ in view.brokers if gateway.hide(id_)}
+        self._log_misfits(now)
         shown = {id_: broker for id_, broker in view.brokers.items() if id_ not in nowhere}
         return replace(view, brokers=shown)
 
-    def _log_not_shown(self, ids: list[int], now: float) -> None:
-        """Log once which brokers have no port in a listener's range."""
-        if ids == self._not_shown:
+    def _log_misfits(self, now: float) -> None:
+        """Log once which brokers have no port at a listener."""
+        texts = {gateway.misfit for gateway in self._gateways if gateway.without_port}
+        misfits = "; ".join(sorted(texts))
+        if misfits == self._misfits:
             return
-        names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
-        text = f"no port in broker.ports, and so not shown: broker {names} ({len(ids)} in all)"
-        line = self._repeats.line("broker.ports", text, now) if ids else None
+        line = self._repeats.line("broker.ports", misfits, now) if misfits else None
         if line is not None:
-            log.warning("%s", line)
-        if line is not None or not ids:
-            self._not_shown = ids
+            log.warning("brokers are not shown to clients: %s", line)
+        if line is not None or not misfits:
+            self._misfits = misfits
 
     def _apply(self, view: ClusterView, now: float) -> None:
         changes = self._table.apply(view, now)
@@ -476,6 +483,10 @@ class ClusterDiscovery(Discovery):
 
     def _learn(self, broker_id: int, host: str, port: int) -> None:
         """Handle a broker's address in a response to a client that differs from the known one."""
+        if all(gateway.hide(broker_id) for gateway in self._gateways):
+            if self._memory is not None:
+                self.wake()  # to log it; otherwise the cluster's own view decides
+            return
         if self._memory is not None:
             self._learned[broker_id] = BrokerAddress(host=host, port=port)
         if self._table.learn(broker_id, host, port):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat
-from proxy.worker.acceptor_link import OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
+from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,10 @@ class Listener(Protocol):
         """Log an event that unauthenticated clients can cause."""
         ...
 
+    def broker_left(self, broker_id: int) -> None:
+        """Report that a client was refused because the broker of its port has left."""
+        ...
+
 
 class AcceptedConnections:
     """Receiver of the connections that the acceptor sends to one worker."""
@@ -48,10 +52,10 @@ class AcceptedConnections:
         self._listeners = listeners
         self._acceptor = acceptor
         self._acceptor_life = acceptor.life
-        self._factories: dict[EndpointId, ProtocolFactory] = {}
-        self._sockets: dict[EndpointId, socket.socket] = {}
-        """The listening sockets of brokers' endpoints, kept for an acceptor that is restarted."""
-        self._outbox: deque[tuple[bytes, EndpointId, socket.socket | None]] = deque()
+        self._factories: dict[EndpointId, tuple[bytes, ProtocolFactory]] = {}
+        """The offer and the protocols of each endpoint; offers are repeated to an acceptor that is
+        restarted."""
+        self._outbox: deque[tuple[bytes, EndpointId]] = deque()
         self._last = link.sent.tolist()
         """The number of the last connection that was received, by listener."""
         self._opening = [0] * len(listeners)
@@ -71,40 +75,34 @@ class AcceptedConnections:
         self,
         listener: Listener,
         broker: int | None,
-        listening: socket.socket | None,
         factory: ProtocolFactory,
+        *,
+        is_known: bool = True,
     ) -> "Served":
         """Serve an endpoint with the protocols of `factory` until the returned object is closed.
 
-        `broker` is the broker's id; None: the endpoint is the listener's own address, whose
-        socket the acceptor has. Otherwise `listening` is its socket.
+        `broker` is the broker's id, or None for the listener's own address. While the broker is not
+        known, other workers are preferred; once it is known, call this again.
         """
         endpoint = EndpointId(self._listeners.index(listener), OWN if broker is None else broker)
-        self._factories[endpoint] = factory
-        if listening is not None:
-            self._sockets[endpoint] = listening
-        self._send(OFFER, endpoint, listening)
+        kind = OFFER if is_known else LAST_OFFER
+        self._factories[endpoint] = kind, factory
+        self._send(kind, endpoint)
         return Served(partial(self._close, endpoint))
 
     def _close(self, endpoint: EndpointId) -> None:
         self._factories.pop(endpoint, None)
-        if (listening := self._sockets.pop(endpoint, None)) is not None:
-            listening.close()
         self._send(WITHDRAW, endpoint)
 
     # To the acceptor
 
-    def _send(
-        self, kind: bytes, endpoint: EndpointId, listening: socket.socket | None = None
-    ) -> None:
-        self._outbox.append((kind, endpoint, listening))
+    def _send(self, kind: bytes, endpoint: EndpointId) -> None:
+        self._outbox.append((kind, endpoint))
         self._send_outbox()
 
     def _send_outbox(self) -> None:
         while self._outbox:
-            kind, endpoint, listening = self._outbox[0]
-            is_closed = listening is not None and listening.fileno() < 0
-            if not is_closed and not self._link.send_message(kind, endpoint, listening):
+            if not self._link.send_message(*self._outbox[0]):
                 return  # `_check` tries again
             self._outbox.popleft()
 
@@ -113,9 +111,8 @@ class AcceptedConnections:
         if self._acceptor.life != self._acceptor_life:
             self._acceptor_life = self._acceptor.life
             self._outbox.clear()
-            self._outbox.append((RESET, EndpointId(0, OWN), None))
-            for endpoint in self._factories:
-                self._outbox.append((OFFER, endpoint, self._sockets.get(endpoint)))
+            self._outbox.append((RESET, EndpointId(0, OWN)))
+            self._outbox.extend((kind, one) for one, (kind, _) in self._factories.items())
         self._send_outbox()
         for number in range(len(self._listeners)):
             self._count(number)
@@ -130,14 +127,15 @@ class AcceptedConnections:
                 return
             endpoint, number, connection = taken
             self._last[endpoint.listener] = number
-            factory = self._factories.get(endpoint)
+            served, listener = self._factories.get(endpoint), self._listeners[endpoint.listener]
             if connection is None:
                 text = "a connection was lost: no file descriptor is left"
-                self._listeners[endpoint.listener].warn(text, text)
-            elif factory is None:
+                listener.warn(text, text)
+            elif served is None:
                 connection.close()
+                listener.broker_left(endpoint.broker)
             else:
-                self._open(endpoint.listener, connection, factory)
+                self._open(endpoint.listener, connection, served[1])
             self._count(endpoint.listener)
 
     def _open(self, number: int, connection: socket.socket, factory: ProtocolFactory) -> None:

@@ -4,10 +4,10 @@ Between the two runs a pair of Unix sockets that keep messages apart (SOCK_SEQPA
 the fork, which outlives both:
 
     worker → acceptor    RESET       all offers of this worker are withdrawn
-                         OFFER       connections of an endpoint can be sent; for a broker's endpoint
-                                     the listening socket is passed, by SCM_RIGHTS (unix(7))
+                         OFFER       connections of an endpoint can be sent
+                         LAST_OFFER  the same, if no worker has sent OFFER for this endpoint
                          WITHDRAW    the offer of an endpoint is withdrawn
-    acceptor → worker    a connection of an endpoint, by SCM_RIGHTS, with its number
+    acceptor → worker    a connection of an endpoint, by SCM_RIGHTS (unix(7)), with its number
 
 Rules:
 
@@ -16,6 +16,7 @@ Rules:
   from that of the last connection received, a crash of either process leaves no wrong count.
 - Connections that a worker has not received can be received by any process that holds its end of
   the pair.
+- A worker offers a listener's own address after the brokers that it knows at its start.
 """
 
 import errno
@@ -30,6 +31,7 @@ OWN: Final = -1
 
 RESET: Final = b"R"
 OFFER: Final = b"O"
+LAST_OFFER: Final = b"L"
 WITHDRAW: Final = b"W"
 
 _OFFERED: Final = struct.Struct("=cHi")
@@ -92,21 +94,19 @@ class Link:
         self.sent[endpoint.listener] -= 1
         return self.take_back() if connection is None else (endpoint, connection)
 
-    def receive_message(self) -> tuple[bytes, EndpointId, socket.socket | None] | None:
-        """Return the worker's next message with its endpoint and socket; None: there is none."""
+    def receive_message(self) -> tuple[bytes, EndpointId] | None:
+        """Return the worker's next message and its endpoint; None if there is no message."""
         received = _receive(self.acceptor_end)
         if received is None:
             return None
         kind, listener, broker = _OFFERED.unpack(received[0])
-        return kind, EndpointId(listener, broker), received[1]
+        return kind, EndpointId(listener, broker)
 
     # The worker's end
 
-    def send_message(
-        self, kind: bytes, endpoint: EndpointId, listening: socket.socket | None = None
-    ) -> bool:
+    def send_message(self, kind: bytes, endpoint: EndpointId) -> bool:
         """Send the acceptor a message; False: the queue is full."""
-        return _send(self.worker_end, _OFFERED.pack(kind, *endpoint), listening)
+        return _send(self.worker_end, _OFFERED.pack(kind, *endpoint))
 
     def receive_connection(self) -> tuple[EndpointId, int, socket.socket | None] | None:
         """Return endpoint, number and socket of the next connection; None: there is none.
@@ -120,7 +120,7 @@ class Link:
         return EndpointId(listener, broker), number, received[1]
 
 
-def _send(end: socket.socket, message: bytes, passed: socket.socket | None) -> bool:
+def _send(end: socket.socket, message: bytes, passed: socket.socket | None = None) -> bool:
     rights = [] if passed is None else [_FD.pack(passed.fileno())]
     try:
         end.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in rights])

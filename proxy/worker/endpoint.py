@@ -51,11 +51,18 @@ log = logging.getLogger(__name__)
 class Endpoint:
     """Endpoint of one address, and the `RelayHost` of its clients."""
 
-    def __init__(self, listener: Listener, broker: Callable[[], DiscoveredBroker | None]) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        broker: Callable[[], DiscoveredBroker | None],
+        broker_id: int | None = None,
+    ) -> None:
         """Connect each client to the broker that `broker()` returns when the client connects.
 
-        None: no broker is known, and the client is refused.
+        None: no broker is known, and the client is refused. If it is not the broker of `broker_id`,
+        the client only logs in there (`LoginRelay.wanted`).
         """
+        self._broker_id = broker_id
         self._listener = listener
         self._services = listener.services
         self._broker = broker
@@ -131,6 +138,7 @@ class Endpoint:
             observer=listener.observer,
             to_client=client.write,
             now=now,
+            wanted=None if broker.broker_id == self._broker_id else self._broker_id,
         )
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import ExitStack
 from typing import Any
 
 from metrics import registry
@@ -58,10 +57,16 @@ class Endpoints:
         self._identity = access.identity
         self._listeners = listeners
         self._broker_ports = broker_ports
-        self._endpoints: dict[tuple[str, int | None], asyncio.Server | Served] = {}
-        self._accepting = asyncio.Event()
-        """Set when clients may be accepted, or no more will be."""
+        self._endpoints: dict[
+            tuple[str, int | None], asyncio.Server | Served | socket.socket | None
+        ] = {}
+        """What serves an endpoint, by listener name and broker id, or the socket on which its
+        clients wait until it is served; None is the acceptor's socket."""
+        self._accepts = False
+        """True when clients may be accepted."""
         self._closed = False
+        self._learns = access.clients_log_in
+        """True if brokers are learned from responses to clients."""
         self._sidecar: SidecarDiscovery | None = None
         self._cluster: ClusterDiscovery | None = None
         self._transparent: TransparentDiscovery | None = None
@@ -84,7 +89,7 @@ class Endpoints:
                 on_broker_left=self._broker_left,
                 on_round=self._open_remaining,
                 memory=StoredBrokers(store, servers)
-                if access.clients_log_in and store is not None
+                if self._learns and store is not None
                 else None,
             )
         if any(one.settings.routing is config.Routing.TRANSPARENT for one in listeners):
@@ -109,12 +114,15 @@ class Endpoints:
             await discovery.look(now)
             self._spawn(supervised(discovery.run))
         await may_accept()
-        self._accepting.set()
+        self._accepts = True
         for listener in self._listeners:
-            sock = listening.get(listener.name)
+            for name, broker_id in tuple(self._endpoints):
+                if name == listener.name and broker_id is not None:
+                    await self._serve_broker(listener, broker_id)
+            sock = self._endpoints[listener.name, None] = listening.get(listener.name)
             await self._serve(listener, None, sock, self._protocol_factory(listener))
         if self._accepted is not None:
-            self._accepted.begin()
+            self._accepted.begin()  # last: connections for all of these endpoints may wait
 
     def _redirected_client(self, listener: Listener) -> RedirectedClient:
         """Return the protocol of a redirected client."""
@@ -148,6 +156,9 @@ class Endpoints:
             listener.gateway = self._cluster.gateway(
                 settings.advertised_host, settings.broker_ports
             )
+            if self._learns:
+                for broker_id, _ in settings.broker_ports.by_broker():
+                    self._open(listener, listener.gateway, broker_id)
 
     def _protocol_factory(self, listener: Listener) -> Callable[[], asyncio.BaseProtocol]:
         """Return the factory of protocols for clients of the listener's own address."""
@@ -171,11 +182,12 @@ class Endpoints:
             listener.view(broker).offer(broker.versions)
 
     def _broker_joined(self, broker: DiscoveredBroker) -> None:
-        """Open the broker's port before clients are given it."""
+        """Open the broker's port before clients are given it, unless it is open from the start."""
         assert broker.broker_id is not None
         for listener in self._listeners:
             if listener.gateway is not None:
-                self._open(listener, listener.gateway, broker, broker.broker_id)
+                listener.gateway.unopened.pop(broker.broker_id, None)
+                self._open(listener, listener.gateway, broker.broker_id)
 
     def _open_remaining(self) -> None:
         """Open the ports that could not be opened when their brokers joined.
@@ -186,76 +198,79 @@ class Endpoints:
         for listener in self._listeners:
             if listener.gateway is not None:
                 for broker_id in tuple(listener.gateway.unopened):
-                    broker = self._cluster.brokers[broker_id]
-                    self._open(listener, listener.gateway, broker, broker_id)
+                    self._open(listener, listener.gateway, broker_id)
                 if self._cluster.is_reached and not self._closed:
                     self._broker_ports[listener.name].settle()
 
-    def _open(
-        self, listener: Listener, gateway: Gateway, broker: DiscoveredBroker, broker_id: int
-    ) -> None:
+    def _open(self, listener: Listener, gateway: Gateway, broker_id: int) -> None:
+        """Listen on a broker's port, and serve it as soon as clients may be accepted."""
+        assert self._cluster is not None
         port = gateway.port_of(broker_id)
         if port is None or self._closed:
             return
-        try:
-            sock = self._broker_ports[listener.name].listen(port)
-        except ConfigError as error:
-            if broker_id not in gateway.unopened:
-                log.error(
-                    "listener %s: broker %d is not shown: %s", listener.name, broker_id, error
-                )
-            gateway.unopened[broker_id] = error.problem
-            return
-        if gateway.unopened.pop(broker_id, None) is not None:
-            log.info("listener %s: broker %d is shown now", listener.name, broker_id)
-        self._spawn(self._serve_broker(listener, broker, broker_id, sock))
+        key, is_known = (listener.name, broker_id), broker_id in self._cluster.brokers
+        if key not in self._endpoints:
+            try:
+                self._endpoints[key] = self._broker_ports[listener.name].listen(port)
+            except ConfigError as error:
+                if is_known and broker_id not in gateway.unopened:
+                    log.error(
+                        "listener %s: broker %d is not shown: %s", listener.name, broker_id, error
+                    )
+                gateway.unopened[broker_id] = error.problem
+                return
+            if gateway.unopened.pop(broker_id, None) is not None and is_known:
+                log.info("listener %s: broker %d is shown now", listener.name, broker_id)
+        if self._accepts:
+            self._spawn(self._serve_broker(listener, broker_id))
 
-    async def _serve_broker(
-        self, listener: Listener, broker: DiscoveredBroker, broker_id: int, sock: socket.socket
-    ) -> None:
-        with ExitStack() as unused:
-            unused.enter_context(sock)
-            await self._accepting.wait()
-            assert self._cluster is not None
-            if self._closed or self._cluster.brokers.get(broker_id) is not broker:
-                return  # it has left meanwhile
-            unused.pop_all()
-        await self._serve(listener, broker_id, sock, Endpoint(listener, lambda: broker).client)
+    async def _serve_broker(self, listener: Listener, broker_id: int) -> None:
+        """Serve a broker's endpoint, or report to the acceptor that the broker is known now."""
+        cluster = self._cluster
+        assert cluster is not None
+        waiting = self._endpoints.get((listener.name, broker_id))
+        if isinstance(waiting, socket.socket | Served):
+            endpoint = Endpoint(listener, lambda: cluster.broker_at_port_of(broker_id), broker_id)
+            is_known = broker_id in cluster.brokers
+            await self._serve(listener, broker_id, waiting, endpoint.client, is_known=is_known)
 
     async def _serve(
         self,
         listener: Listener,
         broker_id: int | None,
-        sock: socket.socket | None,
+        waiting: socket.socket | Served | None,
         accept: Callable[[], asyncio.BaseProtocol],
+        *,
+        is_known: bool = True,
     ) -> None:
         server: asyncio.Server | Served
         if self._accepted is None:
-            assert sock is not None
+            assert isinstance(waiting, socket.socket)
             server = await asyncio.get_running_loop().create_server(
-                accept, sock=sock, backlog=BACKLOG
+                accept, sock=waiting, backlog=BACKLOG
             )
         else:
-            server = self._accepted.serve(listener, broker_id, sock, accept)
-        if self._closed:
-            server.close()
+            server = self._accepted.serve(listener, broker_id, accept, is_known=is_known)
+            if isinstance(waiting, socket.socket):
+                waiting.close()  # the acceptor has its own
+        key = listener.name, broker_id
+        if key in self._endpoints and self._endpoints[key] is waiting:
+            self._endpoints[key] = server
         else:
-            self._endpoints[listener.name, broker_id] = server
+            server.close()  # the broker has left, or the proxy drains
 
     def _broker_left(self, broker: DiscoveredBroker) -> None:
         assert broker.broker_id is not None
         for listener in self._listeners:
-            if listener.gateway is not None:
-                listener.gateway.unopened.pop(broker.broker_id, None)
+            if listener.gateway is None or self._learns:
+                continue
+            listener.gateway.unopened.pop(broker.broker_id, None)
             server = self._endpoints.pop((listener.name, broker.broker_id), None)
             if server is not None:
                 server.close()
-            self._leave_port(listener, broker.broker_id)
-
-    def _leave_port(self, listener: Listener, broker_id: int) -> None:
-        port = None if listener.gateway is None else listener.gateway.port_of(broker_id)
-        if port is not None and not self._closed:
-            self._broker_ports[listener.name].leave(port)
+            port = listener.gateway.port_of(broker.broker_id)
+            if port is not None and not self._closed:
+                self._broker_ports[listener.name].leave(port)
 
     def any_broker(self) -> tuple[DiscoveredBroker, bool] | None:
         """Return a broker to query about the cluster, and whether it is the only one.
@@ -290,18 +305,8 @@ class Endpoints:
         return reasons + [
             f"listener {one.name}: no broker is shown: {why}"
             for one in self._listeners
-            if (why := self._why_none_is_shown(one)) is not None
+            if one.gateway is not None and (why := one.gateway.why_none_is_shown) is not None
         ]
-
-    def _why_none_is_shown(self, listener: Listener) -> str | None:
-        """Return why a gateway can show no broker; None: it can, or is no gateway."""
-        gateway = listener.gateway
-        if gateway is None or self._cluster is None or not gateway.unopened:
-            return None
-        with_port = {id_ for id_ in self._cluster.brokers if gateway.port_of(id_) is not None}
-        if with_port - gateway.unopened.keys():
-            return None
-        return gateway.unopened[min(gateway.unopened)]
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add whether brokers can be reached, and accept the proxy's login."""
@@ -322,8 +327,9 @@ class Endpoints:
     def close(self) -> None:
         """Accept no more connections."""
         self._closed = True
-        self._accepting.set()
         for server in self._endpoints.values():
-            server.close()
+            if server is not None:
+                server.close()
+        self._endpoints.clear()
         for ports in self._broker_ports.values():
             ports.close()

@@ -360,6 +360,11 @@ class Listener:
         """Log an event that unauthenticated clients can cause: once a minute for each cause."""
         self._log(logging.WARNING, cause, text)
 
+    def broker_left(self, broker_id: int) -> None:
+        """Report that a client was refused because the broker of its port has left."""
+        self.observer.refused(CloseReason.BROKER_UNREACHABLE)
+        self.warn("left", f"a client of broker {broker_id} is refused: the broker has left")
+
     def inform(self, cause: str, text: str) -> None:
         """Log, as far as that goes, an event that is the client's own matter."""
         self._log(logging.INFO, cause, text)

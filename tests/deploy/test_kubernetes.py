@@ -465,6 +465,24 @@ def test_node_ports_are_the_ports_that_are_advertised() -> None:
     assert service["externalTrafficPolicy"] == "Local"
 
 
+def test_brokers_may_have_ports_by_id() -> None:
+    values = copy.deepcopy(deploy.values("gateway"))
+    values["config"]["listeners"][0]["broker.ports"] = {1001: 9101, 1003: 9103}
+    values["service"] = {"brokers": [1001, 1003]}
+    values["networkPolicy"] = {"enabled": True, "monitoringNamespace": "monitoring"}
+    documents = deploy.of_text(deploy.templated(values))
+    service = deploy.of_kind(documents, "Service")["spec"]
+    assert [(one["name"], one["port"]) for one in service["ports"]] == [
+        ("clients", 9094),
+        ("clients-1001", 9101),
+        ("clients-1003", 9103),
+    ]
+    _, clients, *_ = deploy.of_kind(documents, "NetworkPolicy")["spec"]["ingress"]
+    assert clients["ports"] == [{"port": 9094}, {"port": 9101}, {"port": 9103}]
+    values["service"]["brokers"].append(1002)
+    assert "broker 1002 has no port within" in deploy.templated(values, check=False)
+
+
 def test_what_a_registry_and_a_site_add() -> None:
     digest = f"sha256:{'0' * 64}"
     extra: dict[str, Any] = {

@@ -56,6 +56,7 @@ from proxy.wire.api_versions import (
     UpstreamVersions,
 )
 from proxy.wire.apis import APIS, METADATA
+from proxy.wire.metadata import BrokerAddress
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache
 from sasl.mechanism import Mechanism
@@ -134,6 +135,10 @@ class Offer:
     offered: UpstreamVersions | None = None
     address: tuple[str, int] = ("broker", 9092)
     not_answered: frozenset[int] = frozenset()
+    learned: dict[int, BrokerAddress] = field(default_factory=dict)
+
+    def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
+        self.learned.update(brokers)
 
 
 def marked(content: bytes) -> bytes:
@@ -184,6 +189,7 @@ class Playbook:
         offer: Offer | None = None,
         keys: KeyCache | None = None,
         connects: bool = True,
+        wanted: int | None = None,
         request_max_bytes: int = 104_857_600,
         sasl_max_receive_size: int = 524_288,
         rights: ConnectionRights | None = None,
@@ -250,6 +256,7 @@ class Playbook:
             observer=self.recorder,
             to_client=self._write_to_client,
             now=self.now,
+            wanted=wanted,
         )
 
     def _mechanisms(self, keys: KeyCache) -> dict[str, Mechanism]:

@@ -40,6 +40,7 @@ def relaying(
     connects: bool = True,
     relays: RelaySettings | None = None,
     offer: Offer | None = None,
+    wanted: int | None = None,
     kind: type[Playbook] = Playbook,
 ) -> Playbook:
     """A connection whose broker authenticates the client."""
@@ -50,6 +51,7 @@ def relaying(
         connects=connects,
         relays=relays or settings(),
         offer=offer,
+        wanted=wanted,
     )
 
 

@@ -167,7 +167,15 @@ MISTAKES = [
     ("0.0.0.0:9094", "::1:9094", f"{LISTENER}.address: must be a host and a port such as 0.0.0.0:9094, got '::1:9094'"),
     ("host: 127.0.0.1", "host: 0.0.0.0", f"{LISTENER}.advertised.host: must be an address that clients can connect to, got '0.0.0.0'"),
     ("host: 127.0.0.1", "host: a b", f"{LISTENER}.advertised.host: must be a host name or an IP address, got 'a b'"),
-    ("9100-9199", "9100", f"{LISTENER}.broker.ports: must be a range of ports such as 9100-9199, got 9100"),
+    ("9100-9199", "9100", f"{LISTENER}.broker.ports: must be a range of ports such as 9100-9199, or a map of broker ids to ports, got 9100"),
+    ("9100-9199", "{}", f"{LISTENER}.broker.ports: must have the port of a broker"),
+    ("9100-9199", "{1: 9094}", f"{LISTENER}.broker.ports: must not contain the port of the address, 9094"),
+    ("9100-9199", "{-1: 9101}", f"{LISTENER}.broker.ports: must have broker ids as keys, got '-1'"),
+    ("9100-9199", "{2147483648: 9101}", f"{LISTENER}.broker.ports: must have broker ids as keys, got '2147483648'"),
+    ("9100-9199", "{1: 65536}", f"{LISTENER}.broker.ports: must be ports from 1 to 65535, got 65536"),
+    ("9100-9199", "{1: true}", f"{LISTENER}.broker.ports: must be ports from 1 to 65535, got true"),
+    ("9100-9199", "{1: 9101, 2: 9101}", f"{LISTENER}.broker.ports: must have one port for each id, got 2: 9101 again"),
+    ("9100-9199", "{1: 9101, '01': 9102}", f"{LISTENER}.broker.ports: must have one port for each id, got 1: 9102 again"),
     ("9100-9199", "9199-9100", f"{LISTENER}.broker.ports: must be ports from 1 to 65535 in rising order, got '9199-9100'"),
     ("9100-9199", "9100-70000", f"{LISTENER}.broker.ports: must be ports from 1 to 65535 in rising order, got '9100-70000'"),
     # what must fit together
@@ -484,7 +492,7 @@ def test_a_sidecar_has_one_broker(directory: Path) -> None:
         ("a: !!python/object/apply:os.system [id]", "line 1: tags (!) are not supported"),
         ("a: !!int x", "line 1: tags (!) are not supported"),
         ("!!set {a}", "line 1: tags (!) are not supported"),
-        ("1: a", "line 1: a key must be text"),
+        ("1: a", "1: unknown key"),
         ("null: a", "line 1: a key must be text"),
         ("? [a]\n: b", "line 1: a key must be text"),
         ("a: [1", "line 1: is not YAML: expected ',' or ']', but got '<stream end>'"),
@@ -596,6 +604,18 @@ def test_broker_ports() -> None:
     assert [ports.port_of(broker_id) for broker_id in (-1, 0, 2, 3)] == [None, 9100, 9102, None]
     assert list(ports) == [9100, 9101, 9102]
     assert (9102 in ports, 9103 in ports, len(ports), str(ports)) == (True, False, 3, "9100-9102")
+
+
+def test_broker_ports_by_id(directory: Path) -> None:
+    text = BASE.replace("9100-9199", "{1001: 9101, '1003': 9100}")
+    (listener,) = (one for one in loaded(directory, text).listeners if one.broker_ports)
+    ports = listener.broker_ports
+    assert ports is not None
+    assert [ports.port_of(broker_id) for broker_id in (1001, 1002, 1003)] == [9101, None, 9100]
+    assert list(ports) == [9101, 9100]
+    assert (9101 in ports, 9102 in ports, len(ports)) == (True, False, 2)
+    assert str(ports) == "1001: 9101, 1003: 9100"
+    assert listener.model_dump(by_alias=True)["broker.ports"] == {1001: 9101, 1003: 9100}
 
 
 def test_the_same_file_has_no_changes(directory: Path) -> None:

@@ -25,7 +25,7 @@ from tests.support.frames import (
     response,
     sized,
 )
-from tests.support.playbook import HOUR_MS, SCRAM, VERSIONS, Playbook, everything
+from tests.support.playbook import HOUR_MS, SCRAM, VERSIONS, Offer, Playbook, everything
 from tests.support.relayed_logins import (
     Login,
     answered,
@@ -546,3 +546,88 @@ class TestRawTokens:
         play.take()
         play.call(lambda connection, now: connection.broker_closed(now))
         assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
+
+
+class TestBrokerUnknown:
+    """The client wants broker 2, and its login goes to another one of the cluster."""
+
+    def play(self) -> Playbook:
+        offer = replace(everything(), offered=VERSIONS, learned={})
+        return relaying(wanted=2, offer=offer)
+
+    def learned(self, play: Playbook) -> dict[int, str]:
+        assert isinstance(play.connection.target, Offer)
+        return {id_: one.host for id_, one in play.connection.target.learned.items()}
+
+    def test_brokers_are_learned_behind_the_login_and_no_request_is_forwarded(self) -> None:
+        play = self.play()
+        login = Login(play, play.broker)
+        login.begin()
+        play.broker(shaken(1))
+        login.first()
+        login.challenged()
+        login.final()
+        play.client(fetch(4))  # before it has the answer
+        play.take()
+        login.proven()
+        assert play.take() == [
+            "to client: #3 token error 0 lifetime 3600000",
+            "authenticated User:alice",
+            "to broker: Metadata v13 #0",
+        ]
+        play.client(fetch(5), metadata(6), handshake(7, SCRAM))
+        assert play.take() == []
+        play.broker(cluster(1, 2))
+        assert play.take() == ["closed broker_unknown", "close"]
+        assert self.learned(play) == {1: "kafka-1", 2: "kafka-2"}
+
+    def test_a_client_whose_broker_is_absent_is_closed_later(self) -> None:
+        """Or it would come back at once, and cost another login each time."""
+        play = logged_in(self.play())
+        play.broker(cluster(1, 3))
+        assert play.take() == ["closed broker_unknown", "close after 3.0 s"]
+        assert self.learned(play) == {1: "kafka-1", 3: "kafka-3"}
+
+    def test_a_login_that_does_not_show_its_end_is_confirmed_before(self) -> None:
+        play = self.play()
+        play.client(handshake(1, "X-OWN"))
+        play.broker(shaken(1))
+        play.client(authenticate(2, b"token"))
+        play.broker(answered(2, b"done"))
+        play.take()
+        play.client(fetch(3))
+        assert play.take() == ["to broker: ApiVersions v0 #0"]
+        play.broker(response(0, b"\0\0" + bytes(4)))
+        assert play.take() == [
+            "authenticated Opaque:X-OWN@192.0.2.1",
+            "to broker: Metadata v13 #0",
+        ]
+        play.broker(cluster(2))
+        assert play.take() == ["closed broker_unknown", "close"]
+
+    def test_a_refused_login_learns_nothing(self) -> None:
+        play = self.play()
+        login = Login(play, play.broker)
+        login.begin()
+        play.broker(shaken(1))
+        login.first()
+        play.take()
+        play.broker(answered(2, error_code=58))
+        assert play.take() == [
+            "failed refused_by_broker",
+            "closed authentication_failed",
+            "close",
+            "to client: #2 token error 58 lifetime 0",
+        ]
+        assert self.learned(play) == {}
+
+    def test_a_broker_that_does_not_answer_is_not_waited_for(self) -> None:
+        play = logged_in(self.play())
+        play.wait_for(NOW + 10)
+        assert play.take() == ["closed broker_fault", "close"]
+
+    def test_an_answer_that_does_not_parse_is_a_fault_of_the_broker(self) -> None:
+        play = logged_in(self.play())
+        play.broker(response(0, bytes(6)))
+        assert play.take() == ["closed broker_fault", "close"]
+        assert self.learned(play) == {}

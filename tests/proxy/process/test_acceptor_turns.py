@@ -11,7 +11,7 @@ import pytest
 
 from proxy.child_process.heartbeats import Heartbeat
 from proxy.process.acceptor import Acceptor, Peer
-from proxy.worker.acceptor_link import OFFER, OWN, WITHDRAW, EndpointId, Link
+from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 
 OWN_ADDRESS = EndpointId(0, OWN)
 BROKER = EndpointId(0, 7)
@@ -23,6 +23,7 @@ class Stage:
     def __init__(self, workers: int, stack: ExitStack) -> None:
         self._stack = stack
         self.listening = stack.enter_context(listener())
+        self.port = stack.enter_context(listener())
         self.links = [Link(1) for _ in range(workers)]
         for link in self.links:
             stack.enter_context(link.acceptor_end)
@@ -32,14 +33,15 @@ class Stage:
         stack.callback(os.close, lifeline)
         stack.callback(os.close, alive)
         peers = [Peer(*one) for one in zip(self.links, self.heartbeats, strict=True)]
-        self.acceptor = Acceptor([self.listening], peers, lifeline)
+        sockets = {OWN_ADDRESS: self.listening, BROKER: self.port}
+        self.acceptor = Acceptor(sockets, peers, lifeline)
         for heartbeat in self.heartbeats:
             heartbeat.begin()
             heartbeat.beat()
 
-    def offer(self, endpoint: EndpointId, listening: socket.socket | None = None) -> None:
+    def offer(self, endpoint: EndpointId) -> None:
         for link in self.links:
-            assert link.send_message(OFFER, endpoint, listening)
+            assert link.send_message(OFFER, endpoint)
 
     def connect(self, listening: socket.socket, count: int) -> None:
         for _ in range(count):
@@ -80,18 +82,54 @@ def stack() -> Iterator[ExitStack]:
 
 def test_a_broker_s_port_is_its_own_entrance_until_its_broker_leaves(stack: ExitStack) -> None:
     stage = Stage(2, stack)
-    with listener() as port:
-        stage.offer(BROKER, port)
-        stage.turn()
-        stage.connect(port, 4)
-        stage.turn()
-        assert [stage.taken(worker) for worker in (0, 1)] == [[BROKER] * 2] * 2
-        address = port.getsockname()
-        for link in stage.links:
-            assert link.send_message(WITHDRAW, BROKER)
-        stage.turn()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(address)
+    stage.offer(BROKER)
+    stage.turn()
+    stage.connect(stage.port, 4)
+    stage.turn()
+    assert [stage.taken(worker) for worker in (0, 1)] == [[BROKER] * 2] * 2
+    for link in stage.links:
+        assert link.send_message(WITHDRAW, BROKER)
+    stage.turn()
+    stage.connect(stage.port, 1)
+    stage.turn()
+    assert stage.taken(0) + stage.taken(1) == []
+
+
+def test_a_worker_that_knows_the_broker_of_a_port_is_preferred(stack: ExitStack) -> None:
+    """The others would have the client log in only to learn about the broker."""
+    stage = Stage(2, stack)
+    for link in stage.links:
+        assert link.send_message(LAST_OFFER, BROKER)
+    stage.turn()
+    stage.connect(stage.port, 2)
+    stage.turn()
+    assert [stage.taken(worker) for worker in (0, 1)] == [[BROKER], [BROKER]]
+    assert stage.links[1].send_message(OFFER, BROKER)
+    stage.turn()
+    stage.connect(stage.port, 4)
+    stage.turn()
+    assert [stage.taken(worker) for worker in (0, 1)] == [[], [BROKER] * 4]
+
+
+def test_connections_wait_for_a_worker_that_has_not_offered_all_its_endpoints(
+    stack: ExitStack,
+) -> None:
+    """A broker has left only if a worker serves the listener's own address, but not its port."""
+    stage = Stage(1, stack)
+    stage.offer(BROKER)
+    stage.turn()
+    stage.heartbeats[0].begin()  # the worker is replaced
+    client, accepted = socket.socketpair()
+    stack.enter_context(client)
+    stage.acceptor._waiting.append((BROKER, accepted))
+    (link,) = stage.links
+    assert link.send_message(RESET, OWN_ADDRESS)
+    stage.turn()
+    assert stage.taken(0) == []
+    stage.offer(BROKER)
+    stage.offer(OWN_ADDRESS)
+    stage.turn()
+    assert stage.taken(0) == [BROKER]
 
 
 def test_an_address_is_left_alone_until_somebody_serves_it(stack: ExitStack) -> None:

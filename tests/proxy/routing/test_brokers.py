@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.config.values import PortRange
+from proxy.config.values import PortMap, PortRange
 from proxy.routing.brokers import BrokerChanges, BrokerTable, Gateway
 from proxy.wire.metadata import BrokerAddress, ClusterView
 
@@ -70,16 +70,58 @@ def test_an_id_outside_of_the_range_is_not_shown() -> None:
     assert gateway.resolve(3, "kafka", 9092) is None
     assert gateway.resolve(-1, "kafka", 9092) is None
     assert gateway.resolve(2**31 - 1, "kafka", 9092) is None
-    assert not news, "what is not shown is not followed up either"
+    assert [broker_id for broker_id, *_ in news] == [3, 2**31 - 1]
+    assert gateway.hide(3)
+    assert not gateway.hide(2)
+    assert gateway.resolve(3, "kafka", 9092) is None
+    assert len(news) == 2, "it is reported once"
+
+
+@pytest.mark.parametrize(
+    ("ports", "ids", "fitting"),
+    [
+        (PortRange(9100, 9199), [1001, 1003], "9100-10103"),
+        (PortRange(9100, 9199), [56_435], "9100-65535"),
+        (PortRange(9100, 9199), [56_436, 56_437], "a map such as {56436: 9100}"),
+        (PortMap({1001: 9101, 1002: 9102}), [1003], "a map with their ids"),
+    ],
+)
+def test_brokers_without_a_port_are_counted_and_a_fitting_range_is_named(
+    ports: PortRange | PortMap, ids: list[int], fitting: str
+) -> None:
+    gateway = Gateway(BrokerTable(), "gate", ports, lambda *_: None)
+    assert gateway.why_none_is_shown is None
+    assert all(gateway.hide(broker_id) for broker_id in ids)
+    assert gateway.not_shown == len(ids)
+    names = ", ".join(map(str, ids))
+    assert gateway.why_none_is_shown == (
+        f"no port in broker.ports, {ports}, for broker {names} ({len(ids)} in all):"
+        f" {fitting} would fit"
+    )
+
+
+def test_a_gateway_shows_some_broker_if_it_can() -> None:
+    table = BrokerTable()
+    gateway = Gateway(table, "gate", PortMap({7: 9107, 1001: 9101}), lambda *_: None)
+    gateway.unopened[5] = "in use"  # of a broker that nobody knows
+    gateway.hide(9)
+    table.apply(view(b7=1), now=0)
+    assert (gateway.why_none_is_shown, gateway.not_shown) == (None, 1)
+    assert gateway.resolve(7, "kafka", 1) == ("gate", 9107)
+    gateway.unopened[7] = "in use"
+    assert (gateway.why_none_is_shown, gateway.not_shown) == ("in use", 2)
 
 
 def test_a_broker_whose_port_cannot_be_listened_on_is_not_shown() -> None:
     """Clients would be sent to whatever program has it; news of the broker matter all the same."""
-    gateway = Gateway(BrokerTable(), "gate", PortRange(1, 3), lambda *_: None)
+    table = BrokerTable()
+    gateway = Gateway(table, "gate", PortRange(1, 3), lambda *_: None)
     gateway.unopened[1] = "in use"
     assert gateway.resolve(1, "kafka", 9092) is None
     assert gateway.resolve(2, "kafka", 9092) == ("gate", 3)
-    gateway.without_port = 4
+    assert gateway.not_shown == 0, "no such broker is known"
+    table.apply(view(b1=1), now=0)
+    gateway.without_port = {4, 5, 6, 7}
     assert gateway.not_shown == 5
 
 

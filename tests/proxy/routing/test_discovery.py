@@ -377,7 +377,10 @@ def test_a_range_of_ports_too_short_is_said_once(caplog: pytest.LogCaptureFixtur
         assert cluster.joined == [1, 2], "the other listener shows it"
 
     play(transcript)
-    assert warnings(caplog) == ["no port in broker.ports, and so not shown: broker 2 (1 in all)"]
+    assert warnings(caplog) == [
+        "brokers are not shown to clients: no port in broker.ports, 9100-9101,"
+        " for broker 2 (1 in all): 9100-9102 would fit"
+    ]
 
 
 def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_minute(
@@ -402,7 +405,8 @@ def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_mi
 
     play(transcript)
     (line,) = warnings(caplog)
-    assert line.endswith("broker 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, … (1000 in all)")
+    named = "broker 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, … (1000 in all)"
+    assert line.endswith(f"for {named}: 9100-10299 would fit")
 
 
 def test_a_broker_that_names_more_than_there_can_be_is_not_believed(

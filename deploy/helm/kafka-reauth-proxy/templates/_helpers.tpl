@@ -259,11 +259,18 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
 {{- range $index, $listener := .Values.config.listeners }}
 {{- $name := ternary "clients" (printf "clients%d" $index) (eq $index 0) }}
 {{- $ports := list (dict "name" $name "port" (include "kafka-reauth-proxy.port" $listener.address | int)) }}
-{{- $range := get $listener "broker.ports" | default "0-0" | splitList "-" }}
+{{- $brokerPorts := get $listener "broker.ports" | default "0-0" }}
 {{- range $.Values.service.brokers }}
-{{- $port := add (first $range | int) (int .) }}
-{{- if gt $port (last $range | int) }}
-{{- fail (printf "service.brokers: broker %d has no port within broker.ports: %s" (int .) (get $listener "broker.ports")) }}
+{{- $port := 0 }}
+{{- if kindIs "map" $brokerPorts }}
+{{- $port = get $brokerPorts (toString .) | int }}
+{{- else }}
+{{- $range := splitList "-" $brokerPorts }}
+{{- $port = add (first $range | int) (int .) }}
+{{- $port = ternary $port 0 (le $port (last $range | int64)) }}
+{{- end }}
+{{- if not $port }}
+{{- fail (printf "service.brokers: broker %d has no port within broker.ports: %v" (int .) $brokerPorts) }}
 {{- end }}
 {{- $ports = append $ports (dict "name" (printf "%s-%d" $name (int .)) "port" $port) }}
 {{- end }}
