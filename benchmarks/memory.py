@@ -49,7 +49,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, report
+from benchmarks import machine, report, unauthenticated
 from benchmarks.bench import fake_broker, make_lab
 from benchmarks.client import Client, request
 from benchmarks.control_group import ControlGroup, control_group
@@ -316,6 +316,25 @@ def _groups(lab: Lab, options: argparse.Namespace) -> Table:
     return table
 
 
+def _unauthenticated(lab: Lab, options: argparse.Namespace) -> Table:
+    title = f"MiB that {options.connections:,} clients cost that stop in a phase (still open)"
+    table = _table(title, "phase", "sasl.termination: proxy", "broker")
+    for phase in unauthenticated.PHASES:
+        found = []
+        for relays in (False, True):
+            name = f"unauthenticated-{'broker' if relays else 'proxy'}"
+            start = proxy(
+                name, listener=unauthenticated.listener(lab), tls=True, relays_logins=relays
+            )
+            with start(lab) as target:
+                base = _pss_kib(target)
+                with unauthenticated.stopped(target, lab, phase, options.connections) as count:
+                    grown = (_pss_kib(target) - base) / 1024
+                found.append(f"{grown:.1f} ({count:,})")
+        table.add_row(phase, *found)
+    return table
+
+
 def _table(title: str, *names: str) -> Table:
     table = Table(title=title)
     for name in names:
@@ -327,6 +346,7 @@ TABLES: Mapping[str, Callable[[Lab, argparse.Namespace], Table]] = {
     "sidecars": _sidecars,
     "connections": _connections,
     "groups": _groups,
+    "unauthenticated": _unauthenticated,
 }
 
 

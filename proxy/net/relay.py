@@ -38,6 +38,8 @@ from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.handshake_errors import NEVER_KAFKA, WrongProtocol
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
 from proxy.net.sockets import peer_address
+from proxy.net.tls_sides import ServerTls
+from proxy.net.tls_transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ class _Side(asyncio.Protocol):
         """Take over a connected socket."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=LONG_WRITE)
-        self._is_tls = transport.get_extra_info("ssl_object") is not None
+        self._is_tls = isinstance(transport, TlsTransport)
 
     @property
     def write(self) -> Callable[[Bytes], None]:
@@ -255,6 +257,11 @@ class ClientSide(_Side):
     def is_renewed_by(self, side: "BrokerSide") -> bool:
         """Return whether a re-authentication goes to this half."""
         return self._side is side
+
+    def authenticated(self) -> None:
+        """Let the client's TLS use as much memory as an authenticated client's may."""
+        if isinstance(self._transport, ServerTls):
+            self._transport.authenticated()
 
     def handshake_failed(self) -> None:
         """Close the connection of a client whose TLS handshake failed."""

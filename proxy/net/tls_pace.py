@@ -26,8 +26,10 @@ MAX_WITHOUT_DATA: Final = 65_536
 """Largest number of bytes without any data: no peer has a reason for so many key updates in a
 row."""
 MAX_HANDSHAKE: Final = 32_768
-"""Largest handshake in bytes, which is Java's limit of one of its messages; usual chains of
-certificates take a fifth."""
+"""Largest handshake in bytes, and largest handshake message, which is Java's limit of one of its
+messages; usual chains of certificates take a fifth."""
+FIRST_PIECE: Final = 2_048
+"""`PIECE` in bytes for handshakes and unauthenticated clients. Usual messages are shorter."""
 MAX_UNREAD_ANSWERS: Final = 16
 """Largest number of answers to key updates while the peer does not read what it is sent."""
 
@@ -35,9 +37,11 @@ MAX_UNREAD_ANSWERS: Final = 16
 class Pace:
     """Pace of one connection's decryption."""
 
-    __slots__ = ("piece", "without_data")
+    __slots__ = ("largest", "piece", "without_data")
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = PIECE) -> None:
+        self.largest = largest
+        """Largest piece in bytes."""
         self.piece = MIN_PIECE
         """Number of bytes to be given to OpenSSL at once."""
         self.without_data = 0
@@ -55,7 +59,7 @@ class Pace:
                 self.piece = MIN_PIECE
             return self.without_data <= min(4 * self.piece, MAX_RECORD)
         is_efficient = 2 * plaintext >= self.without_data
-        self.piece = min(2 * self.piece, PIECE) if is_efficient else MIN_PIECE
+        self.piece = min(2 * self.piece, self.largest) if is_efficient else MIN_PIECE
         self.without_data = 0
         return is_efficient
 

@@ -2,22 +2,51 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from proxy.connection.frames import Bytes
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, HandshakeResult, WrongProtocol
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
-from proxy.net.tls_transport import TlsTransport, Wait
+from proxy.net.tls_messages import HandshakeMessages
+from proxy.net.tls_pace import FIRST_PIECE, MAX_HANDSHAKE, PIECE
+from proxy.net.tls_transport import TOO_LONG, TlsTransport, Wait, handshake_fault
 
+monotonic: Final = time.monotonic
+"""Clock in seconds; see `proxy.net.relay`."""
 LINGER: Final = 5.0
 """Seconds in which a broker must close its side of a connection that the proxy has closed."""
+MAX_KEPT: Final = 4_096
+"""Largest number of bytes that a client may have sent when it has to wait for its handshake. With
+post-quantum keys a ClientHello has 2 KiB."""
+MAX_HANDSHAKES: Final = 256
+"""Largest number of clients' handshakes that a worker has under way at once."""
+HANDSHAKE_BYTES: Final = 196_608
+"""Largest memory in bytes of a handshake under way: OpenSSL's buffers for a certificate of 100 KiB
+that a client with TLS 1.3 has announced take most of it. A usual one takes a quarter."""
+
+
+class HandshakeSlots(Protocol):
+    """Interface to the slots for the handshakes of a worker's clients."""
+
+    def acquire(self, key: "ServerTls", owner: str, go: Callable[[], None]) -> None:
+        """Call `go` when `key` has a slot, which may be at once; owners take turns."""
+        ...
+
+    def release(self, key: "ServerTls") -> None:
+        """Release the slot, or stop waiting for one; again has no effect."""
+        ...
 
 
 class ServerTls(TlsTransport):
-    """TLS of a client's connection."""
+    """TLS of a client's connection.
 
-    __slots__ = ("_first", "_on_handshake")
+    The handshake begins when there is a slot: one under way takes `HANDSHAKE_BYTES`. Until then the
+    client costs no memory of OpenSSL's, and `MAX_KEPT` bytes of what it has sent.
+    """
+
+    __slots__ = ("_began_at", "_context", "_has_slot", "_messages", "_on_handshake", "_slots")
 
     def __init__(
         self,
@@ -25,14 +54,21 @@ class ServerTls(TlsTransport):
         buffer: ReadBuffer,
         wait: Wait,
         context: ssl.SSLContext,
+        slots: HandshakeSlots,
         on_handshake: Callable[[BufferedSide, HandshakeResult], None],
     ) -> None:
         """`on_handshake` gets `side` with the completed handshake, or with what came instead, and
         then closes."""
         super().__init__(side, buffer, wait)
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._pace.largest = FIRST_PIECE
+        self._context = context
+        self._slots = slots
         self._on_handshake = on_handshake
-        self._first = True
+        self._has_slot = False
+        self._messages: HandshakeMessages | None = None
+        """The parser of the handshake; None before it has begun, and after it."""
+        self._began_at = 0.0
+        """Time at which the handshake began, in monotonic seconds."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle a client that connected, before its handshake."""
@@ -40,21 +76,84 @@ class ServerTls(TlsTransport):
         self._side.connection_made(cast(asyncio.Transport, self))
 
     def _handshake_bytes(self, data: Bytes) -> None:
-        if self._first:
-            self._first = False
-            protocol = WrongProtocol.by_first_bytes(data)
-            if protocol is not WrongProtocol.TLS:
-                self._ended = True
-                self._on_handshake(self._side, protocol)
+        if self._messages is not None:
+            self._kept += data
+            self._give(self._messages)
+            return
+        protocol = WrongProtocol.by_first_bytes(data)
+        if protocol is not WrongProtocol.TLS:
+            self._ended = True
+            self._on_handshake(self._side, protocol)
+            return
+        self._kept = bytes(data)
+        self._slots.acquire(self, self._group, self._granted)
+        if self._has_slot:
+            self._begin()
+        elif len(self._kept) > MAX_KEPT:
+            self._fail(handshake_fault(TOO_LONG))
+        else:
+            self._waits = True
+            self._socket.pause_reading()
+
+    def _granted(self) -> None:
+        self._has_slot = True
+        if self._waits:  # another client's turn ends a handshake; this one's begins in its own
+            self._wait(self._group, self._begin)
+
+    def _begin(self) -> None:
+        """Begin the handshake."""
+        if self._closing:
+            return
+        if self._waits:
+            self._waits = False
+            if not self._is_paused:
+                self._socket.resume_reading()
+        self._began_at = monotonic()
+        self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._messages = HandshakeMessages()
+        self._give(self._messages)
+
+    def authenticated(self) -> None:
+        """Read an authenticated client in larger pieces, for which OpenSSL keeps memory."""
+        self._pace.largest = PIECE
+
+    @property
+    def age(self) -> float:
+        """Seconds for which the handshake has been under way; 0 before it begins."""
+        return 0.0 if self._messages is None else monotonic() - self._began_at
+
+    def displaced(self) -> None:
+        """End a handshake whose slot another client was given."""
+        self._fail(handshake_fault("SLOW_WHILE_OTHERS_WAITED"))
+
+    def _give(self, messages: HandshakeMessages) -> None:
+        """Give OpenSSL the messages that are complete."""
+        while not (self._established or self._ended or self._closing):
+            cipher = self._ssl.cipher()
+            is_encrypted = cipher is not None and cipher[1] != "TLSv1.3"
+            size = messages.complete(self._kept, encrypted=is_encrypted)
+            if size is None or (not size and len(self._kept) > MAX_HANDSHAKE):
+                self._fail(handshake_fault(TOO_LONG))
                 return
-        super()._handshake_bytes(data)
+            if not size:
+                return
+            complete, self._kept = self._kept[:size], self._kept[size:]
+            super()._handshake_bytes(complete)
 
     def _handshake_done(self) -> None:
+        self._messages = None
+        self._slots.release(self)
         self._on_handshake(self._side, self._ssl)
 
     def _handshake_failed(self, error: Exception) -> None:
         assert isinstance(error, ssl.SSLError)
+        self._slots.release(self)
         self._on_handshake(self._side, error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Handle the end of the connection."""
+        self._slots.release(self)
+        super().connection_lost(exc)
 
 
 class ClientTls(TlsTransport):

@@ -30,6 +30,7 @@ from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, read_in_bulk
 from proxy.net.sockets import peer_address
 from proxy.net.tls_pace import (
+    FIRST_PIECE,
     MAX_HANDSHAKE,
     MAX_RECORD,
     MAX_RECORDS,
@@ -45,6 +46,8 @@ CIPHER_BYTES: Final = 262_144
 buffer."""
 RECORDS_PER_WRITE: Final = 4
 """Number of records that are encrypted before they are written to the socket."""
+TOO_LONG: Final = "EXCESSIVE_MESSAGE_SIZE"
+"""OpenSSL's reason for a message that is too long."""
 MAX_WAITING: Final = 16_777_216
 """Largest number of bytes in a worker that were read, and wait to be decrypted."""
 
@@ -75,6 +78,7 @@ class TlsTransport(asyncio.Protocol):
         "_has_partial_record",
         "_incoming",
         "_is_paused",
+        "_kept",
         "_outgoing",
         "_pace",
         "_peer_is_slow",
@@ -103,6 +107,8 @@ class TlsTransport(asyncio.Protocol):
         """True if the peer does not read fast enough."""
         self._unread_answers = 0
         """Number of answers to key updates since the peer stopped reading."""
+        self._kept = b""
+        """Bytes of the handshake that OpenSSL has not been given."""
         self._handshake_size = 0
         """Size in bytes of the peer's part of the handshake so far."""
         self._incoming = ssl.MemoryBIO()
@@ -168,40 +174,49 @@ class TlsTransport(asyncio.Protocol):
         connection is a cycle, which is found when it is old."""
         self._closing = True
         self._take_rest()
-        del self._ssl, self._incoming, self._outgoing
+        del self._incoming, self._outgoing
+        with suppress(AttributeError):  # a client whose handshake has not begun has none
+            del self._ssl
         self._side.connection_lost(exc)
 
     # Between the two
 
     def _handshake_bytes(self, data: Bytes) -> None:
         """Process bytes of a handshake."""
-        self._incoming.write(data)
-        self._handshake_size += len(data)
-        self._shake_hands()
+        rest = memoryview(data)
+        while rest and not (self._established or self._ended):
+            self._handshake_size += self._incoming.write(rest[:FIRST_PIECE])
+            rest = rest[FIRST_PIECE:]
+            self._shake_hands(rest)
 
-    def _shake_hands(self) -> None:
+    def _shake_hands(self, rest: Bytes = b"") -> None:
+        """Continue the handshake; `rest` is what was read and OpenSSL has not been given."""
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
             if self._handshake_size > MAX_HANDSHAKE:
-                self._ended = True
-                self._handshake_failed(_too_long())
+                self._fail(handshake_fault(TOO_LONG))
             return
         except (ssl.SSLError, ssl.CertificateError) as error:
             self._flush()  # the alert for the peer
-            self._ended = True
-            self._handshake_failed(error)
+            self._fail(error)
             return
         self._established = True
         self._handshake_done()
-        if self._incoming.pending and not self._closing:  # perhaps a long read
-            self._decrypt_bulk(memoryview(self._incoming.read()))
+        rest, self._kept = self._incoming.read() + rest + self._kept, b""  # perhaps a long read
+        if rest and not self._closing:
+            self._decrypt_bulk(memoryview(rest))
         if not self._closing:  # session tickets, unless an answer has taken them along
             self._flush()
 
     def _handshake_done(self) -> None:
         """Handle a completed handshake."""
+
+    def _fail(self, error: Exception) -> None:
+        """End the handshake."""
+        self._ended, self._kept = True, b""
+        self._handshake_failed(error)
 
     def _handshake_failed(self, error: Exception) -> None:
         """Handle a failed handshake."""
@@ -284,7 +299,12 @@ class TlsTransport(asyncio.Protocol):
         _Waiting.total_bytes += len(rest)
         self._waits = True
         self._socket.pause_reading()
-        self._wait(address_group(peer_address(self._socket) or ""), self._go_on)
+        self._wait(self._group, self._go_on)
+
+    @property
+    def _group(self) -> str:
+        """Group of the peer's address."""
+        return address_group(peer_address(self._socket) or "")
 
     def _go_on(self) -> None:
         """Continue with the ciphertext that waits."""
@@ -411,11 +431,12 @@ class TlsTransport(asyncio.Protocol):
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the socket's information, and the TLS object as `ssl_object`."""
-        return self._ssl if name == "ssl_object" else self._socket.get_extra_info(name, default)
+        """Return information of the socket."""
+        return self._socket.get_extra_info(name, default)
 
 
-def _too_long() -> ssl.SSLError:
+def handshake_fault(reason: str) -> ssl.SSLError:
+    """Return the error of a handshake that is ended for `reason`, which is written as OpenSSL's."""
     error = ssl.SSLError()
-    error.reason = "EXCESSIVE_MESSAGE_SIZE"
+    error.reason = reason
     return error

@@ -82,6 +82,7 @@ class Endpoint:
             self.buffer,
             self._wait,
             self._listener.tls.context,
+            self._services.handshakes,
             self._on_handshake,
         )
 
@@ -199,6 +200,7 @@ class Endpoint:
 
     def _authenticated(self, client: ClientSide) -> None:
         self._listener.open_connections.authenticated(client)
+        client.authenticated()
         if self._listener.relays_logins:
             assert client.connection is not None
             self._slots(client.connection)[0].release(client)

@@ -18,6 +18,7 @@ from proxy.errors import host_port
 from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
+from proxy.net.tls_sides import ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
@@ -84,6 +85,8 @@ class WorkerServices(Protocol):
     """The memory of authenticated clients' long requests."""
     work_queues: WorkQueues
     """The queues of long work."""
+    handshakes: LoginSlots[ServerTls]
+    """The slots for TLS handshakes of clients."""
 
     def next_connection_id(self) -> str:
         """Return a globally unique id for a connection."""

@@ -1,4 +1,4 @@
-"""Limits on the connections to one broker that relayed logins need.
+"""Slots for relayed logins, which need connections to a broker, and for TLS handshakes.
 
 Rules:
 

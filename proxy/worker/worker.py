@@ -30,6 +30,7 @@ from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
+from proxy.net.tls_sides import MAX_HANDSHAKES, ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
 from proxy.ops.status.recent import CounterHistory
@@ -47,6 +48,7 @@ from proxy.worker.accepted_connections import AcceptedConnections
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
+from proxy.worker.login_slots import LoginSlots
 from proxy.worker.store_service import StoreService, open_store_to_share
 from proxy.worker.supervision import supervised
 from proxy.worker.work_queues import WorkQueues
@@ -108,6 +110,12 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._time_slices = TimeSlices(self.loop)
         self.work_queues = WorkQueues(self._time_slices)
+        self.handshakes = LoginSlots[ServerTls](
+            MAX_HANDSHAKES,
+            silence=lambda client: client.age,
+            displace=ServerTls.displaced,
+            call_later=self.loop.call_later,
+        )
         self._stopping = asyncio.Event()
         self._tally = Tally(
             run=next(self._connection_ids),

@@ -30,7 +30,7 @@ from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
-from proxy.net.tls_sides import ClientTls, ServerTls
+from proxy.net.tls_sides import MAX_HANDSHAKES, ClientTls, ServerTls
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
@@ -40,6 +40,7 @@ from proxy.upstream.access import Access
 from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
+from proxy.worker.login_slots import LoginSlots
 from proxy.worker.work_queues import WorkQueues
 from tests.support.certificates import NOW
 from tests.support.fake_broker import FakeBroker
@@ -73,6 +74,17 @@ class Secured:
 
 present = [Secured()]
 """What holds where a test says nothing; a fixture may change it, to run tests with TLS as well."""
+
+
+def handshake_slots(limit: int = MAX_HANDSHAKES) -> LoginSlots[ServerTls]:
+    """Slots as of a worker, whose holders are examined when a client comes."""
+    return LoginSlots(
+        limit,
+        silence=lambda client: client.age,
+        displace=ServerTls.displaced,
+        call_later=lambda _, look: look,
+    )
+
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -118,7 +130,9 @@ class Shell:
         context = self.secured.clients
         if context is None:
             return side
-        return ServerTls(side, self.buffer, self.wait, context, self._handshake_ended)
+        return ServerTls(
+            side, self.buffer, self.wait, context, handshake_slots(), self._handshake_ended
+        )
 
     def _handshake_ended(self, side: BufferedSide, what: HandshakeResult) -> None:
         assert isinstance(side, ClientSide)
@@ -133,6 +147,7 @@ class Shell:
         match command:
             case CountAuthenticated():
                 assert client in self.clients
+                client.authenticated()
             case AwaitTurn():
                 assert client.connection is not None
                 client.connection.await_turn(self.wait, client.call)
@@ -308,6 +323,7 @@ class Services:
     work_queues: WorkQueues = field(
         default_factory=lambda: WorkQueues(TimeSlices(asyncio.get_running_loop()))
     )
+    handshakes: LoginSlots[ServerTls] = field(default_factory=handshake_slots)
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def next_connection_id(self) -> str:

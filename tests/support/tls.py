@@ -21,7 +21,7 @@ from proxy.net.tls_pace import RECORD
 from proxy.net.tls_sides import ServerTls
 from proxy.tls.contexts import ProxyTls, Tls, open_tls
 from tests.support.certificates import NOW, Authority, Issued
-from tests.support.relay import Secured
+from tests.support.relay import Secured, handshake_slots
 
 # Certificates in a directory, the contexts made of them, and both ends of a handshake
 
@@ -230,7 +230,12 @@ class Server:
         self.to_client = ssl.MemoryBIO()
         self.wire = Wire(self.to_client)
         self.tls = ServerTls(
-            self.ear, ReadBuffer(), self.turns.wait, server_context(OURS), lambda *_: None
+            self.ear,
+            ReadBuffer(),
+            self.turns.wait,
+            server_context(OURS),
+            handshake_slots(),
+            lambda *_: None,
         )
         self.tls.connection_made(self.wire)
 
@@ -248,6 +253,7 @@ class Conversation(Server):
             with suppress(ssl.SSLWantReadError):
                 self._client.do_handshake()
             self.tls.data_received(self._from_client.read())
+        self.tls.authenticated()
 
     def encrypted(self, plain: bytes) -> bytes:
         """One record for each `RECORD` bytes."""

@@ -25,6 +25,7 @@ from proxy.net.tls_pace import (
 )
 from proxy.net.tls_sides import ServerTls
 from proxy.net.tls_transport import MAX_WAITING
+from tests.support.relay import handshake_slots
 from tests.support.tls import (
     AUTHORITY,
     OURS,
@@ -238,6 +239,7 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
         ReadBuffer(),
         Turns().wait,
         server_context(OURS),
+        handshake_slots(),
         lambda _, it: met.append(it),
     )
     tls.connection_made(Wire(ssl.MemoryBIO()))

@@ -11,6 +11,7 @@ from proxy.connection.frames import Bytes
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_pace import PIECE, RECORD
 from proxy.net.tls_sides import ServerTls
+from tests.support.relay import handshake_slots
 from tests.support.tls import (
     AUTHORITY,
     OURS,
@@ -97,7 +98,7 @@ def test_session_tickets_go_with_the_first_answer(request_bytes: bytes) -> None:
 def test_a_closed_connection_keeps_nothing_of_openssls() -> None:
     """Fourteen KiB, which would wait for the cycle collector."""
     talk = Conversation()
-    tls = weakref.ref(talk.tls.get_extra_info("ssl_object"))
+    tls = weakref.ref(talk.tls._ssl)
     assert tls() is not None
     talk.tls.connection_lost(None)
     assert tls() is None
@@ -128,6 +129,7 @@ def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
         ReadBuffer(),
         Turns().wait,
         server_context(OURS),
+        handshake_slots(),
         lambda _, it: met.append(it),
     )
     tls.connection_made(Wire(ssl.MemoryBIO()))
