@@ -94,7 +94,7 @@ lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra docs --output-file requirements/docs.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra kafka --extra zookeeper --output-file requirements/runtime.lock
-	$(COMPILE) --constraint requirements/test.lock pyproject.toml --extra kafka --extra report --extra s3 --extra spark --output-file requirements/report.lock
+	$(COMPILE) --constraint requirements/test.lock pyproject.toml --extra kafka --extra report --extra spark --output-file requirements/report.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 
 $(VENV)/bin/python:

@@ -477,8 +477,8 @@ DELIVERY_SUCCESS = gauge(
 
 READINESS_CLIENTS = gauge(
     "readiness_clients",
-    "Clients in the last whole report, by verdict (docs/readiness.md). These metrics are those of"
-    " `reauth-proxy report serve`, and absent without a report.",
+    "Clients in the report, by verdict (docs/readiness.md). These metrics are those of the report's"
+    " `report.prom`.",
     ("verdict",),
 )
 READINESS_PRINCIPALS = gauge(
@@ -519,12 +519,6 @@ READINESS_NEWEST_EVENT = gauge(
     "The report's newest event, in Unix time; absent if it has none.",
     unit="seconds",
 )
-READINESS_READ_SUCCESS = gauge(
-    "readiness_report_read_success",
-    "1 if a whole report was there when its place was last looked at, within a minute; 0 if not:"
-    " then the other values are those of the last one that was.",
-)
-
 EVENT_LOOP_LAG = histogram(
     "event_loop_lag_seconds",
     "Delay of a timer of a worker's event loop.",

@@ -217,8 +217,7 @@ MIGRATION = (
     Row("Fleet over time: the readiness report"),
     Panel(
         "Clients that are ready",
-        "Share of those that logged in, by the last report that `reauth-proxy report serve` shows;"
-        " of each job that serves one.",
+        "Share of those that logged in, in the last report of each job that serves one.",
         "percentunit",
         [
             (

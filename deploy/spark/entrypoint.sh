@@ -1,8 +1,12 @@
 #!/bin/bash
-# What the report's image starts: `reauth-proxy`, or with `driver` or `executor` what Spark on Kubernetes
-# starts by these words in a pod, whose environment it sets (as in Spark's own image; bash for arrays).
+# Entry point of the report's image. `page` serves the report with nginx; `driver` and `executor` are what Spark on
+# Kubernetes passes in a pod whose environment it sets (as in Spark's own image; bash for arrays). Any other words are
+# arguments of `reauth-proxy`.
 set -eu
 case "${1-}" in
+page)
+    exec nginx -c /etc/reauth-report-nginx.conf
+    ;;
 driver)
     shift
     exec "$SPARK_HOME/bin/spark-submit" --deploy-mode client \

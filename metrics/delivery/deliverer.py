@@ -29,16 +29,11 @@ class Part:
 
 
 class Sink(Protocol):
-    """Receiver of events: a topic, a folder or an object store."""
+    """Receiver of events."""
 
     @property
     def batch_bytes(self) -> int:
         """Largest size of a batch in bytes."""
-        ...
-
-    @property
-    def closed_files_only(self) -> bool:
-        """True if a file is delivered when it does not grow any more."""
         ...
 
     def deliver(self, part: Part) -> int:
@@ -69,36 +64,29 @@ class Waiting:
     """Events that are not delivered yet."""
 
     bytes: int = 0
-    """Bytes that the sink takes now."""
     since: float | None = None
     """When the oldest of them was written, or before, in Unix time; None: nothing waits."""
-    open_bytes: int = 0
-    """Bytes of open files that the sink takes when they are closed."""
 
 
 def waiting_in(
     files: Iterable[SpoolFile],
     position: Position,
-    closed_files_only: bool,
     caught_up_at: Mapping[str, float] = MappingProxyType({}),
 ) -> Waiting:
-    """Return what of a folder's files is not delivered, to a sink that may take closed ones only.
+    """Return the part of a folder's files that is not delivered.
 
     `caught_up_at`: when files were last changed that were delivered to their end then.
     """
-    size, open_size, since = 0, 0, None
+    size, since = 0, None
     for file in files:
         rest = file.size - position.offset(file.name, file.inode)
         if rest <= 0:
-            continue
-        if closed_files_only and not file.closed:
-            open_size += rest
             continue
         size += rest
         begun = file.modified if file.begun is None else min(file.begun, file.modified)
         begun = caught_up_at.get(file.name, begun)
         since = begun if since is None else min(since, begun)
-    return Waiting(size, since, open_size)
+    return Waiting(size, since)
 
 
 class Deliverer:
@@ -129,8 +117,7 @@ class Deliverer:
         self._forget_missing()
         yield
         for file in self._files:
-            if self._is_taken(file):
-                yield from self._deliver(file)
+            yield from self._deliver(file)
 
     def save(self) -> None:
         """Write the position if it has changed. Raises OSError."""
@@ -139,11 +126,7 @@ class Deliverer:
 
     def waiting(self) -> Waiting:
         """Return what was there when the files were listed last, and was not delivered."""
-        closed_only = self._sink.closed_files_only
-        return waiting_in(self._files, self._position, closed_only, self._caught_up_at)
-
-    def _is_taken(self, file: SpoolFile) -> bool:
-        return file.closed or not self._sink.closed_files_only
+        return waiting_in(self._files, self._position, self._caught_up_at)
 
     def _deliver(self, file: SpoolFile) -> Iterator[None]:
         position, sink = self._position, self._sink

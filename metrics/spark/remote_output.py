@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from metrics.readiness.errors import ReportError
 from metrics.readiness.output import RUN_ID, RUNS, TABLES, Staging, run_of
-from metrics.report.write import JSON_NAME, PAGE_NAME
+from metrics.report.write import JSON_NAME, METRICS_NAME, PAGE_NAME
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.files import HadoopFiles
 
@@ -60,7 +60,7 @@ class RemoteRun:
                 if folder.is_dir():
                     files.upload(str(folder), f"{self.tables}/{folder.name}")
             for place in (self._folder, self._out):  # the last run's are replaced last
-                for name in (JSON_NAME, PAGE_NAME):
+                for name in (JSON_NAME, METRICS_NAME, PAGE_NAME):
                     files.upload(str(made.folder / name), f"{place}/{name}")
             for run_id in files.names(f"{self._out}/{RUNS}"):
                 if run_id not in {self._run_id, before} and RUN_ID.fullmatch(run_id):

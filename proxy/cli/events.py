@@ -48,7 +48,7 @@ def deliver(
     folder: Annotated[Path, typer.Option("--events", metavar="DIR", help="Folder of event files.")],
     to: Annotated[
         str,
-        typer.Option(metavar="TARGET", help="kafka:TOPIC, file:///FOLDER or s3a://BUCKET/PREFIX."),
+        typer.Option(metavar="TARGET", help="kafka:TOPIC."),
     ],
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with what is written later, until SIGTERM.")
@@ -63,11 +63,11 @@ def deliver(
         ),
     ] = None,
     bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Brokers to begin with.")
     ] = None,
     command_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="For kafka:TOPIC: properties of a Kafka client."),
+        typer.Option(metavar="FILE", help="Properties of a Kafka client."),
     ] = None,
 ) -> None:
     """Deliver a folder's events: each at least once, from where the last run ended.
@@ -75,17 +75,17 @@ def deliver(
     Exit status 0: all are delivered; 1: some are left; 2: an error.
     """
     from metrics.delivery.selection import HIDEABLE, Kinds, Selection
-    from metrics.delivery.target import TargetKind, missing_library, parse_target
+    from metrics.delivery.target import missing_library, parse_target
     from metrics.event_files import recover_orphans
     from proxy.delivery.kafka_settings import of_options
     from proxy.delivery.loop import End, opened
-    from proxy.delivery.sinks import open_sink
+    from proxy.delivery.topic import TopicSink
 
     try:
         target = parse_target(to)
     except ValueError as error:
         raise fail(f"--to: {error}", Exit.USAGE) from None
-    if (problem := missing_library(target)) is not None:
+    if (problem := missing_library()) is not None:
         raise fail(problem, Exit.USAGE)
     if kinds not in list(Kinds):
         raise fail(f"--kinds: must be {' or '.join(Kinds)}", Exit.USAGE)
@@ -96,9 +96,8 @@ def deliver(
     end = End(DRAIN_SECONDS)
     with explained(command_config):
         settings = partial(of_options, bootstrap_server, command_config)
-        if target.kind is TargetKind.KAFKA:
-            settings()  # so that a mistake in them is an error, and not tried again
-    sink = open_sink(target, settings, end.is_over)
+        settings()  # so that a mistake in them is an error, and not tried again
+    sink = TopicSink(target.topic, settings, end.is_over)
     logging.basicConfig(level=logging.INFO, format="reauth-proxy: %(message)s")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: end.ask())
@@ -122,12 +121,10 @@ class SpoolStatus:
     folder: str
     target: str
     waiting_bytes: int
-    """Bytes that are not delivered, and could be."""
+    """Bytes that are not delivered."""
     oldest_waiting_ms: int | None
     """Time at or after which the oldest of them was written, epoch ms: its file was begun then, or
     last changed; None: none waits."""
-    open_bytes: int
-    """Bytes that are not delivered since their file is still open."""
     delivered_ms: int | None
     """When the position of the delivery to this target last changed, epoch ms; None: nothing was
     delivered to it."""
@@ -191,13 +188,11 @@ def _status(folder: Path, target: "Target") -> SpoolStatus:
     from metrics.delivery.deliverer import waiting_in
     from metrics.delivery.position import NAME, Position
     from metrics.delivery.spool import Spool
-    from metrics.delivery.target import TargetKind
 
     spool = Spool(folder)
     try:
         position = Position.load(spool.fd, str(target))
-        closed_only = target.kind is not TargetKind.KAFKA
-        waiting = waiting_in(spool.files(), position, closed_only)
+        waiting = waiting_in(spool.files(), position)
     finally:
         spool.close()
     delivered_ms = None
@@ -209,7 +204,6 @@ def _status(folder: Path, target: "Target") -> SpoolStatus:
         target=str(target),
         waiting_bytes=waiting.bytes,
         oldest_waiting_ms=None if waiting.since is None else round(waiting.since * 1000),
-        open_bytes=waiting.open_bytes,
         delivered_ms=delivered_ms,
     )
 
@@ -224,17 +218,16 @@ def _listing(now_ms: int) -> Listing[SpoolStatus]:
             size(one.waiting_bytes),
             "-" if oldest is None else f"up to {ago(oldest, now_ms)}",
             "never" if delivered is None else ago(delivered, now_ms),
-            size(one.open_bytes),
             one.folder,
         )
 
     return Listing(
         items="deliveries",
-        headings=("Target", "Waiting", "Oldest", "Delivered", "In open files", "Folder"),
+        headings=("Target", "Waiting", "Oldest", "Delivered", "Folder"),
         lines=lambda one: [cells(one)],
         document=asdict,
         name=lambda one: one.target,
-        wide=("In open files", "Folder"),
+        wide=("Folder",),
     )
 
 

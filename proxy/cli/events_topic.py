@@ -110,10 +110,10 @@ def _settings(topic: str, servers: str | None, command_config: Path | None) -> "
     from proxy.delivery.kafka_settings import of_options
 
     try:
-        target = parse_target(f"kafka:{topic}")
+        parse_target(f"kafka:{topic}")
     except ValueError as error:
         raise fail(str(error), Exit.USAGE) from None
-    if (problem := missing_library(target)) is not None:
+    if (problem := missing_library()) is not None:
         raise fail(problem, Exit.USAGE)
     return of_options(servers, command_config)
 

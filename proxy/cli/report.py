@@ -1,6 +1,5 @@
-"""Commands `reauth-proxy report`: the readiness report from the session events, and its server."""
+"""Command `reauth-proxy report`: the readiness report from the session events."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,17 +17,14 @@ from proxy.cli.common import explained as config_explained
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.callback(invoke_without_command=True)
+@app.command()
 def report(
-    context: typer.Context,
     events: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Folder of event files or Parquet, or kafka:TOPIC."),
-    ] = None,
+        str, typer.Option(metavar="PATH", help="Folder of event files or Parquet, or kafka:TOPIC.")
+    ],
     out: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where the report goes: index.html is the page."),
-    ] = None,
+        str, typer.Option(metavar="DIR", help="Where the report goes: index.html is the page.")
+    ],
     lifetime: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,18 +86,10 @@ def report(
 ) -> None:
     """Write who breaks under which lifetime, and what to do.
 
-    The report is a page, JSON and Parquet tables.
+    The report is a page, JSON, metrics for Prometheus and Parquet tables.
 
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
-    if context.invoked_subcommand is not None:
-        for name in context.params:
-            source = context.get_parameter_source(name)
-            if source is not None and source.name == "COMMANDLINE":
-                raise typer.BadParameter(f"--{name.replace('_', '-')} is not for serve")
-        return
-    if events is None or out is None:
-        raise typer.BadParameter("give --events and --out")
     try:
         settings = Settings(
             events=events,
@@ -129,33 +117,6 @@ def report(
     say(f"{out.rstrip('/')}/{PAGE_NAME}")
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
-
-
-@app.command()
-def serve(
-    from_: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="PLACE", help="Where the report is: what --out was, or s3a://…"
-        ),
-    ],
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on; `::` for IPv6.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65_535, help="Port to listen on.")
-    ] = 9405,
-) -> None:
-    """Show the last whole report and its age over HTTP until SIGTERM.
-
-    It exports the report's figures as metrics, too. Whoever reaches the port may read all of it.
-    """
-    from proxy.report.address import place_of
-    from proxy.report.server import serve as run
-
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    with config_explained():
-        run(place_of(from_), host, port)
 
 
 def topic_settings(

@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from metrics.delivery.selection import HIDEABLE, Kinds
-from metrics.delivery.target import MEANT, Target, TargetKind, parse_target
+from metrics.delivery.target import MEANT, Target, parse_target
 from proxy.config.section import KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.config.values import BrokerAddress, Milliseconds, one_or_list, shown
@@ -40,7 +40,7 @@ TargetValue = Annotated[
     Target,
     PlainValidator(_target),
     PlainSerializer(str),
-    WithJsonSchema({"type": "string", "pattern": "^(kafka:|file:///|s3a?://)"}),
+    WithJsonSchema({"type": "string", "pattern": "^kafka:"}),
 ]
 HiddenField = Annotated[
     str,
@@ -77,9 +77,7 @@ class Deliver(Section):
     """Delivery of the event log, by a process beside the workers."""
 
     to: TargetValue | None = setting(None, source=OWN)
-    """`kafka:TOPIC` (needs the extra `kafka`); `file:///FOLDER`, a folder that proxies share;
-    `s3a://BUCKET/PREFIX`, an object store (needs the extra `s3`), with the credentials that AWS's
-    variables name; null: event files stay where they are."""
+    """`kafka:TOPIC` (needs the extra `kafka`); null: event files stay where they are."""
     kinds: Annotated[Kinds, BeforeValidator(_kinds)] = setting(Kinds.ALL, source=OWN)
     """`all`, or `summary`: the summary rows alone, which answer the report's questions."""
     hide: Annotated[tuple[HiddenField, ...], BeforeValidator(one_or_list)] = setting(
@@ -94,7 +92,6 @@ class Deliver(Section):
 
     @model_validator(mode="after")
     def _check_kafka(self) -> Self:
-        topic = self.to is not None and self.to.kind is TargetKind.KAFKA
-        if self.kafka.bootstrap_servers and not topic:
+        if self.kafka.bootstrap_servers and self.to is None:
             raise KeyProblemError("kafka.bootstrap.servers", "has no meaning without to: kafka:")
         return self

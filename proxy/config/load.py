@@ -111,10 +111,8 @@ def _file_problems(config: Config) -> Iterator[ConfigError]:
     if config.store.in_zookeeper and find_spec("kazoo") is None:
         problem = "zookeeper: needs kazoo: pip install 'kafka-reauth-proxy[zookeeper]'"
         yield ConfigError("store.url", problem)
-    if config.events.deliver.to is not None:
-        missing = missing_library(config.events.deliver.to)
-        if missing is not None:
-            yield ConfigError("events.deliver.to", missing)
+    if config.events.deliver.to is not None and (missing := missing_library()) is not None:
+        yield ConfigError("events.deliver.to", missing)
     if not config.store.path().parent.is_dir():
         yield ConfigError("store.url", f"{config.store.path().parent} is not a directory")
 

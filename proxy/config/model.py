@@ -5,7 +5,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
-from metrics.delivery.target import TargetKind
 from proxy.acl.model import AuthorizerMode
 from proxy.config.address_limits import AddressLimits
 from proxy.config.deliver import Deliver
@@ -177,7 +176,7 @@ class Http(Section):
     """Where people read docs/runbooks.md, such as the page `runbooks/` of the docs' site (`make
     site`): the status page links to it. null: it does not."""
     report_url: WebUrl | None = setting(None, source=OWN)
-    """Where people read the readiness report of these events, such as `reauth-proxy report serve`:
+    """Where people read the readiness report of these events, such as the web server of its folder:
     the status page links to it. null: it does not."""
 
 
@@ -288,9 +287,7 @@ class Config(Section):
     def _check_delivery(self) -> Self:
         """Refuse a topic at brokers that are not known, or that the proxy cannot log in to."""
         deliver, key = self.events.deliver, "events.deliver.kafka.bootstrap.servers"
-        if deliver.to is None or deliver.to.kind is not TargetKind.KAFKA:
-            return self
-        if deliver.kafka.bootstrap_servers:
+        if deliver.to is None or deliver.kafka.bootstrap_servers:
             return self
         if not self.upstream.bootstrap_servers:
             raise KeyProblemError(key, "is required without upstream.bootstrap.servers")

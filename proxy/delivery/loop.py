@@ -104,9 +104,8 @@ class DeliveryLoop:
 
     @property
     def left(self) -> bool:
-        """True if something of what the last pass found was not delivered, as open files to a
-        sink that takes closed ones only."""
-        return self._waiting.bytes + self._waiting.open_bytes > 0
+        """True if the last pass did not deliver everything that it found."""
+        return self._waiting.bytes > 0
 
     def run(self) -> None:
         """Deliver until the end is asked for and nothing is left that can be, or it is over.

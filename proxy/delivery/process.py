@@ -13,8 +13,7 @@ from proxy.child_process.heartbeats import Heartbeat
 from proxy.child_process.lifeline import heed_parent
 from proxy.delivery.counts import DeliveryCounts
 from proxy.delivery.loop import DeliveryError, End, opened
-from proxy.delivery.sinks import open_sink
-from proxy.delivery.topic import Settings
+from proxy.delivery.topic import Settings, TopicSink
 from proxy.log_rate_limit import LogRateLimit
 
 OPEN_EVERY: Final = 1.0
@@ -69,7 +68,7 @@ def _run_loop(settings: config.Config, counts: DeliveryCounts, end: End) -> None
     deliver, folder = settings.events.deliver, settings.events.directory
     assert deliver.to is not None
     assert folder is not None
-    sink = open_sink(deliver.to, partial(_kafka_settings, settings), end.is_over)
+    sink = TopicSink(deliver.to.topic, partial(_kafka_settings, settings), end.is_over)
     selection = Selection(kinds=deliver.kinds, hide=frozenset(deliver.hide))
     repeats = LogRateLimit()
     while not end.is_asked:

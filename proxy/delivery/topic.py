@@ -65,7 +65,6 @@ class TopicSink:
     """Sink that produces to a topic."""
 
     batch_bytes = BATCH_BYTES
-    closed_files_only = False
 
     def __init__(
         self, topic: str, settings: Callable[[], Settings], ending: Callable[[], bool]

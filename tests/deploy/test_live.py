@@ -22,7 +22,7 @@ from tests.support.certificates import Authority
 from tests.support.deploy import DEPLOY, RECORDED, SERIES, find, metric_names
 from tests.support.processes import free_port_range, free_ports
 from tests.support.proxy_process import ProxyProcess
-from tests.support.report import put_report
+from tests.support.report import put_report, served_by_nginx
 
 JOB = "kafka/kafka-reauth-proxy"
 """As the Prometheus operator names the job of a PodMonitor."""
@@ -101,14 +101,8 @@ def _served_report(directory: Path) -> Iterator[str]:
     """A report of which a client is not ready any more; returns the address of its server."""
     regressed = {"client_count": 1, "clients": []}
     put_report(directory / "report", as_of_ms=round(time.time() * 1000), regressed=regressed)
-    port = free_ports(1)[0]
-    options = ["--from", str(directory / "report"), "--port", str(port)]
-    server = Program("report", "proxy", ["report", "serve", *options], directory / "report.log")
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.ended(time.monotonic() + DEADLINE_SECONDS)
+    with served_by_nginx(directory / "report", directory) as address:
+        yield address
 
 
 def _end(programs: Sequence[Program]) -> None:

@@ -15,12 +15,15 @@ from proxy.cli import app
 from tests.support import deploy
 from tests.support.deploy import (
     CHART,
+    DEPLOY,
     NO_PRIVILEGE,
     Document,
     newest,
     normal,
     operator_schema,
 )
+
+NGINX = DEPLOY / "report" / "nginx.conf"
 
 VALUES: Document = {
     "name": "reauth-proxy",
@@ -39,7 +42,7 @@ VALUES: Document = {
     },
 }
 """What the overlay says, as the chart's values."""
-BUCKET = {"out": "s3a://fleet/report", "state": ""}
+BUCKET = {"out": "s3a://fleet/report", "state": "", "serve": {"enabled": False}}
 """Nothing on a volume."""
 
 
@@ -128,8 +131,11 @@ def test_one_run_at_a_time_ends_before_the_next(documents: list[Document]) -> No
 def test_the_page_reads_what_the_run_writes(documents: list[Document]) -> None:
     (page,) = deploy.pod(documents)["containers"]
     (out,) = (one for one in arguments(documents) if one.startswith("--out="))
-    assert f"--from={out.removeprefix('--out=')}" in page["args"]
-    (mount,) = page["volumeMounts"]
+    assert page["args"] == ["page"]
+    served = re.findall(r"^ *root (\S+);", NGINX.read_text(), re.MULTILINE)
+    assert served == [out.removeprefix("--out=")]
+    mount, temporary = page["volumeMounts"]
+    assert temporary["mountPath"] == "/tmp"  # noqa: S108
     (run,) = job_pod(documents)["containers"]
     assert mount["readOnly"]
     assert {"name": mount["name"], "mountPath": mount["mountPath"]} in run["volumeMounts"]
@@ -225,31 +231,10 @@ def test_a_bucket_needs_no_volume() -> None:
         )
     )
     assert not any(one["kind"] == "PersistentVolumeClaim" for one in documents)
-    assert "volumes" not in deploy.pod(documents)
+    assert not any(one["kind"] == "Deployment" for one in documents)
     assert deploy.of_kind(documents, "ServiceAccount")["metadata"]["annotations"]
-    for pod in (job_pod(documents), deploy.pod(documents)):
-        assert pod["containers"][0]["env"] == [{"name": "AWS_REGION", "value": "eu-central-1"}]
-
-
-def test_the_page_of_a_bucket_has_its_credentials(kubernetes: ModuleType) -> None:
-    """Those that are files, as the run has them; on a volume the page needs none."""
-    more = {
-        "events": "s3a://fleet/events",
-        "commandConfig": "",
-        "volumes": [{"name": "authority", "configMap": {"name": "site-ca"}}],
-        "volumeMounts": [{"name": "authority", "mountPath": "/etc/site-ca", "readOnly": True}],
-    }
-    documents = helm(changed(BUCKET | more))
-    for document in documents:
-        if document["kind"] != "PodMonitor":
-            kubernetes.validate(document, newest(kubernetes)[-1], strict=True)
-    page, run = deploy.pod(documents), job_pod(documents)
-    mounts = {one["name"] for one in page["containers"][0]["volumeMounts"]}
-    assert mounts == {one["name"] for one in page["volumes"]}
-    assert mounts == {"reauth-report-client", "authority"}
-    assert all(volume in run["volumes"] for volume in page["volumes"])
-    (volume,) = deploy.pod(helm())["volumes"]
-    assert volume["name"] == "reauth-report"
+    env = job_pod(documents)["containers"][0]["env"]
+    assert env == [{"name": "AWS_REGION", "value": "eu-central-1"}]
 
 
 def test_a_history_is_kept_for_days() -> None:
@@ -271,6 +256,11 @@ def test_a_history_is_kept_for_days() -> None:
         ({"volume": {"emptyDir": {}}}, {}, "an emptyDir is gone with each run, and report.state"),
         ({"volume": {"emptyDir": {}}, "state": ""}, {}, "and report.out is in it"),
         ({"out": "file:///mnt/report"}, {}, "name the folder by its path"),
+        (
+            {"out": "s3a://fleet/report"},
+            {},
+            "the page is served from /var/lib/reauth-report/report",
+        ),
         (BUCKET | {"history": "/var/lib/reauth-report/h"}, {}, "report.history takes report.out"),
         ({"history": "s3a://fleet/history"}, {}, "report.history takes report.out"),
         ({}, {"workload": {"kind": "Deployment"}}, "mode: report makes the report alone"),

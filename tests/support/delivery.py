@@ -7,6 +7,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from benchmarks.events.generate import Size
+from metrics.delivery.deliverer import DeliveryFailed, Part
 from proxy.cli import app
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=5, bad=True)
@@ -22,3 +23,18 @@ def report_of(folder: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads((out / "report.json").read_text())
     del report["run_id"], report["source"]
     return report
+
+
+class Lines:
+    """Sink that keeps the lines; it may refuse all of them."""
+
+    def __init__(self, batch_bytes: int = 1000, *, fails: bool = False) -> None:
+        self.batch_bytes = batch_bytes
+        self.fails = fails
+        self.taken: list[bytes] = []
+
+    def deliver(self, part: Part) -> int:
+        if self.fails:
+            raise DeliveryFailed("No space left on device")
+        self.taken += part.lines
+        return 0

@@ -32,6 +32,7 @@ _HINTS = {
     "kustomize": "go install sigs.k8s.io/kustomize/kustomize/v5@v5.7.1",
     "go": "apt-get install golang",
     "debootstrap": "apt-get install debootstrap",
+    "nginx": "apt-get install nginx-light",
 }
 
 

@@ -1,14 +1,20 @@
-"""Reports in a folder, put there as a run does it."""
+"""Reports in a folder, put there as a run does it, and served as their image does."""
 
-import shutil
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from metrics.readiness.output import RUN_NAME, publish, staging
-from metrics.readiness.output import RUNS as FOLDER_OF_RUNS
 from metrics.report.facts import build_facts
 from metrics.report.write import write_report
+from tests.support.deploy import DEPLOY, find
 from tests.support.metrics import collected
+from tests.support.processes import free_ports
+from tests.support.proxy_process import eventually
 
 RUNS = tuple(f"20260601T00{number:02}00Z-0123456{number % 10}" for number in range(60))
 """Names of runs, in their order."""
@@ -31,7 +37,27 @@ def put_report(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
         publish(made, out)
 
 
-def put_copy(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
-    """Put a report there as one who copies its page, JSON and tables alone."""
-    put_report(out, run_id, **more)
-    shutil.rmtree(out / FOLDER_OF_RUNS)
+@contextmanager
+def served_by_nginx(report: Path, scratch: Path) -> Iterator[str]:
+    """Serve a report as its image does; yields the address."""
+    (port,) = free_ports(1)
+    changes = {
+        "listen 9405": f"listen 127.0.0.1:{port}",
+        "/var/lib/reauth-report/report": str(report),
+        "/tmp/nginx": f"{scratch}/nginx",  # noqa: S108
+    }
+    text = (DEPLOY / "report" / "nginx.conf").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = scratch / "nginx.conf"
+    file.write_text("user root;\n" + text if os.geteuid() == 0 else text)
+    with subprocess.Popen([find("nginx"), "-c", str(file)], stderr=subprocess.PIPE) as server:
+        eventually(lambda: _accepts(port), "nginx listens")
+        yield f"127.0.0.1:{port}"
+        server.terminate()
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

@@ -26,7 +26,6 @@ class Topic:
     """Keeps what arrives; it may take a part and fail, as a broker that dies."""
 
     batch_bytes = 200
-    closed_files_only = False
 
     def __init__(self, arrived: Counter[bytes]) -> None:
         self.arrived = arrived
@@ -43,15 +42,14 @@ class Topic:
 class Crashes(RuleBasedStateMachine):
     """Workers that write, rotate and die; retention; a deliverer that is killed at any step."""
 
-    @initialize(closed_only=st.booleans())
-    def begin(self, closed_only: bool) -> None:
+    @initialize()
+    def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp())
         self.logs = [self._log(0), self._log(1)]
         self.written: set[bytes] = set()
         self.unwritten = 0
         self.now = 0.0
         self.topic = Topic(Counter())
-        self.topic.closed_files_only = closed_only
         self._start()
 
     def _log(self, worker: int) -> EventLog:

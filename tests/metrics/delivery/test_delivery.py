@@ -11,22 +11,9 @@ from metrics.delivery.position import LOCK_NAME, NAME, DeliveredElsewhere, Posit
 from metrics.delivery.selection import HIDDEN, Kinds, Selection, connection_of
 from metrics.delivery.spool import Spool, count_lines
 from metrics.event_log import EventLog, EventLogSettings
+from tests.support.delivery import Lines
 
 CLOSED = "events-p-0-20260601T120000Z-0.jsonl"
-
-
-class Lines:
-    """Takes everything."""
-
-    closed_files_only = False
-
-    def __init__(self, batch_bytes: int = 1000) -> None:
-        self.batch_bytes = batch_bytes
-        self.taken: list[bytes] = []
-
-    def deliver(self, part: Part) -> int:
-        self.taken += part.lines
-        return 0
 
 
 @pytest.fixture
@@ -208,15 +195,6 @@ def test_files_of_clocks_that_jumped_are_delivered(tmp_path: Path, spool: Spool)
     os.utime(tmp_path / later, (2e9, 2e9))
     next(deliverer.steps())
     assert deliverer.waiting().since == 2e9
-
-
-def test_open_files_do_not_wait_for_a_sink_of_closed_ones(tmp_path: Path, spool: Spool) -> None:
-    """Or a deliverer that ends would wait for files that its successor writes."""
-    (tmp_path / f"{CLOSED}.open").write_bytes(b"one\n")
-    sink = Lines()
-    sink.closed_files_only = True
-    waiting = delivered(spool, Position("t"), sink).waiting()
-    assert (waiting.bytes, waiting.since, waiting.open_bytes) == (0, None, 4)
 
 
 def test_retention_counts_what_was_not_delivered(tmp_path: Path) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from metrics.delivery.selection import Selection
+from metrics.delivery.target import parse_target
 from proxy.cli import app
+from proxy.delivery.loop import End, opened
+from tests.support.delivery import Lines
 
 LINE = b'{"kind":"closed"}\n'
 
@@ -26,12 +30,6 @@ def status_of(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> str:
-    (tmp_path / "shared").mkdir()
-    return (tmp_path / "shared").as_uri()
-
-
-@pytest.fixture
 def events(tmp_path: Path) -> Path:
     """A closed file and an open one."""
     folder = tmp_path / "events"
@@ -42,30 +40,33 @@ def events(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_waits_is_shown_and_nothing_changed(events: Path, shared: str) -> None:
+def test_what_waits_is_shown_and_nothing_changed(events: Path) -> None:
     before = sorted(events.iterdir())
-    options = ["--events", str(events), "--to", shared]
+    options = ["--events", str(events), "--to", "kafka:session-events"]
     assert status_of(*options) == {
         "folder": str(events),
-        "target": shared,
-        "waiting_bytes": 3 * len(LINE),
+        "target": "kafka:session-events",
+        "waiting_bytes": 5 * len(LINE),
         "oldest_waiting_ms": 1_780_272_000_000,
-        "open_bytes": 2 * len(LINE),
         "delivered_ms": None,
     }
-    topic = status_of("--events", str(events), "--to", "kafka:session-events")
-    assert (topic["waiting_bytes"], topic["open_bytes"]) == (5 * len(LINE), 0)
     assert sorted(events.iterdir()) == before
-    assert invoke("deliver", *options).exit_code == 0
-    after = status_of(*options)
-    assert (after["waiting_bytes"], after["oldest_waiting_ms"], after["open_bytes"]) == (0, None, 0)
+
+
+def test_what_was_delivered_is_shown(events: Path) -> None:
+    with opened(events, parse_target("kafka:t"), Lines(), Selection(), End(1.0)) as loop:
+        assert loop.attempt()
+    after = status_of("--events", str(events), "--to", "kafka:t")
+    assert (after["waiting_bytes"], after["oldest_waiting_ms"]) == (0, None)
     assert after["delivered_ms"] == round((events / "delivery.json").stat().st_mtime * 1000)
     assert status_of("--events", str(events), "--to", "kafka:other")["delivered_ms"] is None
 
 
-def test_an_attempt_that_failed_is_no_delivery(events: Path, tmp_path: Path) -> None:
-    options = ["--events", str(events), "--to", (tmp_path / "missing").as_uri()]
-    assert invoke("deliver", *options).exit_code == 1
+def test_an_attempt_that_failed_is_no_delivery(events: Path) -> None:
+    sink = Lines(fails=True)
+    with opened(events, parse_target("kafka:t"), sink, Selection(), End(1.0)) as loop:
+        assert not loop.attempt()
+    options = ["--events", str(events), "--to", "kafka:t"]
     assert (events / "delivery.json").exists()
     assert status_of(*options)["delivered_ms"] is None
     table = invoke("status", *options).stdout.splitlines()
@@ -74,7 +75,7 @@ def test_an_attempt_that_failed_is_no_delivery(events: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("events")
-def test_a_configuration_names_folder_and_target(shared: str, tmp_path: Path) -> None:
+def test_a_configuration_names_folder_and_target(tmp_path: Path) -> None:
     config = tmp_path / "proxy.yaml"
     listener: dict[str, Any] = {"name": "a", "address": "127.0.0.1:0", "routing": "sidecar"}
     listener |= {"sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
@@ -88,11 +89,11 @@ def test_a_configuration_names_folder_and_target(shared: str, tmp_path: Path) ->
     refused = invoke("status", "--config", str(config))
     assert refused.exit_code == 1
     assert refused.stderr.endswith("events.deliver.to is not set: nothing is delivered\n")
-    configure(directory="events", deliver={"to": shared})
-    assert status_of("--config", str(config))["waiting_bytes"] == 3 * len(LINE)
+    configure(directory="events", deliver={"to": "kafka:t", "kafka": {"bootstrap.servers": "b:1"}})
+    assert status_of("--config", str(config))["waiting_bytes"] == 5 * len(LINE)
     table = invoke("status", "--config", str(config)).stdout.splitlines()
     assert table[0].split() == ["TARGET", "WAITING", "OLDEST", "DELIVERED"]
-    assert table[1].split()[:3] == [shared, "54", "B"]
+    assert table[1].split()[:3] == ["kafka:t", "90", "B"]
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,14 @@ def test_settings() -> None:
             {"directory": None},
             r"events\.directory: is required with deliver\.to",
         ),
-        ({"to": "file:///a", "kinds": "most"}, {}, "must be all or summary, got 'most'"),
-        ({"to": "file:///a", "hide": ["kind"]}, {}, "must be one of client_host"),
+        ({"to": "kafka:a", "kinds": "most"}, {}, "must be all or summary, got 'most'"),
+        ({"to": "kafka:a", "hide": ["kind"]}, {}, "must be one of client_host"),
         (
-            {"to": "file:///a", "kafka": {"bootstrap.servers": "b:1"}},
+            {"kafka": {"bootstrap.servers": "b:1"}},
             {},
             r"kafka\.bootstrap\.servers: has no meaning without to: kafka:",
         ),
+        ({"to": "file:///a"}, {}, r"must be kafka:TOPIC; a log shipper .* docs/fleet\.md"),
         ({"to": "kafka:a", "kafka": SCRAM}, {}, r"kafka\.bootstrap\.servers: is required with"),
         (
             {

@@ -41,6 +41,9 @@
 {{- fail (printf "report.%s is %s: name the folder by its path, such as /mnt/events" $key $place) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $report.serve.enabled (ne (clean $report.out) "/var/lib/reauth-report/report") -}}
+{{- fail (printf "report.out is %s: the page is served from /var/lib/reauth-report/report alone; set report.serve.enabled: false, and see docs/fleet.md for buckets" $report.out) -}}
+{{- end -}}
 {{- $delivered := dig "events" "deliver" "to" "" .Values.config -}}
 {{- if not $events -}}
 {{- fail "report.events is required: where the events are, kafka:TOPIC, s3a://… or a folder that report.volumeMounts has" -}}
@@ -97,7 +100,7 @@
 {{- end }}
 {{- end }}
 
-{{/* What else the run has, and the page if it reads a bucket. */}}
+{{/* What else the run has. */}}
 {{- define "kafka-reauth-proxy.reportMounts" -}}
 {{- range .Values.report.secrets }}
 - {name: reauth-report-{{ .name }}, mountPath: {{ .mountPath }}, readOnly: true}

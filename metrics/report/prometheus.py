@@ -1,0 +1,42 @@
+"""Figures of a report in Prometheus' text format."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from metrics import registry
+from metrics.exposition import expose
+from metrics.snapshot import Snapshot
+
+TEXT_FORMAT: Final = "text/plain; version=0.0.4"
+"""Content type with which a web server must send the file."""
+MAX_LIFETIMES: Final = 50
+"""Largest number of lifetimes with metrics of their own: the shortest ones."""
+
+
+def exposition(facts: Mapping[str, Any]) -> bytes:
+    """Return the report's figures as metrics."""
+    snapshot = Snapshot()
+    failures = {"login": 0, "reauthentication": 0}
+    for row in facts["failures"]:
+        failures["reauthentication" if row["reauthentication"] else "login"] += row["count"]
+    for metric, counts in (
+        (registry.READINESS_CLIENTS, facts["clients_by_verdict"]),
+        (registry.READINESS_PRINCIPALS, facts["principals_by_verdict"]),
+        (registry.READINESS_FAILED_AUTHENTICATIONS, failures),
+    ):
+        for label, count in counts.items():
+            snapshot.gauge(metric, count, label)
+    for row in sorted(facts["what_if"], key=lambda row: row["lifetime_ms"])[:MAX_LIFETIMES]:
+        label = f"{row['lifetime_ms'] / 1000:.3f}".rstrip("0").rstrip(".")
+        snapshot.gauge(registry.READINESS_KILLED_CLIENTS, row["killed_clients"], label)
+        for bound in ("least", "most"):
+            if (kills := row[f"kills_per_day_{bound}"]) is not None:
+                snapshot.gauge(registry.READINESS_KILLS_PER_DAY, kills, label, bound)
+    regressed, broken = facts["regressed"], facts["breaks_at_kafka_4"]
+    snapshot.gauge(registry.READINESS_REGRESSED_CLIENTS, regressed["client_count"])
+    snapshot.gauge(registry.READINESS_KAFKA_4_CLIENTS, broken["client_count"])
+    snapshot.gauge(registry.READINESS_REPORT_TIME, facts["as_of_ms"] / 1000)
+    if (newest_ms := facts["observed"]["to_ms"]) is not None:
+        snapshot.gauge(registry.READINESS_NEWEST_EVENT, newest_ms / 1000)
+    body, _ = expose(snapshot, TEXT_FORMAT)
+    return body

@@ -1,1 +1,0 @@
-"""Readiness report over HTTP: the last whole one, its age and its figures."""
