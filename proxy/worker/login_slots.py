@@ -111,7 +111,8 @@ class LoginSlots(Generic[K]):
     def _reclaim(self) -> None:
         turns = deque(self._waiting)
         for has, _, key in self._silent():
-            while turns and self._taken[turns[0]] > has:
+            loser = self._owners[key]
+            while turns and turns[0] != loser and self._taken[turns[0]] > has:
                 turns.popleft()
             if not turns:
                 return

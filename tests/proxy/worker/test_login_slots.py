@@ -118,6 +118,16 @@ def test_a_slot_is_taken_where_most_are_from_the_client_that_is_silent_longest()
     assert clients.slots.taken == 6
 
 
+def test_one_look_takes_as_many_slots_as_logins_wait_for() -> None:
+    """Also where a load balancer hides the clients' addresses, and all have one owner."""
+    clients = Clients(4)
+    clients.ask("balancer", "c0", "c1", "c2", "c3", "c4", "c5", "c6")
+    clients.silent("c0", "c1", "c2", "c3")
+    clients.wait(SILENCE_SECONDS + LOOK_SECONDS)
+    assert len(clients.displaced) == 3
+    assert clients.served[4:] == ["c4", "c5", "c6"]
+
+
 def test_two_owners_that_hold_all_slots_keep_nobody_out() -> None:
     """Whatever they do: all of their other logins wait as well, and take turns with the rest."""
     clients = Clients(100)
