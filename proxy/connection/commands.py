@@ -17,7 +17,7 @@ class CloseReason(StrEnum):
     BROKER_CLOSED = "broker_closed"
     """Its broker closed it."""
     BROKER_UNREACHABLE = "broker_unreachable"
-    """No connection to its broker could be opened."""
+    """No connection to its broker could be opened, also within the time that it is held."""
     BROKER_UNKNOWN = "broker_unknown"
     """A gateway learned the brokers of the cluster from its login; it is to reconnect."""
     BROKER_LOGIN_FAILED = "broker_login_failed"
@@ -69,7 +69,13 @@ class CloseReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectToBroker:
-    """Open the upstream connection, then call `broker_connected`."""
+    """Open the upstream connection, then call `broker_connected`, or `broker_is_down`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBroker:
+    """Call `broker_is_back` once the broker can be reached, or `broker_unreachable` at once if too
+    many clients wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +202,7 @@ class CountAuthenticated:
 
 Command = (
     ConnectToBroker
+    | AwaitBroker
     | OpenSideConnection
     | CloseSideConnection
     | MoveToSideConnection

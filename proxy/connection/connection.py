@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.connection.authentication import Authentication
 from proxy.connection.commands import (
+    AwaitBroker,
     AwaitMemory,
     AwaitTurn,
     Close,
@@ -99,6 +100,13 @@ _REQUEST_WAITS: Final = (
 )
 """Reasons for which a client is held before a request that will be answered: its time is charged
 then."""
+HELD_SECONDS: Final = 3.0
+"""Seconds for which a client is held while its broker is down. Clients then reconnect with their
+usual back-off: closed at once, they take each answer before that as a success."""
+HELD_BYTES: Final = 65_536
+"""Bytes of a held client from which it is not read any more: more than most clients send before
+they have an answer."""
+_DIAL_WAITS: Final = PauseReason.NO_BROKER | PauseReason.LOGIN | PauseReason.BROKER_DOWN
 _STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
 
 Schedule = Callable[[Callable[["Connection", float], None]], None]
@@ -119,6 +127,7 @@ class Connection:
         "commands",
         "connected_at",
         "connection_id",
+        "held_until",
         "holds",
         "inflight",
         "life",
@@ -177,6 +186,9 @@ class Connection:
         self.life: int = Life.SERVING
         """State in the table of `proxy.connection.life`."""
         self.closed = False
+        self.held_until = 0.0
+        """Time until which it waits for a broker that is down, in monotonic seconds; 0: the broker
+        was never down."""
         self.telemetry: object = None
         """Whatever the observer keeps per connection."""
         self.observer = observer
@@ -249,6 +261,8 @@ class Connection:
         requests.finish(data, now, closed=self.closed)
         self._limit(now)
         self._release_memory()
+        if self.holds & PauseReason.BROKER_DOWN and not self.closed:
+            self._keep_bytes(now)
         if requests.held and not self.pipe.left:
             self.end_if_settled(now)
 
@@ -740,6 +754,36 @@ class Connection:
             self._relay_here(relay)
         self.release(PauseReason.NO_BROKER, now)
 
+    def broker_is_down(self, now: float) -> None:
+        """The upstream connection could not be opened: wait until it can, for `HELD_SECONDS`."""
+        self.held_until = self.held_until or now + HELD_SECONDS
+        if now >= self.held_until or self.life != Life.SERVING:
+            self.broker_unreachable(now)
+            return
+        self.hold(PauseReason.BROKER_DOWN)
+        if not self.holds & ~_DIAL_WAITS:
+            self.commands.append(ResumeClient())
+        self._keep_bytes(now)
+        if not self.closed:
+            self.commands += (AwaitBroker(), WakeAt(self.held_until))
+
+    def broker_is_back(self, now: float) -> None:
+        """The broker can be reached again: judge the waiting request again, and connect."""
+        if self.login_relay is not None:
+            self.commands += (PauseClient(), ConnectToBroker())
+        self.release(PauseReason.NO_BROKER | PauseReason.BROKER_DOWN, now)
+
+    def _keep_bytes(self, now: float) -> None:
+        """Count the bytes of a held client in the memory budget; close it if they do not fit."""
+        relay = None if self.login_relay is None else self.login_relay.unsent
+        size = len(self.requests.rest) + (0 if relay is None else len(relay.frame))
+        rules = self.rules
+        budget = rules.memory if self.requests.relaying else rules.unauthenticated_memory
+        if not self.long_work.reserve(budget, self.connection_id, size):
+            self.broker_unreachable(now)
+        elif size >= HELD_BYTES:
+            self.commands.append(PauseClient())
+
     def broker_bytes(self, data: Bytes, now: float) -> None:
         """Take what was read from the broker."""
         self.active_at = now
@@ -943,16 +987,18 @@ class Connection:
             deadline = min(deadline, self.upstream_login.looks_at)
         if self.login_relay is not None:
             deadline = min(deadline, self.login_relay.ends_at)
+        if self.holds & PauseReason.BROKER_DOWN:
+            deadline = min(deadline, self.held_until)
         return deadline
 
     @property
     def _silence_ends_at(self) -> float:
         """Return when it ends if nothing happens, or if its client does not authenticate."""
         waited = 0.0 if self.throttling is None else self.throttling.used.waits_until
-        idle = max(self.active_at, waited) + self.rules.max_idle
+        idle = max(self.active_at, waited, self.held_until) + self.rules.max_idle
         if self.authentication.ever_succeeded:
             return idle
-        ends_at = self.connected_at + self.rules.authentication_timeout
+        ends_at = max(self.connected_at, self.held_until) + self.rules.authentication_timeout
         if self.login_relay is not None and self.login_relay.is_confirming:
             ends_at = max(ends_at, self.login_relay.ends_at)
         return min(idle, ends_at)
@@ -968,6 +1014,8 @@ class Connection:
                 self.upstream_login.check_patience(now, client_is_full=self.client_is_full)
             except LoginError as error:
                 self.login_failed(error, now)
+        if self.holds & PauseReason.BROKER_DOWN and now >= self.held_until:
+            self.broker_unreachable(now)
         if self.login_relay is not None and now >= self.login_relay.ends_at:
             if self.login_relay.wanted is None:
                 self._relay_failed(FailureReason.TIMEOUT, now)
@@ -998,6 +1046,9 @@ class Connection:
 
     def client_finished(self, now: float) -> None:
         """The client will send no more: answer what it has asked, then close, as Kafka does."""
+        if self.holds & PauseReason.BROKER_DOWN:  # it is most probably gone, and frees its place
+            self.finish(CloseReason.CLIENT_CLOSED, now)
+            return
         self._move_on(Life.FINISHING)
         if self.pipe.cut_off():
             self.hold(PauseReason.CLOSING)
@@ -1020,7 +1071,7 @@ class Connection:
         self.finish(CloseReason.BROKER_CLOSED, now)
 
     def broker_unreachable(self, now: float) -> None:
-        """The upstream connection could not be opened."""
+        """The upstream connection could not be opened in time, or too many clients wait for it."""
         self.finish(CloseReason.BROKER_UNREACHABLE, now)
 
     def cut_short(self, now: float) -> None:

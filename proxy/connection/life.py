@@ -5,7 +5,8 @@
 |-----------|------------------------------|-----------------|-----------------------------------|
 | SERVING   | the client connects          | yes             | (does not end)                    |
 | FINISHING | the client sends no more     | what was sent   | anything, as it asked for more;   |
-|           |                              |                 | before it authenticated, nothing  |
+|           |                              |                 | before it authenticated, or while |
+|           |                              |                 | its broker is down, nothing       |
 | DRAINING  | the proxy is to stop         | the rest of one | what is asked elsewhere, or steps |
 | ENDING    | a fault, a denial, an expiry | no              | nothing                           |
 | CLOSED    | so it ended; or a side is    | no              |                                   |
@@ -39,6 +40,9 @@ class PauseReason:
     """The proxy logs in to the broker."""
     TURN: Final = 1_024
     """Much was done for it, and others have their turn first."""
+    BROKER_DOWN: Final = 2_048
+    """Its broker cannot be reached for now. Unlike with the other reasons, the client is still read
+    within bounds, so that its disconnect is noticed."""
 
 
 class Life:

@@ -22,7 +22,12 @@ _BYTES_OF_A_PART: Final = 32
 _MAX_PARTS: Final = 16
 """Number of parts of a request; one with more is judged in steps."""
 
-IN_MEMORY: Final = PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
+IN_MEMORY: Final = (
+    PauseReason.WAITING
+    | PauseReason.AUTHORIZING
+    | PauseReason.BROKER_FULL
+    | PauseReason.BROKER_DOWN
+)
 """Reasons for which a client is held while its request is in memory."""
 
 

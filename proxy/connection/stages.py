@@ -59,6 +59,7 @@ from proxy.connection.verdicts import (
 )
 from proxy.errors import ClientFault
 from proxy.wire.apis import (
+    API_VERSIONS,
     FETCH,
     FIRST_KEPT_BY_KAFKA_4,
     METADATA,
@@ -183,7 +184,7 @@ class Stages:
             return throttling.look(data, pos, end, now)
         return BY_HEAD
 
-    def _look_at_own(self, key: int, size: int) -> Gather | Close:
+    def _look_at_own(self, key: int, size: int) -> Gather | Wait | Close:
         """Have a request answered here, or refuse one that nobody answers."""
         api_key = key >> 16
         is_ours = api_key not in self._target.not_answered
@@ -191,7 +192,21 @@ class Stages:
             return Close(reason=CloseReason.UNSUPPORTED_API)
         if api_key in SASL_APIS and size > self._rules.sasl_max_receive_size:
             return Close(reason=CloseReason.OVERSIZE_FRAME)
+        if self._pipe.to_broker is None and self._needs_broker(api_key):
+            return Wait(PauseReason.NO_BROKER, ConnectToBroker())
         return TO_ANSWER
+
+    def _needs_broker(self, api_key: int) -> bool:
+        """Return whether a request that is answered here waits for the upstream connection first.
+
+        Clients take an answer after their login as a sign that the broker works, and reset their
+        back-off. Without SASL, ApiVersions is their first request, and franz-go gives up on a
+        broker that closes before it has answered one.
+        """
+        if api_key != API_VERSIONS:
+            return api_key not in SASL_APIS
+        session = self.authentication.established
+        return session is not None and session.mechanism is not None
 
     def _look_at_dropped(
         self, key: int, size: int, data: Bytes, pos: int, end: int, now: float

@@ -4,12 +4,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Final, cast
 
 from proxy.config.tls import SecurityProtocol
 from proxy.connection.commands import (
     AnswerFromStore,
+    AwaitBroker,
     AwaitTurn,
     CloseReason,
     CloseSideConnection,
@@ -24,6 +26,7 @@ from proxy.connection.commands import (
     RunLongTask,
 )
 from proxy.connection.connection import Connection
+from proxy.connection.frames import Bytes
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import BufferedSide
@@ -38,10 +41,11 @@ from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
 from proxy.worker.login_slots import LoginSlots
+from proxy.worker.outage import SUSPECT_SECONDS, Outage
 from sasl.login import LoginError
 
 FIRST_RETRY: Final = 0.1
-"""First pause in seconds after a side connection could not be opened (`retry.backoff.ms`)."""
+"""First pause in seconds after a broker could not be reached (`retry.backoff.ms`)."""
 MAX_RETRY: Final = 1.0
 """Longest pause in seconds (`retry.backoff.max.ms`)."""
 
@@ -169,6 +173,7 @@ class Endpoint:
         """Forget a client whose connection has ended."""
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
+        self._leave_outage(client)
         if self._listener.relays_logins and client.connection is not None:
             logins, renewals = self._slots(client.connection)
             logins.release(client)
@@ -185,6 +190,8 @@ class Endpoint:
                 client.connection.await_turn(self._wait, client.call)
             case ConnectToBroker():
                 self._connect_in_turn(client)
+            case AwaitBroker():
+                self._hold(client)
             case RefreshKeys(issuer):
                 self._services.spawn(self._refresh_keys(client, issuer))
             case GetIdentity() | DeriveKeys():
@@ -208,18 +215,75 @@ class Endpoint:
     async def _connect(self, client: ClientSide) -> None:
         assert client.connection is not None
         broker = cast(BrokerView, client.connection.target).broker
+        outage = self._services.outages.get(broker)
+        if outage is not None and not outage.is_over:
+            client.call(Connection.broker_is_down)
+            return
+        timeout_s = self._services.access.timeout_s
+        if outage is None or not outage.resumes(client):  # else the broker is up, but may be slow
+            timeout_s = min(timeout_s, SUSPECT_SECONDS)
         client.dialled = broker.host, broker.port
         try:
             began = monotonic()
-            await self._dial(BrokerSide(client, self), broker.host, *client.dialled)
-            self._listener.observer.connected(monotonic() - began)
+            side = BrokerSide(client, self)
+            await self._dial(side, broker.host, *client.dialled, timeout_s=timeout_s)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
+            client.call(Connection.broker_is_down)
+        else:
+            self._listener.observer.connected(monotonic() - began)
+            self._leave_outage(client)
+
+    def _hold(self, client: ClientSide) -> None:
+        """Hold a client until its broker can be reached, unless too many are held."""
+        assert client.connection is not None
+        broker = cast(BrokerView, client.connection.target).broker
+        if self._listener.relays_logins:
+            self._slots(client.connection)[0].release(client)
+        outage = self._services.outages.setdefault(broker, Outage())
+        if outage.is_over:
+            outage.begin()
+            self._services.spawn(self._probe(broker, outage))
+        go = partial(client.call, Connection.broker_is_back)
+        if not outage.hold(client, client.peer_host, go):
             client.call(Connection.broker_unreachable)
 
-    async def _dial(self, side: BrokerSide, name: str, host: str, port: int) -> None:
-        """Connect to `host`, whose certificate must be for `name`, within the time for that."""
-        async with asyncio.timeout(self._services.access.timeout_s):
+    async def _probe(self, broker: DiscoveredBroker, outage: Outage[ClientSide]) -> None:
+        """Dial a broker that is down until it can be reached, or no client waits for it."""
+        pause, timeout_s = FIRST_RETRY, self._services.access.timeout_s
+        try:
+            while outage.is_awaited:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_RETRY)
+                try:
+                    address = broker.host, broker.port
+                    await self._dial(_Probe(), broker.host, *address, timeout_s=timeout_s)
+                except OSError as error:
+                    self._listener.observer.unreachable(broker, handshake_error(error))
+                else:
+                    break
+        finally:
+            outage.end()
+            self._forget(broker, outage)
+
+    def _leave_outage(self, client: ClientSide) -> None:
+        """Give up a client's place in its broker's outage, if it has one."""
+        if self._services.outages and client.connection is not None:
+            broker = cast(BrokerView, client.connection.target).broker
+            outage = self._services.outages.get(broker)
+            if outage is not None:
+                outage.release(client)
+                self._forget(broker, outage)
+
+    def _forget(self, broker: DiscoveredBroker, outage: Outage[ClientSide]) -> None:
+        if outage.is_over and outage.is_forgotten:
+            self._services.outages.pop(broker, None)
+
+    async def _dial(
+        self, side: "BrokerSide | _Probe", name: str, host: str, port: int, *, timeout_s: float
+    ) -> None:
+        """Connect to `host`, whose certificate must be for `name`."""
+        async with asyncio.timeout(timeout_s):
             context = self._services.access.context
             if context is None:
                 await self._services.access.dialler.open(lambda: side, host, port)
@@ -227,7 +291,7 @@ class Endpoint:
                 await self._dial_by_tls(side, name, host, port, context)
 
     async def _dial_by_tls(
-        self, side: BrokerSide, name: str, host: str, port: int, context: ssl.SSLContext
+        self, side: "BrokerSide | _Probe", name: str, host: str, port: int, context: ssl.SSLContext
     ) -> None:
         connected = self.loop.create_future()
         transport = await self._services.access.dialler.open(
@@ -287,7 +351,8 @@ class Endpoint:
                 return
             host, port = address
             try:
-                await self._dial(SideConnection(client, self), broker.host, host, port)
+                side, timeout_s = SideConnection(client, self), self._services.access.timeout_s
+                await self._dial(side, broker.host, host, port, timeout_s=timeout_s)
             except OSError as error:
                 self._listener.observer.unreachable(broker, handshake_error(error))
             else:
@@ -347,6 +412,19 @@ class Endpoint:
             client.call(Connection.broke)
             return
         client.call(lambda connection, now: connection.done(long_task, result, now))
+
+
+class _Probe(asyncio.Protocol):
+    """Protocol of a connection that only shows that a broker can be reached."""
+
+    peer_has_unsent = False
+
+    def data_received(self, data: Bytes) -> None:
+        """Ignore what the broker sends."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close the connection once it is open."""
+        transport.close()
 
 
 async def _derive(client: ClientSide, step: DeriveKeys) -> None:

@@ -35,6 +35,7 @@ from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.login_slots import LoginSlots
 from proxy.worker.membership_service import MembershipService
+from proxy.worker.outage import Outage
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
@@ -87,6 +88,8 @@ class WorkerServices(Protocol):
     """The queues of long work."""
     handshakes: LoginSlots[ServerTls]
     """The slots for TLS handshakes of clients."""
+    outages: dict[DiscoveredBroker, Outage[ClientSide]]
+    """The brokers that cannot be reached, and the clients that are held for them."""
 
     def next_connection_id(self) -> str:
         """Return a globally unique id for a connection."""

@@ -49,6 +49,7 @@ from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from proxy.worker.login_slots import LoginSlots
+from proxy.worker.outage import Outage
 from proxy.worker.store_service import StoreService, open_store_to_share
 from proxy.worker.supervision import supervised
 from proxy.worker.work_queues import WorkQueues
@@ -116,6 +117,7 @@ class Worker:
             displace=ServerTls.displaced,
             call_later=self.loop.call_later,
         )
+        self.outages: dict[DiscoveredBroker, Outage[ClientSide]] = {}
         self._stopping = asyncio.Event()
         self._tally = Tally(
             run=next(self._connection_ids),

@@ -12,6 +12,7 @@ from typing import Final
 
 from proxy.connection.commands import (
     AnswerFromStore,
+    AwaitBroker,
     AwaitMemory,
     AwaitTurn,
     Close,
@@ -389,8 +390,9 @@ class Playbook:
                 self.log.append("connect")
                 if self.connects:
                     self.broker_connects()
-            case RefreshKeys():
-                self.log.append("seek keys")
+            case RefreshKeys() | AwaitBroker():
+                seeks = isinstance(command, RefreshKeys)
+                self.log.append("seek keys" if seeks else "await broker")
             case WakeAt(when):
                 self.wakes_at = when
             case CountAuthenticated():

@@ -198,6 +198,7 @@ class TestApiVersions:
         play.take()
         play.client(meaning(7, "c", 1), meaning(8, cluster_id, node_id), meaning(9, "c", 1))
         assert play.take() == [
+            "connect",
             "to client: #7 versions error 0",
             f"misrouted: means node {node_id} of {cluster_id}",
             "to client: #8 versions error 129",

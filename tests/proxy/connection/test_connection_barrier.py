@@ -126,11 +126,13 @@ def test_what_an_authenticated_client_may_send() -> None:
 
 
 def test_no_broker_is_contacted_for_the_unauthenticated() -> None:
-    """The upstream connection is opened for the first forwarded request, not before."""
+    """The upstream connection is opened for the first request after the login, not before."""
     play = Playbook()
     play.client(request(API_VERSIONS, 0, 1), handshake(2, OAUTHBEARER), authenticate(3, bearer()))
-    play.client(request(API_VERSIONS, 0, 4), authenticate(5, b""))
+    play.client(authenticate(4, b""))
     assert "connect" not in play.take()
+    play.client(request(API_VERSIONS, 0, 5))
+    assert play.take() == ["connect", "to client: #5 versions error 0"]
 
 
 def test_raw_tokens_are_not_taken_for_requests() -> None:

@@ -71,7 +71,7 @@ def test_a_drain_waits_for_the_store() -> None:
     play = logged_in()
     play.client(request(50, 0, 3, b"\0\0"))
     play.call(Connection.drain)
-    assert play.take() == ["consult DescribeUserScramCredentials"]
+    assert play.take() == ["connect", "consult DescribeUserScramCredentials"]
     play.call(lambda connection, now: connection.store_answered(b"nobody", now))
     assert play.take() == ["to client: #3 \0nobody", "closed drained", "close"]
 

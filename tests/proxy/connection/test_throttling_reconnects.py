@@ -244,9 +244,9 @@ class TestTheTimeOfRequests:
         play.client(request(18, 1, 3), metadata(4))
         reported = decode(response_type(18, 1), play.received[-1][4:]).throttle_time
         assert (reported.total_seconds(), play.paused) == (1.0, {"client"})
-        play.take()
+        assert ("connect" in play.take()) == sasl
         play.wait_for(play.now + 1.0)
-        assert play.take() == ["connect", "to broker: Metadata v12 #4"]
+        assert play.take()[-1] == "to broker: Metadata v12 #4"
 
     def test_nobody_waits_to_authenticate_anew(self) -> None:
         play = self.indebted().connect()

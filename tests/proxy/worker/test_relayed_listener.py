@@ -1,8 +1,6 @@
 """Listeners whose brokers authenticate the clients, over real sockets."""
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,51 +27,15 @@ from tests.support.frames import authenticate, handshake, read_authenticated
 from tests.support.keepalive import options_of_connections_to
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import RunningListener, listen
+from tests.support.relay import RunningListener
+from tests.support.relayed_listener import (
+    connected,
+    has_connections,
+    play,
+    slots_taken,
+)
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 from tests.support.tls import AUTHORITY, client_context, server_context
-
-RELAYS: dict[str, Any] = {"sasl.termination": "broker", "connections.max.reauth.ms": HOUR_MS}
-
-
-def play(
-    directory: Path,
-    test: Callable[[RunningListener, Authenticator], Awaitable[None]],
-    *,
-    broker: Authenticator | None = None,
-    access: Access | None = None,
-    sock: socket.socket | None = None,
-    **more: Any,
-) -> None:
-    behind = broker or Authenticator()
-
-    async def run(running: RunningListener) -> None:
-        try:
-            await test(running, behind)
-        finally:
-            while opened:
-                opened.pop().writer.close()
-
-    given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
-    listen(directory, given, run, behind=behind, access=access, sock=sock)
-
-
-opened: list[Client] = []
-
-
-async def connected(running: RunningListener, **how: Any) -> Client:
-    """A client, which is closed at the end of the test."""
-    opened.append(Client(*await running.connect(**how)))
-    return opened[-1]
-
-
-def has_connections(broker: Authenticator, number: int) -> bool:
-    return broker.connections == number
-
-
-def slots_taken(running: RunningListener) -> tuple[int, int]:
-    logins, renewals = running.listener.login_slots(running.upstream)
-    return logins.taken, renewals.taken
 
 
 def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:

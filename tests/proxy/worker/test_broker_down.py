@@ -1,0 +1,142 @@
+"""Clients of a broker that is down, over real sockets: one probe, and pacing when it is back."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.upstream.access import Access
+from proxy.worker import endpoint, outage
+from tests.support.authenticating_broker import Authenticator, Client
+from tests.support.playbook import HOUR_MS
+from tests.support.processes import PATIENCE_SECONDS, until
+from tests.support.relay import RunningListener
+from tests.support.relayed_listener import (
+    RELAYS,
+    connected,
+    opened,
+    play,
+    slots_taken,
+)
+
+TERMINATIONS: dict[str, dict[str, Any]] = {
+    "broker": RELAYS,
+    "proxy": {
+        "sasl.termination": "proxy",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+        "connections.max.reauth.ms": HOUR_MS,
+    },
+}
+Test = Callable[[RunningListener, Authenticator], Awaitable[None]]
+
+
+@pytest.fixture(params=TERMINATIONS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """Run a test with a listener of either termination."""
+    relays = request.param == "broker"
+
+    def run(test: Test, *, timeout_s: float = PATIENCE_SECONDS) -> None:
+        broker = Authenticator() if relays else Authenticator(passwords=None)
+        access = Access(timeout_s=timeout_s)
+        play(tmp_path, test, broker=broker, access=access, **TERMINATIONS[request.param])
+
+    return run
+
+
+async def stop(broker: Authenticator) -> None:
+    assert broker._server is not None
+    broker._server.close()
+    await broker._server.wait_closed()
+
+
+async def start(broker: Authenticator) -> None:
+    await broker.__aenter__()
+
+
+async def use(client: Client) -> None:
+    """Log in, and have a request answered."""
+    await client.log_in()
+    await client.metadata()
+
+
+def held(running: RunningListener) -> int:
+    """The number of clients that wait for the broker."""
+    outages = running.listener.services.outages.values()
+    return sum(len(waiting) for one in outages for waiting in one._waiting.values())
+
+
+async def hold(running: RunningListener, count: int) -> list["asyncio.Task[None]"]:
+    """Clients that are held, the first of which found the broker down."""
+    users = []
+    for number in range(count):
+        users.append(asyncio.create_task(use(await connected(running))))
+        await until(lambda wanted=number + 1: held(running) == wanted)  # type: ignore[misc]
+    return users
+
+
+def test_clients_wait_for_the_broker_and_one_probe_dials(run: Callable[..., None]) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await stop(broker)
+        users = await hold(running, 20)
+        assert slots_taken(running) == (0, 0)
+        await start(broker)
+        await asyncio.gather(*users)
+        assert broker.connections == 20 + 1
+        await until(lambda: not running.listener.services.outages)
+
+    run(test)
+
+
+def test_one_that_disconnects_frees_its_place(run: Callable[..., None]) -> None:
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await stop(broker)
+        (user,) = await hold(running, 1)
+        client = next(iter(running.listener.clients))
+        user.cancel()
+        opened[-1].writer.close()
+        await until(lambda: client not in running.listener.clients)
+        assert held(running) == 0
+        await start(broker)
+
+    run(test)
+
+
+def test_beyond_the_limit_they_are_closed_at_once(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "MAX_HELD_PER_ADDRESS", 1)
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await stop(broker)
+        (user,) = await hold(running, 1)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await use(await connected(running))
+        assert running.log[-1] == "closed broker_unreachable"
+        await start(broker)
+        await user
+
+    run(test)
+
+
+def test_a_silent_host_is_down_too(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "SUSPECT_SECONDS", 0.05)
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await stop(broker)
+        with socket.socket() as silent, socket.socket() as queued:
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            silent.bind((broker.host, broker.port))
+            silent.listen(0)
+            queued.connect(silent.getsockname())  # the kernel answers no further SYN
+            users = await hold(running, 3)
+            assert slots_taken(running) == (0, 0)
+        await start(broker)
+        await asyncio.gather(*users)
+        assert broker.connections == 3 + 1
+
+    run(test)
