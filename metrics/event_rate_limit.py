@@ -1,10 +1,11 @@
-"""Rate limit on the events of connections that never authenticated.
+"""Rate limit on the events of connections that never authenticated, or never reached a broker.
 
 Failed logins cost a client nothing. Two thousand a second would fill 10 GB in an hour, and the
-events of real clients would be removed to make room. So a token bucket limits these lines.
+events of real clients would be removed to make room. While a broker is down, its clients log in
+again and again. So a token bucket limits these lines.
 
-Laws: either all lines of an unauthenticated connection are written or none, so that no reader
-misses a sequence number, or the end of a connection; lines that are dropped are counted.
+Laws: either all lines of such a connection are written or none, so that no reader misses a sequence
+number, or the end of a connection; lines that are dropped are counted.
 """
 
 from typing import Final, final
@@ -33,7 +34,7 @@ class UnauthenticatedEventLimit:
         """Number of lines that were dropped."""
 
     def allows(self, history: SessionHistory, lines: list[str], now: float) -> bool:
-        """Return whether the lines of an unauthenticated connection are to be written."""
+        """Return whether the lines of a connection without a login or a broker are written."""
         debt = max(0.0, self._full_at - now)
         if history.is_logged is None:
             history.is_logged = debt * self._bytes_per_second < BURST_BYTES

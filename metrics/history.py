@@ -91,6 +91,7 @@ class SessionHistory:
         "_sequence",
         "_timeline",
         "client",
+        "held_back",
         "is_logged",
     )
 
@@ -98,9 +99,11 @@ class SessionHistory:
         self, origin: Origin, client: Client, timeline: Timeline, cadence: Cadence
     ) -> None:
         self.client = client
+        self.held_back: tuple[str, ...] = ()
+        """Lines of a login that are written once the connection has a broker."""
         self.is_logged: bool | None = None
-        """True if the lines of an unauthenticated connection are written, False if they are
-        dropped, None if that is not decided yet (`metrics.event_rate_limit`)."""
+        """True if the lines of a connection without a login or a broker are written, False if they
+        are dropped, None if that is not decided yet (`metrics.event_rate_limit`)."""
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence

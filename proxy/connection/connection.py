@@ -748,6 +748,8 @@ class Connection:
         if self.upstream_login is not None:
             self.hold(PauseReason.LOGIN)
             self.commands.append(GetIdentity())
+        else:
+            self.observer.reached_broker(self)
         login = self.login_relay
         if login is not None and login.unsent is not None:
             relay, login.unsent = login.unsent, None
@@ -854,6 +856,7 @@ class Connection:
             self.commands.append(DeriveKeys(step.work))
         elif isinstance(step, LoggedIn):
             self.observer.logged_in(again=login.is_renewal)
+            self.observer.reached_broker(self)
             self.requests.renew_at = login.renewal_at(step.session_lifetime_ms, now)
             self.release(PauseReason.LOGIN, now)
 

@@ -214,6 +214,10 @@ class Observer(Protocol[AnyConnection]):
         """A client means another broker than it reached, and was answered so (KIP-1242)."""
         ...
 
+    def reached_broker(self, connection: AnyConnection) -> None:
+        """The upstream connection takes the client's requests."""
+        ...
+
     def logged_in(self, *, again: bool) -> None:
         """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
         ...

@@ -49,7 +49,7 @@ def _limit_table() -> str:
         ("intervals in a summary row", f"{events.MAX_INTERVALS}"),
         ("growth of a latency bucket (gamma)", f"{LATENCY_GAMMA}"),
         (
-            "bytes per second about unauthenticated connections, all workers together",
+            "bytes per second about connections without a login or a broker, all workers together",
             f"{BYTES_PER_SECOND:,}",
         ),
         ("the same at once, for each worker", f"{BURST_BYTES:,} bytes"),

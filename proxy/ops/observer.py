@@ -137,8 +137,11 @@ class SessionObserver:
             authenticator=str(session.authenticator),
             groups=session.identity.groups,
         )
-        for line in history.authenticated(grant, usage(connection), session.authenticated_at):
-            self._emit(line)
+        lines = history.authenticated(grant, usage(connection), session.authenticated_at)
+        if session.reauthentications or connection.pipe.to_broker is not None:
+            self._emit_all(history, lines)
+        else:
+            history.held_back = tuple(lines)
 
     def authentication_failed(self, connection: Connection, failed: Failed, now: float) -> None:
         """Record an authentication or re-authentication that failed, or took too long."""
@@ -179,7 +182,7 @@ class SessionObserver:
             self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
             line = history.would_be_killed(api_key, usage(connection), now)
         if line is not None:
-            self._emit(line)
+            self._emit_all(history, [line])
             self._note(self._incident(history, kind, _api_name(api_key), now))
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
@@ -204,22 +207,27 @@ class SessionObserver:
         """Record that ACLs denied a connection's request, or would have."""
         denial, history = notice.denial, self._history_of(connection)
         operation, resource_type = denial.operation.name, denial.resource_type.name
-        self._emit(
-            history.denied(
-                would_be=denial.would_be,
-                operation=operation,
-                resource_type=resource_type,
-                resource_name=denial.name,
-                denials=notice.count,
-                usage=usage(connection),
-                now=now,
-            )
+        line = history.denied(
+            would_be=denial.would_be,
+            operation=operation,
+            resource_type=resource_type,
+            resource_name=denial.name,
+            denials=notice.count,
+            usage=usage(connection),
+            now=now,
         )
+        self._emit_all(history, [line])
         kind = EventKind.WOULD_BE_DENIED if denial.would_be else EventKind.DENIED
         what = bounded_text(denial.name)
         if denial.judged:
             what = f"{operation} on {resource_type} {what}".rstrip()
         self._note(self._incident(history, kind, what, now, times=notice.count))
+
+    def reached_broker(self, connection: Connection) -> None:
+        """Record that a client's requests go to its broker."""
+        history = cast(SessionHistory, connection.telemetry)
+        if history.held_back:
+            self._emit_all(history, [])
 
     def logged_in(self, *, again: bool) -> None:
         """Record the proxy's login to a broker; `again`: it renewed its session (KIP-368)."""
@@ -273,14 +281,26 @@ class SessionObserver:
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the checkpoint or summary that is due; called once a minute."""
-        for line in self._history_of(connection).sweep(usage(connection), now):
+        history = self._history_of(connection)
+        if lines := history.sweep(usage(connection), now):
+            self._emit_all(history, lines)
+
+    def _emit_all(self, history: SessionHistory, lines: list[str]) -> None:
+        """Write lines of an authenticated client, behind those that were held back."""
+        held_back, history.held_back = history.held_back, ()
+        history.is_logged = None
+        for line in (*held_back, *lines):
             self._emit(line)
 
     def _emit_limited(self, history: SessionHistory, lines: list[str], now: float) -> None:
-        """Write lines; those of unauthenticated clients within the limit of the event log."""
-        if history.principal is not None or self._event_limit.allows(history, lines, now):
-            for line in lines:
-                self._emit(line)
+        """Write lines; those of clients without a login or a broker within the limit."""
+        if history.held_back or history.principal is None:
+            lines, history.held_back = [*history.held_back, *lines], ()
+            if self._event_limit.allows(history, lines, now):
+                for line in lines:
+                    self._emit(line)
+        elif history.is_logged is not False:
+            self._emit_all(history, lines)
 
     def _log(self, incident: Incident, detail: str | None = None) -> None:
         """Log an incident of a client: once a minute for an address and a reason."""

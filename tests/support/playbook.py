@@ -106,6 +106,9 @@ class Recorder:
         del now
         self.log.append(f"misrouted: means node {request.node_id} of {request.cluster_id}")
 
+    def reached_broker(self, _: Connection) -> None:
+        pass
+
     def logged_in(self, *, again: bool) -> None:
         self.log.append("logged in again" if again else "logged in")
 

@@ -99,6 +99,7 @@ class Observed:
 def test_an_authentication_has_the_groups_of_the_client() -> None:
     seen = Observed()
     seen.log_in(session(Enforcement.ENFORCE, groups=("Group:analysts",)))
+    seen.observer.reached_broker(seen.connection)
     assert [read(line).groups for line in seen.lines] == [("Group:analysts",)]
 
 
@@ -272,3 +273,30 @@ def test_a_client_that_was_known_is_told_of_however_many_unknown_ones_there_are(
     seen.observer.closed(seen.connection, CloseReason.AUTHENTICATION_FAILED, NOW + 1)
     kinds = [read(line).kind for line in seen.lines]
     assert kinds == ["authenticated", "failed", "closed", "summary"]
+
+
+class TestLoginsThatReachNoBroker:
+    def recorded(self, limit: UnauthenticatedEventLimit) -> list[str]:
+        """The kinds of events of a client that logs in, and whose broker is down."""
+        seen = Observed(limit)
+        seen.log_in(session(Enforcement.ENFORCE))
+        assert seen.lines == []
+        seen.observer.closed(seen.connection, CloseReason.BROKER_UNREACHABLE, NOW + 3)
+        return [read(line).kind for line in seen.lines]
+
+    def test_are_recorded_whole_or_not_at_all_within_the_limit(self) -> None:
+        limit, kinds = UnauthenticatedEventLimit(workers=1), list[list[str]]()
+        while recorded := self.recorded(limit):
+            kinds.append(recorded)
+        assert set(map(tuple, kinds)) == {("authenticated", "closed", "summary")}
+        assert limit.dropped == 3
+
+    def test_do_not_limit_those_that_reach_one(self) -> None:
+        limit = UnauthenticatedEventLimit(workers=1)
+        while self.recorded(limit):
+            pass
+        seen = Observed(limit)
+        seen.log_in(session(Enforcement.ENFORCE))
+        seen.observer.reached_broker(seen.connection)
+        seen.observer.closed(seen.connection, CloseReason.CLIENT_CLOSED, NOW + 3)
+        assert len(seen.lines) == 3
