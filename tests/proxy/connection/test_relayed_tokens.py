@@ -217,6 +217,19 @@ class TestReauthentication:
         play.broker(answered(11, lifetime_ms=60_000))
         assert "failed principal_changed" in play.take()
 
+    def test_another_account_of_the_same_principal_is_the_brokers_to_refuse(self) -> None:
+        """Kafka 4.4 announces a token's lifetime whatever its `connections.max.reauth.ms`."""
+        settings = replace(SETTINGS, sub_claim_name="team")
+        play = offered(verifying(issuer=settings), bearer(team="etl", sub="alice"))
+        play.broker(answered(2, lifetime_ms=60_000))
+        play.client(handshake(10, OAUTHBEARER))
+        play.take()
+        play.broker(shaken(10))
+        play.client(authenticate(11, bearer(team="etl", sub="mallory")))
+        assert "to broker: SaslAuthenticate v1 #11" in play.take()
+        play.broker(answered(11, error_code=58))
+        assert "failed refused_by_broker" in play.take()
+
 
 class TestAside:
     """A re-authentication that the broker takes for a login, so that it compares no principals.
