@@ -94,6 +94,14 @@ class Authority(Protocol):
         prefix, existing or not; `""` stands for all of the type."""
         ...
 
+    def may_administer(self, operation: Operation) -> bool:
+        """Return whether the operation on ACLs, quotas and users is allowed, as one on the cluster.
+
+        Enforced with `authorizer.mode: audit`, too: a client that could change permissions while
+        they are not enforced would later have all of them.
+        """
+        ...
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field: bit N is the operation with code N."""
         ...
@@ -114,21 +122,12 @@ class AllowedTopics:
 
 
 class ClientAuthority(Authority, Protocol):
-    """Permissions of one client at one address, including those for requests to the proxy
-    itself."""
+    """Permissions of one client at one address, including what its connections found out."""
 
     @property
     def allowed_topics(self) -> AllowedTopics:
         """Topics that connections found to be allowed by the ACLs in force; replaced when these
         change, and never filled while auditing."""
-        ...
-
-    def may_administer(self, operation: Operation) -> bool:
-        """Return whether the operation on ACLs, quotas and users is allowed, as one on the cluster.
-
-        Enforced with `authorizer.mode: audit`, too: a client that could change permissions while
-        they are not enforced would later have all of them.
-        """
         ...
 
 

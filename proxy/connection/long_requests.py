@@ -138,6 +138,11 @@ class PausingAuthority:
         self._asks()
         return self._authority.may_every(operation, resource_type, name_prefix, report=report)
 
+    def may_administer(self, operation: Operation) -> bool:
+        """Return whether it may do this to ACLs, quotas and users."""
+        self._asks()
+        return self._authority.may_administer(operation)
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         """Return the authorized-operations bit field."""
         pause()

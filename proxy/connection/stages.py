@@ -67,6 +67,7 @@ from proxy.wire.apis import (
     OFFSET_COMMIT,
     PRODUCE,
     SASL_APIS,
+    SCRAM_APIS,
     SHARE_FETCH,
     answered_here,
 )
@@ -87,8 +88,9 @@ DROPPED_BY_KAFKA_4: Final = frozenset(
 """API keys and versions that Kafka 4.0 dropped (KIP-896), by `route_key`."""
 _NO_VERSIONS: Final[frozenset[int]] = frozenset()
 """Empty set that every connection begins with; one of its own would take 216 bytes."""
-_JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS})
-"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does."""
+_JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS, *SCRAM_APIS})
+"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does; and those
+whose requests hold credentials, of which no byte is kept."""
 
 
 @final

@@ -293,9 +293,8 @@ APIS: Final[Mapping[int, Api]] = {
 }
 
 
-CREDENTIAL_APIS: Final = frozenset(
-    {DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS, 38, 39, 40, 41}
-)
+SCRAM_APIS: Final = frozenset({DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS})
+CREDENTIAL_APIS: Final = SCRAM_APIS | {38, 39, 40, 41}
 """APIs of SCRAM users and of delegation tokens, which belong to whoever authenticates clients."""
 
 

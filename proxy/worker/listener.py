@@ -30,7 +30,7 @@ from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
 from proxy.tls.contexts import Tls
 from proxy.upstream.access import Access
-from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS
+from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS, SCRAM_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService
 from proxy.worker.login_slots import LoginSlots
@@ -314,7 +314,7 @@ class Listener:
         if isinstance(self._rights, NoAuthorizer):
             passes = theirs | ACL_APIS | (QUOTA_APIS if self.quotas is None else frozenset())
             return passes, passes
-        return frozenset(), theirs  # no guard would judge them
+        return SCRAM_APIS, theirs  # no guard could judge the requests about delegation tokens
 
     def login_slots(self, broker: DiscoveredBroker) -> "_LoginSlots":
         """Return the slots of first logins to a broker, and those of re-authentications aside."""

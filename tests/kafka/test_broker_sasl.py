@@ -27,6 +27,7 @@ from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.processes import free_ports
 from tests.support.proxy_process import (
     ProxyProcess,
+    enforcing_acls,
     gateway_config,
     relaying_logins,
     sidecar_config,
@@ -307,3 +308,38 @@ def produced(who: User, bootstrap: str, topic: str) -> str | None:
     producer.flush(60)
     [error] = errors
     return error
+
+
+def test_users_of_the_brokers_are_administered_with_rights_at_the_proxy(
+    cluster: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """The proxy has an authorizer; these brokers let everybody do it."""
+    upstream = str(cluster.address(listener=ENDING))
+    config = relaying_logins(gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}))
+    users = ("--entity-type", "users")
+    password = ("--alter", "--add-config", "SCRAM-SHA-256=[password=x]")
+    with ProxyProcess(enforcing_acls(config), tmp_path) as proxy:
+        bootstrap = str(proxy.addresses()["LONG"])
+        for operation in ("Alter", "Describe", "DescribeConfigs"):
+            allowed = ("--allow-principal", "User:alice", "--operation", operation, "--cluster")
+            proxy.command("acls", "add", *allowed)
+        alice, carol = (
+            User(name=name, mechanism="SCRAM-SHA-256", issuer=issuer).java(tmp_path)
+            for name in ("alice", "carol")
+        )
+        for arguments in ((*users, "--describe"), (*users, "--entity-name", "alice", *password)):
+            done = carol.run_tool("kafka-configs", bootstrap, *arguments)
+            assert done.exit_status != 0, done
+            assert "ClusterAuthorizationException" in done.stderr + done.stdout, done
+        done = alice.run_tool(
+            "kafka-configs", bootstrap, *users, "--entity-name", "erin", *password
+        )
+        assert done.exit_status == 0, done
+
+        def described() -> bool:
+            done = alice.run_tool("kafka-configs", bootstrap, *users, "--describe")
+            assert done.exit_status == 0, done
+            return "'erin' are SCRAM-SHA-256=iterations=4096" in done.stdout
+
+        wait_until(described, what="the broker does not know erin")
+        assert "Traceback" not in proxy.log()

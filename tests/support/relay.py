@@ -395,6 +395,7 @@ def listen(
     behind: FakeBroker | None = None,
     access: Access | None = None,
     sock: socket.socket | None = None,
+    rights: ConnectionRights | None = None,
 ) -> None:
     """Run `test` with a listener of these settings on `sock`, in front of the broker `behind`."""
 
@@ -406,7 +407,7 @@ def listen(
             services=services,
             credentials=alice(),
             fake_secret=FAKE_SECRET,
-            rights=NoAuthorizer(),
+            rights=rights or NoAuthorizer(),
             open_connections=room_for(100),
             tls=tls,
         )

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from proxy.connection.interfaces import ConnectionRights
 from proxy.upstream.access import Access
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.playbook import HOUR_MS
@@ -20,6 +21,7 @@ def play(
     broker: Authenticator | None = None,
     access: Access | None = None,
     sock: socket.socket | None = None,
+    rights: ConnectionRights | None = None,
     **more: Any,
 ) -> None:
     behind = broker or Authenticator()
@@ -32,7 +34,7 @@ def play(
                 opened.pop().writer.close()
 
     given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
-    listen(directory, given, run, behind=behind, access=access, sock=sock)
+    listen(directory, given, run, behind=behind, access=access, sock=sock, rights=rights)
 
 
 opened: list[Client] = []

@@ -74,6 +74,8 @@ GUARDS: Final[Mapping[int, Guard]] = {
     45: cluster.alter_partition_reassignments,    # Alter on Cluster
     46: cluster.list_partition_reassignments,     # Describe on Cluster
     47: offsets.offset_delete,                    # Delete on Group, Read on Topic
+    50: cluster.describe_user_scram_credentials,  # Describe on Cluster
+    51: cluster.alter_user_scram_credentials,     # Alter on Cluster
     55: cluster.describe_quorum,                  # Describe on Cluster
     57: cluster.update_features,                  # Alter on Cluster
     60: cluster.describe_cluster,                 # none; Describe on Cluster for rights

@@ -19,9 +19,11 @@ from proxy.wire.apis import (
     ADD_RAFT_VOTER,
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     DESCRIBE_CLUSTER,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_QUORUM,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
     LIST_CONFIG_RESOURCES,
     LIST_PARTITION_REASSIGNMENTS,
@@ -52,6 +54,18 @@ def _requires(api_key: int, *operations: Operation, refusal: Refusal) -> Guard:
         if any(may_cluster(inquiry, operation, report=False) for operation in alternatives):
             return FORWARD
         if may_cluster(inquiry, last):
+            return FORWARD
+        return answer(inquiry, api_key, **refusal(read_request(inquiry, api_key)))
+
+    return guard
+
+
+def _administers(api_key: int, operation: Operation, refusal: Refusal) -> Guard:
+    """Return a guard that requires the operation on the cluster with `authorizer.mode: audit`,
+    too."""
+
+    def guard(inquiry: Inquiry) -> Judgement:
+        if inquiry.authority.may_administer(operation):
             return FORWARD
         return answer(inquiry, api_key, **refusal(read_request(inquiry, api_key)))
 
@@ -138,6 +152,17 @@ def _refuse_list_of_reassignments(request: Any) -> Values:
     }
 
 
+def _refuse_scram_users(request: Any) -> Values:
+    error = {**_ERROR, "error_message": None}
+    nameless: Values = {**error, "user": "", "credential_infos": []}  # Kafka repeats the error so
+    return {**error, "results": [nameless for _ in pausing(request.users or ())]}
+
+
+def _refuse_scram_changes(request: Any) -> Values:
+    names = dict.fromkeys(one.name for one in pausing((*request.deletions, *request.upsertions)))
+    return {"results": [{"user": name, **_ERROR_AND_MESSAGE} for name in pausing(names)]}
+
+
 write_txn_markers = _requires(
     WRITE_TXN_MARKERS, Operation.ALTER, Operation.CLUSTER_ACTION, refusal=_refuse_txn_markers
 )
@@ -155,6 +180,12 @@ alter_partition_reassignments = _requires(
 )
 list_partition_reassignments = _requires(
     LIST_PARTITION_REASSIGNMENTS, Operation.DESCRIBE, refusal=_refuse_list_of_reassignments
+)
+describe_user_scram_credentials = _administers(
+    DESCRIBE_USER_SCRAM_CREDENTIALS, Operation.DESCRIBE, _refuse_scram_users
+)
+alter_user_scram_credentials = _administers(
+    ALTER_USER_SCRAM_CREDENTIALS, Operation.ALTER, _refuse_scram_changes
 )
 describe_quorum = _requires(
     DESCRIBE_QUORUM,

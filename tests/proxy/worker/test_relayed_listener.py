@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from proxy.acl.model import Operation
+from proxy.connection.connection import Connection
 from proxy.net.dialler import Dialler
 from proxy.net.sockets import listen as listen_on
 from proxy.upstream.access import Access
 from proxy.wire.api_versions import UpstreamVersions
-from proxy.wire.apis import API_VERSIONS, METADATA
+from proxy.wire.apis import (
+    ALTER_USER_SCRAM_CREDENTIALS,
+    API_VERSIONS,
+    CREDENTIAL_APIS,
+    METADATA,
+    SCRAM_APIS,
+)
 from sasl.identity import Identity
 from sasl.messages import (
     SASL_AUTHENTICATE,
@@ -22,9 +31,12 @@ from sasl.messages import (
     handshake_response,
 )
 from sasl.oauthbearer_messages import client_initial_response
+from tests.support import messages
 from tests.support.authenticating_broker import Authenticator, Client
-from tests.support.frames import authenticate, handshake, read_authenticated
+from tests.support.authorization import Judge, Rights, cluster
+from tests.support.frames import authenticate, handshake, read_authenticated, request
 from tests.support.keepalive import options_of_connections_to
+from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import RunningListener
@@ -329,3 +341,47 @@ def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
         sasl_oauthbearer_expected_issuer=ISSUER,
         sasl_oauthbearer_groups_claim_name="groups",
     )
+
+
+def test_requests_about_users_pass_with_their_rights_and_no_byte_of_them_is_kept(
+    tmp_path: Path,
+) -> None:
+    """The broker may have no authorizer, so whoever could alter users here could be any of them."""
+    judge = Judge(cluster(Operation.DESCRIBE))
+    answer = written(messages.response(ALTER_USER_SCRAM_CREDENTIALS, 0))
+    broker = Authenticator()
+    broker.versions = {**broker.versions, **dict.fromkeys(CREDENTIAL_APIS, (0, 3))}
+    broker.handlers = {ALTER_USER_SCRAM_CREDENTIALS: lambda _v, _b: answer}
+    salted = {"name": "admin", "mechanism": 1, "iterations": 4096, "salt": b"s"}
+    body = messages.request_body(
+        ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions=[salted | {"salted_password": b"mine"}]
+    )
+
+    async def alter(client: Client) -> Any:
+        frame = request(ALTER_USER_SCRAM_CREDENTIALS, 0, client.next_id(), body)
+        response = await client.ask(frame)
+        return messages.read_response(ALTER_USER_SCRAM_CREDENTIALS, 0, response)[1].results
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        running.upstream.versions = UpstreamVersions(apis=broker.versions)
+        client = await connected(running)
+        await client.log_in()
+        (served,) = running.listener.clients
+        assert served.connection is not None
+        offered = served.connection.target.api_versions
+        assert offered is not None
+        assert offered.offers.keys() & CREDENTIAL_APIS == SCRAM_APIS
+        (refused,) = await alter(client)
+        assert (refused.user, refused.error_code) == (
+            "admin",
+            ErrorCode.cluster_authorization_failed,
+        )
+        assert not broker.seen(ALTER_USER_SCRAM_CREDENTIALS)
+        judge.rights = Rights(cluster(Operation.ALTER))
+        served.call(Connection.rights_changed)
+        for number in range(1, 3):
+            assert not await alter(client)
+            assert broker.seen(ALTER_USER_SCRAM_CREDENTIALS) == number
+            assert len(served.connection.pipe.fingerprints) == 0
+
+    play(tmp_path, test, broker=broker, rights=judge)

@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
-from proxy.wire.apis import APIS
-from proxy.wire.codec import request_type, response_type
+from proxy.handlers import scram_users
+from proxy.wire.apis import APIS, SCRAM_APIS
+from proxy.wire.codec import encode, request_type, response_type
 from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
@@ -34,6 +35,8 @@ RIGHTS = [
     (43, Operation.ALTER),
     (45, Operation.ALTER),
     (46, Operation.DESCRIBE),
+    (50, Operation.DESCRIBE),
+    (51, Operation.ALTER),
     (55, Operation.DESCRIBE),
     (57, Operation.ALTER),
     (64, Operation.ALTER),
@@ -93,6 +96,16 @@ def refused(api_key: int, version: int) -> Any:
 def test_the_first_log_dir_responses_have_no_place_for_the_error(version: int) -> None:
     """Seen on Kafka 4.1: a denial is an empty success there."""
     assert refused(35, version) == replace(small(response_type(35, version)), results=())
+
+
+@pytest.mark.parametrize("api_key", sorted(SCRAM_APIS))
+def test_requests_about_users_are_refused_as_where_the_proxy_has_the_users(api_key: int) -> None:
+    """Those answers were compared with Kafka's; they need no store."""
+    no_store: Any = None
+    for make in (small, large):
+        asked = make(request_type(api_key, 0))
+        refused = scram_users.answer(api_key, encode(asked), no_store, authorized=False)
+        assert judged(GUARDS[api_key], asked) == Answer(refused)
 
 
 def test_partitions_that_were_asked_for_are_named_in_the_refusal() -> None:
