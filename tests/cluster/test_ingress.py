@@ -100,7 +100,7 @@ class Brokers:
         self._namespace = namespace
 
     def _run(self, tool: str, *arguments: str) -> str:
-        path = java.class_path(java.TOOLS_VERSION)
+        path = java.class_path()
         program = [str(images.java_home() / "bin/java"), *java.FAST_START, "-cp", path]
         program.append(java.TOOLS[tool])
         inside = ("exec", "kafka-0", "--container=broker", f"--namespace={self._namespace}")

@@ -13,11 +13,6 @@ from pathlib import Path
 #: Another one shows what is the same with it: not what transcripts of this one say word for word.
 KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
 
-#: Releases whose command-line tools are not on Maven Central, and which release's run instead.
-_TOOLS_OF = {"4.4.0": "4.3.1"}
-#: The release whose tools run.
-TOOLS_VERSION = _TOOLS_OF.get(KAFKA_VERSION, KAFKA_VERSION)
-
 #: The last one with ZooKeeper, whose server is among its jars.
 ZOOKEEPER_VERSION = "3.9.1"
 
@@ -36,7 +31,7 @@ TOOLS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
@@ -49,7 +44,8 @@ TOOLS = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 
-#: Those that Kafka 4 moved.
+#: Those that Kafka 4.4 and 4.0 moved.
+_TOOLS_BEFORE_4_4 = {"kafka-configs": "kafka.admin.ConfigCommand"}
 _TOOLS_BEFORE_4 = {
     "kafka-acls": "kafka.admin.AclCommand",
     "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
@@ -153,7 +149,6 @@ def _copy_dependencies(pom: Path, release: str, jars: Path) -> None:
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
     options.append(f"-Dkafka.version={release}")
-    options.append(f"-Dkafka.tools.version={_TOOLS_OF.get(release, release)}")
     options.append("-DexcludeArtifactIds=slf4j-reload4j")  # before Kafka 4, a second binding
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=1200)
     if done.returncode != 0:
@@ -202,14 +197,10 @@ def run_tool(
     timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
     """Runs what `tool.sh` of a Kafka distribution would run."""
-    classes = TOOLS if is_since("4.0") else TOOLS | _TOOLS_BEFORE_4
-    return run_java(
-        classes[tool],
-        arguments,
-        stdin=stdin,
-        timeout_seconds=timeout_seconds,
-        release=TOOLS_VERSION,
-    )
+    classes = TOOLS if is_since("4.4") else TOOLS | _TOOLS_BEFORE_4_4
+    if not is_since("4.0"):
+        classes |= _TOOLS_BEFORE_4
+    return run_java(classes[tool], arguments, stdin=stdin, timeout_seconds=timeout_seconds)
 
 
 def compiled(name: str) -> Path:

@@ -106,12 +106,11 @@ def mounts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
     That is Java, Kafka's jars, this Python with its packages, and this checkout.
     """
-    releases = (java.KAFKA_VERSION, java.TOOLS_VERSION)
-    jars = {Path(java.class_path(release).removesuffix("/*")) for release in releases}
+    jars = Path(java.class_path().removesuffix("/*"))
     packages = Path(yaml.__file__).parents[1]
     links = {path.resolve().parent for path in packages.iterdir() if path.is_symlink()}
     needed = {Path("/usr"), Path("/etc/ssl"), *Path("/etc").glob("java*"), java_home()}
-    needed |= {ROOT, packages, *links, *jars}
+    needed |= {ROOT, packages, *links, jars}
     needed |= {Path(sys.prefix), Path(sys.base_prefix)}
     outermost = [path for path in needed if not needed & {*path.parents}]
     volumes, mounted = [], []
