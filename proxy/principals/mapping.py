@@ -7,7 +7,9 @@ r"""`ssl.principal.mapping.rules` (KIP-371): from a certificate's subject to a n
 The first rule that matches determines the name; if none does, the certificate is rejected. Between
 the slashes, a backslash escapes the next character.
 
-The patterns are Java's, translated to Python's `re` by `proxy.principals.java_patterns`.
+Patterns use the subset of `java.util.regex` that Python's `re` reads alike: characters, escaped
+punctuation, `.`, `\d \w \s` and their opposites, classes, groups, alternatives, quantifiers, `^`,
+`$`, and `(?i)` at the beginning. Any other pattern is refused: it decides who a client is.
 """
 
 import re
@@ -16,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.principals.java_patterns import translated
 from proxy.principals.subject import MAX_CHARACTERS, NamelessError, checked
 
 DEFAULT: Final = "DEFAULT"
@@ -24,7 +25,34 @@ _RULE: Final = "RULE:"
 _SPACE: Final = " \t\n\v\f\r"
 _CASES: Final[dict[str, Callable[[str], str]]] = {"": str, "L": str.lower, "U": str.upper}
 
-_REFERENCE: Final = re.compile(r"[0-9]+|\{([A-Za-z][A-Za-z0-9]*)\}")
+_DIGITS: Final = tuple("0123456789")
+_IGNORE_CASE: Final = "(?i)"
+_ESCAPE: Final = r"\\(?:[dDwWsS]|[^A-Za-z0-9])"
+_ITEM: Final = re.compile(
+    rf"{_ESCAPE}|\[\^?(?:{_ESCAPE}|(?!&&|--|~~|\|\|)[^\\\[\]])+\]|[^\\\[(){{}}*+?|^$]"
+)
+"""A character or a class."""
+_GROUP: Final = re.compile(r"\((?:\?:|(?!\?))")
+_QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??")
+_QUANTIFIERS: Final = ("*", "+", "?", "{")
+_REFUSED: Final = {
+    "(?<=": "a lookbehind",
+    "(?<!": "a lookbehind",
+    "(?=": "a lookahead",
+    "(?!": "a lookahead",
+    "(?>": "an atomic group",
+    "(?<": "a named group",
+    "(?": "a flag other than (?i) at the beginning",
+    ")": "an unbalanced parenthesis",
+    "[": "this character class, with brackets, && or the like in it,",
+    "\\p": r"\p{…}",
+    "\\P": r"\P{…}",
+    "\\b": "a word boundary",
+    "\\B": "a word boundary",
+    "\\Q": r"\Q…\E",
+    "\\k": "a back reference",
+}
+"""Constructs by their beginnings; the first that fits names one that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +63,13 @@ class Rule:
     replacement: tuple[str | int, ...]
     """Replacement as literal texts and numbers of capturing groups, in order."""
     case: Callable[[str], str]
-    doubtful: re.Pattern[str] | None
-    """Pattern that finds subjects for which Java's versions may disagree about a match; None if
-    there are none."""
+    may_be_empty: bool
+    """True if the pattern matches the empty string: Java finds that within surrogate pairs, too."""
 
     def apply(self, subject: str) -> str | None:
         """Return the name, or None if the rule does not match. Raises NamelessError."""
-        if self.doubtful is not None and self.doubtful.search(subject):
-            raise NamelessError(
-                "its subject has a character on whose class Java's versions disagree"
-            )
+        if self.may_be_empty and max(subject, default="") > "\uffff":
+            raise NamelessError("its subject has a character that Java replaces by halves")
         if self.pattern.fullmatch(subject) is None:
             return None
         return self.case(self._replaced(subject))
@@ -126,15 +151,82 @@ def _up_to_slash(text: str, pos: int) -> tuple[str, int]:
 
 def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
-        read = translated(pattern)
+        _check_pattern(pattern)
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # constructs whose meaning may change in a later Python
-            compiled = re.compile(read.pattern, re.ASCII)
+            compiled = re.compile(pattern, re.ASCII)
     except RecursionError:
         raise ValueError(f"has a pattern that is nested too deeply, {pattern!a:.60}") from None
     except (re.error, Warning, OverflowError) as error:
         raise ValueError(f"has a pattern that cannot be used, {pattern!a:.60}: {error}") from None
-    return Rule(compiled, tuple(_parts(replacement, compiled)), _CASES[case], read.doubtful)
+    parts = tuple(_parts(replacement, compiled))
+    return Rule(compiled, parts, _CASES[case], compiled.fullmatch("") is not None)
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise re.error unless Java and Python read a pattern alike."""
+    pos = len(_IGNORE_CASE) if pattern.startswith(_IGNORE_CASE) else 0
+    groups = [_Group()]
+    while pos < len(pattern):
+        if begins := _GROUP.match(pattern, pos):
+            groups.append(_Group())
+            pos = begins.end()
+        elif pattern[pos] == "|":
+            groups[-1].end_branch()
+            pos += 1
+        elif pattern[pos] in "^$":
+            pos += 1
+            if pattern[pos : pos + 1] in _QUANTIFIERS:
+                raise re.error(f"a quantifier after {pattern[pos - 1]} is not supported")
+        else:
+            pos = _check_item(pattern, pos, groups)
+
+
+def _check_item(pattern: str, pos: int, groups: list["_Group"]) -> int:
+    """Check a character, a class or the end of a group, with its quantifier; return its end."""
+    is_group = pattern[pos] == ")" and len(groups) > 1
+    may_be_empty = False
+    if is_group:
+        may_be_empty, end = groups.pop().ends_empty(), pos + 1
+    elif item := _ITEM.match(pattern, pos):
+        end = item.end()
+    else:
+        raise re.error(f"{_construct(pattern, pos)} is not supported")
+    if quantifier := _QUANTIFIER.match(pattern, end):
+        end = quantifier.end()
+        # After backtracking, the engines do not agree on what such a group has captured
+        if is_group and may_be_empty and quantifier[0][0] != "?":
+            raise re.error("a repeated group that may match the empty string is not supported")
+        if pattern[end : end + 1] in _QUANTIFIERS:
+            raise re.error(f"{quantifier[0]}{pattern[end]} is not supported")
+        may_be_empty |= quantifier[0][0] in "*?" or quantifier[0].startswith("{0")
+    groups[-1].branch_is_empty &= may_be_empty
+    return end
+
+
+def _construct(pattern: str, pos: int) -> str:
+    """Name the construct at a position."""
+    return next(
+        (name for begin, name in _REFUSED.items() if pattern.startswith(begin, pos)),
+        pattern[pos : pos + 4],
+    )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Group, or the whole pattern, as far as it has been read."""
+
+    may_be_empty: bool = False
+    """True if a branch before this one may match the empty string."""
+    branch_is_empty: bool = True
+    """True if the branch being read may match the empty string."""
+
+    def end_branch(self) -> None:
+        self.may_be_empty, self.branch_is_empty = self.ends_empty(), True
+
+    def ends_empty(self) -> bool:
+        """Return whether the group may match the empty string, if it ends here."""
+        return self.may_be_empty or self.branch_is_empty
 
 
 def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
@@ -158,15 +250,11 @@ def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
 
 def _group(replacement: str, pos: int, pattern: re.Pattern[str]) -> tuple[int, int]:
     """Return the group that a `$` refers to, and the position after the reference."""
-    found = _REFERENCE.match(replacement, pos)
     group = None
-    if found and found[1]:
-        group = pattern.groupindex.get(found[1])
-        pos = found.end()
-    elif found:
+    if replacement[pos : pos + 1] in _DIGITS:
         group, pos = int(replacement[pos]), pos + 1
         # `$12` is group 12 if there are as many, else group 1 followed by a 2
-        while replacement[pos : pos + 1] in tuple("0123456789"):
+        while replacement[pos : pos + 1] in _DIGITS:
             longer = 10 * group + int(replacement[pos])
             if longer > pattern.groups:
                 break
