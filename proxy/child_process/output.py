@@ -84,12 +84,16 @@ class Output(io.RawIOBase):
     def _queue(self, line: bytes, lines: SimpleQueue[bytes]) -> bool:
         if self._queued_bytes + len(line) > MAX_QUEUED_BYTES:
             return False
-        self._queued_bytes += len(line)
-        lines.put(line)
         if self._thread is None:
             work = partial(self._write_queued, lines)
-            self._thread = threading.Thread(target=work, name="output", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=work, name="output", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the limit of threads (ulimit -u, pids.max)
+                return False
+            self._thread = thread
+        self._queued_bytes += len(line)
+        lines.put(line)
         return True
 
     def _write_queued(self, lines: SimpleQueue[bytes]) -> None:

@@ -113,9 +113,11 @@ class Children:
         except BaseException:
             log.exception("%s: failed", child.name)
         finally:
-            sys.stdout.close()
-            sys.stderr.close()
-            os._exit(status)
+            try:
+                sys.stdout.close()
+                sys.stderr.close()
+            finally:
+                os._exit(status)
 
     def restart_dead(self) -> bool:
         """Restart the children that have ended; False: no worker can be kept alive."""

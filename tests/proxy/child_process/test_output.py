@@ -125,14 +125,16 @@ def test_a_child_queues_lines_in_their_order_and_counts_the_rest() -> None:
     received = bytearray()
 
     def read() -> None:
-        while more := os.read(reading, 1_000_000):
-            received.extend(more)
+        while len(received) < 1_000 * (count - dropped):
+            received.extend(os.read(reading, 1_000_000))
 
     reader = threading.Thread(target=read)
     reader.start()
     stream.close()
-    os.close(writing)
     reader.join(PATIENCE_SECONDS)
+    assert not reader.is_alive()
+    os.close(reading)
+    os.close(writing)
     assert [int(line) for line in received.splitlines()] == list(range(count - dropped))
     assert heartbeat.dropped_lines == dropped
 
@@ -148,3 +150,22 @@ def test_a_child_that_ends_waits_for_its_reader_only_so_long(
     stream.close()
     assert stream.closed
     os.close(reading)  # which ends the thread
+
+
+def test_a_line_is_dropped_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next one tries again."""
+    reading, writing = a_pipe()
+    stream, heartbeat = begun(writing)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        stream.write(b"one\n")
+    assert heartbeat.dropped_lines == 1
+    stream.write(b"two\n")
+    stream.close()
+    assert os.read(reading, 100) == b"two\n"
+    os.close(reading)
+    os.close(writing)
