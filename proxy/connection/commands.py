@@ -42,7 +42,8 @@ class CloseReason(StrEnum):
     """Its frame is shorter than a request, or cannot be read."""
     OVERSIZE_FRAME = "oversize_frame"
     """Its frame is longer than `socket.request.max.bytes`; or one of a login longer than
-    `sasl.server.max.receive.size`."""
+    `sasl.server.max.receive.size`. A warning names clients that speak TLS, HTTP or the PROXY
+    protocol."""
     DENIED = "denied"
     """A Produce with acks=0 was denied, of which no answer could inform the client."""
     UNSUPPORTED_API = "unsupported_api"

@@ -140,8 +140,8 @@ class Gateway:
         with_port = {id_ for id_ in self._brokers if self.port_of(id_) is not None}
         if with_port - self.unopened.keys():
             return None
-        if with_port:
-            return self.unopened[min(with_port)]
+        if with_port or len(self.unopened) == len(self._ports):
+            return self.unopened[min(self.unopened)]
         return self.misfit if self.without_port else None
 
     @property

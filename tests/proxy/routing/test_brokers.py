@@ -112,6 +112,14 @@ def test_a_gateway_shows_some_broker_if_it_can() -> None:
     assert (gateway.why_none_is_shown, gateway.not_shown) == ("in use", 2)
 
 
+def test_a_gateway_without_any_port_is_not_ready_before_a_broker_is_known() -> None:
+    gateway = Gateway(BrokerTable(), "gate", PortRange(9100, 9101), lambda *_: None)
+    gateway.unopened[0] = "in use"
+    assert gateway.why_none_is_shown is None
+    gateway.unopened[1] = "in use, too"
+    assert gateway.why_none_is_shown == "in use"
+
+
 def test_a_broker_whose_port_cannot_be_listened_on_is_not_shown() -> None:
     """Clients would be sent to whatever program has it; news of the broker matter all the same."""
     table = BrokerTable()

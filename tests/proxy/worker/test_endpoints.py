@@ -20,7 +20,7 @@ from proxy.store.interface import BrokerStore
 from proxy.upstream.access import open_access
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.worker.accepted_connections import AcceptedConnections
-from proxy.worker.acceptor_link import EndpointId, Link
+from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from tests.support.authenticating_broker import Authenticator, Client
@@ -250,6 +250,35 @@ def test_a_client_of_an_unknown_broker_logs_in_elsewhere_and_is_routed_when_it_r
             assert {key for key, _ in bootstrap.requests} == {API_VERSIONS, METADATA, 17, 36}
             again.writer.close()
             routing.close()
+        store.close()
+
+    asyncio.run(run())
+
+
+def test_the_acceptor_is_told_which_ports_have_a_known_broker(tmp_path: Path) -> None:
+    """The listener's own address comes last: then the acceptor knows all that it serves."""
+    first = free_port_range(3)
+
+    async def run() -> None:
+        store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+        link = Link(1)
+
+        def said() -> list[tuple[bytes, int]]:
+            messages = iter(link.receive_message, None)
+            return [(kind, endpoint.broker) for kind, endpoint in messages]
+
+        async with authenticating() as bootstrap:
+            routing, front = routed(bootstrap, first, link=link, store=store)
+            await routing.open({}, at_once)
+            assert said() == [(RESET, OWN), (LAST_OFFER, 0), (LAST_OFFER, 1), (OFFER, OWN)]
+            assert front.gateway is not None
+            assert front.gateway.resolve(1, HOST, bootstrap.port) == (HOST, first + 1)
+            await asyncio.sleep(0)
+            assert said() == [(OFFER, 1)]
+            routing.close()
+            assert sorted(said()) == [(WITHDRAW, OWN), (WITHDRAW, 0), (WITHDRAW, 1)]
+        link.acceptor_end.close()
+        link.worker_end.close()
         store.close()
 
     asyncio.run(run())
