@@ -198,7 +198,8 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class CountAuthenticated:
-    """Report to whoever counts connections that this one has authenticated, for the first time."""
+    """Count the connection as authenticated, and free the slot of its relayed login; again has no
+    effect."""
 
 
 Command = (

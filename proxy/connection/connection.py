@@ -109,6 +109,9 @@ they have an answer."""
 _DIAL_WAITS: Final = PauseReason.NO_BROKER | PauseReason.LOGIN | PauseReason.BROKER_DOWN
 _STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
 
+_CLIENTS_OWN_HOLDS: Final = PauseReason.CLIENT_FULL | PauseReason.IN_FLIGHT | PauseReason.THROTTLED
+"""Reasons for which a client is held that it can bring about, and make last."""
+
 Schedule = Callable[[Callable[["Connection", float], None]], None]
 """Function of the shell that calls a function with the connection and the time, at once or in a
 later iteration of the event loop."""
@@ -408,7 +411,7 @@ class Connection:
             self.stages.expires_at = -inf  # a request of the same moment is late, too
         else:
             self.stages.expires_at = inf if session.deadline is None else session.deadline
-        if not session.reauthentications:
+        if not session.reauthentications or self.login_relay is not None:
             self.commands.append(CountAuthenticated())
         if session.identity.principals != self._judged_as:
             self._judge_by(session.identity)  # a newer token may bring other groups
@@ -487,9 +490,21 @@ class Connection:
 
     def silence(self, now: float) -> float:
         """Return for how many seconds a relayed login has waited for its client; 0 while it waits
-        for the broker or the proxy."""
-        login = self.login_relay
-        if login is None or self.holds & ~PauseReason.CLIENT_FULL:
+        for the broker or the proxy.
+
+        A login that waits for answers to the client's earlier requests waits for the client, which
+        may have asked the broker to answer late (a Fetch's `max_wait_ms`).
+        """
+        login, owed = self.login_relay, self.inflight.next
+        if login is None:
+            return 0.0
+        waits_behind_requests = (
+            login.is_confirming
+            and login.is_identifying
+            and owed is not None
+            and not isinstance(owed[1], Question)
+        )
+        if self.holds & ~_CLIENTS_OWN_HOLDS and not waits_behind_requests:
             return 0.0
         return now - login.waits_since
 
@@ -522,6 +537,7 @@ class Connection:
         self.hold(PauseReason.LOGIN)
         login.is_confirming = True
         if login.to_side is not None and login.is_identifying:
+            login.waits_since = now
             return
         login.ends_at = min(login.ends_at, now + CONFIRM_SECONDS)
         self.commands.append(WakeAt(login.ends_at))

@@ -210,7 +210,8 @@ class Endpoint:
         client.authenticated()
         if self._listener.relays_logins:
             assert client.connection is not None
-            self._slots(client.connection)[0].release(client)
+            for slots in self._slots(client.connection):
+                slots.release(client)
 
     async def _connect(self, client: ClientSide) -> None:
         assert client.connection is not None

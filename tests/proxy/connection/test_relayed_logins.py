@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.connection.connection import Connection
+from proxy.connection.life import PauseReason
 from proxy.wire.api_versions import (
     REBOOTSTRAP_REQUIRED,
     UNSUPPORTED_VERSION,
@@ -143,7 +144,9 @@ class TestSilence:
         for at in range(3):
             play.now += 1
             play.client(message[at : at + 1])
+        play.connection.hold(PauseReason.THROTTLED)  # as by what it fetched before
         assert self.silence(play) == 3
+        play.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
         play.client(message[3:])
         play.now += 5
         assert self.silence(play) == 0
@@ -160,6 +163,23 @@ class TestSilence:
         play.take()
         play.call(Connection.displaced)
         assert play.take()[:2] == ["failed displaced", "closed authentication_failed"]
+
+    def test_so_is_that_behind_requests_which_the_broker_answers_late(self) -> None:
+        """The broker answers a connection's requests in order, and says last which node it is."""
+        play = logged_in(relaying(offer=replace(everything(), offered=VERSIONS)))
+        play.client(fetch(9))
+        login = Login(play, play.side, first_id=10)
+        login.begin()
+        play.side_connects()
+        play.side(shaken(10))
+        login.first()
+        login.challenged()
+        login.final()
+        login.proven()
+        play.now += 2
+        assert self.silence(play) == 2
+        play.broker(response(9, b"records"))
+        assert self.silence(play) == 0, "now the broker is awaited"
 
     def test_a_raw_token_without_an_answer_leaves_it_to_the_client(self) -> None:
         play = relaying()

@@ -34,7 +34,7 @@ from sasl.oauthbearer_messages import client_initial_response
 from tests.support import messages
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.authorization import Judge, Rights, cluster
-from tests.support.frames import authenticate, handshake, read_authenticated, request
+from tests.support.frames import authenticate, handshake, metadata, read_authenticated, request
 from tests.support.keepalive import options_of_connections_to
 from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
@@ -304,6 +304,25 @@ def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: P
         assert len(running.log) == 3
 
     play(tmp_path, test, broker=broker)
+
+
+def test_a_session_that_waits_to_move_holds_no_slot(tmp_path: Path) -> None:
+    """Its client can make that last: by a Fetch that waits for records."""
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        client = await connected(running)
+        await client.ask(handshake(1, "X-OWN"))
+        await client.ask(authenticate(2, b"token"))
+        running.upstream.versions = None  # it need not say which node it is
+        broker.silent.add(METADATA)
+        frames = (metadata(3), handshake(4, "X-OWN"), authenticate(5, b"token"), metadata(6))
+        client.writer.write(b"".join(frames))
+        await until(lambda: len(running.log) == 2)
+        assert running.log[1] == "authenticated Opaque:X-OWN@127.0.0.1 again (1)"
+        assert slots_taken(running) == (0, 0)
+        assert broker.seen(METADATA) == 1, "the second one waits for the move"
+
+    play(tmp_path, test, broker=opaque_broker())
 
 
 def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
