@@ -100,7 +100,8 @@ class SessionHistory:
     ) -> None:
         self.client = client
         self.held_back: tuple[str, ...] = ()
-        """Lines of a login that are written once the connection has a broker."""
+        """Lines of a login, written when the connection has a broker or is open at the next
+        sweep."""
         self.is_logged: bool | None = None
         """True if the lines of a connection without a login or a broker are written, False if they
         are dropped, None if that is not decided yet (`metrics.event_rate_limit`)."""

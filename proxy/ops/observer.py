@@ -280,9 +280,11 @@ class SessionObserver:
                 self._log(incident)
 
     def sweep(self, connection: Connection, now: float) -> None:
-        """Write the checkpoint or summary that is due; called once a minute."""
+        """Write what was held back, and the checkpoint or summary that is due; called once a
+        minute."""
         history = self._history_of(connection)
-        if lines := history.sweep(usage(connection), now):
+        lines = history.sweep(usage(connection), now)
+        if lines or history.held_back:
             self._emit_all(history, lines)
 
     def _emit_all(self, history: SessionHistory, lines: list[str]) -> None:

@@ -291,6 +291,12 @@ class TestLoginsThatReachNoBroker:
         assert set(map(tuple, kinds)) == {("authenticated", "closed", "summary")}
         assert limit.dropped == 3
 
+    def test_are_recorded_if_they_last(self) -> None:
+        seen = Observed()
+        seen.log_in(session(Enforcement.ENFORCE))
+        seen.observer.sweep(seen.connection, NOW + 60)
+        assert [read(line).kind for line in seen.lines] == ["authenticated"]
+
     def test_do_not_limit_those_that_reach_one(self) -> None:
         limit = UnauthenticatedEventLimit(workers=1)
         while self.recorded(limit):
