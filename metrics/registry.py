@@ -174,8 +174,8 @@ RESPONSE_BYTES = counter(
 )
 UPSTREAM_CONNECT_FAILURES = counter(
     "upstream_connect_failures_total",
-    "Connections to a broker that could not be opened for a client; those that broke later are not"
-    " counted.",
+    "Connections to a broker that could not be opened, for a client or to probe a broker that is"
+    " down; those that broke later are not counted.",
     LISTENER,
 )
 UPSTREAM_CONNECT_TIME = histogram(
