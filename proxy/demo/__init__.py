@@ -1,9 +1,9 @@
 """Demo (`reauth-proxy demo`): the proxy's main job on real traffic, in about a minute.
 
 Each part is a process with a log of its own: librdkafka's mock cluster (`broker`), the real
-`reauth-proxy serve`, and four real clients (`modern_client`, `old_client`). `run` starts and ends
-them, `observed` reads the proxy's events and metrics, `display` shows them, `verdict` compares what
-the clients saw with what they should have seen.
+`reauth-proxy serve`, and four real clients (`client`). `run` starts and ends them, `observed` reads
+the proxy's events and metrics, `verdict` compares what the clients saw with what they should have
+seen.
 """
 
 import importlib.util

@@ -2,9 +2,8 @@
 
 import json
 import urllib.request
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,15 +19,6 @@ LATENCY_SUM: Final = f"{PREFIX}reauthentication_latency_seconds_sum"
 LATENCY_COUNT: Final = f"{PREFIX}reauthentication_latency_seconds_count"
 SCRAPE_SECONDS: Final = 5.0
 """Timeout of a scrape in seconds."""
-_MAX_LINES: Final = 6
-"""Number of the latest events that are shown."""
-
-_EVENT_TEXTS: Final[Mapping[str, str]] = {
-    "authenticated": "authenticated",
-    "reauthenticated": "re-authenticated",
-    "failed": "was refused",
-    "expired-killed": "was killed: used past the end of its session",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,8 +29,6 @@ class ObservedSessions:
     principal: str | None = None
     """The principal, such as `User:alice`; None: it never authenticated."""
     mechanism: str | None = None
-    ends_ms: dict[str, int | None] = field(default_factory=dict)
-    """End of the session in epoch milliseconds, by open connection; None: it has no end."""
     authentications: int = 0
     reauthentications: int = 0
     kills: int = 0
@@ -53,26 +41,23 @@ class ObservedSessions:
         match event["kind"]:
             case "authenticated":
                 self.authentications += 1
-                self._renew(event)
             case "reauthenticated":
                 self.reauthentications += 1
-                self._renew(event)
             case "failed":
                 self.refusals += 1
             case "expired-killed":
                 self.kills += 1
-            case "closed":
-                self.ends_ms.pop(event["connection_id"], None)
 
-    def _renew(self, event: Mapping[str, Any]) -> None:
-        lifetime_ms = event["session_lifetime_ms"]
-        end = event["authenticated_ms"] + lifetime_ms if lifetime_ms else None
-        self.ends_ms[event["connection_id"]] = end
-
-    def lifetime_left(self, now_ms: float) -> float | None:
-        """Return the seconds until the next session ends; negative: it has ended, and is unused."""
-        ends = [end for end in self.ends_ms.values() if end is not None]
-        return (min(ends) - now_ms) / 1000 if ends else None
+    def milestones(self) -> Iterator[str]:
+        """Yield what the client has met at least once."""
+        if self.authentications:
+            yield f"logged in as {self.principal} with {self.mechanism}"
+        if self.reauthentications:
+            yield "re-authenticated on its open connection, for the first time"
+        if self.kills:
+            yield "was cut off: it used a connection past the end of its session"
+        if self.refusals:
+            yield "was refused: it cannot prove who it is"
 
 
 class ObservedEvents:
@@ -83,8 +68,6 @@ class ObservedEvents:
         self._read: dict[str, int] = {}
         self.clients: dict[str, ObservedSessions] = {}
         """The sessions by client id, in the order in which the clients appeared."""
-        self.newest: deque[str] = deque(maxlen=_MAX_LINES)
-        """The last events as readable lines."""
 
     def follow(self) -> None:
         """Read the events that were written since the last call."""
@@ -94,14 +77,6 @@ class ObservedEvents:
             client_id = event.get("client_id") or "(no client id)"
             client = self.clients.setdefault(client_id, ObservedSessions(client_id=client_id))
             client.apply(event)
-            if what := _EVENT_TEXTS.get(event["kind"]):
-                reason = f" ({event['failure_reason']})" if "failure_reason" in event else ""
-                self._add_line(f"{client_id} {what}{reason}")
-
-    def _add_line(self, line: str) -> None:
-        if line in self.newest:  # a client that keeps trying must not displace the others
-            self.newest.remove(line)
-        self.newest.append(line)
 
     def _events(self) -> Iterator[dict[str, Any]]:
         for path in sorted(self._directory.glob("events-*")):
@@ -137,3 +112,13 @@ class Metrics:
     def value(self, name: str) -> float:
         """Return the sum of a metric over its labels; 0 if there is none."""
         return self._values.get(name, 0.0)
+
+    def sentence(self) -> str:
+        """Return the totals in one line."""
+        count = self.value(LATENCY_COUNT)
+        latency = f", {self.value(LATENCY_SUM) / count * 1000:.1f} ms each" if count else ""
+        return (
+            f"{self.value(REAUTHENTICATIONS):.0f} re-authentications{latency};"
+            f" {self.value(KILLS):.0f} expired connections killed;"
+            f" {self.value(REFUSALS):.0f} authentications failed."
+        )

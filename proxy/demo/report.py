@@ -1,8 +1,6 @@
-"""Status line of a demo client: what it has seen so far, as one line of JSON."""
+"""Report of a demo client: what it has seen so far, as one line of JSON."""
 
 import json
-import sys
-import threading
 from dataclasses import asdict, dataclass, field
 
 
@@ -37,15 +35,3 @@ class Report:
 def read_report(line: str) -> Report:
     """Parse the line that `send` wrote."""
     return Report(**json.loads(line))
-
-
-def stop_event() -> threading.Event:
-    """Return an event that is set when stdin ends, because the demo stops the client or is gone."""
-    stop = threading.Event()
-
-    def wait() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return stop

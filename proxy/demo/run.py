@@ -1,6 +1,8 @@
 """Sequence of the demo from its first process to its last."""
 
+import importlib.util
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -10,23 +12,22 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from rich.console import Console
-from rich.text import Text
-
 from proxy.demo import observed
 from proxy.demo.broker import BROKERS
-from proxy.demo.display import Show, screen
 from proxy.demo.observed import Metrics, ObservedEvents
 from proxy.demo.processes import DemoFailed, Program
-from proxy.demo.readiness import make_report
 from proxy.demo.report import Report, read_report
 from proxy.demo.setup import SESSION_MS, Environment, free_ports
-from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, Finding, judge
+from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, judge
 
 START_SECONDS: Final = 120.0
 """Seconds in which the brokers, and the proxy, must start."""
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two updates of the display."""
+"""Seconds between two looks at events and metrics."""
+TOTALS_SECONDS: Final = 15.0
+"""Seconds between two lines of totals."""
+REPORT_SECONDS: Final = 600.0
+"""Timeout of the report in seconds: it takes two on an idle machine."""
 STOP_SECONDS: Final = 60.0
 """Seconds in which clients must drain and end, and after them the proxy and the brokers."""
 INTERRUPTED: Final = 130
@@ -35,15 +36,14 @@ INTERRUPTED: Final = 130
 
 def play(seconds: float) -> int:
     """Run everything, the clients for `seconds`; return the exit status."""
-    console = Console()
     directory = Path(tempfile.mkdtemp(prefix="reauth-proxy-demo-"))
     setup = Environment(directory=directory, first_port=free_ports(BROKERS + 3))
-    demo = _Demo(setup, console)
+    demo = _Demo(setup)
     try:
         with _interruptible() as interruption:
             demo.run(seconds, interruption)
     except KeyboardInterrupt:
-        console.print("Interrupted.")
+        print("Interrupted.")
         return INTERRUPTED
     except DemoFailed as failure:
         print(f"reauth-proxy: {failure}", file=sys.stderr)
@@ -86,61 +86,51 @@ def _interruptible() -> Iterator[_Interruption]:
 class _Demo:
     """Programs of the demo, and their results so far."""
 
-    def __init__(self, setup: Environment, console: Console) -> None:
+    def __init__(self, setup: Environment) -> None:
         self._setup = setup
-        self._console = console
         self._brokers: Program | None = None
         self._proxy: Program | None = None
         self._clients: dict[str, Program] = {}
         self._log = ObservedEvents(setup.events)
         self._metrics = Metrics(f"http://{setup.http}/metrics")
+        self._shown: set[tuple[str, str]] = set()
+        """Milestones of clients that were printed."""
 
     def run(self, seconds: float, interruption: _Interruption) -> None:
         """Start everything, watch it, end the clients."""
-        self._console.print(
-            Text(
-                "Kafka clients must log in again before their session ends (KIP-368): those that do"
-                " go on working, one that cannot is cut off, one that never may is kept out."
-            ),
-            soft_wrap=not self._console.is_terminal,
-        )
-        self._console.print(
-            Text(f"Three brokers, reauth-proxy and four clients work for {seconds:.0f} seconds.")
+        print(
+            "Kafka clients must log in again before their session ends (KIP-368). Those that do go"
+            " on working,\none that cannot is cut off, one that may not log in is kept out.\n"
+            f"Three brokers, reauth-proxy and four clients work for {seconds:.0f} seconds.",
+            flush=True,
         )
         self._brokers = self._start("broker", "proxy.demo.broker", [])
         self._setup.set_up(self._brokers.wait_for_line(START_SECONDS))
         self._proxy = self._start("proxy", "proxy", ["serve", "--config", str(self._setup.config)])
         self._proxy.wait_for_line(START_SECONDS)
-        self._console.print(Text(f"Status page: http://{self._setup.http}/"), soft_wrap=True)
-        for name, (module, options) in self._client_programs().items():
+        print(f"Status page: http://{self._setup.http}/", flush=True)
+        for name, options in self._client_options().items():
             common = ["--bootstrap-server", self._setup.bootstrap, "--client-id", name]
-            self._clients[name] = self._start(name, module, [*common, *options])
-        with screen(self._console) as show:
-            self._watch(seconds, show, interruption)
+            self._clients[name] = self._start(name, "proxy.demo.client", [*common, *options])
+        self._watch(seconds, interruption)
         self._end_clients()
         self._metrics.scrape()
 
-    def _client_programs(self) -> Mapping[str, tuple[str, Sequence[str]]]:
-        setup, modern, old = (
-            self._setup,
-            "proxy.demo.modern_client",
-            "proxy.demo.old_client",
-        )
+    def _client_options(self) -> Mapping[str, Sequence[str]]:
+        setup = self._setup
+        passwords = {name: str(setup.password(name)) for name in (ORDERS, LEDGER)}
         return {
-            PAYMENTS: (modern, ["--key-file", str(setup.key)]),
-            ORDERS: (modern, ["--password-file", str(setup.password(ORDERS))]),
-            LEDGER: (
-                old,
-                ["--password-file", str(setup.password(LEDGER)), "--topic", ORDERS],
-            ),
-            INTRUDER: (modern, ["--key-file", str(setup.unknown_key)]),
+            PAYMENTS: ["--topic", PAYMENTS, "--key-file", str(setup.key)],
+            ORDERS: ["--topic", ORDERS, "--password-file", passwords[ORDERS]],
+            LEDGER: ["--topic", ORDERS, "--old", "--password-file", passwords[LEDGER]],
+            INTRUDER: ["--topic", INTRUDER, "--key-file", str(setup.unknown_key)],
         }
 
     def _start(self, name: str, module: str, arguments: Sequence[str]) -> Program:
         return Program(name, module, arguments, self._setup.log(name))
 
-    def _watch(self, seconds: float, show: Show, interruption: _Interruption) -> None:
-        end = time.monotonic() + seconds
+    def _watch(self, seconds: float, interruption: _Interruption) -> None:
+        totals_at, end = seconds, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             interruption.check()
             for program in (self._brokers, self._proxy, *self._clients.values()):
@@ -148,8 +138,21 @@ class _Demo:
                     raise DemoFailed(f"{program.name} ended too early, see {program.log}")
             self._metrics.scrape()
             self._log.follow()
-            show(left, self._log, self._metrics, self._reports())
+            self._print_milestones(seconds - left)
+            if left <= totals_at:
+                totals_at = left - TOTALS_SECONDS
+                self._print_at(seconds - left, "(all)", self._metrics.sentence())
             time.sleep(min(LOOK_SECONDS, left))
+
+    def _print_milestones(self, elapsed: float) -> None:
+        for client in self._log.clients.values():
+            for what in client.milestones():
+                if (client.client_id, what) not in self._shown:
+                    self._shown.add((client.client_id, what))
+                    self._print_at(elapsed, client.client_id, what)
+
+    def _print_at(self, elapsed: float, who: str, what: str) -> None:
+        print(f"{elapsed:4.0f} s  {who:<8}  {what}", flush=True)
 
     def _reports(self) -> dict[str, Report]:
         lines = {name: program.last_line for name, program in self._clients.items()}
@@ -192,21 +195,41 @@ class _Demo:
         findings = judge(reports, self._log.clients, counted)
         metrics = self._setup.directory / "metrics.txt"
         metrics.write_text(self._metrics.text)
-        self._console.print(f"\nA session lasted {SESSION_MS // 1000} seconds at most.")
-        for finding in findings:
-            self._print(finding)
         directory = self._setup.directory
-        for what, where in (
-            ("Events", self._setup.events),
-            ("Metrics", metrics),
-            ("All that was made (remove it with rm -r)", directory),
-        ):
-            self._console.print(Text(f"{what}: {where}"), soft_wrap=True)
-        log = directory / "report.log"
-        made = make_report(self._setup.events, directory / "report", log, self._console)
+        print(f"\nA session lasted {SESSION_MS // 1000} seconds at most.")
+        for finding in findings:
+            print("✓" if finding.good else "✗", finding.text)
+        print(f"Events: {self._setup.events}")
+        print(f"Metrics: {metrics}")
+        print(f"All files (remove them with rm -r): {directory}", flush=True)
+        made = _make_report(self._setup.events, directory / "report", directory / "report.log")
         return 0 if made and all(finding.good for finding in findings) else 1
 
-    def _print(self, finding: Finding) -> None:
-        mark = ("✓", "green") if finding.good else ("✗", "red")
-        text = Text.assemble(mark, " ", finding.text)
-        self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+def _make_report(events: Path, out: Path, log: Path) -> bool:
+    """Make the report, and print where it is; False: it failed.
+
+    If DuckDB is not installed, print that it is needed, and return True.
+    """
+    options = ["--events", str(events), "--out", str(out), "--lifetime", f"{SESSION_MS}ms"]
+    if importlib.util.find_spec("duckdb") is None:
+        print("Readiness report: needs DuckDB; install kafka-reauth-proxy[report], then")
+        print(f"  reauth-proxy report {' '.join(options)}")
+        return True
+    with log.open("wb") as file:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "proxy", "report", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                timeout=REPORT_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            print(f"Readiness report: not done in {REPORT_SECONDS:.0f} s, see {log}")
+            return False
+    if done.returncode:
+        print(f"Readiness report: failed, see {log}")
+        return False
+    print(f"Readiness report: {out / 'index.html'}")
+    return True

@@ -87,7 +87,7 @@ def _old_text(report: Report, sessions: ObservedSessions) -> str:
     return (
         f"{sessions.client_id} ({sessions.mechanism}, SaslAuthenticate v0) cannot re-authenticate:"
         f" it went on using {sessions.kills} sessions past their end, and the proxy closed these"
-        f" connections. The client saw {report.connections_lost} lost connections, logged in anew"
+        f" connections. The client saw {report.connections_lost} lost connections, logged in again"
         f" each time, and has read {report.received} messages."
     )
 

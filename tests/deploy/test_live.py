@@ -159,17 +159,18 @@ def _config(upstream: str, directory: Path) -> dict[str, Any]:
 
 def _clients(directory: Path, listener: dict[str, Any]) -> Iterator[Program]:
     """The demo's: two that re-authenticate, one that cannot, one with a bad token."""
-    modern, old, where = "proxy.demo.modern_client", "proxy.demo.old_client", listener["name"]
-    topic = f"orders-{where}"
-    for client, module, options in (
-        (f"payments-{where}", modern, ["--key-file", "identity.pem"]),
-        (topic, modern, ["--password-file", topic]),
-        (f"ledger-{where}", old, ["--password-file", f"ledger-{where}", "--topic", topic]),
-        (f"intruder-{where}", modern, ["--key-file", "unknown.pem"]),
+    where = listener["name"]
+    orders, ledger = f"orders-{where}", f"ledger-{where}"
+    for client, topic, option, file, *more in (
+        (f"payments-{where}", f"payments-{where}", "--key-file", "identity.pem"),
+        (orders, orders, "--password-file", orders),
+        (ledger, orders, "--password-file", ledger, "--old"),
+        (f"intruder-{where}", f"intruder-{where}", "--key-file", "unknown.pem"),
     ):
-        options[1] = str(directory / options[1])
         common = ["--bootstrap-server", listener["address"], "--client-id", client]
-        yield Program(client, module, [*common, *options], directory / f"{client}.log")
+        options = ["--topic", topic, option, str(directory / file), *more]
+        log = directory / f"{client}.log"
+        yield Program(client, "proxy.demo.client", [*common, *options], log)
 
 
 @contextmanager

@@ -122,8 +122,8 @@ def test_a_rolling_restart_loses_nothing(tmp_path: Path) -> None:
             clients = [
                 Program(
                     name,
-                    "proxy.demo.modern_client",
-                    [*bootstrap, "--client-id", name, "--key-file", str(key)],
+                    "proxy.demo.client",
+                    [*bootstrap, "--client-id", name, "--topic", name, "--key-file", str(key)],
                     tmp_path / f"{name}.log",
                 )
                 for name in NAMES
