@@ -115,6 +115,11 @@ class WakeAt:
 
 
 @dataclass(frozen=True, slots=True)
+class CountUnread:
+    """Call `session_ended` with the number of the client's bytes that wait to be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class PauseBroker:
     """Stop reading from the broker."""
 
@@ -219,6 +224,7 @@ Command = (
     | AnswerFromStore
     | AwaitMemory
     | AwaitTurn
+    | CountUnread
     | RunLongTask
     | CountAuthenticated
     | Close

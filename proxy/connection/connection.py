@@ -27,6 +27,7 @@ from proxy.connection.commands import (
     Command,
     ConnectToBroker,
     CountAuthenticated,
+    CountUnread,
     DeriveKeys,
     GetIdentity,
     MoveToSideConnection,
@@ -41,7 +42,7 @@ from proxy.connection.commands import (
 from proxy.connection.frames import SIZE, Bytes
 from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
-from proxy.connection.life import Life, PauseReason, waits_for
+from proxy.connection.life import BACK_PRESSURE, Life, PauseReason, waits_for
 from proxy.connection.login_relay import (
     ABSENT_SECONDS,
     CONFIRM_SECONDS,
@@ -407,10 +408,8 @@ class Connection:
 
     def _authenticated(self, session: Authenticated, now: float) -> None:
         """An authentication or re-authentication succeeded."""
-        if session.began_expired:
-            self.stages.expires_at = -inf  # a request of the same moment is late, too
-        else:
-            self.stages.expires_at = inf if session.deadline is None else session.deadline
+        end = inf if session.deadline is None else session.deadline
+        self._expire_at(-inf if session.began_expired else end)
         if not session.reauthentications or self.login_relay is not None:
             self.commands.append(CountAuthenticated())
         if session.identity.principals != self._judged_as:
@@ -421,6 +420,18 @@ class Connection:
             self._end_side(self.login_relay, now)
         if self.login_relay is not None and self.login_relay.wanted is not None:
             self._learn_brokers(self.login_relay, now)
+
+    def _expire_at(self, when: float) -> None:
+        self.stages.expire_at(when)
+        if self.stages.unmeasured_end < inf:
+            self.commands.append(WakeAt(when))
+
+    def session_ended(self, unread: int, now: float) -> None:
+        """Take the number of bytes that arrived before the end of the session, and were not read
+        yet. They are on time, unless it is on purpose that they wait."""
+        if now >= self.stages.unmeasured_end:
+            waits = self.holds & BACK_PRESSURE
+            self.stages.on_time = 0 if waits else len(self.requests.rest) + unread
 
     def _expired(self, api_key: int, now: float) -> None:
         """An expired session is used."""
@@ -434,7 +445,7 @@ class Connection:
             enforced = session.enforcement is Enforcement.ENFORCE
             self.end(CloseReason.EXPIRED if enforced else CloseReason.TOKEN_EXPIRED, now)
         elif session.killed_after is not None:
-            self.stages.expires_at = session.killed_after
+            self._expire_at(session.killed_after)
 
     # A login that is relayed
 
@@ -979,6 +990,8 @@ class Connection:
         """A reason not to take requests is gone."""
         if not self.holds & reason:
             return
+        if self.holds & reason & BACK_PRESSURE:
+            self.stages.waited_on_purpose()
         self.holds &= ~reason
         if reason != PauseReason.NO_MEMORY or self.holds:  # else it is needed now
             self._release_memory()  # before the next request is taken
@@ -999,7 +1012,8 @@ class Connection:
         """
         if self.life == Life.CLOSED:
             return None
-        deadline = min(self._silence_ends_at, self.long_work.looks_at)
+        ends = self.stages.unmeasured_end
+        deadline = min(self._silence_ends_at, self.long_work.looks_at, ends)
         if self.is_throttled and self.throttling is not None:
             deadline = min(deadline, self.throttling.used.held_until)
         if self.upstream_login is not None:
@@ -1024,6 +1038,8 @@ class Connection:
 
     def timer(self, now: float) -> None:
         """Close what is silent for too long or does not authenticate; end a throttling."""
+        if now >= self.stages.unmeasured_end:
+            self.commands.append(CountUnread())
         if self.is_throttled and self.throttling is not None:
             self._end_throttling(self.throttling, now)
         if self.long_work.is_too_slow(now) and not self.holds & PauseReason.AUTHORIZING:

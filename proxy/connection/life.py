@@ -45,6 +45,17 @@ class PauseReason:
     within bounds, so that its disconnect is noticed."""
 
 
+BACK_PRESSURE: Final = (
+    PauseReason.BROKER_FULL
+    | PauseReason.CLIENT_FULL
+    | PauseReason.IN_FLIGHT
+    | PauseReason.THROTTLED
+    | PauseReason.NO_MEMORY
+)
+"""Reasons for which a client is not read on purpose, whatever its session; Kafka does not read it
+either. All others are the proxy's own delay."""
+
+
 class Life:
     """State of a connection in the table at the head of this module. No IntEnum, which is slow
     to test."""

@@ -180,6 +180,7 @@ class Requests:
         self._pipe.waiting_since = min(self._pipe.waiting_since, now) if self.held else inf
         if self.position < len(data) and not closed:
             self.rest = bytes(data[self.position :])
+        self._stages.took(self.position)
         self.reconsider()
 
     def hold(self) -> None:

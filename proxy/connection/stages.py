@@ -26,6 +26,7 @@ from proxy.connection.fingerprints import (
     BY_HEAD,
     JUDGE_EACH,
     MAX_FINGERPRINTED_BYTES,
+    UNLIMITED,
     Basis,
     Span,
     all_but,
@@ -108,6 +109,10 @@ Look = Basis | Change | Gather | Wait | Close | Expired | None
 something else follows; None: that is not known before more bytes are here."""
 Judgement = decision.Judgement | CloseReason
 
+MAX_DELAY: Final = 1.0
+"""Time in seconds after the end of a session within which the proxy must have come to a request
+that arrived before the end."""
+
 
 class Stages:
     """Stages of the requests of one connection."""
@@ -124,6 +129,7 @@ class Stages:
         "authorization",
         "dropped_versions",
         "expires_at",
+        "on_time",
         "throttling",
     )
 
@@ -143,6 +149,10 @@ class Stages:
         self._rules = rules
         self.expires_at = inf
         """The last moment, in monotonic seconds, at which a request meets a living session."""
+        self.on_time = 0
+        """Number of bytes, from the first that no request was taken from, that arrived before
+        `expires_at`, whenever they are read. UNLIMITED before the event loop has come to look: all
+        that it reads until then waited for the loop."""
         self.authorization: RequestAuthorization | None = None
         """Judges by ACLs; None: the client may do everything."""
         self.throttling: Throttling | None = None
@@ -168,7 +178,9 @@ class Stages:
         """Judge the frame at `pos` of an authenticated client by its bytes before `end`."""
         size, key, _, length = head
         api_key = key >> 16
-        if now > self.expires_at and not self._renews_session(api_key, now):
+        if now > self.expires_at and not (
+            self._is_on_time(pos, now) or self._renews_session(api_key, now)
+        ):
             return Expired(api_key)
         throttling = self.throttling
         if throttling is not None and (wait := throttling.defer(api_key, now)) is not None:
@@ -242,6 +254,36 @@ class Stages:
             and throttling.used.enforced
             and throttling.limits_mutations(api_key)
         )
+
+    def expire_at(self, when: float) -> None:
+        """Judge by a session that ends at `when`, in monotonic seconds; inf: it has no end, -inf:
+        it never began."""
+        self.expires_at = when
+        self.on_time = UNLIMITED if -inf < when < inf else 0
+
+    @property
+    def unmeasured_end(self) -> float:
+        """The end of the session if `on_time` is to be measured then; inf if it is not."""
+        return self.expires_at if self.on_time == UNLIMITED else inf
+
+    def took(self, size: int) -> None:
+        """Requests were taken from that many bytes."""
+        if self.on_time != UNLIMITED:
+            self.on_time = max(0, self.on_time - size)
+
+    def waited_on_purpose(self) -> None:
+        """The client was not read for back-pressure: if its session is over, no request is on time.
+
+        Back-pressure that ends before the loop has come to look lasted as long as it did by the
+        proxy's own delay.
+        """
+        if self.on_time != UNLIMITED:
+            self.on_time = 0
+
+    def _is_on_time(self, pos: int, now: float) -> bool:
+        """Return whether a request at `pos` arrived before the end of the session, and is late by
+        the proxy's own delay."""
+        return pos < self.on_time and now <= self.expires_at + MAX_DELAY
 
     def _renews_session(self, api_key: int, now: float) -> bool:
         """Return whether this request renews an expired session; if not, that is reported once."""

@@ -14,7 +14,10 @@ It is the only module of the data path that uses transports. Properties of uvloo
 """
 
 import asyncio
+import fcntl
 import logging
+import sys
+import termios
 import time
 from collections.abc import Callable
 from contextvars import Context
@@ -26,6 +29,7 @@ from proxy.connection.commands import (
     CloseReason,
     CloseSideConnection,
     Command,
+    CountUnread,
     MoveToSideConnection,
     PauseBroker,
     PauseClient,
@@ -318,10 +322,17 @@ class ClientSide(_Side):
                     self._shell.carry_out(self, command)
                 case AwaitMemory(size):
                     self.connection.await_memory(size, self._call_later)
+                case CountUnread():
+                    # Both: behind the I/O of this iteration, which may end back-pressure
+                    self._loop.call_soon(self._call_later, self._count_unread)
                 case Close():
                     self._close(command)
                 case _:
                     self._shell.carry_out(self, command)
+
+    def _count_unread(self, connection: Connection, now: float) -> None:
+        assert self._transport is not None
+        connection.session_ended(_unread_bytes(self._transport), now)
 
     def _arm(self) -> None:
         """Set the timer to the connection's next deadline; a later one is found when it is due."""
@@ -479,3 +490,12 @@ class SideConnection(BrokerSide):
             self._client.call(Connection.side_closed)
         else:
             super().connection_lost(exc)
+
+
+def _unread_bytes(transport: asyncio.Transport) -> int:
+    """Return the number of bytes that arrived on a connection and were not handed on yet: those in
+    the socket (SIOCINQ of tcp(7)), and those that wait to be decrypted."""
+    sock, count = transport.get_extra_info("socket"), bytearray(4)
+    fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
+    kept: int = transport.get_extra_info("unread", 0)
+    return int.from_bytes(count, sys.byteorder) + kept

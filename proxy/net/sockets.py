@@ -18,6 +18,11 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 BACKLOG: Final = 4_096
 """Largest number of connections that wait in the kernel to be accepted."""
+RECEIVE_BUFFER_BYTES: Final = 262_144
+"""Largest number of bytes of a client that the kernel keeps for the proxy, which Linux doubles for
+its own overhead, within `net.core.rmem_max`. Kafka's default (`socket.receive.buffer.bytes`) is
+102,400. Without a bound it grows to megabytes when brokers are slow, and a re-authentication stands
+behind them until its session is over."""
 KEEPALIVE_IDLE_MS: Final = 120_000
 """Default time without traffic after which TCP keepalive probes a connection: balancers forget idle
 connections after minutes (AWS 350 s, Azure 4 min), the kernel waits two hours."""
@@ -63,6 +68,7 @@ def begin_listening(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     sock.listen(BACKLOG)
     sock.setblocking(False)
 

@@ -431,8 +431,12 @@ class TlsTransport(asyncio.Protocol):
         return self._socket.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return information of the socket."""
-        return self._socket.get_extra_info(name, default)
+        """Return information of the socket; as `unread`, the number of bytes that were read and
+        wait to be decrypted, rounded up to a record."""
+        if name != "unread":
+            return self._socket.get_extra_info(name, default)
+        part = RECORD if self._has_partial_record else 0
+        return len(self._rest) + self._incoming.pending + part
 
 
 def handshake_fault(reason: str) -> ssl.SSLError:

@@ -21,6 +21,7 @@ from proxy.connection.commands import (
     Command,
     ConnectToBroker,
     CountAuthenticated,
+    CountUnread,
     DeriveKeys,
     GetIdentity,
     MoveToSideConnection,
@@ -224,6 +225,8 @@ class Playbook:
         self.turns_come_at_once = True
         self.wakes_at = 0.0
         """When the timer is to look, as the connection said last."""
+        self.in_socket = 0
+        """How many bytes of the client the socket holds when a session ends."""
         self.client_takes = self.broker_takes = True
         self._sent = bytearray()
         self._unread = {"client": b"", "broker": b""}
@@ -314,6 +317,11 @@ class Playbook:
         long_task = self.long_tasks.pop(0)
         result = finish(long_task.steps)
         self.call(lambda connection, now: connection.done(long_task, result, now))
+
+    def expire(self) -> None:
+        """Let the session end, and the loop come to its timer at once."""
+        self.wait_for(self.connection.stages.expires_at)
+        self.now += 0.125  # exact in binary: no rounding of lifetimes
 
     def wait_for(self, deadline: float | None) -> None:
         """Let the time come, and the timer look."""
@@ -420,9 +428,17 @@ class Playbook:
 
     def _work_long(
         self,
-        command: AwaitMemory | AwaitTurn | RunLongTask | GetIdentity | DeriveKeys | AnswerFromStore,
+        command: AwaitMemory
+        | AwaitTurn
+        | CountUnread
+        | RunLongTask
+        | GetIdentity
+        | DeriveKeys
+        | AnswerFromStore,
     ) -> None:
         match command:
+            case CountUnread():
+                self.connection.session_ended(self.in_socket, self.now)
             case AnswerFromStore():
                 self.log.append(f"consult {name_of(command.request.api_key)}")
             case AwaitTurn():
@@ -513,6 +529,7 @@ def logged_in(play: Playbook | None = None, *, version: int = 1, **changes: obje
     log_in(play, version=version, first_id=1, **changes)
     assert isinstance(play.connection.session.state, Authenticated), play.log
     play.take()
+    play.wakes_at = 0.0
     return play
 
 

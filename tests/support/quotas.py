@@ -34,6 +34,7 @@ from tests.support.authorization import Rights
 from tests.support.frames import request, response
 from tests.support.messages import large, request_body, small
 from tests.support.playbook import Playbook, everything, logged_in, whole_frame
+from tests.support.sasl import WALL
 
 # A store in memory: the plain reading of `QuotaStore`'s laws
 
@@ -91,7 +92,7 @@ class Quoted:
         self.play = Playbook(quotas=self.service, offer=offer, rights=rights, **more)
         # the first moment of a sample, so that the window is ten seconds long
         self.play.now = float(int(self.play.now))
-        logged_in(self.play)
+        logged_in(self.play, exp=WALL + 100_000)
 
     def tick(self) -> None:
         self.service.read()

@@ -55,7 +55,15 @@ from tests.support.frames import (
     metadata,
     response,
 )
-from tests.support.playbook import OAUTHBEARER, VERSIONS, Offer, Playbook, Recorder, everything
+from tests.support.playbook import (
+    HOUR_MS,
+    OAUTHBEARER,
+    VERSIONS,
+    Offer,
+    Playbook,
+    Recorder,
+    everything,
+)
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import FAKE_SECRET, alice, cache_of, ed_key
 
@@ -218,10 +226,12 @@ def relayed(
     receive_buffer: int | None = None,
     secured: Secured | None = None,
     rights: ConnectionRights | None = None,
+    max_reauth_ms: int = HOUR_MS,
 ) -> Playbook:
     """Run `test` with a client of a relay in front of `broker`; return what was observed."""
     # by the relay's own clock: a machine that has been up for a day would find the keys too old
-    play = Playbook(rights=rights, keys=cache_of(ed_key(), now=monotonic()))
+    keys = cache_of(ed_key(), now=monotonic())
+    play = Playbook(rights=rights, keys=keys, max_reauth_ms=max_reauth_ms)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

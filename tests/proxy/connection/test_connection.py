@@ -259,7 +259,7 @@ class TestTime:
         assert play.connection.next_deadline() == play.connection.connected_at + 10.0
 
     def test_idle_connections_are_closed_from_both_sides_last_byte(self) -> None:
-        play = logged_in()
+        play = logged_in(exp=10**10)
         play.client(fetch(4))
         play.now += 100.0
         play.broker(response(4))

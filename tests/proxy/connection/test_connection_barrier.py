@@ -65,7 +65,7 @@ def failed_with_an_answer_owed() -> Playbook:
 
 def expired() -> Playbook:
     play = logged_in()
-    play.now += 301.0
+    play.expire()
     return play
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.connection.enforcement import Override
+from proxy.connection.life import BACK_PRESSURE, PauseReason
 from sasl.identity import MAX_PRINCIPAL_CHARACTERS
 from sasl.states import Enforcement
 from tests.support.frames import (
@@ -12,6 +13,7 @@ from tests.support.frames import (
     fetch,
     handshake,
     metadata,
+    produce,
     request,
     response,
     sized,
@@ -32,9 +34,7 @@ ILLEGAL = "handshake error 34"
 
 
 def expired(play: Playbook) -> Playbook:
-    """Let the session expire, by the smallest step of the clock."""
-    assert play.session.deadline is not None
-    play.now = play.session.deadline + 0.125  # exact in binary: no rounding of lifetimes
+    play.expire()
     return play
 
 
@@ -114,6 +114,130 @@ def test_each_principal_has_its_own_terms() -> None:
     assert play.session.session_lifetime_ms == 7_000
     play = logged_in(Playbook(enforcement=ENFORCE, overrides=overrides), sub="bob")
     assert play.session.enforcement is ENFORCE
+
+
+class TestOwnDelay:
+    """A request is late by when it arrived, not by when a busy loop reads it."""
+
+    HANDSHAKE = handshake(9, OAUTHBEARER)
+
+    def delayed(self, seconds: float, *in_socket: bytes, play: Playbook | None = None) -> Playbook:
+        """The loop comes to its timer that long after the end, with these bytes in the socket."""
+        play = play or logged_in()
+        assert play.session.deadline is not None
+        play.in_socket = len(b"".join(in_socket))
+        play.wait_for(play.session.deadline + seconds)
+        return play
+
+    def test_what_is_read_before_the_loop_comes_to_its_timer_is_on_time(self) -> None:
+        play = logged_in()
+        play.now = NOW + 300.0 + 1.0
+        play.client(fetch(3))
+        assert play.take() == ["connect", "to broker: Fetch v12 #3"]
+
+    def test_the_loop_is_not_waited_for_longer_than_a_second(self) -> None:
+        play = logged_in()
+        play.now = NOW + 300.0 + 1.125
+        play.client(fetch(3))
+        assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
+
+    def test_what_lay_in_the_socket_at_the_end_is_on_time_and_no_more(self) -> None:
+        """However it is cut: the last request that counts began within it."""
+        piece = produce(3) + produce(4)
+        play = self.delayed(0.25, piece[:-1])
+        play.now += 0.5
+        play.client(produce(3), produce(4)[:9])
+        play.client(produce(4)[9:], produce(5))
+        assert play.take() == [
+            "connect",
+            "to broker: Produce v9 #3",
+            "expired enforce by Produce",  # the third
+            "to broker: Produce v9 #4",
+        ]
+
+    def test_a_second_after_the_end_nothing_is_on_time(self) -> None:
+        play = self.delayed(0.25, produce(3), produce(4))
+        play.now = NOW + 301.0
+        play.client(produce(3))
+        play.now += 0.125
+        play.client(produce(4))
+        assert play.take() == [
+            "connect",
+            "to broker: Produce v9 #3",
+            "expired enforce by Produce",
+        ]
+
+    def test_a_handshake_behind_it_renews_the_session(self) -> None:
+        play = self.delayed(0.5, produce(3), produce(4), self.HANDSHAKE)
+        play.client(produce(3), produce(4), self.HANDSHAKE)
+        play.client(authenticate(10, bearer(exp=WALL + 900)))
+        assert "authenticated User:alice again (1)" in play.take()
+        play.now = NOW + 899.0
+        play.client(fetch(11))
+        assert play.take() == ["to broker: Fetch v12 #11"]
+
+    def test_nothing_is_on_time_at_the_end_of_the_next_session_for_that(self) -> None:
+        play = self.delayed(0.25, produce(3))
+        log_in(play, first_id=4, exp=play.now - NOW + WALL + 300)
+        play.take()
+        play.in_socket = 0
+        play.expire()
+        play.client(produce(6))
+        assert play.take()[0] == "expired enforce by Produce"
+
+    def test_bytes_that_were_read_wait_as_in_the_socket(self) -> None:
+        play = logged_in(Playbook(connects=False))
+        play.client(fetch(3), fetch(4))
+        self.delayed(0.25, play=play)
+        play.broker_connects()
+        play.client(fetch(5))
+        assert play.take() == [
+            "connect",
+            "to broker: Fetch v12 #3",
+            "to broker: Fetch v12 #4",
+            "expired enforce by Fetch",
+        ]
+
+    @pytest.mark.parametrize("reason", [1 << bit for bit in range(11) if 1 << bit & BACK_PRESSURE])
+    @pytest.mark.parametrize("begins_after", [True, False])
+    def test_back_pressure_is_no_delay(self, reason: int, begins_after: bool) -> None:
+        """At the end of the session, or between it and the read."""
+        play = logged_in()
+        if begins_after:
+            self.delayed(0.5, fetch(3), play=play)
+        play.connection.hold(reason)
+        if not begins_after:
+            self.delayed(0.5, fetch(3), play=play)
+        play.call(lambda connection, now: connection.release(reason, now))
+        play.client(fetch(3))
+        assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
+
+    def test_back_pressure_that_ended_before_the_loop_came_to_look_is_its_delay(self) -> None:
+        play = logged_in()
+        play.connection.hold(PauseReason.BROKER_FULL)
+        play.now = NOW + 300.25
+        play.call(lambda connection, now: connection.broker_full(False, now))
+        self.delayed(0.25, fetch(3), play=play)
+        play.client(fetch(3))
+        assert play.take() == ["connect", "to broker: Fetch v12 #3"]
+
+    def test_a_session_that_began_expired_has_no_delay(self) -> None:
+        play = logged_in(exp=WALL - 5)
+        assert play.connection.next_deadline() == NOW + 600.0
+        play.client(fetch(3))
+        assert play.take() == ["closed expired_at_login", "close"]
+
+    def test_a_would_be_kill_is_judged_alike(self) -> None:
+        play = logged_in(Playbook(enforcement=PROBE, max_reauth_ms=60_000))
+        self.delayed(0.5, fetch(3), play=play)
+        play.client(fetch(3), fetch(4))
+        assert play.take() == [
+            "connect",
+            "expired probe by Fetch",  # the second
+            "to broker: Fetch v12 #3",
+            "to broker: Fetch v12 #4",
+        ]
+        assert play.connection.next_deadline() == NOW + 300.0  # the token's own end
 
 
 class TestTokenThatExpiredWithinTheSkew:
@@ -270,7 +394,7 @@ class TestExpiry:
         play.client(fetch(4))
         assert play.take() == ["to client: #3", "to broker: Fetch v12 #4"]
         play.broker(response(4))
-        play.now += 0.125
+        play.expire()
         play.client(fetch(5))
         assert play.take() == [
             "to client: #4",
@@ -472,7 +596,7 @@ class TestReauthentication:
         ]
 
     def test_does_not_finish_when_the_client_goes(self) -> None:
-        play = logged_in()
+        play = logged_in(exp=WALL + 1_000)
         play.client(handshake(3, OAUTHBEARER))
         play.take()
         assert play.connection.next_deadline() == NOW + 600.0

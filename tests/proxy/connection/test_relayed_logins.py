@@ -225,7 +225,7 @@ class TestSide:
     def test_a_client_that_was_not_told_is_killed_on_use(self) -> None:
         """SaslAuthenticate v0 has no lifetime (KAFKA-9241)."""
         play = logged_in(version=0)
-        play.now = NOW + 3600.5
+        play.now = NOW + 3602.0
         play.client(fetch(4))
         assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 

@@ -304,7 +304,8 @@ def test_nobody_uses_a_session_after_its_token(
         assert play.take()[-1] == "to broker: Fetch v12 #3"
         play.broker(response(3, b"records"))
         play.take()
-    play.now = NOW + TOKEN_MS / 1000 + 1
+    play.wait_for(NOW + TOKEN_MS / 1000)
+    play.expire()
     play.client(fetch(4))
     assert play.take() == [f"expired {enforcement} by Fetch", f"closed {reason}", "close"]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
+from proxy.connection.life import PauseReason
 from proxy.net import read_buffer
 from proxy.net import relay as module
 from proxy.wire.codec import decode
@@ -96,6 +98,31 @@ def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> Non
     relayed(broker, test, offer=offer, receive_buffer=receive_buffer)
     assert arrived.digest() == hashlib.sha256(b"".join(requests)).digest()
     assert received.digest() == hashlib.sha256(b"".join(answers)).digest()
+
+
+@pytest.mark.usefixtures("with_and_without_tls")
+def test_what_the_socket_holds_at_the_end_of_a_session_is_on_time() -> None:
+    """With TLS perhaps a record more. The turns of others are not the client's delay."""
+    waiting = [produce(number, records=bytes(1_000)) for number in range(10, 30)]
+
+    async def test(relay: Relay) -> None:
+        (client,) = relay.shell.clients
+        connection = client.connection
+        assert connection is not None
+        relay.writer.write(fetch(3))
+        await relay.frame()
+        client.call(lambda connection, _: connection.hold(PauseReason.TURN))
+        relay.writer.write(b"".join(waiting))
+        await until(lambda: connection.stages.unmeasured_end == math.inf)
+        client.call(lambda connection, now: connection.release(PauseReason.TURN, now))
+        answered = [int.from_bytes((await relay.frame())[:4]) for _ in waiting]
+        assert answered == list(range(10, 30))
+        relay.writer.write(b"".join(waiting * 2))
+        more = await relay.reader.read()
+        assert len(more) <= 20 * len(response(10))
+
+    play = relayed(answer_slowly, test, offer=PLAIN, max_reauth_ms=1_000)
+    assert play.log[-2:] == ["expired enforce by Produce", "closed expired"]
 
 
 @pytest.mark.usefixtures("with_and_without_tls")

@@ -1,12 +1,12 @@
 import asyncio
 import os
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
 from proxy.errors import ConfigError
-from proxy.net.sockets import Claim, listen, peer_address
+from proxy.net.sockets import RECEIVE_BUFFER_BYTES, Claim, listen, peer_address
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 
@@ -55,6 +55,27 @@ def accepted(listening: socket.socket) -> socket.socket:
     """Accept a client, which may be connected a moment before the kernel has it to accept."""
     listening.settimeout(PATIENCE_SECONDS)
     return listening.accept()[0]
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_the_kernel_keeps_a_bounded_part_of_what_a_client_sends(claimed: bool) -> None:
+    """Or a re-authentication stands behind megabytes that a slow broker does not take."""
+    sent = 0
+    with ExitStack() as stack:
+        if claimed:
+            claim = stack.enter_context(closing(Claim("127.0.0.1", 0)))
+            listening = stack.enter_context(claim.listen())
+        else:
+            listening = stack.enter_context(listen("127.0.0.1", 0))
+        client = stack.enter_context(socket.create_connection(listening.getsockname()))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        with accepted(listening) as unread:
+            client.settimeout(0.1)
+            with suppress(TimeoutError):
+                while True:
+                    sent += client.send(bytes(4_096))
+            assert 100_000 < sent < 2 * RECEIVE_BUFFER_BYTES
+            assert len(unread.recv(100_000, socket.MSG_WAITALL)) == 100_000
 
 
 def test_a_claimed_port_is_ours_alone_and_meets_no_client_of_ours() -> None:

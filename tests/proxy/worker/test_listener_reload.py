@@ -141,7 +141,7 @@ def test_an_open_connection_is_held_to_what_was_reloaded_at_its_next_authenticat
 
     log_in_by_scram(play, version=1, first_id=4)
     assert play.take()[2] == "to client: #6 token error 0 lifetime 3000"
-    play.now = NOW + 3.125
+    play.expire()
     play.client(fetch(7))
     assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
