@@ -3,9 +3,10 @@
     python -m benchmarks.quota_accuracy --svg docs/quota-accuracy.svg
     python -m benchmarks.quota_accuracy --workers 1 --connections 1 --fetch
 
-Five quota groups (`proxy.quota.examples.groups`) have ten connections each, over two workers. Each
-group has a quota of its own, and its connections together ask for ten times as much, with one
-request in flight each. The broker counts the bytes: of Produce requests, or of its Fetch responses.
+Five quota groups (`tests.support.quota_callbacks.groups`) have ten connections each, over two
+workers. Each group has a quota of its own, and its connections together ask for ten times as much,
+with one request in flight each. The broker counts the bytes: of Produce requests, or of its Fetch
+responses.
 One line per group has the quota, the bytes per second, and the deviation; the exit status is 1 if
 one deviates by more than 3 %.
 """
@@ -172,7 +173,9 @@ def prepare(directory: Path, broker: Address, workers: int, fetch: bool) -> tupl
                 ],
                 "quotas": {
                     "mode": "enforce",
-                    "client.quota.callback.class": "proxy.quota.examples.groups:QuotaGroups",
+                    "client.quota.callback.class": (
+                        "tests.support.quota_callbacks.groups:QuotaGroups"
+                    ),
                     "client.quota.callback.configs": {
                         "groups": {
                             group_name(number): [f"{group_name(number)}-*"]

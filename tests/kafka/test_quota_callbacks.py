@@ -16,7 +16,7 @@ from tests.support.sasl import Issuer
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 METADATA = 3
-EXAMPLES = "proxy.quota.examples"
+EXAMPLES = "tests.support.quota_callbacks"
 LISTENERS = {"LONG": 3_600_000}
 
 
@@ -88,6 +88,6 @@ def test_a_callback_that_cannot_be_used_is_one_line(
     with pytest.raises(ProxyFailed, match="ended with 2"):
         process.start()
     assert process.log().splitlines() == [
-        "reauth-proxy: quotas.client.quota.callback.class: proxy.quota.examples.groups:QuotaGroups"
+        f"reauth-proxy: quotas.client.quota.callback.class: {EXAMPLES}.groups:QuotaGroups"
         " cannot be configured: ValueError: groups must be a mapping from groups to lists of users"
     ]

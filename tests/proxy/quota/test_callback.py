@@ -1,8 +1,10 @@
 """The contract of KIP-257, its default, how one's own is found, and the two examples."""
 
+import re
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -15,9 +17,9 @@ from proxy.quota.callback import (
     QuotaCallback,
     load_callback,
 )
-from proxy.quota.examples.groups import QuotaGroups
-from proxy.quota.examples.partitions import PartitionShare
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from tests.support.quota_callbacks.groups import QuotaGroups
+from tests.support.quota_callbacks.partitions import PartitionShare
 
 PRODUCE, FETCH, REQUEST = (
     ClientQuotaType.PRODUCE,
@@ -175,3 +177,16 @@ def test_the_share_follows_the_leaders_and_never_is_nothing() -> None:
 def test_topics_that_make_no_sense_are_refused(topics: object) -> None:
     with pytest.raises(ValueError, match="must be a mapping"):
         PartitionShare().configure({"topics": topics})
+
+
+def test_the_example_of_the_docs_works() -> None:
+    page = Path(__file__).parents[3] / "docs" / "quotas.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, type[QuotaCallback]] = {}
+    exec(code, names)  # noqa: S102 - our own docs
+    callback = names["ByDepartment"]()
+    callback.configure({})
+    callback.update_quota(PRODUCE, QuotaEntity(user="sales"), 5.0)
+    tags = callback.quota_metric_tags(PRODUCE, "User:sales-berlin", "any")
+    assert callback.quota_limit(PRODUCE, tags) == 5.0
+    assert tags == callback.quota_metric_tags(PRODUCE, "User:sales-paris", "other")

@@ -4,8 +4,6 @@ import pytest
 
 from proxy.quota import guarded_callback
 from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
-from proxy.quota.examples.groups import QuotaGroups
-from proxy.quota.examples.partitions import PartitionShare
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import UsageTable
@@ -14,6 +12,8 @@ from proxy.quota.throttle import Mode
 from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import MAX_COUNTS, METERED, OTHER_ENTRIES, WorkerQuotas
 from tests.support.processes import PATIENCE_SECONDS
+from tests.support.quota_callbacks.groups import QuotaGroups
+from tests.support.quota_callbacks.partitions import PartitionShare
 from tests.support.quotas import MemoryStore
 
 PRODUCE, FETCH, REQUEST = (

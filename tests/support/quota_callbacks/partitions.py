@@ -1,7 +1,7 @@
 """Quotas proportional to the partitions whose leader is behind this proxy (KIP-257, scenario 2).
 
     quotas:
-      client.quota.callback.class: proxy.quota.examples.partitions:PartitionShare
+      client.quota.callback.class: tests.support.quota_callbacks.partitions:PartitionShare
       client.quota.callback.configs:
         topics:
           alice: [orders, payments-*]

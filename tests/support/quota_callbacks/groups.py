@@ -1,7 +1,7 @@
 """Quota groups: many users share one quota.
 
     quotas:
-      client.quota.callback.class: proxy.quota.examples.groups:QuotaGroups
+      client.quota.callback.class: tests.support.quota_callbacks.groups:QuotaGroups
       client.quota.callback.configs:
         groups:
           analytics: [alice, bob, batch-*]

@@ -1,1 +1,0 @@
-"""Example quota callbacks, ready to use."""

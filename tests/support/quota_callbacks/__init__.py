@@ -1,0 +1,1 @@
+"""Complete quota callbacks, to copy: docs/quotas.md."""
