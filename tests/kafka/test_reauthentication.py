@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka as confluent
 import kafka as python
 import pytest
 
@@ -220,6 +221,41 @@ def test_observe_enforces_a_tokens_end(proxy: ProxyProcess, issuer: Issuer) -> N
     assert killed["session_lifetime_ms"] == killed["credential_lifetime_ms"]
     assert reported(proxy, "closed")["close_reason"] == "token_expired"
     assert proxy.metric("expired_connections_killed_total", listener="observe") == 1
+
+
+def test_tokens_that_are_late_for_seconds_fail_no_program(
+    proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, topic: str
+) -> None:
+    """The identity provider hands out tokens that expired 5 s ago: a client is disconnected at its
+    first request, by the proxy as by Kafka's own listener, and goes on with the next token."""
+    fresh_from = time.monotonic() + 6
+
+    def problems(bootstrap: str) -> set[str]:
+        seen: set[str] = set()
+
+        def token(_config: str) -> tuple[str, float]:
+            is_late = time.monotonic() < fresh_from
+            return issuer.mint("carol", -5 if is_late else 3600), time.time() + 2
+
+        def failed(error: confluent.KafkaError) -> None:
+            seen.add(str(error.name()))
+
+        settings = user(issuer, OAUTHBEARER).confluent(bootstrap)
+        settings |= {"oauth_cb": token, "error_cb": failed}
+        producer = confluent.Producer(settings)
+        producer.produce(topic, b"late")
+        assert producer.flush(60) == 0
+        return seen
+
+    addresses = (str(proxy.addresses()["LONG"]), kafka.bootstrap("LONG"))
+    with ThreadPoolExecutor() as pool:
+        proxied, direct = pool.map(problems, addresses)
+    assert "_AUTHENTICATION" not in proxied | direct
+    assert proxied <= direct | {"_TRANSPORT", "_ALL_BROKERS_DOWN"}
+    assert sum(end_offset(kafka, topic, number) for number in range(PARTITIONS)) == 2
+    assert proxy.metric("expired_connections_killed_total") == 0
+    assert proxy.metric("failed_authentication_total") == 0
+    assert proxy.metric("connections_closed_total", reason="expired_at_login") > 0
 
 
 def reported(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
