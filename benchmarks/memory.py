@@ -25,6 +25,9 @@ The third table has what a container is charged for (`benchmarks.control_group`)
 connections, and, when these are gone, the most while 16 connections produce 16 KiB at a time, for
 three seconds. It needs root.
 
+The fourth table has the growth by clients that stop in the middle of their login, and how many of
+them the proxy has not closed; the fake broker refuses raw tokens.
+
 The growth in the second table is that of the process tree's PSS since before the first of these
 connections, for each of them, without buffers in the kernel, and with memory that the allocator
 keeps unused.

@@ -3,12 +3,19 @@
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from benchmarks.client import request
 from benchmarks.targets import OAUTHBEARER, Lab, Target
+from proxy.net.tls_sides import HANDSHAKE_BYTES, MAX_HANDSHAKES
+from proxy.net.tls_transport import MAX_WAITING
+from proxy.scheduling.memory_budget import (
+    LONG_BYTES_UNAUTHENTICATED,
+    MAX_BYTES,
+    MAX_BYTES_UNAUTHENTICATED,
+)
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 _TIMEOUT_SECONDS = 20.0
@@ -20,6 +27,27 @@ _LONG_RECORD = 16_384
 """Largest plaintext of a TLS record in bytes."""
 _MANY_CERTIFICATES = 130
 """Number of certificates in a chain of almost 100 KiB, OpenSSL's limit."""
+
+
+BASE_BYTES = 72 * 1_048_576
+"""Memory of a proxy with one worker and without clients, where no other program maps its files."""
+WORKER_BYTES = 16 * 1_048_576
+"""Memory of each further worker."""
+CONNECTION_BYTES = 65_536
+"""Largest memory of a connection that no budget covers: an unauthenticated client with TLS, all but
+a byte of a login's message that needs no reservation, and all but a byte of a record."""
+
+
+def needed_bytes(max_connections: Sequence[int], workers: int) -> int:
+    """Return the memory limit that a proxy needs, by `max.connections` of its listeners."""
+    each_worker = MAX_HANDSHAKES * HANDSHAKE_BYTES + MAX_WAITING + MAX_BYTES
+    of_listeners = len(max_connections) * MAX_BYTES_UNAUTHENTICATED
+    return (
+        BASE_BYTES
+        + (workers - 1) * WORKER_BYTES
+        + sum(max_connections) * CONNECTION_BYTES
+        + workers * (each_worker + of_listeners)
+    )
 
 
 class Client:
@@ -99,7 +127,8 @@ def _begin_record(client: Client) -> None:
 
 
 def _begin_message(size: int, *, raw: bool = False) -> Send:
-    """Return a function that sends all but the last byte of a SASL message of `size` bytes."""
+    """Return a function that sends all but the last byte of a SASL message of `size` bytes, and a
+    TLS record that lacks its last byte, too."""
 
     def send(client: Client) -> None:
         client.shake_hands()
@@ -114,6 +143,7 @@ def _begin_message(size: int, *, raw: bool = False) -> Send:
             message = request(SASL_AUTHENTICATE, 1, body)
         for start in range(0, len(message) - 1, _LONG_RECORD):
             client.socket.sendall(client.encrypted(message[start:-1][:_LONG_RECORD]))
+        client.socket.sendall(client.encrypted(bytes(_LONG_RECORD))[:-1])
 
     return send
 
@@ -125,9 +155,9 @@ PHASES: Mapping[str, Send] = {
     "ClientHello, complete": _send_hello,
     "client certificate, first 16 KiB of 100": _begin_certificate,
     "TLS record, all but a byte of 16 KiB": _begin_record,
-    "SASL message, all but a byte of 16 KiB": _begin_message(16_383),
+    "SASL message, all but a byte of 8 KiB": _begin_message(LONG_BYTES_UNAUTHENTICATED - 1),
     "SASL message, all but a byte of 512 KiB": _begin_message(_LONG_FRAME),
-    "raw token, all but a byte of 16 KiB": _begin_message(16_383, raw=True),
+    "raw token, all but a byte of 8 KiB": _begin_message(LONG_BYTES_UNAUTHENTICATED - 1, raw=True),
     "raw token, all but a byte of 512 KiB": _begin_message(_LONG_FRAME, raw=True),
 }
 """Phases of a login in which a client may stop; all with TLS."""

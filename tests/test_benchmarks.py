@@ -12,13 +12,16 @@ from threading import Thread
 
 import pytest
 
-from benchmarks import targets
+from benchmarks import targets, unauthenticated
 from benchmarks.bench import fake_broker, make_lab
 from benchmarks.figures import SHAPES, Shape
 from benchmarks.load import Generator
-from benchmarks.programs import Address, MeasurementFailed, Unavailable, compile_all
+from benchmarks.programs import Address, MeasurementFailed, Unavailable, compile_all, memory
 from benchmarks.spark_bench import measured
-from benchmarks.targets import ROWS, Lab
+from benchmarks.targets import ROWS, Lab, proxy
+from benchmarks.unauthenticated import CONNECTION_BYTES
+from proxy.net.tls_sides import HANDSHAKE_BYTES, MAX_HANDSHAKES
+from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.request import parse_request
@@ -153,3 +156,48 @@ thread.join()
 def test_what_a_thread_of_the_program_starts_is_measured_too() -> None:
     """As the executors that a JVM starts."""
     assert measured([sys.executable, "-c", THREADED]).cpu_seconds > 0.7
+
+
+OPEN_KIB, CONNECTION_KIB = 10, CONNECTION_BYTES // 1_024
+"""Memory of a connection without TLS of its own yet, and with the most that no budget covers."""
+HANDSHAKES_KIB = MAX_HANDSHAKES * HANDSHAKE_BYTES // 1_024
+FRAMES_KIB = MAX_BYTES_UNAUTHENTICATED // 1_024
+
+
+STOPPED = 1_000
+"""Number of clients that stop in a phase."""
+BOUNDS = {
+    "TCP connection": (OPEN_KIB, 0),
+    "ClientHello, first 55 bytes": (OPEN_KIB, 0),
+    "ClientHello, first 32,000 bytes": (OPEN_KIB, HANDSHAKES_KIB),
+    "ClientHello, complete": (OPEN_KIB, HANDSHAKES_KIB),
+    "client certificate, first 16 KiB of 100": (OPEN_KIB, HANDSHAKES_KIB),
+    "TLS record, all but a byte of 16 KiB": (CONNECTION_KIB, 0),
+    "SASL message, all but a byte of 8 KiB": (CONNECTION_KIB, 0),
+    "SASL message, all but a byte of 512 KiB": (CONNECTION_KIB, FRAMES_KIB),
+    "raw token, all but a byte of 8 KiB": (CONNECTION_KIB, 0),
+    "raw token, all but a byte of 512 KiB": (CONNECTION_KIB, FRAMES_KIB),
+}
+"""KiB of each client, and of all together, by phase."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "relays"),
+    [
+        (phase, relays)
+        for phase in unauthenticated.PHASES
+        for relays in (False, True)
+        if not (relays and phase.startswith("raw token"))  # the fake broker has none
+    ],
+)
+def test_unauthenticated_clients_take_bounded_memory(lab: Lab, phase: str, relays: bool) -> None:
+    """In every phase of a login, as the memory limit of the manifests assumes."""
+    each, shared = BOUNDS[phase]
+    start = proxy("stopped", listener=unauthenticated.listener(lab), tls=True, relays_logins=relays)
+    with start(lab) as target:
+        assert target.pid is not None
+        base = sum(one.pss_kib for one in memory(target.pid))
+        with unauthenticated.stopped(target, lab, phase, STOPPED):
+            grown = sum(one.pss_kib for one in memory(target.pid)) - base
+    assert grown <= STOPPED * each + shared

@@ -15,8 +15,8 @@ LONG_BYTES: Final = 1_048_576
 MAX_BYTES: Final = 134_217_728
 """Maximum size in bytes of all long requests together: one of the longest that Kafka accepts
 (`socket.request.max.bytes`), and a reserve."""
-LONG_BYTES_UNAUTHENTICATED: Final = 16_384
-"""`LONG_BYTES` for unauthenticated clients, in bytes. Most logins need a tenth of it."""
+LONG_BYTES_UNAUTHENTICATED: Final = 8_192
+"""`LONG_BYTES` for unauthenticated clients, in bytes. Most logins need a fifth of it."""
 MAX_BYTES_UNAUTHENTICATED: Final = 67_108_864
 """`MAX_BYTES` for the unauthenticated clients of one listener, in bytes. Without it, a thousand of
 them with 512 KiB each would exhaust the memory."""

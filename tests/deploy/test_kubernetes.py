@@ -15,7 +15,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.unauthenticated import needed_bytes
 from proxy.cli import app
+from proxy.config import from_mapping
 from proxy.process.supervisor import KILL_AFTER
 from tests.support import deploy
 from tests.support.deploy import (
@@ -98,6 +100,17 @@ def test_the_sidecar_is_native_and_has_no_privilege(
     user = {"runAsUser": 60092} if overlay == "transparent" else {}
     assert sidecar["securityContext"] == NO_PRIVILEGE | user
     assert {"requests", "limits"} <= sidecar["resources"].keys()
+
+
+def test_the_memory_limit_is_what_unauthenticated_clients_cannot_exceed(
+    documents: list[Document],
+) -> None:
+    """With all that `max.connections` and the budgets allow at once."""
+    config = from_mapping(yaml.safe_load(deploy.configuration(documents)), base_dir=Path("/"))
+    listeners = [listener.max_connections for listener in config.listeners]
+    limit = deploy.container(documents)["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert needed_bytes(listeners, config.workers) <= int(limit[:-2]) << 30
 
 
 def test_only_the_redirection_has_a_capability(documents: list[Document], overlay: str) -> None:
