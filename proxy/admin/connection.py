@@ -69,10 +69,8 @@ class AdminConnection:
         """Connect. Raises BrokerUnavailable."""
         address = host_port(host, port)
         async with _explained(address, timeout_s):
-            # Longer than `timeout_s`, so that the limit above is the one that is reported
-            limit = None if tls is None else 2 * timeout_s
             try:
-                reader, writer = await dialler.open_streams(host, port, tls, limit)
+                reader, writer = await dialler.open_streams(host, port, tls)
             except (ConnectionResetError, ssl.SSLEOFError):
                 if tls is None:
                     raise

@@ -31,6 +31,8 @@ FAILURE_SECONDS: Final = 1.0
 """Time for which a name that was not found is not looked up again."""
 NEXT_ADDRESS_SECONDS: Final = 0.25
 """Time after which the next address is tried as well (RFC 8305 section 5)."""
+_NO_LIMIT_SECONDS: Final = 86_400.0
+"""Time for a TLS handshake, longer than any time that callers allow; uvloop has 60 s by default."""
 
 Answer: TypeAlias = Sequence[AddrInfoType] | OSError
 
@@ -49,11 +51,11 @@ class Dialler:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
-        handshake_timeout_s: float | None = None,
     ) -> asyncio.Transport:
         """Connect to the first address of `host` that accepts. Raises OSError.
 
-        With `tls`, its certificate must be for `host`, if the context checks that.
+        With `tls`, its certificate must be for `host`, if the context checks that. The caller
+        limits the time.
         """
         addresses = await self._addresses(host, port)
         where: dict[str, Any] = {"host": addresses[0][4][0], "port": port}
@@ -65,7 +67,7 @@ class Dialler:
             **where,
             ssl=tls,
             server_hostname=None if tls is None else host,
-            ssl_handshake_timeout=handshake_timeout_s,
+            ssl_handshake_timeout=None if tls is None else _NO_LIMIT_SECONDS,
         )
         sock = transport.get_extra_info("socket")
         if sock is not None:  # the protocol has not closed it
@@ -76,17 +78,13 @@ class Dialler:
         return transport
 
     async def open_streams(
-        self,
-        host: str,
-        port: int,
-        tls: ssl.SSLContext | None = None,
-        handshake_timeout_s: float | None = None,
+        self, host: str, port: int, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect as `open` does, and return the streams of `asyncio.open_connection`."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport = await self.open(lambda: protocol, host, port, tls, handshake_timeout_s)
+        transport = await self.open(lambda: protocol, host, port, tls)
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _addresses(self, host: str, port: int) -> Sequence[AddrInfoType]:
