@@ -6,6 +6,7 @@ import pytest
 
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.connection import HELD_BYTES, HELD_SECONDS, Connection
+from proxy.connection.stages import MAX_DELAY
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.apis import DESCRIBE_ACLS
 from sasl.identity import Identity
@@ -19,8 +20,9 @@ from tests.support.frames import (
     metadata,
     request,
 )
-from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, logged_in
+from tests.support.playbook import OAUTHBEARER, SCRAM, Playbook, Recorder, logged_in
 from tests.support.relayed_logins import relaying
+from tests.support.upstream import identify, lets_in, offers, waiting_play
 
 
 def proxied(**options: object) -> Playbook:
@@ -129,7 +131,7 @@ class TestAfterALoginToTheProxy:
 
     def test_its_session_may_end_meanwhile(self) -> None:
         play = held(proxied(max_reauth_ms=1_000), fetch(3))
-        play.now += 2.0
+        play.now += 1.0 + MAX_DELAY + 0.001
         play.call(Connection.broker_is_back)
         assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
@@ -209,3 +211,23 @@ class TestTheBytesOfHeldClients:
         assert taken(memory) == len(long)
         play.call(Connection.broker_unreachable)
         assert taken(memory) == 0
+
+
+class Reached(Recorder):
+    """Counts the connections whose broker takes requests."""
+
+    count = 0
+
+    def reached_broker(self, _: Connection) -> None:
+        self.count += 1
+
+
+def test_a_broker_is_reached_when_the_proxy_has_logged_in() -> None:
+    """A client whose requests go nowhere has its events limited."""
+    play = waiting_play()
+    play.connection.observer = seen = Reached([])
+    identify(play)
+    play.broker(offers("PLAIN"))
+    assert seen.count == 0
+    play.broker(lets_in())
+    assert seen.count == 1
