@@ -7,7 +7,8 @@ Rules:
 - While a login waits, a slot is taken from a client that has been silent in its login for
   `SILENCE_SECONDS`: of the owner that has most slots, the client that has been silent longest. An
   owner never loses a slot to one that has more.
-- The clients are examined once in `LOOK_SECONDS` at most, however many logins arrive.
+- The clients are examined once in `LOOK_SECONDS` at most, however many logins arrive, and after
+  what they have sent was read: a client does not look silent because the proxy was busy.
 """
 
 from collections import Counter, deque
@@ -18,6 +19,9 @@ SILENCE_SECONDS: Final = 1.0
 """A client that is silent for less is left alone: it may be far away, or busy with its proof."""
 LOOK_SECONDS: Final = 0.25
 """Interval between two examinations of the clients that have slots."""
+READ_SECONDS: Final = 0.001
+"""Delay of an examination in seconds: in libuv, a timer that is set now runs when the sockets that
+are readable now have been read."""
 
 K = TypeVar("K")
 
@@ -98,11 +102,11 @@ class LoginSlots(Generic[K]):
         go()
 
     def _look(self) -> None:
-        """Displace silent clients if a login waits, unless they were examined a moment ago."""
+        """Have silent clients displaced if a login waits, unless that was done a moment ago."""
         if self._waiting and not self._is_resting:
             self._is_resting = True
+            self._call_later(READ_SECONDS, self._reclaim)
             self._call_later(LOOK_SECONDS, self._look_again)
-            self._reclaim()
 
     def _look_again(self) -> None:
         self._is_resting = False

@@ -42,7 +42,7 @@ from proxy.upstream.access import Access
 from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.login_slots import LoginSlots
+from proxy.worker.login_slots import LOOK_SECONDS, LoginSlots
 from proxy.worker.outage import Outage
 from proxy.worker.work_queues import WorkQueues
 from tests.support.certificates import NOW
@@ -93,7 +93,7 @@ def handshake_slots(limit: int = MAX_HANDSHAKES) -> LoginSlots[ServerTls]:
         limit,
         silence=lambda client: client.age,
         displace=ServerTls.displaced,
-        call_later=lambda _, look: look,
+        call_later=lambda delay, call: call() if delay < LOOK_SECONDS else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Listeners whose brokers authenticate the clients, over real sockets."""
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from proxy.wire.apis import (
     METADATA,
     SCRAM_APIS,
 )
+from proxy.worker.login_slots import SILENCE_SECONDS
 from sasl.identity import Identity
 from sasl.messages import (
     SASL_AUTHENTICATE,
@@ -39,7 +41,7 @@ from tests.support.keepalive import options_of_connections_to
 from tests.support.messages import written
 from tests.support.playbook import HOUR_MS, SCRAM
 from tests.support.processes import PATIENCE_SECONDS, until
-from tests.support.relay import RunningListener
+from tests.support.relay import RunningListener, read_frame
 from tests.support.relayed_listener import (
     connected,
     has_connections,
@@ -160,6 +162,20 @@ def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
             one.writer.close()
 
     play(tmp_path, test)
+
+
+def test_a_client_is_not_silent_because_the_proxy_was_busy(tmp_path: Path) -> None:
+    async def test(running: RunningListener, _: Authenticator) -> None:
+        alice, other = await connected(running), await connected(running)
+        await alice.ask(handshake(1, SCRAM))
+        other.writer.write(handshake(1, SCRAM))
+        alice.writer.write(authenticate(2, b"n,,n=alice,r=nonce"))
+        time.sleep(SILENCE_SECONDS)  # noqa: ASYNC251 - the loop is busy
+        assert read_authenticated(await read_frame(alice.reader), 1)[0] == 0
+        alice.writer.close()
+        assert await read_frame(other.reader)
+
+    play(tmp_path, test, sasl_broker_max_logins=1)
 
 
 def test_silent_reauthentications_of_two_users_keep_nobody_out(tmp_path: Path) -> None:
