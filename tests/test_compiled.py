@@ -43,6 +43,8 @@ SUITES = (
     "proxy/connection/test_turn_taking.py",
     "proxy/connection/test_upstream_login*.py",
     "proxy/net/test_relay.py",
+    "proxy/net/test_tls_handshake.py",
+    "proxy/net/test_tls_messages.py",
     "proxy/net/test_tls_pace.py",
     "proxy/net/test_tls_transport*.py",
     "proxy/ops/test_observer*.py",
