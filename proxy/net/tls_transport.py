@@ -49,7 +49,8 @@ RECORDS_PER_WRITE: Final = 4
 TOO_LONG: Final = "EXCESSIVE_MESSAGE_SIZE"
 """OpenSSL's reason for a message that is too long."""
 MAX_WAITING: Final = 16_777_216
-"""Largest number of bytes in a worker that were read, and wait to be decrypted."""
+"""Largest number of bytes in a worker that were read, and wait to be decrypted. Unauthenticated
+clients have half of it, so that they cannot close authenticated ones."""
 
 Wait = Callable[[str, Callable[[], None]], None]
 """Function `wait(group, go_on)` that calls `go_on` in a later iteration of the event loop, the
@@ -292,7 +293,8 @@ class TlsTransport(asyncio.Protocol):
         """Keep the rest of a read, and let other connections be served first."""
         if self._closing or self._ended:
             return
-        if self._pace.must_close or _Waiting.total_bytes + len(rest) > MAX_WAITING:
+        most = MAX_WAITING if self._pace.largest == PIECE else MAX_WAITING // 2
+        if self._pace.must_close or _Waiting.total_bytes + len(rest) > most:
             self.abort()
             return
         self._rest = bytes(rest)

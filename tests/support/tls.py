@@ -243,7 +243,7 @@ class Server:
 class Conversation(Server):
     """A client and the transport under test, after their handshake."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_authenticated: bool = True) -> None:
         super().__init__()
         self._from_client = ssl.MemoryBIO()
         self._client = client_context(AUTHORITY).wrap_bio(
@@ -253,7 +253,8 @@ class Conversation(Server):
             with suppress(ssl.SSLWantReadError):
                 self._client.do_handshake()
             self.tls.data_received(self._from_client.read())
-        self.tls.authenticated()
+        if is_authenticated:
+            self.tls.authenticated()
 
     def encrypted(self, plain: bytes) -> bytes:
         """One record for each `RECORD` bytes."""

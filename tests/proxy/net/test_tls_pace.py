@@ -224,6 +224,17 @@ def test_all_that_wait_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> 
     assert tls_transport._Waiting.total_bytes == MAX_WAITING - 10_000
 
 
+@pytest.mark.parametrize("is_authenticated", [False, True])
+def test_unauthenticated_clients_wait_with_half_of_it(
+    monkeypatch: pytest.MonkeyPatch, is_authenticated: bool
+) -> None:
+    monkeypatch.setattr(tls_transport._Waiting, "total_bytes", MAX_WAITING // 2)
+    talk = Conversation(is_authenticated=is_authenticated)
+    talk.tls.data_received(b"".join(talk.encrypted(b"x") for _ in range(300)))
+    assert talk.wire.aborted is not is_authenticated
+    talk.tls.connection_lost(None)
+
+
 def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
     context = client_context(AUTHORITY)
     context.set_alpn_protocols([f"{number:0200}" for number in range(250)])
