@@ -1,36 +1,65 @@
 """The deliverer as a process beside the workers: start, accidents, end."""
 
-import gzip
 import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka as confluent
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.kafka.delivery import messages
+from tests.support.processes import free_ports
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually, sockets_of
+
+TOPIC = "sessions"
+
+
+class Cluster:
+    """librdkafka's own stand-in for a cluster of one broker. Only `create_topic` makes topics: the
+    deliverer asks for none to be created."""
+
+    def __init__(self) -> None:
+        self._producer = confluent.Producer({"test.mock.num.brokers": 1})
+        (broker,) = self._producer.list_topics(timeout=PATIENCE_SECONDS).brokers.values()
+        self.address = f"{broker.host}:{broker.port}"
+
+    def create_topic(self) -> None:
+        self._producer.produce(TOPIC, b"{}")
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
+
+    def delivered(self) -> list[dict[str, Any]]:
+        """The events of the topic, without the message that created it."""
+        return [event for _, value in messages(self.address, TOPIC) if (event := json.loads(value))]
 
 
 @pytest.fixture
-def shared(serving: Serving) -> Path:
-    """The folder that is delivered to."""
-    folder = serving.path.with_name("shared")
-    folder.mkdir()
+def cluster(serving: Serving) -> Iterator[Cluster]:
+    """The cluster that is delivered to."""
+    made = Cluster()
     serving.settings["events"] = {
         "directory": "events",
         "rotate.ms": 500,
-        "deliver": {"to": folder.as_uri(), "hide": ["client_host"]},
+        "deliver": {
+            "to": f"kafka:{TOPIC}",
+            "hide": ["client_host"],
+            "kafka": {"bootstrap.servers": made.address},
+        },
     }
     serving.write()
-    return folder
+    yield made
+    serving.stop()  # before the cluster, whose end would be logged
 
 
-def delivered(shared: Path) -> list[dict[str, object]]:
-    paths = sorted(shared.rglob("*.jsonl.gz"))
-    lines = [line for path in paths for line in gzip.decompress(path.read_bytes()).splitlines()]
-    return [json.loads(line) for line in lines]
+@pytest.fixture
+def topic(cluster: Cluster) -> Cluster:
+    """The same with the topic."""
+    cluster.create_topic()
+    return cluster
 
 
 def metric(serving: Serving, name: str) -> float:
@@ -48,9 +77,9 @@ def deliverer_of(serving: Serving) -> int:
     return serving.children()[-1]
 
 
-def test_the_parent_alone_has_the_socket_of_take_overs(serving: Serving, shared: Path) -> None:
+@pytest.mark.usefixtures("topic")
+def test_the_parent_alone_has_the_socket_of_take_overs(serving: Serving) -> None:
     """A child that outlives it would keep the next process waiting, or let both proxies end."""
-    assert shared.is_dir()
     serving.start()
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
     ours = {*sockets_of(serving.process.pid)}
@@ -62,30 +91,32 @@ def test_the_parent_alone_has_the_socket_of_take_overs(serving: Serving, shared:
     )
 
 
-def test_events_are_delivered_and_the_last_ones_at_the_end(serving: Serving, shared: Path) -> None:
+def test_events_are_delivered_and_the_last_ones_at_the_end(
+    serving: Serving, topic: Cluster
+) -> None:
     serving.start()
     eventually(lambda: len(serving.children()) == 5, "the deliverer runs beside the others")
     serving.handshake_error()
-    eventually(lambda: len(delivered(shared)) > 0, "the events are delivered")
-    eventually(lambda: metric(serving, "events_total") == len(delivered(shared)), "and counted")
+    eventually(lambda: len(topic.delivered()) > 0, "the events are delivered")
+    eventually(lambda: metric(serving, "events_total") == len(topic.delivered()), "and counted")
     eventually(lambda: metric(serving, "waiting_bytes") == 0, "none waits")
     assert metric(serving, "last_success_timestamp_seconds") > 0
     facts = json.loads(serving.get("/sessions.json")[1])
     (shown,) = [one for one in facts["conditions"] if one["what"] == "delivery"]
-    assert (shown["name"], shown["good"]) == (shared.as_uri(), True)
+    assert (shown["name"], shown["good"]) == (f"kafka:{TOPIC}", True)
     assert shown["state"].startswith("all delivered ")
-    assert {event["client_host"] for event in delivered(shared)} == {"hidden"}
-    before = len(delivered(shared))
+    assert {event["client_host"] for event in topic.delivered()} == {"hidden"}
+    before = len(topic.delivered())
     serving.handshake_error()
     serving.process.terminate()
     assert serving.process.wait(PATIENCE_SECONDS) == 0
-    assert len(delivered(shared)) > before, "what a worker wrote at its end is delivered"
+    assert len(topic.delivered()) > before, "what a worker wrote at its end is delivered"
     assert not list(serving.path.with_name("events").glob("*.open"))
     assert "Traceback" not in serving.log()
 
 
-def test_a_deliverer_that_dies_is_started_anew_and_its_counts_stay(
-    serving: Serving, shared: Path
+def test_a_deliverer_that_dies_is_restarted_and_its_counts_stay(
+    serving: Serving, topic: Cluster
 ) -> None:
     serving.start()
     serving.handshake_error()
@@ -96,43 +127,57 @@ def test_a_deliverer_that_dies_is_started_anew_and_its_counts_stay(
     serving.handshake_error()
     eventually(lambda: metric(serving, "events_total") > before, "it delivers")
     eventually(
-        lambda: len(delivered(shared)) == metric(serving, "events_total"), "and nothing twice"
+        lambda: len(topic.delivered()) == metric(serving, "events_total"), "and nothing twice"
     )
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_not_there_holds_nothing_up(serving: Serving, shared: Path) -> None:
-    """Events wait, which is seen; at the end the proxy waits no longer than it may."""
-    shared.rmdir()
+def test_a_topic_that_is_missing_delays_nothing(serving: Serving, cluster: Cluster) -> None:
+    """Events wait, and that is reported; at the end the proxy waits for `drain.ms` at most."""
     serving.settings["events"]["deliver"]["drain.ms"] = 100
     serving.write()
     serving.start()
     assert serving.handshake_error() == 0
     eventually(lambda: metric(serving, "failures_total") > 0, "the failure is counted")
-    assert "does not take them: No such file or directory" in serving.log()
+    assert f"there is no topic '{TOPIC}'; create it" in serving.log()
     assert metric(serving, "waiting_bytes") > 0
-    shared.mkdir()
-    eventually(lambda: len(delivered(shared)) > 0, "it is mended")
-    eventually(lambda: "events are delivered again" in serving.log(), "and logged")
-    shutil.rmtree(shared)
+    cluster.create_topic()
+    eventually(lambda: len(cluster.delivered()) > 0, "events are delivered to the new topic")
+    eventually(lambda: "events are delivered again" in serving.log(), "and that is logged")
+
+
+@pytest.mark.slow
+def test_brokers_that_are_gone_do_not_delay_the_end(serving: Serving) -> None:
+    (nobody,) = free_ports(1)
+    serving.settings["events"] = {
+        "directory": "events",
+        "deliver": {
+            "to": f"kafka:{TOPIC}",
+            "drain.ms": 100,
+            "kafka": {"bootstrap.servers": f"127.0.0.1:{nobody}"},
+        },
+    }
+    serving.write()
+    serving.start()
     serving.handshake_error()
+    eventually(lambda: metric(serving, "failures_total") > 0, "the failure is counted")
     serving.process.terminate()
     assert serving.process.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.slow
 def test_events_that_are_removed_with_their_folder_end_no_delivery(
-    serving: Serving, shared: Path
+    serving: Serving, topic: Cluster
 ) -> None:
     serving.start()
     serving.handshake_error()
-    eventually(lambda: len(delivered(shared)) > 0, "the events are delivered")
-    before = len(delivered(shared))
+    eventually(lambda: len(topic.delivered()) > 0, "the events are delivered")
+    before = len(topic.delivered())
     shutil.rmtree(serving.path.with_name("events"))
     eventually(lambda: "was moved or replaced" in serving.log(), "it is noticed")
 
     def more_come() -> bool:
         serving.handshake_error()
-        return len(delivered(shared)) > before
+        return len(topic.delivered()) > before
 
     eventually(more_come, "events of the new folder are delivered")
