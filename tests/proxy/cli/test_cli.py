@@ -231,9 +231,11 @@ def test_a_check_reports_what_needs_no_authentication(config: Path) -> None:
 def test_a_wrong_configuration_is_one_line_and_status_2(
     config: Path, command: tuple[str, ...]
 ) -> None:
+    """In a process of its own: `serve` replaces the standard streams."""
     config.write_text(config.read_text() + "    connections.max.reauth.ms: x\n")
-    result = run(*command, "--config", config)
-    assert result.exit_code == 2
+    whole = [sys.executable, "-m", "proxy", *command, "--config", str(config)]
+    result = subprocess.run(whole, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
     assert result.stderr == (
         f"reauth-proxy: {config}: listeners[0].connections.max.reauth.ms:"
         " must be a whole number of milliseconds, got 'x'\n"
