@@ -796,6 +796,11 @@ class Connection:
         if not self.closed:
             self.commands += (AwaitBroker(), WakeAt(self.held_until))
 
+    @property
+    def awaits_broker(self) -> bool:
+        """True if it waits for its upstream connection."""
+        return not self.closed and self.holds & _DIAL_WAITS != 0
+
     def broker_is_back(self, now: float) -> None:
         """The broker can be reached again: judge the waiting request again, and connect."""
         if self.login_relay is not None:

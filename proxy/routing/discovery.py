@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from math import inf
 from typing import Final, Protocol
 
 from proxy.config.values import PortMap, PortRange
@@ -72,6 +73,8 @@ class DiscoveredBroker:
     """The failure of the last query; None: it was answered, or there was none."""
     reachable_since: float | None = None
     """Monotonic seconds since when all queries were answered; None: the last one was not."""
+    connected_at: float = -inf
+    """Time at which a client was last connected to it, in monotonic seconds."""
 
     @property
     def ready(self) -> bool:

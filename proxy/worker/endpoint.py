@@ -220,19 +220,20 @@ class Endpoint:
         if outage is not None and not outage.is_over:
             client.call(Connection.broker_is_down)
             return
-        timeout_s = self._services.access.timeout_s
-        if outage is None or not outage.resumes(client):  # else the broker is up, but may be slow
+        began, timeout_s = monotonic(), self._services.access.timeout_s
+        is_up = began - broker.connected_at < SUSPECT_SECONDS  # but perhaps slow: many log in
+        if not is_up and (outage is None or not outage.resumes(client)):
             timeout_s = min(timeout_s, SUSPECT_SECONDS)
         client.dialled = broker.host, broker.port
         try:
-            began = monotonic()
             side = BrokerSide(client, self)
             await self._dial(side, broker.host, *client.dialled, timeout_s=timeout_s)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
             client.call(Connection.broker_is_down)
         else:
-            self._listener.observer.connected(monotonic() - began)
+            broker.connected_at = monotonic()
+            self._listener.observer.connected(broker.connected_at - began)
             self._leave_outage(client)
 
     def _hold(self, client: ClientSide) -> None:
@@ -245,9 +246,15 @@ class Endpoint:
         if outage.is_over:
             outage.begin()
             self._services.spawn(self._probe(broker, outage))
-        go = partial(client.call, Connection.broker_is_back)
-        if not outage.hold(client, client.peer_host, go):
+        if not outage.hold(client, client.peer_host, partial(self._go_on, client)):
             client.call(Connection.broker_unreachable)
+
+    def _go_on(self, client: ClientSide) -> None:
+        """Let a held client connect; if it has to wait for anything else first, others go on."""
+        client.call(Connection.broker_is_back)
+        assert client.connection is not None
+        if not client.connection.awaits_broker:
+            self._leave_outage(client)
 
     async def _probe(self, broker: DiscoveredBroker, outage: Outage[ClientSide]) -> None:
         """Dial a broker that is down until it can be reached, or no client waits for it."""

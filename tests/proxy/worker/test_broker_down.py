@@ -2,12 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proxy.connection.life import PauseReason
 from proxy.upstream.access import Access
 from proxy.worker import endpoint, outage
 from tests.support.authenticating_broker import Authenticator, Client
@@ -121,6 +124,39 @@ def test_beyond_the_limit_they_are_closed_at_once(
     run(test)
 
 
+def test_one_that_has_to_wait_for_anything_else_lets_others_go_on(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outage, "RESUMED_AT_ONCE", 1)
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await stop(broker)
+        users = await hold(running, 1)
+        (first,) = running.listener.clients
+        users += [asyncio.create_task(use(await connected(running)))]
+        await until(lambda: held(running) == 2)
+        # As for a quota; a relayed login has no other reason, and goes on
+        first.call(lambda connection, _: connection.hold(PauseReason.THROTTLED))
+        await start(broker)
+        await users[1]
+        first.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
+        await users[0]
+        await until(lambda: not running.listener.services.outages)
+
+    run(test)
+
+
+@contextmanager
+def silent(broker: Authenticator) -> Iterator[None]:
+    """A host that answers no SYN in place of a broker that was stopped."""
+    with socket.socket() as listening, socket.socket() as queued:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((broker.host, broker.port))
+        listening.listen(0)
+        queued.connect(listening.getsockname())  # the kernel answers no further SYN
+        yield
+
+
 def test_a_silent_host_is_down_too(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,15 +164,31 @@ def test_a_silent_host_is_down_too(
 
     async def test(running: RunningListener, broker: Authenticator) -> None:
         await stop(broker)
-        with socket.socket() as silent, socket.socket() as queued:
-            silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            silent.bind((broker.host, broker.port))
-            silent.listen(0)
-            queued.connect(silent.getsockname())  # the kernel answers no further SYN
+        with silent(broker):
             users = await hold(running, 3)
             assert slots_taken(running) == (0, 0)
         await start(broker)
         await asyncio.gather(*users)
         assert broker.connections == 3 + 1
+
+    run(test)
+
+
+def test_a_broker_that_accepts_others_is_slow_and_not_down(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when all of its clients log in at once, and each handshake takes its time."""
+    monkeypatch.setattr(endpoint, "SUSPECT_SECONDS", 0.05)
+
+    async def test(running: RunningListener, broker: Authenticator) -> None:
+        await use(await connected(running))
+        await stop(broker)
+        with silent(broker):
+            running.upstream.connected_at = inf  # others are connected all the time
+            user = asyncio.create_task(use(await connected(running)))
+            await asyncio.sleep(0.1)  # twice that
+        await start(broker)
+        await user
+        assert broker.connections == 2, "no probe"
 
     run(test)
