@@ -1,7 +1,7 @@
 """Writes what the chart takes from elsewhere: `python deploy/helm/schema.py [--check]`.
 
 The schema of `config` in values.schema.json is the proxy's own, so that Helm refuses what the proxy
-would refuse. Rules and dashboards are copies: Helm reads nothing outside of the chart.
+would refuse. Rules, dashboards and policies are copies: Helm reads nothing outside of the chart.
 """
 
 # ruff: noqa: T201 - a script, for the person or the job that runs it
@@ -21,6 +21,10 @@ COPIES = (
     "grafana/operation.json",
     "prometheus/alerts.rules.yaml",
     "prometheus/recording.rules.yaml",
+    "kustomize/injection/definition.yaml",
+    "kustomize/injection/mutating.yaml",
+    "kustomize/injection/template.yaml",
+    "kustomize/injection/validating.yaml",
 )
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 40}
 TEXT = {"type": "string"}
@@ -137,6 +141,7 @@ def schema() -> dict[str, Any]:
         podMonitor=section(enabled=FLAG, labels=ANYTHING, interval=DURATION),
         prometheusRule=section(enabled=FLAG, labels=ANYTHING, runbooks=TEXT),
         dashboards=section(enabled=FLAG, labels=ANYTHING),
+        injection=section(enabled=FLAG),
         report=report(),
     )
     # Helm adds this for a chart that is a dependency.

@@ -33,7 +33,6 @@ GROUPS: Final = (
     "sessions",
     "events",
     "report",
-    "webhook",
 )
 """Commands with a module of their own, `proxy.cli.NAME`."""
 

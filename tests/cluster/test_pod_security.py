@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 from tests.support import deploy
-from tests.support.deploy import DEPLOY
 from tests.support.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.cluster
@@ -14,8 +13,7 @@ def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
     """What the API server says to the workload in a namespace with this level."""
     label = f"pod-security.kubernetes.io/warn={level}"
     cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
-    directory = overlay if overlay.startswith("webhook") else f"overlays/{overlay}"
-    documents = deploy.of_text(deploy.run("kustomize", "build", DEPLOY / "kustomize" / directory))
+    documents = deploy.kustomized(overlay)
     workloads = [one for one in documents if one["kind"] in {*deploy.WORKLOADS, "CronJob"}]
     for workload in workloads:
         workload["metadata"].pop("namespace", None)
@@ -25,7 +23,7 @@ def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
     return done.stderr
 
 
-RESTRICTED = ("gateway", "ingress", "egress", "webhook", "webhook-cert-manager", "report")
+RESTRICTED = ("gateway", "ingress", "egress", "report")
 
 
 @pytest.mark.parametrize("overlay", RESTRICTED)

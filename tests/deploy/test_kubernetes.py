@@ -36,7 +36,6 @@ from tests.support.deploy import (
     operator_schema,
 )
 from tests.support.kubernetes.release import PREVIOUS
-from tests.support.kubernetes.webhooks import shipped
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -70,22 +69,6 @@ def test_the_prometheus_operator_would_take_them(documents: list[Document]) -> N
     misspelt["spec"]["podMetricsEndpoints"][0]["intervall"] = "15s"
     with pytest.raises(jsonschema.ValidationError, match="intervall"):
         jsonschema.validate(misspelt, schema)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kubernetes")
-def test_cert_manager_would_take_them() -> None:
-    """By its own definitions; a misspelt field is noticed."""
-    jsonschema: Any = importlib.import_module("jsonschema")
-    for kind, plural in (("Certificate", "certificates"), ("Issuer", "issuers")):
-        schema = deploy.strict_schema(deploy.cert_manager_definition(plural))
-        found = [one for one in shipped("webhook-cert-manager") if one["kind"] == kind]
-        assert len(found) == 2
-        for document in found:
-            jsonschema.validate(document, schema)
-            misspelt = document | {"spec": document["spec"] | {"sceretName": "a"}}
-            with pytest.raises(jsonschema.ValidationError, match="sceretName"):
-                jsonschema.validate(misspelt, schema)
 
 
 def test_both_tools_make_the_same(overlay: str) -> None:

@@ -70,24 +70,11 @@ OPERATOR = (
 )
 """The Go module that has its custom resources' definitions, its version and checksum."""
 
-CERT_MANAGER = (
-    "github.com/cert-manager/cert-manager",
-    "v1.18.2",
-    "h1:H2P75ycGcTMauV3gvpkDqLdS3RSXonWF2S49QGA1PZE=",
-)
-"""The same of cert-manager."""
-
 
 def operator_definition(plural: str) -> Path:
     """The file of a custom resource's definition."""
     directory = _module(*OPERATOR) / "example" / "prometheus-operator-crd"
     return directory / f"monitoring.coreos.com_{plural}.yaml"
-
-
-def cert_manager_definition(plural: str) -> Any:
-    """A custom resource's definition, without the labels that a chart would fill in."""
-    definition = load(_module(*CERT_MANAGER) / "deploy" / "crds" / f"crd-{plural}.yaml")
-    return definition | {"metadata": {"name": definition["metadata"]["name"]}}
 
 
 def _module(name: str, version: str, digest: str) -> Path:

@@ -24,7 +24,6 @@ NOT_WAITED_FOR = {
     "click": "of the command line",
     "typer": "of the command line",
     "proxy.cli": "of the command line",
-    "aiohttp": "the webhook's",
     "proxy.ops.status.service": "the status page's",
     "rich": "for tables and help",
     "proxy.admin": "of other commands",

@@ -344,6 +344,7 @@ BinaryName = "{run_time}/sbin/runc"
             "tlsPrivateKeyFile": f"{here}/node.key",
             "containerRuntimeEndpoint": f"unix://{_CONTAINERD}",
             "cgroupDriver": "cgroupfs",
+            "failCgroupV1": False,
             "cgroupRoot": self.node.cgroup,
             "failSwapOn": False,
             "oomScoreAdj": 0,

@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.support.deploy import find
 
-VERSION: Final = "1.33.4"
+VERSION: Final = "1.37.2"
 _GO: Final = (
     "kubectl",
     "kube-apiserver",

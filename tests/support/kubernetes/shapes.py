@@ -1,14 +1,22 @@
-"""Pods of many shapes, and the webhook's response to each."""
+"""Pods of many shapes, and what the admission policies make of each."""
 
-import copy
-import json
 from typing import Any, Final
 
-from proxy.kubernetes.injection import BROKER_PORTS, CONFIG, HTTP_PORT, INJECT, SECRETS
+from tests.support import deploy
+from tests.support.kubernetes.injection import shipped
 
 Object = dict[str, Any]
 
+INJECT: Final = "reauth-proxy.io/inject"
+CONFIG: Final = "reauth-proxy.io/config"
+SECRETS: Final = "reauth-proxy.io/secrets"
+BROKER_PORTS: Final = "reauth-proxy.io/broker-ports"
+HTTP_PORT: Final = "reauth-proxy.io/http-port"
+
 CONTAINER: Final[Object] = {"name": "application", "image": "docker.io/library/machine:1"}
+TEMPLATE: Final = deploy.of_kind(shipped(), "SidecarTemplate")["spec"]
+SIDECAR: Final[Object] = TEMPLATE["sidecar"]
+UNMOUNTED: Final = SIDECAR | {"volumeMounts": []}
 
 
 def pod(annotations: Object | None = None, labels: Object | None = None, **spec: Any) -> Object:
@@ -24,19 +32,6 @@ def pod(annotations: Object | None = None, labels: Object | None = None, **spec:
         "metadata": metadata,
         "spec": {"containers": [CONTAINER], **spec},
     }
-
-
-def review(pod: Any, **request: Any) -> bytes:
-    """What the API server sends."""
-    whole = {
-        "uid": "705ab4f5",
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "operation": "CREATE",
-        "object": pod,
-        **request,
-    }
-    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-    return json.dumps(kind | {"request": whole}).encode()
 
 
 EGRESS: Final = {INJECT: "egress"}
@@ -110,15 +105,23 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
     ),
     "a container of that name": (
         pod(EGRESS, containers=[CONTAINER | {"name": "reauth-proxy"}]),
-        "a container is named reauth-proxy already, and is not this one: rename or remove it",
+        "a container is named reauth-proxy or reauth-redirect already, and is not the template's",
     ),
     "its port is taken": (
         pod(EGRESS, containers=[CONTAINER | {"ports": [{"containerPort": 9404}]}]),
-        "port 9404, which the proxy listens on: move it, or the proxy's, by reauth-proxy.io/http-p",
+        "has a port of the proxy's, 9094 or 9404: move it, or the proxy's second one with reauth-p",
     ),
     "the proxy's own user": (
         pod(TRANSPARENT, securityContext={"runAsUser": 60092}),
         "runs as user 60092, the proxy's own, whose connections are not redirected",
+    ),
+    "a container that runs something else": (
+        pod(EGRESS, initContainers=[UNMOUNTED | {"command": ["sleep"]}]),
+        "a container is named reauth-proxy or reauth-redirect already, and is not the template's",
+    ),
+    "a sidecar with another library": (
+        pod(EGRESS, initContainers=[UNMOUNTED | {"env": [{"name": "LD_PRELOAD", "value": "/x"}]}]),
+        "a container is named reauth-proxy or reauth-redirect already, and is not the template's",
     ),
     "a volume of that name": (
         pod(EGRESS, volumes=[{"name": "reauth-proxy-state", "emptyDir": {}}]),
@@ -126,16 +129,3 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
     ),
 }
 """Pods that are refused, and words of the reason."""
-
-
-def patched(pod: dict[str, Any], operations: list[dict[str, Any]]) -> dict[str, Any]:
-    """The pod after the patch: every operation of ours is an `add` of a whole value."""
-    made = copy.deepcopy(pod)
-    for one in operations:
-        assert one["op"] == "add"
-        *parents, last = one["path"].strip("/").split("/")
-        parent = made
-        for key in parents:
-            parent = parent[key]
-        parent[last] = copy.deepcopy(one["value"])
-    return made

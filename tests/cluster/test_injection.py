@@ -1,75 +1,125 @@
-"""The webhook on a cluster, as it is shipped: over pods of many shapes, and when it is down."""
+"""The admission policies on a cluster, as they are shipped, over pods of many shapes."""
 
 import json
 import logging
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
 
-import proxy
-from proxy.kubernetes.injection import CONFIG, INJECT
 from tests.support import deploy
 from tests.support.kubernetes import producing, shapes
 from tests.support.kubernetes.broker import BOOTSTRAP, Broker
 from tests.support.kubernetes.cluster import Cluster, Document
+from tests.support.kubernetes.injection import applied, dry_run
 from tests.support.kubernetes.release import message_of
-from tests.support.kubernetes.webhooks import SYSTEM, WEBHOOK, applied, dry_run, wait_asked
+from tests.support.kubernetes.shapes import CONFIG, INJECT
 from tests.support.sasl import ISSUER, Issuer
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("policies")]
 log = logging.getLogger(__name__)
-
-IMAGES = (
-    f"--image=kafka-reauth-proxy:{proxy.__version__}",
-    f"--redirect-image=kafka-reauth-proxy-redirect:{proxy.__version__}",
-)
 
 
 @pytest.fixture(scope="module")
-def webhook(cluster: Cluster) -> Iterator[None]:
-    """Two webhooks, which make their certificate themselves."""
-    with applied(cluster, "webhook"):
-        log.info("the webhook is asked after %.1f s", wait_asked(cluster))
+def policies(cluster: Cluster) -> Iterator[None]:
+    """The template, and the policies that add it."""
+    with applied(cluster, shapes.REFUSED["no such mode"][0]):
         yield
 
 
-@pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize("shape", shapes.INJECTED)
 def test_the_api_server_takes_an_injected_pod(cluster: Cluster, namespace: str, shape: str) -> None:
-    """A namespace without labels of its own; the patch is applied, and what comes out is valid."""
+    """A namespace without labels of its own; what comes out is valid, also a second time."""
     before = shapes.INJECTED[shape]
     done = dry_run(cluster, namespace, before)
     assert done.exit_status == 0, done.stderr
-    spec = json.loads(done.stdout)["spec"]
-    assert [one["name"] for one in spec["initContainers"]].count("reauth-proxy") == 1
-    again = json.loads(done.stdout)
-    del again["metadata"]["uid"], again["metadata"]["creationTimestamp"]
-    twice = dry_run(cluster, namespace, again)
+    after = json.loads(done.stdout)
+    spec = after["spec"]
+    added = ["reauth-redirect", "reauth-proxy"] if "redirected" in shape else ["reauth-proxy"]
+    inits = spec["initContainers"]
+    assert [one["name"] for one in inits[: len(added)]] == added
+    own = [one["name"] for one in before["spec"].get("initContainers", [])]
+    assert [one["name"] for one in inits[len(added) :]] == own
+    sidecar = inits[len(added) - 1]
+    user = {"runAsUser": 60092} if "redirected" in shape else {}
+    assert sidecar["securityContext"] == shapes.SIDECAR["securityContext"] | user
+    assert sidecar["image"] == shapes.SIDECAR["image"]
+    volumes = {one["name"] for one in spec["volumes"]}
+    assert {one["name"] for one in sidecar["volumeMounts"]} <= volumes
+    assert after["metadata"]["labels"]["reauth-proxy"] == "reauth-proxy"
+    assert after["metadata"]["annotations"]["reauth-proxy.io/injected"] == sidecar["image"]
+    own_end = before["spec"].get("terminationGracePeriodSeconds", 30)
+    assert spec["terminationGracePeriodSeconds"] == max(120, own_end + 55)
+    del after["metadata"]["uid"], after["metadata"]["creationTimestamp"]
+    twice = dry_run(cluster, namespace, after)
     assert twice.exit_status == 0, twice.stderr
     assert json.loads(twice.stdout)["spec"] == spec
 
 
-@pytest.mark.usefixtures("webhook")
+def injected(cluster: Cluster, namespace: str, shape: str) -> Document:
+    """The spec of a pod of a shape, as it would be stored."""
+    spec: Document = json.loads(dry_run(cluster, namespace, shapes.INJECTED[shape]).stdout)["spec"]
+    return spec
+
+
+def test_annotations_are_followed(cluster: Cluster, namespace: str) -> None:
+    named = injected(cluster, namespace, "a configuration by name")
+    config = {one["name"]: one for one in named["volumes"]}["reauth-proxy-config"]["configMap"]
+    assert config["name"] == "orders-proxy"
+    secrets = injected(cluster, namespace, "two Secrets")
+    mounts = {one["name"]: one for one in secrets["initContainers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one for one in secrets["volumes"]}
+    for number, name in enumerate("ab"):
+        volume = f"reauth-proxy-secret-{number}"
+        assert volumes[volume]["secret"]["secretName"] == name
+        assert (mounts[volume]["mountPath"], mounts[volume]["readOnly"]) == (f"/etc/{name}", True)
+    redirect = injected(cluster, namespace, "redirected from other ports")["initContainers"][0]
+    assert {"name": "BROKER_PORTS", "value": "9092,9094"} in redirect["env"]
+    ports = injected(cluster, namespace, "the proxy's usual port of its own")
+    (port,) = (
+        one for one in ports["initContainers"][0]["ports"] if one["name"] == "reauth-metrics"
+    )
+    assert port["containerPort"] == 9405
+
+
 @pytest.mark.parametrize("shape", shapes.REFUSED)
-def test_the_api_server_tells_why_it_refuses(cluster: Cluster, namespace: str, shape: str) -> None:
+def test_the_api_server_says_why_it_refuses(cluster: Cluster, namespace: str, shape: str) -> None:
     pod, words = shapes.REFUSED[shape]
     done = dry_run(cluster, namespace, pod)
     assert done.exit_status != 0
     assert words in done.stderr
-    assert 'admission webhook "inject.reauth-proxy.io" denied the request: ' in done.stderr
+    assert "ValidatingAdmissionPolicy '" in done.stderr
 
 
-@pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize("shape", shapes.UNCHANGED)
 def test_other_pods_are_let_through(cluster: Cluster, namespace: str, shape: str) -> None:
     done = dry_run(cluster, namespace, shapes.UNCHANGED[shape])
     assert done.exit_status == 0, done.stderr
     assert "initContainers" not in json.loads(done.stdout)["spec"]
+
+
+def test_without_a_template_only_pods_that_ask_for_it_are_refused(
+    cluster: Cluster, namespace: str
+) -> None:
+    template = cluster.get("sidecartemplate", "reauth-proxy")
+    cluster.kubectl("delete", "sidecartemplate", "reauth-proxy")
+    try:
+        cluster.wait(
+            lambda: dry_run(cluster, namespace, shapes.pod(shapes.EGRESS)).exit_status != 0,
+            what="pods are created without the sidecar",
+            namespace=namespace,
+        )
+        assert dry_run(cluster, namespace, shapes.pod()).exit_status == 0
+    finally:
+        for key in ("creationTimestamp", "generation", "resourceVersion", "uid"):
+            del template["metadata"][key]
+        cluster.apply(template)
+    cluster.wait(
+        lambda: dry_run(cluster, namespace, shapes.pod(shapes.EGRESS)).exit_status == 0,
+        what="the template is not found",
+        namespace=namespace,
+    )
 
 
 BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
@@ -92,12 +142,11 @@ def application(mode: str, topic: str, issuer: Issuer) -> list[Document]:
     return [producing.config_map("orders-proxy", **files), pod]
 
 
-@pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize("mode", BOOTSTRAPS)
 def test_an_injected_pod_works(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, mode: str
 ) -> None:
-    """It delivers all of its messages through the sidecar; another version is shown as drift."""
+    """It delivers all of its messages through the sidecar."""
     topic = f"injected-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic)
     cluster.apply(*application(mode, topic, issuer), namespace=namespace)
@@ -105,38 +154,10 @@ def test_an_injected_pod_works(
     line = cluster.kubectl("get", "pod", "shape", "--no-headers", f"--namespace={namespace}")
     log.info("ready after %.1f s: %s", took, line.strip())
     assert line.split()[1] == "2/2"
-    pods = cluster.kubectl("get", "pods", "--output=json", f"--namespace={namespace}")
-    assert drift(pods, *IMAGES) == (0, [])
-    status, found = drift(pods, "--image=kafka-reauth-proxy:another")
-    assert (status, [one["name"] for one in found]) == (1, ["shape"])
     debug = ("debug", "shape", "--image=docker.io/library/machine:1", f"--namespace={namespace}")
     cluster.kubectl(*debug, "--image-pull-policy=Never", "--", "/busybox/sleep", "1")
     count = producing.end(cluster, broker, namespace, topic, "shape")
     log.info("%d of %d messages", count, count)
-
-
-def drift(pods: str, *options: str) -> tuple[int, Any]:
-    """The exit status of `reauth-proxy webhook drift`, and what it lists."""
-    command = [sys.executable, "-m", "proxy", "webhook", "drift", "--output=json", *options]
-    done = subprocess.run(command, input=pods, capture_output=True, text=True, timeout=120)
-    return done.returncode, json.loads(done.stdout)
-
-
-@pytest.mark.usefixtures("webhook")
-def test_two_webhooks_add_one_sidecar(cluster: Cluster, namespace: str) -> None:
-    """A second configuration, left over from another name say, finds that all is there."""
-    first = cluster.get("mutatingwebhookconfiguration", "reauth-proxy")
-    second = {key: first[key] for key in ("apiVersion", "kind", "webhooks")}
-    second |= {"metadata": {"name": "reauth-proxy-second"}}
-    cluster.apply(second)
-    try:
-        for annotations in (shapes.EGRESS, shapes.TRANSPARENT):
-            done = dry_run(cluster, namespace, shapes.pod(annotations))
-            assert done.exit_status == 0, done.stderr
-            names = [one["name"] for one in json.loads(done.stdout)["spec"]["initContainers"]]
-            assert names in (["reauth-proxy"], ["reauth-redirect", "reauth-proxy"])
-    finally:
-        cluster.kubectl("delete", "mutatingwebhookconfiguration", "reauth-proxy-second")
 
 
 WRONG_FILES = {
@@ -145,7 +166,6 @@ WRONG_FILES = {
 }
 
 
-@pytest.mark.usefixtures("webhook")
 @pytest.mark.parametrize("wrong", WRONG_FILES)
 def test_a_wrong_file_is_told_and_the_right_one_taken_up(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, wrong: str
@@ -171,24 +191,3 @@ def test_a_wrong_file_is_told_and_the_right_one_taken_up(
     cluster.apply(right, namespace=namespace)
     log.info("mended after %.1f s", producing.wait_ready(cluster, "pod/shape", namespace))
     producing.end(cluster, broker, namespace, topic, "shape")
-
-
-@pytest.mark.usefixtures("webhook")
-def test_where_the_webhook_is_down_only_those_wait_that_ask_for_it(
-    cluster: Cluster, namespace: str
-) -> None:
-    cluster.kubectl("scale", WEBHOOK, "--replicas=0", "-n", SYSTEM)
-    try:
-        cluster.wait(
-            lambda: not cluster.get("pods", f"--namespace={SYSTEM}")["items"],
-            what="the webhook does not end",
-            namespace=SYSTEM,
-        )
-        refused = dry_run(cluster, namespace, shapes.pod(shapes.EGRESS))
-        assert refused.exit_status != 0
-        assert 'failed calling webhook "inject.reauth-proxy.io"' in refused.stderr
-        log.info("%s", refused.stderr.strip())
-        assert dry_run(cluster, namespace, shapes.pod()).exit_status == 0
-    finally:
-        cluster.kubectl("scale", WEBHOOK, "--replicas=2", "-n", SYSTEM)
-    wait_asked(cluster)

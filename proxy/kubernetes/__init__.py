@@ -1,1 +1,0 @@
-"""Kubernetes: the admission webhook that adds the sidecar to pods."""
