@@ -65,7 +65,6 @@ def test_addresses_are_written_with_their_brackets() -> None:
     assert found == [
         "proxy/demo/broker.py",  # 127.0.0.1
         "proxy/errors.py",
-        "proxy/kubernetes/api.py",  # brackets of its own
         "proxy/worker/stored_brokers.py",  # a key in stores
     ]
 
