@@ -21,7 +21,7 @@ MODULES := proxy.docs.configuration proxy.docs.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift schemas lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,10 @@ bench: $(VENV)/test ## CPU per request, latency and memory, beside HAProxy and K
 
 kafka-drift: $(VENV)/test ## what a release of Kafka has that is unknown here: KAFKA=4.4.0, or the newest
 	$(BIN)/python -m tests.drift $(KAFKA)
+
+schemas: $(VENV)/test ## generate the message definitions of a release: KAFKA=4.4.0; needs Java and Maven
+	$(BIN)/python -m tests.drift.generate $(KAFKA)
+	$(BIN)/python -m tests.drift.generate --stubs
 
 lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock

@@ -106,8 +106,8 @@ def describe_acls(version: int, body: bytes) -> bytes:
 
 def describe(client: Client, target: Target, rounds: int) -> None:
     """Describe all filters' ACLs, in one request and in one for each."""
-    batch = describe_acls(4, encode(batch_request(FILTERS)))
-    single = [describe_acls(3, encode(describe_request(3, one))) for one in FILTERS]
+    batch = describe_acls(4, encode(batch_request(FILTERS), 4))
+    single = [describe_acls(3, encode(describe_request(3, one), 3)) for one in FILTERS]
     client.ask(batch)
     client.ask(*single[:10])
     many, singles = [], []
@@ -158,7 +158,7 @@ def a_busy_process() -> Iterator[None]:
 @contextmanager
 def batches(client: Client) -> Iterator[None]:
     """Send one batch after the other."""
-    batch = describe_acls(4, encode(batch_request(FILTERS)))
+    batch = describe_acls(4, encode(batch_request(FILTERS), 4))
     ending = threading.Event()
 
     def describe_on() -> None:
@@ -214,7 +214,7 @@ def large(client: Client, target: Target) -> None:
         )
     ]
     before = _memory_mib(target, "VmRSS")
-    batch = describe_acls(4, encode(batch_request(filters)))
+    batch = describe_acls(4, encode(batch_request(filters), 4))
     wall, cpu, size = measured(target, lambda: client.ask(batch))
     peak = _memory_mib(target, "VmHWM")
     print(

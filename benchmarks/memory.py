@@ -4,9 +4,7 @@
     python -m benchmarks.memory --connections 5000 --rows without,authorizer
     python -m benchmarks.memory --tables groups
 
-About five minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. Installed
-packages matter: kio imports `hypothesis` if it is installed, and a deployed proxy has none of the
-tests' packages.
+About five minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka.
 
 The first table has the PSS of all processes together, which counts what they share once: before any
 connection, and with connections that each have logged in and had a Produce answered. *Alone* is

@@ -5,8 +5,7 @@
     python -m benchmarks.operating --figures watch --connections 1000
 
 About two minutes; needs what `benchmarks.bench` needs, without HAProxy and Kafka. The exit status
-is 1 if a limit is not kept. Installed packages matter: kio imports `hypothesis` if it is installed,
-and a deployed proxy has none of the tests' packages.
+is 1 if a limit is not kept.
 
 start   From fork to the line "accepting", and to the first answered request: with the fastest
         settings, and with all that a start can wait for (two workers, TLS, authorizer, quotas,

@@ -21,11 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
-
-from kio.schema.errors import ErrorCode
 
 from benchmarks.programs import Address, free_address, running
 from proxy.admin.connection import AdminConnection
@@ -34,8 +30,18 @@ from proxy.admin.security import Scram
 from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import open_store
-from proxy.wire.apis import API_VERSIONS, FETCH, METADATA, PRODUCE
-from proxy.wire.codec import encode, request_type, response_type
+from proxy.wire.apis import API_VERSIONS, FETCH, PRODUCE
+from proxy.wire.codec import encode
+from proxy.wire.messages import (
+    ApiVersionsResponse,
+    DescribeConfigsResponse,
+    FetchRequest,
+    FetchResponse,
+    Message,
+    MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.salts import new_salt
 
@@ -81,54 +87,33 @@ class Broker:
             case 1:  # no error, no session, no topics; the proxy ignores the rest
                 return b"\0" + b"\0\0\0\0\0\0\0\0\0\0\x01\0".ljust(MESSAGE - 5, b"\0")
             case 3:  # the proxy requests partition leaders for the callback: there are none
-                return b"\0" + encode(_no_cluster(version))
+                return b"\0" + encode(MetadataResponse(), version)
             case 18:
                 return _api_versions(version)
             case 32:  # the proxy asks for the broker's id: it has none
-                kind = response_type(key, version)
-                return b"\0" + encode(kind(throttle_time=timedelta(), results=()))
+                return b"\0" + encode(DescribeConfigsResponse(), version)
             case _:
                 raise AssertionError(f"API {key} is not asked for")
 
 
 def _api_versions(version: int) -> bytes:
-    response = response_type(API_VERSIONS, version)
     offered = {PRODUCE: (9, 9), FETCH: (12, 12), API_VERSIONS: (0, 4)}
-    module = sys.modules[response.__module__]
-    return encode(
-        response(
-            error_code=ErrorCode.none,
-            api_keys=tuple(
-                module.ApiVersion(api_key=key, min_version=low, max_version=high)
-                for key, (low, high) in offered.items()
-            ),
-            throttle_time=timedelta(),
-        )
+    apis = tuple(
+        ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, (low, high) in offered.items()
     )
+    return encode(ApiVersionsResponse(api_keys=apis), version)
 
 
-def _no_cluster(version: int) -> Any:
-    return response_type(METADATA, version)(
-        throttle_time=timedelta(),
-        brokers=(),
-        cluster_id=None,
-        controller_id=-1,
-        topics=(),
-        cluster_authorized_operations=0,
-    )
-
-
-def _request(fetch: bool) -> Any:
-    """Return the request that is sent all the time; its records are not valid."""
+def _request(fetch: bool) -> tuple[Message, int, type[Message]]:
+    """Return the request that is sent all the time, its version and its response; its records are
+    not valid."""
     if fetch:
-        return request_type(FETCH, 12)(
-            max_wait=timedelta(seconds=1), min_bytes=1, topics=(), forgotten_topics_data=()
-        )
-    kind = request_type(PRODUCE, 9)
-    module = sys.modules[kind.__module__]
-    partition = module.PartitionProduceData(index=0, records=b"r" * (MESSAGE - 60))
-    topic = module.TopicProduceData(name="bench", partition_data=(partition,))
-    return kind(transactional_id=None, acks=1, timeout=timedelta(seconds=1), topic_data=(topic,))
+        return FetchRequest(max_wait_ms=1000, min_bytes=1), 12, FetchResponse
+    partition = ProduceRequest.PartitionProduceData(index=0, records=b"r" * (MESSAGE - 60))
+    topic = ProduceRequest.TopicProduceData(name="bench", partition_data=(partition,))
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,))
+    return request, 9, ProduceResponse
 
 
 def group_name(number: int) -> str:
@@ -205,14 +190,19 @@ async def _log_in(address: Address, group: int, number: int) -> AdminConnection:
     return connection
 
 
-async def _ask(connection: AdminConnection, request: Any, rate: float, until: float) -> None:
+async def _ask(
+    connection: AdminConnection,
+    asked: tuple[Message, int, type[Message]],
+    rate: float,
+    until: float,
+) -> None:
     """Ask for `rate` bytes per second, or fewer if answers are late."""
     due = time.monotonic()
     while (now := time.monotonic()) < until:
         if now < due:
             await asyncio.sleep(due - now)
         due = max(due + MESSAGE / rate, now - 1.0)
-        await connection.request(request)
+        await connection.request(*asked)
 
 
 def _each(options: argparse.Namespace) -> int:

@@ -14,8 +14,6 @@ def main() -> None:
     `serve` runs without the command line's libraries, which would stay in memory for as long as the
     proxy runs. They handle it if its options need an explanation.
     """
-    # If it is installed, kio loads hypothesis, which makes a folder `.hypothesis` where one works
-    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     arguments = _of_serve(sys.argv[1:])
     if arguments is None:
         from proxy.cli import main as run

@@ -23,9 +23,9 @@ from benchmarks.unauthenticated import CONNECTION_BYTES
 from proxy.net.tls_sides import HANDSHAKE_BYTES, MAX_HANDSHAKES
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED
 from proxy.wire.apis import response_body_at
-from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.request import parse_request
 from tests.support.deploy import missing
+from tests.support.kio_messages import decode, encode, request_type, response_type
 
 EXCHANGES = 64
 KINDS = {shape.name.partition("/")[0]: shape for shape in SHAPES if shape.payload == "100B"}

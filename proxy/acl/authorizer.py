@@ -5,8 +5,11 @@ Laws: a decision is cached until the ACLs change, and no longer. Checks that onl
 used by one thread; another thread may replace the index, and the next check uses the new one.
 """
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import compress
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -16,6 +19,8 @@ from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operati
 
 _MAX_DECISIONS: Final = 4096
 """Maximum number of cached decisions per principals and address; beyond it, all are dropped."""
+_MAX_RESULT_BYTES: Final = 16 << 20
+"""Maximum size of all cached responses of a worker together, in bytes."""
 _MAX_CACHED_NAME: Final = 256
 """Maximum length in characters of a name whose decision is cached: topics have at most 249, other
 names up to 32,767."""
@@ -119,6 +124,8 @@ class Authorizer:
         """Connection for which the next checks are made, or None; set by the caller, and passed on
         with denials."""
         self.counts = DecisionCounts()
+        self.results = _Results()
+        """Cut responses, for clients with the same permissions."""
         self._authorities: WeakValueDictionary[tuple[tuple[str, ...], str], IndexAuthority] = (
             WeakValueDictionary()
         )
@@ -135,6 +142,37 @@ class Authorizer:
         if found is None:
             found = self._authorities[key] = IndexAuthority(self, principals, host)
         return found
+
+
+class _Results:
+    """Responses that were cut by the ACLs of one index, least recently used first."""
+
+    def __init__(self) -> None:
+        self._index: AclIndex | None = None
+        self._results: OrderedDict[Hashable, tuple[bytes, bytes]] = OrderedDict()
+        self._size = 0
+
+    def get(
+        self, index: AclIndex, key: Hashable, content: bytes, cut: Callable[[], bytes]
+    ) -> bytes:
+        """Return what `cut` makes of this content, or made of the same content with this key."""
+        if index is not self._index:
+            self._index, self._size = index, 0
+            self._results.clear()
+        digest = sha256(content).digest()
+        before = self._results.get(key)
+        if before is not None and before[0] == digest:
+            self._results.move_to_end(key)
+            return before[1]
+        result = cut()
+        if index is self._index and len(result) <= _MAX_RESULT_BYTES // 4:
+            if (replaced := self._results.pop(key, None)) is not None:
+                self._size -= len(replaced[1])
+            self._results[key] = digest, result
+            self._size += len(result)
+            while self._size > _MAX_RESULT_BYTES:
+                self._size -= len(self._results.popitem(last=False)[1][1])
+        return result
 
 
 class IndexAuthority:
@@ -186,6 +224,32 @@ class IndexAuthority:
         if report:
             self._count(decision, operation, resource_type, name, would_be=self.auditing)
         return decision.allowed or mode is AuthorizerMode.AUDIT
+
+    def may_each(
+        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
+    ) -> list[bool]:
+        """Return whether the operation is allowed on each of these resources; denials are not
+        reported."""
+        if self._authorizer.mode is not AuthorizerMode.ENFORCE:
+            return [True] * len(names)
+        index = self._authorizer.index
+        return index.decide_each(self.principals, self.host, operation, resource_type, names)
+
+    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
+        """Return the authorized-operations bit field for each of these resources."""
+        supported = SUPPORTED_OPERATIONS[resource_type]
+        bits = [1 << operation for operation in supported]
+        allowed = (self.may_each(operation, resource_type, names) for operation in supported)
+        return [sum(compress(bits, each)) for each in zip(*allowed, strict=True)]
+
+    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
+        """Return what `cut` makes of `content`, or made of it before, for a client with the same
+        permissions."""
+        if self._authorizer.mode is not AuthorizerMode.ENFORCE:
+            return cut()
+        index = self._authorizer.index
+        rights = index.rights_of(self.principals, self.host)
+        return self._authorizer.results.get(index, (rights, key), content, cut)
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the operation is allowed on any resource of the type

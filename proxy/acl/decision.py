@@ -4,7 +4,7 @@ A guard gets one whole request and returns one of these. It uses no sockets, ses
 the connection needs no knowledge of an API.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -77,9 +77,27 @@ class Authority(Protocol):
         list is merely filtered, as in Kafka."""
         ...
 
+    def may_each(
+        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
+    ) -> list[bool]:
+        """Return whether the operation is allowed on each of these resources, to filter a list:
+        denials are not reported."""
+        ...
+
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return whether the operation is allowed on any resource of the type
         (`authorizeByResourceType`)."""
+        ...
+
+    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
+        """Return the bit field of `operations` for each of these resources."""
+        ...
+
+    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
+        """Return what `cut` makes of `content`, or made of the same content before.
+
+        The result must depend on nothing else but `key` and permissions.
+        """
         ...
 
     def may_every(

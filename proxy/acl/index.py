@@ -19,7 +19,7 @@ of them, and then whether the client is among these (`_GroupRules`).
 An index is immutable. The next version shares with it what did not change. Any thread may use it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -146,23 +146,34 @@ _NamedRules = _PatternsOfRules | _GroupRules
 class _Client:
     """Rules that concern one set of principals at one address, collected when they are needed."""
 
-    __slots__ = ("_allowing", "_denying", "_groups", "_holders", "_mine", "_own", "is_super")
+    __slots__ = (
+        "_allowing",
+        "_denying",
+        "_groups",
+        "_holders",
+        "_mine",
+        "_own",
+        "identity",
+        "is_super",
+    )
 
     def __init__(
         self,
-        own: list[index_tables.Rules],
+        own: Mapping[index_tables.Holder, index_tables.Rules],
         groups: _RulesOfHolders,
         holders: Mapping[int, index_tables.Holders],
         *,
         is_super: bool,
     ) -> None:
         """Take the rules for itself, those for its groups, and the holders of all such rules."""
-        self._own = own
+        self._own = list(own.values())
         self._groups = groups
         self._mine = frozenset(groups)
         self._holders = holders
         self.is_super = is_super
         """True if any of its principals is a super user."""
+        self.identity = (is_super, *own, *groups)
+        """What decides its permissions, by the ACLs of one index."""
         self._denying: dict[int, list[_NamedRules]] = {}
         self._allowing: dict[int, list[_NamedRules]] = {}
 
@@ -300,6 +311,38 @@ class AclIndex:
                 return _ALLOWED_BY_DEFAULT
         return DENIED_BY_DEFAULT
 
+    def decide_each(
+        self,
+        principals: tuple[str, ...],
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        names: Sequence[str],
+    ) -> list[bool]:
+        """Decide as `decide` does whether the operation is allowed, for many names at once."""
+        client, question = self._client(principals, host), _question(operation, resource_type)
+        if client.is_super:
+            return [True] * len(names)
+        denying = bool(client.denying(question))
+        allowing = [patterns.find for patterns in client.allowing(question)]
+        open_to_all = self._tables.named is not None
+        decided = []
+        for name in names:
+            allowed = False
+            for find in allowing:
+                if find(name) is not None:
+                    allowed = True
+                    break
+            if denying if allowed else open_to_all:
+                allowed = self.decide(principals, host, operation, resource_type, name).allowed
+            decided.append(allowed)
+        return decided
+
+    def rights_of(self, principals: tuple[str, ...], host: str) -> Hashable:
+        """Return what identifies the rules of a client: clients with the same have the same
+        permissions."""
+        return self._client(principals, host).identity
+
     def decide_any(
         self,
         principals: tuple[str, ...],
@@ -367,7 +410,7 @@ class AclIndex:
             if len(self._clients) >= _MAX_CLIENTS:
                 self._clients.clear()
             keys = client_host_keys(host, self._shapes)
-            own: list[index_tables.Rules] = []
+            own: dict[index_tables.Holder, index_tables.Rules] = {}
             groups: dict[index_tables.Holder, index_tables.Rules] = {}
             for principal in (*principals, WILDCARD_PRINCIPAL):
                 for key in keys:
@@ -376,7 +419,7 @@ class AclIndex:
                     if principal.startswith(GROUP_TYPE):
                         groups[principal, key] = found
                     else:
-                        own.append(found)
+                        own[principal, key] = found
             client = self._clients[principals, host] = _Client(
                 own,
                 groups,

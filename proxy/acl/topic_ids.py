@@ -9,29 +9,19 @@ from heapq import merge
 from typing import Final
 
 from proxy.acl.decision import TopicsUnknown
-from proxy.scheduling.stepped_thread import free_in_steps, pause, pausing
+from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import METADATA, response_body_at
-from proxy.wire.metadata_topics import Topic, parse
-from proxy.wire.primitives import (
-    INT16,
-    INT32,
-    write_array_length,
-    write_null_string,
-    write_string,
-)
+from proxy.wire.codec import encode
+from proxy.wire.messages import MetadataRequest
+from proxy.wire.metadata_topics import MetadataTopics
+from proxy.wire.request import CLIENT_ID, request_frame
+from proxy.wire.schema import NO_ID
 
 MAX_KNOWN: Final = 200_000
 """Maximum number of topic ids that are known, about the topics of a large cluster; beyond it, all
 are dropped and looked up again."""
-_ALL: Final = -1
-"""Array length of null, which requests all topics."""
 _RUN: Final = 512
 """Number of names that are sorted at once, which takes a tenth of a millisecond."""
-CLIENT_ID: Final = "reauth-proxy"
-"""Client id of these requests, in the brokers' logs and quotas."""
-
-NO_ID: Final = bytes(16)
-"""Kafka's `Uuid.ZERO_UUID`, which no topic has."""
 
 _NONE: Final[frozenset[bytes]] = frozenset()
 """Empty set that all connections share: Python creates a new one each time."""
@@ -80,42 +70,37 @@ class LookedUpTopics(Mapping[bytes, str | None]):
 
 def lookup_request(api_version: int, correlation_id: int, ids: Iterable[bytes]) -> bytes:
     """Return a Metadata request frame for the topics with these ids, in a flexible version."""
-    entries = [topic_id + write_null_string(flexible=True) + b"\x00" for topic_id in ids]
-    topics = write_array_length(len(entries), flexible=True) + b"".join(entries)
+    topic = MetadataRequest.MetadataRequestTopic
+    topics = tuple(topic(topic_id=one, name=None) for one in ids)
     return _metadata_request(api_version, correlation_id, topics)
 
 
 def listing_request(api_version: int, correlation_id: int) -> bytes:
     """Return a Metadata request frame for all topics."""
-    return _metadata_request(api_version, correlation_id, write_array_length(_ALL, flexible=True))
+    return _metadata_request(api_version, correlation_id, None)
 
 
-def _metadata_request(api_version: int, correlation_id: int, topics: bytes) -> bytes:
-    content = b"".join(
-        (
-            INT16.pack(METADATA),
-            INT16.pack(api_version),
-            INT32.pack(correlation_id),
-            write_string(CLIENT_ID, flexible=False),
-            b"\x00",  # no tagged fields
-            topics,
-            b"\x00\x00\x00",  # no automatic creation, no authorized operations, no tagged fields
-        )
-    )
-    return INT32.pack(len(content)) + content
+def _metadata_request(
+    api_version: int,
+    correlation_id: int,
+    topics: tuple[MetadataRequest.MetadataRequestTopic, ...] | None,
+) -> bytes:
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    body = encode(request, api_version)
+    return request_frame(METADATA, api_version, correlation_id, CLIENT_ID, body)
 
 
 def found_topics(api_version: int, content: bytes) -> dict[bytes, str]:
     """Return the names by id in a Metadata response, from after its size. Raises Malformed."""
     topics = _topics(api_version, content)
-    return {one.topic_id: one.name for one in topics if one.topic_id and one.name is not None}
+    ids = ((topics.topic_id(place), name) for place, name in enumerate(topics.names))
+    return {topic_id: name for topic_id, name in ids if topic_id and name is not None}
 
 
 def listed_topics(api_version: int, content: bytes) -> list[str]:
     """Return the names in such a response, sorted. Raises Malformed."""
     topics = _topics(api_version, content)
-    free_in_steps(topics)
-    names = [one.name for one in pausing(topics) if one.name is not None]
+    names = [name for name in pausing(topics.names) if name is not None]
     runs = []
     for at in range(0, len(names), _RUN):
         pause()
@@ -123,6 +108,6 @@ def listed_topics(api_version: int, content: bytes) -> list[str]:
     return list(pausing(merge(*runs)))
 
 
-def _topics(api_version: int, content: bytes) -> list[Topic]:
+def _topics(api_version: int, content: bytes) -> MetadataTopics:
     at = response_body_at(METADATA, api_version, content)
-    return parse(api_version, content[at:]).topics
+    return MetadataTopics(api_version, content[at:])

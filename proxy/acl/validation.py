@@ -2,8 +2,6 @@
 
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.hosts import acl_host_key
 from proxy.acl.model import (
     CLUSTER_NAME,
@@ -14,6 +12,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.wire.error_codes import ErrorCode
 
 MAX_QUOTE: Final = 200
 """Maximum length in characters of a client's text in a message, which must fit into a STRING."""
@@ -30,15 +29,15 @@ class Refusal(NamedTuple):
 
 def invalid(message: str) -> Refusal:
     """Return the refusal of an invalid item: INVALID_REQUEST with this message."""
-    return Refusal(ErrorCode.invalid_request, message)
+    return Refusal(ErrorCode.INVALID_REQUEST, message)
 
 
 UNAUTHORIZED: Final = Refusal(
-    ErrorCode.cluster_authorization_failed, "Cluster authorization failed."
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed."
 )
-DISABLED: Final = Refusal(ErrorCode.security_disabled, "No Authorizer is configured.")
+DISABLED: Final = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 DISABLED_TO_DESCRIBE: Final = Refusal(
-    ErrorCode.security_disabled, "No Authorizer is configured on the broker"
+    ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker"
 )
 _CLUSTER_NAME_ONLY: Final = invalid(
     f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"

@@ -6,9 +6,7 @@ import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
-
-from kio.schema.errors import ErrorCode
+from typing import Final, Self, TypeVar
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import acl_messages, quota_messages
@@ -43,6 +41,7 @@ from proxy.admin.security import Login
 from proxy.errors import ConfigError
 from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity
+from proxy.wire import messages
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
     CREATE_ACLS,
@@ -51,6 +50,7 @@ from proxy.wire.apis import (
     DESCRIBE_CLIENT_QUOTAS,
 )
 from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
+from proxy.wire.error_codes import ErrorCode
 
 REQUEST_TIMEOUT_S: Final = 30.0
 """Default limit of one exchange with a broker in seconds: Kafka's `request.timeout.ms`."""
@@ -64,6 +64,7 @@ _ADDRESS: Final = re.compile(
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AdminClient:
@@ -151,7 +152,10 @@ class AdminClient:
             async with self._lock:
                 link = await self._ready()
                 version = link.version(CREATE_ACLS, acl_messages.VERSIONS)
-                response = await link.connection.request(acl_messages.create_request(version, some))
+                request = acl_messages.create_request(version, some)
+                response = await link.connection.request(
+                    request, version, messages.CreateAclsResponse
+                )
                 results = await link.one_for_each(some, response.results)
             for acl, result in results:
                 errors[acl] = kafka_error(result.error_code, result.error_message)
@@ -164,10 +168,13 @@ class AdminClient:
             async with self._lock:
                 link = await self._ready()
                 version = link.version(DELETE_ACLS, acl_messages.VERSIONS)
-                response = await link.connection.request(acl_messages.delete_request(version, some))
+                request = acl_messages.delete_request(version, some)
+                response = await link.connection.request(
+                    request, version, messages.DeleteAclsResponse
+                )
                 results = await link.one_for_each(some, response.filter_results)
             for wanted, result in results:
-                found[wanted] = acl_messages.filter_result(version, result)
+                found[wanted] = acl_messages.filter_result(result)
         return DeleteAclsResult(found)
 
     # --- client quotas (KIP-546)
@@ -206,7 +213,9 @@ class AdminClient:
                 link = await self._ready()
                 version = link.version(ALTER_CLIENT_QUOTAS, ALTER_VERSIONS)
                 response = await link.connection.request(
-                    alter_request(version, some, changes, validate_only=validate_only)
+                    alter_request(some, changes, validate_only=validate_only),
+                    version,
+                    messages.AlterClientQuotasResponse,
                 )
             results |= altered(some, response)
         return AlterClientQuotasResult(results)
@@ -224,7 +233,7 @@ class AdminClient:
         try:
             await self._authenticate(link)
         except KafkaError as error:
-            if error.code != ErrorCode.illegal_sasl_state:
+            if error.code != ErrorCode.ILLEGAL_SASL_STATE:
                 await self._drop()
                 raise
             # Kafka refuses a re-authentication within a second of the last authentication
@@ -313,19 +322,23 @@ class _Link:
     ) -> dict[AclFilter, DescribedAcls]:
         """Describe what each filter finds, in this version. No filter is given twice."""
         if version >= ACLS_BATCHED:
-            response = await self.connection.request(acl_messages.batch_request(filters))
+            response = await self.connection.request(
+                acl_messages.batch_request(filters), version, messages.DescribeAclsResponse
+            )
             results = await self.one_for_each(filters, response.filter_results)
-            return {wanted: acl_messages.described(version, one) for wanted, one in results}
+            return {wanted: acl_messages.described(one) for wanted, one in results}
         found: dict[AclFilter, DescribedAcls] = {}
-        queries: dict[AclFilter, Any] = {}
+        queries: dict[AclFilter, messages.DescribeAclsRequest] = {}
         for wanted in filters:
             try:
                 queries[wanted] = acl_messages.describe_request(version, wanted)
             except UnsupportedVersion as error:
                 found[wanted] = DescribedAcls(error=error)
-        responses = await self.connection.request_each(list(queries.values()))
+        responses = await self.connection.request_each(
+            list(queries.values()), version, messages.DescribeAclsResponse
+        )
         for wanted, one in zip(queries, responses, strict=True):
-            found[wanted] = acl_messages.described(version, one)
+            found[wanted] = acl_messages.described(one)
         return found
 
     async def describe_client_quotas(
@@ -334,15 +347,20 @@ class _Link:
         """Describe what each filter finds, in this version. No filter is given twice."""
         if version >= QUOTAS_BATCHED:
             response = await self.connection.request(
-                quota_messages.batch_request(filters, strict=strict)
+                quota_messages.batch_request(filters, strict=strict),
+                version,
+                messages.DescribeClientQuotasResponse,
             )
             results = await self.one_for_each(filters, response.filter_results)
-        else:
-            requests = [quota_messages.describe_request(version, one) for one in filters]
-            results = list(zip(filters, await self.connection.request_each(requests), strict=True))
-        return {wanted: quota_messages.described(one) for wanted, one in results}
+            return {wanted: quota_messages.described(one) for wanted, one in results}
+        requests = [quota_messages.describe_request(one) for one in filters]
+        responses = await self.connection.request_each(
+            requests, version, messages.DescribeClientQuotasResponse
+        )
+        pairs = zip(filters, responses, strict=True)
+        return {wanted: quota_messages.described(one) for wanted, one in pairs}
 
-    async def one_for_each(self, items: Sequence[T], results: Sequence[Any]) -> list[tuple[T, Any]]:
+    async def one_for_each(self, items: Sequence[T], results: Sequence[R]) -> list[tuple[T, R]]:
         """Pair items with their results. Raises BrokerUnavailable if the numbers differ."""
         if len(items) != len(results):
             await self.connection.close()

@@ -8,16 +8,19 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
 from proxy.errors import BrokerFault, host_port
 from proxy.net.dialler import Dialler
 from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.codec import decode, encode
 from proxy.wire.primitives import INT32, Malformed
 from proxy.wire.request import request_frame
+from proxy.wire.schema import Message
+
+M = TypeVar("M", bound=Message)
 
 MAX_RESPONSE_BYTES: Final = 104_857_600
 """Maximum size of a response in bytes: Kafka's `socket.request.max.bytes`. 100,000 ACLs take a
@@ -102,36 +105,39 @@ class AdminConnection:
             raise await self._broken(fault.reason) from None
         return dict(offered.apis)
 
-    async def request(self, request: Any) -> Any:
-        """Send a message and return the response, both as entities of the message's version."""
-        api_key, api_version = int(request.__api_key__), int(request.__version__)
-        return await self._read(request, await self.exchange(api_key, api_version, encode(request)))
+    async def request(self, request: Message, version: int, response: type[M]) -> M:
+        """Send a message in this version, and return its response."""
+        api_key = request.HEAD.api_key
+        answer = await self.exchange(api_key, version, encode(request, version))
+        return await self._read(response, version, answer)
 
-    async def request_each(self, requests: Sequence[Any]) -> list[Any]:
+    async def request_each(
+        self, requests: Sequence[Message], version: int, response: type[M]
+    ) -> list[M]:
         """Send messages, `MAX_IN_FLIGHT` at a time, and return the responses in their order."""
-        waiting, responses = deque[tuple[Any, int]](), []
+        waiting, responses = deque[int](), []
         for request in requests:
             if len(waiting) == MAX_IN_FLIGHT:
-                responses.append(await self._next(waiting))
+                responses.append(await self._next(waiting.popleft(), version, response))
             # Without drain: it could wait for a broker that itself waits for us to read
-            waiting.append((request, self._send_message(request)))
+            body = encode(request, version)
+            waiting.append(self._send(request.HEAD.api_key, version, body))
         while waiting:
-            responses.append(await self._next(waiting))
+            responses.append(await self._next(waiting.popleft(), version, response))
         return responses
 
-    async def _next(self, waiting: deque[tuple[Any, int]]) -> Any:
-        request, correlation_id = waiting.popleft()
+    async def _next(self, correlation_id: int, version: int, response: type[M]) -> M:
         async with self._bounded():
             answer = await self._receive(correlation_id)
-        body = await self._body(request.__api_key__, request.__version__, answer)
-        return await self._read(request, body)
+        body = await self._body(response.HEAD.api_key, version, answer)
+        return await self._read(response, version, body)
 
-    async def _read(self, request: Any, answer: bytes) -> Any:
-        api_key, api_version = int(request.__api_key__), int(request.__version__)
+    async def _read(self, response: type[M], version: int, answer: bytes) -> M:
         try:
-            return decode(response_type(api_key, api_version), answer)
+            return decode(response, version, answer)
         except Malformed:
-            raise await self._broken(f"the response of API {api_key} does not parse") from None
+            problem = f"the response of API {response.HEAD.api_key} does not parse"
+            raise await self._broken(problem) from None
 
     async def exchange(self, api_key: int, api_version: int, body: bytes) -> bytes:
         """Send a request, and return the body of the response."""
@@ -140,9 +146,6 @@ class AdminConnection:
             await self._writer.drain()
             answer = await self._receive(correlation_id)
         return await self._body(api_key, api_version, answer)
-
-    def _send_message(self, request: Any) -> int:
-        return self._send(int(request.__api_key__), int(request.__version__), encode(request))
 
     def _send(self, api_key: int, api_version: int, body: bytes) -> int:
         """Send a request; return its correlation id."""

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from kio.schema.errors import ErrorCode
-
 from proxy.errors import ProxyError
+from proxy.wire.error_codes import ErrorCode
+
+_KNOWN: Final[Mapping[int, ErrorCode]] = {code.value: code for code in ErrorCode}
 
 
 class AdminError(ProxyError):
@@ -22,11 +23,11 @@ class BrokerUnavailable(AdminError):
 class KafkaError(AdminError):
     """The broker, or the proxy, answered with an error."""
 
-    default_code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
+    default_code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
 
-    def __init__(self, message: str | None = None, code: ErrorCode | int | None = None) -> None:
-        code = self.default_code if code is None else code
-        name = code.name.upper() if isinstance(code, ErrorCode) else f"error {code}"
+    def __init__(self, message: str | None = None, code: int | None = None) -> None:
+        code = self.default_code if code is None else _KNOWN.get(code, code)
+        name = code.name if isinstance(code, ErrorCode) else f"error {code}"
         super().__init__(f"{name}: {message}" if message else name)
         self.code: ErrorCode | int = code
         """Kafka's error code; a plain number if this program does not know it."""
@@ -37,58 +38,58 @@ class KafkaError(AdminError):
 class AuthenticationFailed(KafkaError):
     """The broker refused the login."""
 
-    default_code = ErrorCode.sasl_authentication_failed
+    default_code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 class AuthorizationFailed(KafkaError):
     """The principal lacks Describe or Alter on the cluster."""
 
-    default_code = ErrorCode.cluster_authorization_failed
+    default_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class SecurityDisabled(KafkaError):
     """The broker has no authorizer, so no ACLs."""
 
-    default_code = ErrorCode.security_disabled
+    default_code = ErrorCode.SECURITY_DISABLED
 
 
 class InvalidRequest(KafkaError):
     """The request is invalid."""
 
-    default_code = ErrorCode.invalid_request
+    default_code = ErrorCode.INVALID_REQUEST
 
 
 class PolicyViolation(KafkaError):
     """The request exceeds a limit of the broker."""
 
-    default_code = ErrorCode.policy_violation
+    default_code = ErrorCode.POLICY_VIOLATION
 
 
 class UnsupportedVersion(KafkaError):
     """The broker is too old, or too new, for this request."""
 
-    default_code = ErrorCode.unsupported_version
+    default_code = ErrorCode.UNSUPPORTED_VERSION
 
 
-_CLASSES: Final[Mapping[ErrorCode, type[KafkaError]]] = {
-    one.default_code: one
-    for one in (
-        AuthenticationFailed,
-        AuthorizationFailed,
-        SecurityDisabled,
-        InvalidRequest,
-        PolicyViolation,
-        UnsupportedVersion,
-    )
-} | {
-    ErrorCode.illegal_sasl_state: AuthenticationFailed,
-    ErrorCode.unsupported_sasl_mechanism: AuthenticationFailed,
+_CLASSES: Final[Mapping[int, type[KafkaError]]] = {
+    **{
+        one.default_code: one
+        for one in (
+            AuthenticationFailed,
+            AuthorizationFailed,
+            SecurityDisabled,
+            InvalidRequest,
+            PolicyViolation,
+            UnsupportedVersion,
+        )
+    },
+    ErrorCode.ILLEGAL_SASL_STATE: AuthenticationFailed,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: AuthenticationFailed,
 }
 
 
-def kafka_error(code: ErrorCode | int, message: str | None) -> KafkaError | None:
+def kafka_error(code: int, message: str | None) -> KafkaError | None:
     """Return the error for an error code in a response; None for success."""
-    if code == ErrorCode.none:
+    if code == ErrorCode.NONE:
         return None
-    kind = _CLASSES.get(code, KafkaError) if isinstance(code, ErrorCode) else KafkaError
-    return kind(message or None, code)
+    return _CLASSES.get(code, KafkaError)(message or None, code)

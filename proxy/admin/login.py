@@ -1,9 +1,6 @@
 """SASL login and re-authentication (KIP-368) of an admin client."""
 
 from collections.abc import Mapping
-from contextlib import suppress
-
-from kio.schema.errors import ErrorCode
 
 from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import AuthenticationFailed, KafkaError, UnsupportedVersion, kafka_error
@@ -46,7 +43,4 @@ async def _exchange(login: Login) -> ClientExchange:
 
 
 def _failure(error: LoginError) -> KafkaError:
-    code: ErrorCode | int = error.error_code
-    with suppress(ValueError):
-        code = ErrorCode(code)
-    return kafka_error(code, error.reason) or AuthenticationFailed(error.reason)
+    return kafka_error(error.error_code, error.reason) or AuthenticationFailed(error.reason)

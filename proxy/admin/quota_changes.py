@@ -1,14 +1,12 @@
 """Requests and responses of AlterClientQuotas (KIP-546)."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from proxy.admin.errors import BrokerUnavailable, KafkaError, kafka_error
 from proxy.quota.model import Default, QuotaEntity
-from proxy.wire.apis import ALTER_CLIENT_QUOTAS
-from proxy.wire.codec import request_type
+from proxy.wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 ALTER_VERSIONS: Final = (0, 1)
 """Lowest and highest version of AlterClientQuotas that this module understands."""
@@ -35,12 +33,11 @@ class AlterClientQuotasResult:
 
 
 def alter_request(
-    api_version: int, entities: Sequence[QuotaEntity], changes: QuotaChanges, *, validate_only: bool
-) -> Any:
+    entities: Sequence[QuotaEntity], changes: QuotaChanges, *, validate_only: bool
+) -> AlterClientQuotasRequest:
     """Return an AlterClientQuotas request for some of the entities in `changes`."""
-    request = request_type(ALTER_CLIENT_QUOTAS, api_version)
-    schema = sys.modules[request.__module__]
-    return request(
+    schema = AlterClientQuotasRequest
+    return schema(
         entries=tuple(
             schema.EntryData(
                 entity=tuple(
@@ -60,7 +57,9 @@ def alter_request(
     )
 
 
-def altered(entities: Sequence[QuotaEntity], response: Any) -> dict[QuotaEntity, KafkaError | None]:
+def altered(
+    entities: Sequence[QuotaEntity], response: AlterClientQuotasResponse
+) -> dict[QuotaEntity, KafkaError | None]:
     """Return the error of each entity, None for success; a response may have any order."""
     described = {
         frozenset((part.entity_type, part.entity_name) for part in entry.entity): kafka_error(

@@ -1,12 +1,9 @@
 """Requests and responses of DescribeClientQuotas, v0 to v2 (KIP-546, KIP-888)."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
-
-from kio.static.primitive import i8
+from typing import Final
 
 from proxy.admin.errors import KafkaError, kafka_error
 from proxy.quota.model import (
@@ -20,19 +17,13 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
-from proxy.wire.apis import DESCRIBE_CLIENT_QUOTAS
-from proxy.wire.batch_describe import (
-    QUOTAS_BATCHED,
-    ComponentData,
-    DescribeClientQuotasFilter,
-    DescribeClientQuotasRequest,
-)
-from proxy.wire.codec import request_type
+from proxy.wire.batch_describe import QUOTAS_BATCHED
+from proxy.wire.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)
 """Lowest and highest version of DescribeClientQuotas that this module understands."""
 
-_EXACT, _DEFAULT, _ANY = i8(0), i8(1), i8(2)
+_EXACT, _DEFAULT, _ANY = range(3)
 
 
 class AnyName(Enum):
@@ -113,11 +104,9 @@ class DescribeClientQuotasResult:
         return {wanted: result.values() for wanted, result in self.results.items()}
 
 
-def describe_request(api_version: int, wanted: ClientQuotaFilter) -> Any:
+def describe_request(wanted: ClientQuotaFilter) -> DescribeClientQuotasRequest:
     """Return a DescribeClientQuotas request, v0 or v1."""
-    request = request_type(DESCRIBE_CLIENT_QUOTAS, api_version)
-    component = sys.modules[request.__module__].ComponentData
-    return request(components=_components(component, wanted), strict=wanted.strict)
+    return DescribeClientQuotasRequest(components=_components(wanted), strict=wanted.strict)
 
 
 def batch_request(
@@ -127,20 +116,22 @@ def batch_request(
     return DescribeClientQuotasRequest(
         strict=strict,
         filters=tuple(
-            DescribeClientQuotasFilter(components=_components(ComponentData, one))
+            DescribeClientQuotasRequest.DescribeClientQuotasFilter(components=_components(one))
             for one in filters
         ),
     )
 
 
-def _components(component: type[Any], wanted: ClientQuotaFilter) -> tuple[Any, ...]:
+def _components(
+    wanted: ClientQuotaFilter,
+) -> tuple[DescribeClientQuotasRequest.ComponentData, ...]:
     named = (
         (EntityType.USER, wanted.user),
         (EntityType.CLIENT_ID, wanted.client_id),
         (EntityType.IP, wanted.ip),
     )
     return tuple(
-        component(
+        DescribeClientQuotasRequest.ComponentData(
             entity_type=kind.value,
             match_type=_EXACT if isinstance(name, str) else _match_type(name),
             match=name if isinstance(name, str) else None,
@@ -150,11 +141,14 @@ def _components(component: type[Any], wanted: ClientQuotaFilter) -> tuple[Any, .
     )
 
 
-def _match_type(name: Default | AnyName) -> i8:
+def _match_type(name: Default | AnyName) -> int:
     return _DEFAULT if isinstance(name, Default) else _ANY
 
 
-def described(response: Any) -> ClientQuotas:
+def described(
+    response: DescribeClientQuotasResponse
+    | DescribeClientQuotasResponse.DescribeClientQuotasFilterResult,
+) -> ClientQuotas:
     """Return the quotas in a response of v0 or v1, or in a filter's result of v2, or its error."""
     return ClientQuotas(
         error=kafka_error(response.error_code, response.error_message),

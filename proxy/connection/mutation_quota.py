@@ -17,7 +17,6 @@ Laws:
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Final, TypeVar
-from uuid import UUID
 
 from proxy.acl.decision import (
     FORWARD,
@@ -28,11 +27,9 @@ from proxy.acl.decision import (
     Forward,
     Judgement,
 )
-from proxy.acl.guards.entities import uuid_or_none
-from proxy.acl.topic_ids import CLIENT_ID, NO_ID
 from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.commands import CloseReason
-from proxy.connection.frames import SIZE, route_key
+from proxy.connection.frames import route_key
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.interfaces import UpstreamBroker
 from proxy.connection.long_requests import MAX_VALUES, takes_long
@@ -42,26 +39,20 @@ from proxy.quota.mutation_counts import CountedTopic, Key, MutationRequest, Topi
 from proxy.quota.throttle import Throttle
 from proxy.quota.token_bucket import Bucket
 from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
-from proxy.wire import metadata_topics
-from proxy.wire.apis import METADATA, is_flexible, response_body_at
+from proxy.wire.apis import METADATA, response_body_at
+from proxy.wire.codec import encode
+from proxy.wire.messages import MetadataRequest
+from proxy.wire.metadata_topics import MetadataTopics, error_code
 from proxy.wire.primitives import (
-    INT16,
-    INT32,
     Malformed,
-    write_array_length,
-    write_null_string,
-    write_string,
 )
-from proxy.wire.request import Request
+from proxy.wire.request import CLIENT_ID, Request, request_frame
+from proxy.wire.schema import NO_ID
 
 BY_ID_SINCE: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 BY_NAME_SINCE: Final = 4
 """First one by which no topic is created for being asked about."""
-OPERATIONS_SINCE: Final = 8
-"""First one that may ask what the client is allowed (KIP-430)."""
-CLUSTER_OPERATIONS_UNTIL: Final = 10
-"""Last one that may ask it of the cluster."""
 
 T = TypeVar("T")
 Verdict = Judgement | CloseReason
@@ -192,44 +183,31 @@ def _tried(work: Callable[[], T]) -> T | CloseReason:
         return CloseReason.OVERSIZE_FRAME
 
 
-def _question(api_version: int, topics: Collection[Key]) -> bytes:
-    """Write a Metadata request, frame and all, that creates nothing."""
-    flexible = is_flexible(METADATA, api_version)
-    with_ids = api_version >= metadata_topics.FIRST_WITH_TOPIC_IDS
-    tags = b"\0" * flexible
-    content = b"".join(
-        (
-            INT16.pack(METADATA) + INT16.pack(api_version) + INT32.pack(ASKED_ID),
-            write_string(CLIENT_ID, flexible=False) + tags,
-            write_array_length(len(topics), flexible),
-            *(
-                key.bytes + write_null_string(flexible) + tags
-                if isinstance(key, UUID)
-                else NO_ID * with_ids + write_string(key, flexible) + tags
-                for key in topics
-            ),
-            b"\0",  # make no topics
-            b"\0" * (OPERATIONS_SINCE <= api_version <= CLUSTER_OPERATIONS_UNTIL),
-            b"\0" * (api_version >= OPERATIONS_SINCE) + tags,
-        )
+def _question(api_version: int, keys: Collection[Key]) -> bytes:
+    """Return a Metadata request frame that creates nothing."""
+    topic = MetadataRequest.MetadataRequestTopic
+    topics = (
+        topic(topic_id=key, name=None) if isinstance(key, bytes) else topic(name=key)
+        for key in keys
     )
-    return SIZE.pack(len(content)) + content
+    request = MetadataRequest(topics=tuple(topics), allow_auto_topic_creation=False)
+    body = encode(request, api_version)
+    return request_frame(METADATA, api_version, ASKED_ID, CLIENT_ID, body)
 
 
 def _topics(api_version: int, content: bytes) -> dict[Key, CountedTopic]:
     """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
     try:
         at = response_body_at(METADATA, api_version, content)
-        body = content[at:]
-        topics = metadata_topics.parse(api_version, body).topics
+        topics = MetadataTopics(api_version, content[at:])
         found: dict[Key, CountedTopic] = {}
-        for one in topics:
-            if not one.error_code and one.name is not None:
-                partitions = metadata_topics.partition_count(api_version, body, one)
-                topic_id = uuid_or_none(one.topic_id)
-                topic = CountedTopic(name=one.name, topic_id=topic_id, partitions=partitions)
+        for place, name in enumerate(topics.names):
+            if not error_code(topics.content(place)) and name is not None:
+                partitions = topics.partition_count(place)
+                topic_id = topics.topic_id(place) or NO_ID
+                topic = CountedTopic(name=name, topic_id=topic_id, partitions=partitions)
                 found[topic.name] = topic
-                if topic_id is not None:
+                if topic_id != NO_ID:
                     found[topic_id] = topic
     except Malformed as malformed:
         raise BrokerFault(f"topics to be changed: {malformed}") from None

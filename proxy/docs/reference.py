@@ -16,7 +16,8 @@ from pathlib import Path
 from proxy.connection.commands import CloseReason
 from proxy.docs.markdown import filled, members, table
 from proxy.docs.metrics import EVENT_TABLES, METRIC_TABLES, READINESS_TABLES
-from proxy.wire.apis import APIS, NEVER, Api, Kind
+from proxy.wire.apis import APIS, Api, Kind
+from proxy.wire.schema import NEVER
 from sasl import session
 from sasl.mechanism import FailureReason
 

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.index import AclIndex
 from proxy.acl.validation import (
     DISABLED_TO_DESCRIBE,
@@ -26,17 +24,18 @@ from proxy.acl.validation import (
     invalid,
 )
 from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acl_requests import filter_of, has_code_0
+from proxy.handlers.acl_requests import AclFilterParts, filter_of, filter_parts, has_code_0
 from proxy.handlers.acl_responses import DescribeBatch, Place, refusal_of_all
 from proxy.scheduling.stepped_thread import pause
 from proxy.wire.batch_describe import (
     ACLS_BATCHED,
     MAX_FILTERS,
     MAX_RESULT_BYTES,
-    AclFilterParts,
     acl_filter_count,
-    acl_filters,
 )
+from proxy.wire.codec import decode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import DescribeAclsRequest
 from proxy.wire.primitives import Malformed
 
 _MALFORMED: Final = invalid("The request cannot be read.")
@@ -67,18 +66,19 @@ def _refusal(count: int, refusal: Refusal) -> bytes:
 
 def _described(body: bytes, index: AclIndex, max_bytes: int) -> bytes:
     try:
-        filters = acl_filters(body)
+        filters = decode(DescribeAclsRequest, ACLS_BATCHED, body).filters
     except Malformed:
         return _refusal(1, _MALFORMED)
     made = DescribeBatch(len(filters), max_bytes=max_bytes)
     too_large = Refusal(
-        ErrorCode.policy_violation,
+        ErrorCode.POLICY_VIOLATION,
         f"The results would take more than {max_bytes} bytes. Ask for fewer at once.",
     )
     places: dict[AclFilterParts, Place] = {}
     is_full = False
-    for queried in filters:
+    for one in filters:
         pause()
+        queried = filter_parts(one)
         refusal = filter_refusal(filter_of(queried)) if has_code_0(queried) else None
         if refusal is None:
             is_full = is_full or not _added(made, queried, index, places)

@@ -1,10 +1,12 @@
-"""ACLs and filters in requests, v0 to v4; unknown codes become UNKNOWN."""
+"""ACLs and filters in requests, v0 to v4; unknown codes become UNKNOWN.
 
-from typing import Any, Final
+A version without pattern types has literal patterns, the default of the field.
+"""
+
+from typing import Final
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from proxy.handlers.acl_resources import FIRST_WITH_PATTERN_TYPE
-from proxy.wire.batch_describe import AclFilterParts
+from proxy.wire.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 _RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
 _PATTERN_TYPES: Final = {one.value: one for one in PatternType}
@@ -12,13 +14,15 @@ _OPERATIONS: Final = {one.value: one for one in Operation}
 _PERMISSIONS: Final = {one.value: one for one in Permission}
 
 
-def acl_of(creation: Any, api_version: int) -> Acl:
+AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
+"""Fields of a filter, in their order."""
+
+
+def acl_of(creation: CreateAclsRequest.AclCreation) -> Acl:
     """Return the ACL of one creation."""
-    older = api_version < FIRST_WITH_PATTERN_TYPE
-    pattern_type = PatternType.LITERAL if older else creation.resource_pattern_type
     return Acl(
         _RESOURCE_TYPES.get(creation.resource_type, ResourceType.UNKNOWN),
-        _PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        _PATTERN_TYPES.get(creation.resource_pattern_type, PatternType.UNKNOWN),
         creation.resource_name,
         creation.principal,
         creation.host,
@@ -27,14 +31,16 @@ def acl_of(creation: Any, api_version: int) -> Acl:
     )
 
 
-def filter_parts(queried: Any, api_version: int) -> AclFilterParts:
-    """Return the fields of a filter of v0 to v3; those before pattern types select literal
-    patterns."""
-    older = api_version < FIRST_WITH_PATTERN_TYPE
+def filter_parts(
+    queried: DescribeAclsRequest
+    | DescribeAclsRequest.DescribeAclsFilter
+    | DeleteAclsRequest.DeleteAclsFilter,
+) -> AclFilterParts:
+    """Return the fields of a filter."""
     return (
         queried.resource_type_filter,
         queried.resource_name_filter,
-        PatternType.LITERAL if older else queried.pattern_type_filter,
+        queried.pattern_type_filter,
         queried.principal_filter,
         queried.host_filter,
         queried.operation,

@@ -3,7 +3,7 @@
 Encoded by hand rather than with schema classes, because a response may hold 100,000 ACLs: one
 object per ACL would take more memory than the bytes, and garbage collection would stall the relay.
 The encoders of ACLs pause, so that other work can run in between. Tests compare the bytes
-with kio's.
+with those of entities.
 """
 
 from collections.abc import Iterable, Sequence

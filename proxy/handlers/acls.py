@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter
 from proxy.acl.validation import (
@@ -40,7 +38,9 @@ from proxy.handlers.acl_resources import FIRST_FLEXIBLE
 from proxy.store.interface import StoreError, refusal_of
 from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from proxy.wire.batch_describe import ACLS_BATCHED
-from proxy.wire.codec import decode, request_type
+from proxy.wire.codec import decode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from proxy.wire.primitives import Malformed, array_length
 
 MAX_ITEMS: Final = 10_000
@@ -53,7 +53,7 @@ MAX_SEARCHES: Final = 100
 ACLs."""
 
 _TOO_LARGE: Final = Refusal(
-    ErrorCode.policy_violation, "Unable to perform excessively large batch operation."
+    ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
 )
 _TOO_MANY_DELETED: Final = invalid(
     f"Cannot remove more than {MAX_ITEMS} acls in a single delete operation."
@@ -93,12 +93,12 @@ def _describe(
 ) -> bytes | Callable[[], bytes]:
     if api_version >= ACLS_BATCHED:
         return acl_batch.answer(body, acls, authorized=authorized)
-    request = decode(request_type(DESCRIBE_ACLS, api_version), body)
+    request = decode(DescribeAclsRequest, api_version, body)
     if acls is None:
         return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
     if not authorized:
         return acl_responses.describe_refusal(api_version, UNAUTHORIZED)
-    parts = filter_parts(request, api_version)
+    parts = filter_parts(request)
     wanted = filter_of(parts)
     if refusal := filter_refusal(wanted):
         if has_code_0(parts):
@@ -115,8 +115,8 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
             api_version, count, refusal, lists_matches=False, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
-    request = decode(request_type(CREATE_ACLS, api_version), body)
-    wanted = [acl_of(creation, api_version) for creation in request.creations]
+    request = decode(CreateAclsRequest, api_version, body)
+    wanted = [acl_of(creation) for creation in request.creations]
     results = [creation_refusal(acl) for acl in wanted]
     accepted = [acl for acl, wrong in zip(wanted, results, strict=True) if wrong is None]
     if accepted and (refusal := acls.create(accepted)):
@@ -131,13 +131,13 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
             api_version, count, refusal, lists_matches=True, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
-    request = decode(request_type(DELETE_ACLS, api_version), body)
+    request = decode(DeleteAclsRequest, api_version, body)
     try:
         deletion = _Deletion(acls.current())
     except StoreError as problem:
         refusal = Refusal(*refusal_of(problem))
         return acl_responses.refusal_of_all(api_version, count, refusal, lists_matches=True)
-    wanted = (filter_of(filter_parts(item, api_version)) for item in request.filters)
+    wanted = (filter_of(filter_parts(item)) for item in request.filters)
     results = [deletion.result(one) for one in wanted]
     if deletion.found and (refusal := acls.delete(deletion.found)):
         results = [

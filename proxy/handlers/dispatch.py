@@ -5,6 +5,9 @@ from time import thread_time_ns
 from typing import Final
 
 from proxy.connection.commands import AnswerFromStore
+from proxy.handlers import acls as acl_api
+from proxy.handlers import quotas as quota_api
+from proxy.handlers import scram_users
 from proxy.handlers.acl_changes import Acls
 from proxy.store import Store, UserStore
 from proxy.wire.apis import (
@@ -31,11 +34,6 @@ def ask(
     exceeds a bound on its size, and StoreError if the store cannot be read; a change that cannot be
     stored is answered with an error for each item.
     """
-    # Imported here: it loads 16 MiB of schemas, which most workers never need
-    from proxy.handlers import acls as acl_api
-    from proxy.handlers import quotas as quota_api
-    from proxy.handlers import scram_users
-
     request, authorized = question.request, question.authorized
     key, version, body = request.api_key, request.api_version, request.body
     if key in ACL_APIS:

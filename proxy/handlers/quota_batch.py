@@ -21,8 +21,6 @@ from operator import itemgetter
 from sys import maxsize
 from typing import Final, NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from proxy.handlers.quota_requests import (
     UNAUTHORIZED,
     Filter,
@@ -32,15 +30,15 @@ from proxy.handlers.quota_requests import (
 )
 from proxy.quota.model import Default, EntityType, QuotaEntity, Quotas
 from proxy.quota.store import QuotaStore
-from proxy.wire import batch_describe
 from proxy.wire.batch_describe import (
     MAX_FILTERS,
     MAX_RESULT_BYTES,
-    DescribeClientQuotasFilter,
-    DescribeClientQuotasRequest,
+    QUOTAS_BATCHED,
     quota_filter_count,
 )
 from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import DescribeClientQuotasRequest
 from proxy.wire.primitives import (
     INT16,
     INT32,
@@ -73,14 +71,18 @@ def answer(
     try:
         count = quota_filter_count(body)
         if count > MAX_FILTERS:
-            return _all_alike(1, _refused(ErrorCode.invalid_request, _TOO_MANY))
+            return _all_alike(1, _refused(ErrorCode.INVALID_REQUEST, _TOO_MANY))
         if not authorized:
             return _all_alike(count, _refused(UNAUTHORIZED[0], None))
         request = decode_bounded(
-            DescribeClientQuotasRequest, body, max_bytes=maxsize, max_values=MAX_ITEMS
+            DescribeClientQuotasRequest,
+            QUOTAS_BATCHED,
+            body,
+            max_bytes=maxsize,
+            max_values=MAX_ITEMS,
         )
     except Malformed:
-        return _all_alike(1, _refused(ErrorCode.invalid_request, "The request cannot be read."))
+        return _all_alike(1, _refused(ErrorCode.INVALID_REQUEST, "The request cannot be read."))
     return _described(request, store.quota_snapshot().quotas, max_bytes)
 
 
@@ -97,7 +99,7 @@ def _refused(code: ErrorCode, message: str | None) -> bytes:
 
 
 def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: int) -> bytes:
-    wanted: dict[DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
+    wanted: dict[DescribeClientQuotasRequest.DescribeClientQuotasFilter, Filter | QuotaRefusal] = {}
     for queried in request.filters:
         if queried not in wanted:
             try:
@@ -108,7 +110,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: 
     results = _find_each(quotas, list(filters.values()), max_bytes)
     found = dict(zip(filters, results, strict=False))  # shorter if not all results fit
     too_large = _refused(
-        ErrorCode.policy_violation,
+        ErrorCode.POLICY_VIOLATION,
         f"The results would take more than {max_bytes} bytes. Ask for fewer at once.",
     )
     made = BytesIO()
@@ -159,7 +161,7 @@ def _find_each(quotas: Quotas, filters: Sequence[Filter], max_bytes: int) -> lis
         for number in _finders(tables, dict(entity.parts()), strict):
             if number >= len(found):
                 continue
-            entry = entry or encode(entry_of(batch_describe, entity, quotas[entity]))
+            entry = entry or encode(entry_of(entity, quotas[entity]), QUOTAS_BATCHED)
             found[number].append(entry)
             left -= len(entry)
             while left < 0:

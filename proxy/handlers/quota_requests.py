@@ -1,25 +1,25 @@
 """Filters and entries of DescribeClientQuotas (KIP-546), v0 to v2, with Kafka 4.1's checks."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
-
-from kio.schema.errors import ErrorCode
+from typing import Final, NamedTuple
 
 from proxy.quota.model import DEFAULT, Default, EntityType, QuotaEntity, QuotaKey
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from proxy.wire.primitives import MAX_SENTENCE
 
 
 class QuotaRefusal(Exception):
     """The request is refused; holds the error code and the sentence for the client."""
 
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.invalid_request) -> None:
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
         super().__init__(message)
         self.sentence = message[:MAX_SENTENCE]
         """Sentence for the client, truncated to the longest that can be encoded."""
         self.code = code
 
 
-UNAUTHORIZED: Final = (ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+UNAUTHORIZED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
 
 class Filter(NamedTuple):
@@ -38,7 +38,9 @@ class Filter(NamedTuple):
         )
 
 
-def filter_of(components: Iterable[Any], *, strict: bool) -> Filter:
+def filter_of(
+    components: Iterable[DescribeClientQuotasRequest.ComponentData], *, strict: bool
+) -> Filter:
     """Return the filter of these components. Raises QuotaRefusal."""
     names: dict[EntityType, str | Default | None] = {}
     for component in components:
@@ -61,11 +63,11 @@ def _entity_type(name: str) -> EntityType:
         return EntityType(name)
     except ValueError:
         raise QuotaRefusal(
-            f"Unsupported entity type {name}", ErrorCode.unsupported_version
+            f"Unsupported entity type {name}", ErrorCode.UNSUPPORTED_VERSION
         ) from None
 
 
-def _match(component: Any) -> str | Default | None:
+def _match(component: DescribeClientQuotasRequest.ComponentData) -> str | Default | None:
     match component.match_type, component.match:
         case 0, str(name):
             return name
@@ -87,8 +89,11 @@ def _match(component: Any) -> str | Default | None:
             raise QuotaRefusal(f"Unknown match type {unknown}")
 
 
-def entry_of(schema: Any, entity: QuotaEntity, limits: Mapping[QuotaKey, float]) -> Any:
-    """Return the entry of an entity in a response, in the classes of the module `schema`."""
+def entry_of(
+    entity: QuotaEntity, limits: Mapping[QuotaKey, float]
+) -> DescribeClientQuotasResponse.EntryData:
+    """Return the entry of an entity in a response."""
+    schema = DescribeClientQuotasResponse
     return schema.EntryData(
         entity=tuple(
             schema.EntityData(

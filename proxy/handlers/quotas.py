@@ -14,13 +14,8 @@ Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
 Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
 """
 
-import datetime
-import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32Timedelta
+from typing import Final, TypeVar
 
 from proxy.errors import ClientFault
 from proxy.handlers import quota_batch
@@ -44,13 +39,16 @@ from proxy.quota.model import (
 )
 from proxy.quota.store import QuotaStore
 from proxy.store.interface import StoreError, refusal_of
+from proxy.wire import messages
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import QUOTAS_BATCHED
-from proxy.wire.codec import decode_bounded, encode, request_type, response_type
+from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import Malformed
 
-# kio has one class per version, all alike: `Any` is the only type they share
-Entity = Any
+_Request = TypeVar(
+    "_Request", messages.DescribeClientQuotasRequest, messages.AlterClientQuotasRequest
+)
 
 MAX_ITEMS: Final = 40_000
 """Maximum number of entries, components of entities, changes, components of a filter, and tagged
@@ -61,8 +59,6 @@ of memory, including its part of the response.
 MAX_BYTES: Final = 2_097_152
 """Maximum size of a request in bytes: 10,000 such quotas, with names of thirty bytes, take half of
 it. In memory, a name can take four times its size in the request."""
-
-_NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 
 
 def answer(
@@ -75,65 +71,69 @@ def answer(
     if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
         return quota_batch.answer(body, store, authorized=authorized)
     if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever the filter
-        return encode(_undescribed(api_version, UNAUTHORIZED[0], None))
+        return encode(_undescribed(UNAUTHORIZED[0], None), api_version)
+    if api_key == ALTER_CLIENT_QUOTAS:
+        changes = _read(messages.AlterClientQuotasRequest, api_version, body)
+        return encode(_alter(changes, store, authorized), api_version)
+    return encode(
+        _describe(_read(messages.DescribeClientQuotasRequest, api_version, body), store),
+        api_version,
+    )
+
+
+def _read(kind: type[_Request], api_version: int, body: bytes) -> _Request:
     try:
-        request = decode_bounded(
-            request_type(api_key, api_version),
-            body,
-            max_bytes=MAX_BYTES,
-            max_values=MAX_ITEMS,
-        )
+        return decode_bounded(kind, api_version, body, max_bytes=MAX_BYTES, max_values=MAX_ITEMS)
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
-    if api_key == ALTER_CLIENT_QUOTAS:
-        return encode(_alter(request, api_version, store, authorized))
-    return encode(_describe(request, api_version, store))
 
 
 # ---------------------------------------------------------------------- Describe
 
 
-def _describe(request: Entity, api_version: int, store: QuotaStore) -> Entity:
+def _describe(
+    request: messages.DescribeClientQuotasRequest, store: QuotaStore
+) -> messages.DescribeClientQuotasResponse:
     try:
         wanted = filter_of(request.components, strict=request.strict)
     except QuotaRefusal as refusal:
-        return _undescribed(api_version, refusal.code, refusal.sentence)
-    schema = _schema(DESCRIBE_CLIENT_QUOTAS, api_version)
-    return schema.DescribeClientQuotasResponse(
-        throttle_time=_NOT_THROTTLED,
-        error_code=ErrorCode.none,
-        error_message="",
-        entries=_entries(store.quota_snapshot().quotas, wanted, schema),
+        return _undescribed(refusal.code, refusal.sentence)
+    return messages.DescribeClientQuotasResponse(
+        entries=_entries(store.quota_snapshot().quotas, wanted)
     )
 
 
-def _undescribed(api_version: int, code: ErrorCode, message: str | None) -> Entity:
+def _undescribed(code: ErrorCode, message: str | None) -> messages.DescribeClientQuotasResponse:
     """Return the response without entries; like Kafka, denials have no generic sentence."""
-    return _schema(DESCRIBE_CLIENT_QUOTAS, api_version).DescribeClientQuotasResponse(
-        throttle_time=_NOT_THROTTLED, error_code=code, error_message=message, entries=None
+    return messages.DescribeClientQuotasResponse(
+        error_code=code, error_message=message, entries=None
     )
 
 
-def _entries(quotas: Quotas, wanted: Filter, schema: Any) -> tuple[Entity, ...]:
+def _entries(
+    quotas: Quotas, wanted: Filter
+) -> tuple[messages.DescribeClientQuotasResponse.EntryData, ...]:
     if wanted.strict and not wanted.names:
         return ()
     found = sorted((e for e in quotas if wanted.matches(e)), key=lambda entity: entity.path)
-    return tuple(entry_of(schema, entity, quotas[entity]) for entity in found)
+    return tuple(entry_of(entity, quotas[entity]) for entity in found)
 
 
 # ---------------------------------------------------------------------- Alter
 
 
+_Parts = Sequence[messages.AlterClientQuotasRequest.EntityData]
 _Key = frozenset[tuple[str, str | None]]
 """Components of an entity as the request names them, valid or not."""
 
 
-def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: bool) -> Entity:
-    schema = _schema(ALTER_CLIENT_QUOTAS, api_version)
+def _alter(
+    request: messages.AlterClientQuotasRequest, store: QuotaStore, authorized: bool
+) -> messages.AlterClientQuotasResponse:
     if not authorized:
-        denied = (_altered(schema, entry.entity, *UNAUTHORIZED) for entry in request.entries)
-        return _all_altered(schema, denied)
-    outcomes: dict[_Key, tuple[Sequence[Entity], QuotaRefusal | None]] = {}
+        denied = (_altered(entry.entity, *UNAUTHORIZED) for entry in request.entries)
+        return messages.AlterClientQuotasResponse(entries=tuple(denied))
+    outcomes: dict[_Key, tuple[_Parts, QuotaRefusal | None]] = {}
     changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {}
     for entry in request.entries:
         key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
@@ -153,18 +153,16 @@ def _alter(request: Entity, api_version: int, store: QuotaStore, authorized: boo
             code, why = refusal_of(problem)
             undone = QuotaRefusal(why, code)
             outcomes = {key: (parts, known or undone) for key, (parts, known) in outcomes.items()}
-    return _all_altered(
-        schema,
-        (
-            _altered(schema, parts, refusal.code, refusal.sentence)
-            if refusal
-            else _altered(schema, parts, ErrorCode.none, None)
-            for parts, refusal in outcomes.values()
-        ),
+    results = (
+        _altered(parts, refusal.code, refusal.sentence)
+        if refusal
+        else _altered(parts, ErrorCode.NONE, None)
+        for parts, refusal in outcomes.values()
     )
+    return messages.AlterClientQuotasResponse(entries=tuple(results))
 
 
-def _entity(parts: Sequence[Entity]) -> QuotaEntity:
+def _entity(parts: _Parts) -> QuotaEntity:
     named: dict[EntityType, str | Default] = {}
     for part in parts:
         try:
@@ -180,7 +178,9 @@ def _entity(parts: Sequence[Entity]) -> QuotaEntity:
         raise QuotaRefusal(str(bad)) from None
 
 
-def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, float | None]:
+def _operations(
+    entity: QuotaEntity, ops: Iterable[messages.AlterClientQuotasRequest.OpData]
+) -> dict[QuotaKey, float | None]:
     seen: set[str] = set()
     changes: dict[QuotaKey, float | None] = {}
     for op in ops:
@@ -198,21 +198,15 @@ def _operations(entity: QuotaEntity, ops: Iterable[Entity]) -> dict[QuotaKey, fl
     return changes
 
 
-def _altered(schema: Any, parts: Sequence[Entity], code: ErrorCode, message: str | None) -> Entity:
-    return schema.EntryData(
+def _altered(
+    parts: _Parts, code: ErrorCode, message: str | None
+) -> messages.AlterClientQuotasResponse.EntryData:
+    response = messages.AlterClientQuotasResponse
+    return response.EntryData(
         error_code=code,
         error_message=message,
         entity=tuple(
-            schema.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+            response.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
             for part in parts
         ),
     )
-
-
-def _all_altered(schema: Any, entries: Iterable[Entity]) -> Entity:
-    return schema.AlterClientQuotasResponse(throttle_time=_NOT_THROTTLED, entries=tuple(entries))
-
-
-def _schema(api_key: int, api_version: int) -> Any:
-    """Return kio's module for a response, which also holds the classes of its parts."""
-    return sys.modules[response_type(api_key, api_version).__module__]

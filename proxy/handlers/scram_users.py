@@ -12,35 +12,16 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
 """
 
-import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from kio.schema.alter_user_scram_credentials.v0.request import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from kio.schema.alter_user_scram_credentials.v0.response import (
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
-)
-from kio.schema.describe_user_scram_credentials.v0.request import (
-    DescribeUserScramCredentialsRequest,
-)
-from kio.schema.describe_user_scram_credentials.v0.response import (
-    CredentialInfo,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResult,
-)
-from kio.schema.errors import ErrorCode
-from kio.static.primitive import i8, i32, i32Timedelta
-
 from proxy.errors import ClientFault
 from proxy.store import CredentialKey, CredentialStore, StoreError, refusal_of
+from proxy.wire import messages
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import MAX_SENTENCE, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
@@ -52,8 +33,15 @@ MAX_BYTES: Final = 2_097_152
 """Maximum size of a request in bytes: some 17,000 changes for SCRAM-SHA-512 with names of twenty
 characters. In memory, a name can take four times its size in the request."""
 
-_Request = TypeVar("_Request")
-_NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
+_VERSION: Final = 0
+"""Only version of both APIs."""
+_Request = TypeVar(
+    "_Request",
+    messages.DescribeUserScramCredentialsRequest,
+    messages.AlterUserScramCredentialsRequest,
+)
+_Infos = tuple[messages.DescribeUserScramCredentialsResponse.CredentialInfo, ...]
+_Described = messages.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
 class _Refusal(NamedTuple):
@@ -61,18 +49,18 @@ class _Refusal(NamedTuple):
     message: str | None
 
 
-_UNAUTHORIZED = _Refusal(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
-_NO_USER = _Refusal(ErrorCode.unacceptable_credential, "Username must not be empty")
-_NO_SALT = _Refusal(ErrorCode.unacceptable_credential, "Salt must not be empty")
-_NO_PASSWORD = _Refusal(ErrorCode.unacceptable_credential, "Salted password must not be empty")
-_TOO_FEW = _Refusal(ErrorCode.unacceptable_credential, "Too few iterations")
-_TOO_MANY = _Refusal(ErrorCode.unacceptable_credential, "Too many iterations")
-_UNKNOWN_MECHANISM = _Refusal(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+_UNAUTHORIZED = _Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
+_NO_USER = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+_NO_SALT = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt must not be empty")
+_NO_PASSWORD = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password must not be empty")
+_TOO_FEW = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+_TOO_MANY = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+_UNKNOWN_MECHANISM = _Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
 _TWICE = _Refusal(
-    ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
+    ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
 )
 _NOTHING_TO_DELETE = _Refusal(
-    ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist"
+    ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
 )
 
 
@@ -82,22 +70,27 @@ def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: boo
     Bytes after the body are ignored, as by Kafka.
     """
     if api_key == ALTER_USER_SCRAM_CREDENTIALS:
-        changes = _read(AlterUserScramCredentialsRequest, body)
-        return encode(alter(changes, store, authorized=authorized))
-    request = _read(DescribeUserScramCredentialsRequest, body)
-    return encode(describe(request, store, authorized=authorized))
+        changes = _read(messages.AlterUserScramCredentialsRequest, body)
+        return encode(alter(changes, store, authorized=authorized), _VERSION)
+    request = _read(messages.DescribeUserScramCredentialsRequest, body)
+    return encode(describe(request, store, authorized=authorized), _VERSION)
 
 
 def _read(request_type: type[_Request], body: bytes) -> _Request:
     try:
-        return decode_bounded(request_type, body, max_bytes=MAX_BYTES, max_values=MAX_ITEMS)
+        return decode_bounded(
+            request_type, _VERSION, body, max_bytes=MAX_BYTES, max_values=MAX_ITEMS
+        )
     except Malformed as error:
         raise ClientFault("the request does not parse") from error
 
 
 def describe(
-    request: DescribeUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
-) -> DescribeUserScramCredentialsResponse:
+    request: messages.DescribeUserScramCredentialsRequest,
+    store: CredentialStore,
+    *,
+    authorized: bool,
+) -> messages.DescribeUserScramCredentialsResponse:
     """Return the credentials of the users. `authorized` says whether the principal may Describe the
     cluster."""
     users = request.users or ()
@@ -106,25 +99,24 @@ def describe(
         nameless = _described_user("", _Refusal(_UNAUTHORIZED.code, None))
         return _described(_UNAUTHORIZED, (nameless,) * len(users))
     counts = Counter(user.name for user in users)
-    known: dict[str, list[CredentialInfo]] = {}
+    known: dict[str, _Infos] = {}
     for info in store.credential_infos():
-        known.setdefault(info.user, []).append(
-            CredentialInfo(mechanism=i8(info.mechanism.code), iterations=i32(info.iterations))
+        described = messages.DescribeUserScramCredentialsResponse.CredentialInfo(
+            mechanism=info.mechanism.code, iterations=info.iterations
         )
+        known[info.user] = (*known.get(info.user, ()), described)
     names = counts or known
     return _described(None, tuple(_describe_one(name, counts[name], known) for name in names))
 
 
-def _describe_one(
-    name: str, count: int, known: dict[str, list[CredentialInfo]]
-) -> DescribeUserScramCredentialsResult:
+def _describe_one(name: str, count: int, known: dict[str, _Infos]) -> _Described:
     if count > 1:
         message = "Cannot describe SCRAM credentials for the same user twice in a single request"
-        return _described_user(name, _quoting(ErrorCode.duplicate_resource, message, name))
+        return _described_user(name, _quoting(ErrorCode.DUPLICATE_RESOURCE, message, name))
     if name not in known:
         message = "Attempt to describe a user credential that does not exist"
-        return _described_user(name, _quoting(ErrorCode.resource_not_found, message, name))
-    return _described_user(name, None, tuple(known[name]))
+        return _described_user(name, _quoting(ErrorCode.RESOURCE_NOT_FOUND, message, name))
+    return _described_user(name, None, known[name])
 
 
 def _quoting(code: ErrorCode, message: str, name: str) -> _Refusal:
@@ -133,30 +125,27 @@ def _quoting(code: ErrorCode, message: str, name: str) -> _Refusal:
 
 
 def _described(
-    refusal: _Refusal | None, results: tuple[DescribeUserScramCredentialsResult, ...]
-) -> DescribeUserScramCredentialsResponse:
-    return DescribeUserScramCredentialsResponse(
-        throttle_time=_NOT_THROTTLED,
-        error_code=refusal.code if refusal else ErrorCode.none,
+    refusal: _Refusal | None, results: tuple[_Described, ...]
+) -> messages.DescribeUserScramCredentialsResponse:
+    return messages.DescribeUserScramCredentialsResponse(
+        error_code=refusal.code if refusal else ErrorCode.NONE,
         error_message=None if refusal else "",
         results=results,
     )
 
 
-def _described_user(
-    user: str, refusal: _Refusal | None, infos: tuple[CredentialInfo, ...] = ()
-) -> DescribeUserScramCredentialsResult:
-    return DescribeUserScramCredentialsResult(
+def _described_user(user: str, refusal: _Refusal | None, infos: _Infos = ()) -> _Described:
+    return _Described(
         user=user,
-        error_code=refusal.code if refusal else ErrorCode.none,
+        error_code=refusal.code if refusal else ErrorCode.NONE,
         error_message=refusal.message if refusal else "",
         credential_infos=infos,
     )
 
 
 def alter(
-    request: AlterUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
-) -> AlterUserScramCredentialsResponse:
+    request: messages.AlterUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
+) -> messages.AlterUserScramCredentialsResponse:
     """Delete and set credentials. `authorized` says whether the principal may Alter the cluster.
 
     Valid changes are made in one transaction; the others are reported by user. Waits for the disk.
@@ -169,10 +158,8 @@ def alter(
         unknown = _Refusal(*refusal_of(problem))
         return _altered((user, unknown) for user in _users(request))
     accepted, refused = _judged(request, existing)
-    deletions = [_key(c) for c in accepted.values() if isinstance(c, ScramCredentialDeletion)]
-    upserts = dict(
-        _verifier(c) for c in accepted.values() if isinstance(c, ScramCredentialUpsertion)
-    )
+    deletions = [_key(c) for c in accepted.values() if isinstance(c, _Deletion)]
+    upserts = dict(_verifier(c) for c in accepted.values() if isinstance(c, _Upsertion))
     try:
         missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else ()
     except StoreError as problem:
@@ -184,15 +171,17 @@ def alter(
     return _altered((*done, *refused.items()))
 
 
-_Change = ScramCredentialDeletion | ScramCredentialUpsertion
+_Deletion = messages.AlterUserScramCredentialsRequest.ScramCredentialDeletion
+_Upsertion = messages.AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+_Change = _Deletion | _Upsertion
 
 
-def _changes(request: AlterUserScramCredentialsRequest) -> Iterator[_Change]:
+def _changes(request: messages.AlterUserScramCredentialsRequest) -> Iterator[_Change]:
     yield from request.deletions
     yield from request.upsertions
 
 
-def _users(request: AlterUserScramCredentialsRequest) -> Iterable[str]:
+def _users(request: messages.AlterUserScramCredentialsRequest) -> Iterable[str]:
     return dict.fromkeys(change.name for change in _changes(request))
 
 
@@ -201,7 +190,7 @@ def _existing(store: CredentialStore) -> frozenset[CredentialKey]:
 
 
 def _judged(
-    request: AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
+    request: messages.AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
 ) -> tuple[dict[str, _Change], dict[str, _Refusal]]:
     """Return the one change of each user that can be tried, and the refusals of the others.
 
@@ -227,12 +216,12 @@ def _refusal(change: _Change, existing: frozenset[CredentialKey]) -> _Refusal | 
         return _NO_USER
     if ScramMechanism.from_code(change.mechanism) is None:
         return _UNKNOWN_MECHANISM
-    if isinstance(change, ScramCredentialDeletion):
+    if isinstance(change, _Deletion):
         return None if _key(change) in existing else _NOTHING_TO_DELETE
     return _upsertion_refusal(change)
 
 
-def _upsertion_refusal(change: ScramCredentialUpsertion) -> _Refusal | None:
+def _upsertion_refusal(change: _Upsertion) -> _Refusal | None:
     if change.iterations < MIN_ITERATIONS:
         return _TOO_FEW
     if change.iterations > MAX_ITERATIONS:
@@ -248,7 +237,7 @@ def _key(change: _Change) -> CredentialKey:
     return change.name, mechanism
 
 
-def _verifier(change: ScramCredentialUpsertion) -> tuple[CredentialKey, ScramCredential]:
+def _verifier(change: _Upsertion) -> tuple[CredentialKey, ScramCredential]:
     key = _key(change)
     return key, ScramCredential.from_salted_password(
         key[1], change.salted_password, change.salt, change.iterations
@@ -257,13 +246,12 @@ def _verifier(change: ScramCredentialUpsertion) -> tuple[CredentialKey, ScramCre
 
 def _altered(
     results: Iterable[tuple[str, _Refusal | None]],
-) -> AlterUserScramCredentialsResponse:
-    return AlterUserScramCredentialsResponse(
-        throttle_time=_NOT_THROTTLED,
+) -> messages.AlterUserScramCredentialsResponse:
+    return messages.AlterUserScramCredentialsResponse(
         results=tuple(
-            AlterUserScramCredentialsResult(
+            messages.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
                 user=user,
-                error_code=refusal.code if refusal else ErrorCode.none,
+                error_code=refusal.code if refusal else ErrorCode.NONE,
                 error_message=refusal.message if refusal else None,
             )
             for user, refusal in results

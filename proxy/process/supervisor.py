@@ -177,7 +177,6 @@ class Server:
         if any(listener.token_issuers() for listener in self._config.listeners):
             import sasl.signatures  # noqa: F401
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
-            import proxy.wire.codec
             import proxy.worker.acl_service
         if self._config.quotas.mode is not QuotasMode.OFF:
             import proxy.worker.quota_service

@@ -11,21 +11,19 @@ is a debt; requests of older versions are executed, and their client is throttle
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
-
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import AllowedTopics, ClientAuthority, Inquiry, Judgement
-from proxy.acl.guards.entities import Values
 from proxy.acl.guards.responses import judge_items
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire import messages
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.codec import decode, encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.schema import NO_ID, Message, replace
 
 STRICT_SINCE: Final = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
 """First version with THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
@@ -34,6 +32,16 @@ MAX_OF_A_TOPIC: Final = 10_000
 (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`)."""
 _DELETED_BY_ID_SINCE: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
+_REQUESTS: Final[Mapping[int, type[Message]]] = {
+    CREATE_TOPICS: messages.CreateTopicsRequest,
+    CREATE_PARTITIONS: messages.CreatePartitionsRequest,
+    DELETE_TOPICS: messages.DeleteTopicsRequest,
+}
+_RESPONSES: Final[Mapping[int, type[Message]]] = {
+    CREATE_TOPICS: messages.CreateTopicsResponse,
+    CREATE_PARTITIONS: messages.CreatePartitionsResponse,
+    DELETE_TOPICS: messages.DeleteTopicsResponse,
+}
 _RESULTS: Final = {
     CREATE_TOPICS: "topics",
     CREATE_PARTITIONS: "results",
@@ -45,7 +53,7 @@ the actual one."""
 _EXCEEDED: Final = "The throttling quota has been exceeded."
 """Kafka's message for the error (`Errors`)."""
 
-Key = str | UUID
+Key = str | bytes
 """Name or id of a topic in a request."""
 
 
@@ -54,8 +62,8 @@ class CountedTopic:
     """Existing topic with its number of partitions."""
 
     name: str
-    topic_id: UUID | None
-    """Id of the topic; None if the broker did not send it."""
+    topic_id: bytes
+    """Id of the topic; `NO_ID` if the broker did not send it."""
     partitions: int
 
 
@@ -77,14 +85,14 @@ class MutationRequest:
         self.api_key = api_key
         self.api_version = api_version
         self._body = body
-        self._content = decode(request_type(api_key, api_version), body)
+        self._content = decode(_REQUESTS[api_key], api_version, body)
         by_name = api_key == DELETE_TOPICS and api_version < _DELETED_BY_ID_SINCE
         self._items = "topic_names" if by_name else "topics"
         keys = map(self._key, pausing(getattr(self._content, self._items)))
         self._times = Counter(key for key in keys if key is not None)
         self.names: list[Key] = [key for key in pausing(self._times) if isinstance(key, str)]
         """Names and ids of the topics in the request, except those in `ids`."""
-        self.ids: list[Key] = [key for key in pausing(self._times) if isinstance(key, UUID)]
+        self.ids: list[Key] = [key for key in pausing(self._times) if isinstance(key, bytes)]
         self._charged: dict[Key, int] = {}
         """Number of partitions that were charged, by topic."""
 
@@ -105,7 +113,7 @@ class MutationRequest:
         refuse the topic. If it charged 0, in audit mode, `done` does not count the topic either.
         """
 
-        def refuse(item: Any) -> Values | None:
+        def refuse(item: Any) -> Sequence[Message] | None:
             partitions = self._partitions(item, topics)
             if not partitions:
                 return None
@@ -113,14 +121,14 @@ class MutationRequest:
             assert key is not None
             charged = charge(partitions)
             if charged is None:
-                return _refusal(key, topics.found.get(key))
+                return (self._refusal(key, topics.found.get(key)),)
             self._charged[key] = charged
             return None
 
         return judge_items(
             Inquiry(api_version=self.api_version, body=self._body, authority=EVERYTHING, topics={}),
-            self.api_key,
             self._content,
+            _RESPONSES[self.api_key],
             items=self._items,
             results=_RESULTS[self.api_key],
             refuse=refuse,
@@ -130,24 +138,26 @@ class MutationRequest:
     def done(self, body: bytes) -> int:
         """Return the number of partitions created or deleted, from the response to the topics that
         passed. Raises Malformed."""
-        response = decode(response_type(self.api_key, self.api_version), body)
+        response = decode(_RESPONSES[self.api_key], self.api_version, body)
         return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
 
     def with_throttle_time(self, body: bytes, throttle_time_ms: int) -> bytes:
         """Return the response body with at least this throttle time."""
         if not throttle_time_ms:
             return body
-        response = decode(response_type(self.api_key, self.api_version), body)
-        throttle_time = max(response.throttle_time, timedelta(milliseconds=throttle_time_ms))
-        return encode(replace(response, throttle_time=throttle_time))
+        response: Any = decode(_RESPONSES[self.api_key], self.api_version, body)
+        longest = max(response.throttle_time_ms, throttle_time_ms)
+        return encode(replace(response, throttle_time_ms=longest), self.api_version)
 
     def _key(self, item: Any) -> Key | None:
         """Return the name or id of an item's topic; None if it has both, or neither."""
         if self._items == "topic_names":
             return str(item)
-        if self.api_key != DELETE_TOPICS or item.topic_id is None:
-            return None if item.name is None else str(item.name)
-        return UUID(bytes=item.topic_id.bytes) if item.name is None else None
+        name: str | None = item.name
+        topic_id: bytes = NO_ID if self.api_key != DELETE_TOPICS else item.topic_id
+        if topic_id == NO_ID:
+            return name
+        return topic_id if name is None else None
 
     def _partitions(self, item: Any, topics: Topics) -> int:
         """Return the number of partitions that an item counts as."""
@@ -166,14 +176,33 @@ class MutationRequest:
             count = 0 if twice else topic.partitions
         return min(count, MAX_OF_A_TOPIC)
 
+    def _refusal(self, key: Key, topic: CountedTopic | None) -> Message:
+        name = key if topic is None else topic.name
+        error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        if self.api_key == DELETE_TOPICS:
+            return messages.DeleteTopicsResponse.DeletableTopicResult(
+                name=None if isinstance(name, bytes) else name,
+                topic_id=NO_ID if topic is None else topic.topic_id,
+                error_code=error,
+                error_message=_EXCEEDED,
+            )
+        assert isinstance(name, str)
+        if self.api_key == CREATE_TOPICS:
+            return messages.CreateTopicsResponse.CreatableTopicResult(
+                name=name, error_code=error, error_message=_EXCEEDED
+            )
+        return messages.CreatePartitionsResponse.CreatePartitionsTopicResult(
+            name=name, error_code=error, error_message=_EXCEEDED
+        )
+
     def _done(self, result: Any) -> int:
-        if result.error_code is not ErrorCode.none:
+        if result.error_code != ErrorCode.NONE:
             return 0
-        by_id = self._charged.get(getattr(result, "topic_id", None) or "")
+        by_id = self._charged.get(getattr(result, "topic_id", NO_ID))
         charged = self._charged.get(result.name or "", by_id)
         partitions = getattr(result, "num_partitions", _BROKERS_DEFAULT)
         if partitions > 0 and charged != 0:
-            return int(partitions)
+            return partitions
         # 1: it was executed although the broker that was asked did not know the topic
         return 1 if charged is None else charged
 
@@ -184,25 +213,14 @@ def _created(item: Any) -> int:
         return len(item.assignments) if by_hand else 0
     if item.replication_factor == 0 or item.replication_factor < _BROKERS_DEFAULT:
         return 0
-    return 1 if item.num_partitions == _BROKERS_DEFAULT else max(0, int(item.num_partitions))
+    return 1 if item.num_partitions == _BROKERS_DEFAULT else max(0, item.num_partitions)
 
 
 def _added(item: Any, topic: CountedTopic) -> int:
-    added = int(item.count) - topic.partitions
+    added: int = item.count - topic.partitions
     if item.assignments is not None and len(item.assignments) != added:
         return 0
     return max(0, added)
-
-
-def _refusal(key: Key, topic: CountedTopic | None) -> Values:
-    name = key if topic is None else topic.name
-    return {
-        "name": None if isinstance(name, UUID) else name,
-        "topic_id": None if topic is None else topic.topic_id,
-        "error_code": ErrorCode.throttling_quota_exceeded,
-        "error_message": _EXCEEDED,
-        "configs": [],
-    }
 
 
 class _Everything:
@@ -221,6 +239,22 @@ class _Everything:
         """Return True for every resource."""
         del operation, resource_type, name, report
         return True
+
+    def may_each(
+        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
+    ) -> list[bool]:
+        """Return True for every resource."""
+        del operation, resource_type
+        return [True] * len(names)
+
+    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
+        """Return all operations for every resource."""
+        return [self.operations(resource_type, name) for name in names]
+
+    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
+        """Return what `cut` makes of `content`."""
+        del key, content
+        return cut()
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         """Return True for every resource type."""

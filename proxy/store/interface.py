@@ -16,11 +16,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
 from proxy.quota.store import QuotaStore
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
     if isinstance(problem, StoreRefused):
         return problem.code, problem.message
     log.warning("a change was not made: %s", problem)
-    return ErrorCode.kafka_storage_error, "The store cannot be read or written at the moment."
+    return ErrorCode.KAFKA_STORAGE_ERROR, "The store cannot be read or written at the moment."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

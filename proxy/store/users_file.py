@@ -26,8 +26,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Self
 
-from kio.schema.errors import ErrorCode
-
 from proxy.errors import ConfigError
 from proxy.file_signature import Signature, signature_of
 from proxy.store.interface import (
@@ -37,6 +35,7 @@ from proxy.store.interface import (
     StoreError,
     StoreRefused,
 )
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.strict_json import read_object
 from sasl.verifier_text import NoVerifier, read, written
@@ -142,7 +141,7 @@ class UsersFile:
     ) -> frozenset[CredentialKey]:
         """Refuse the change. Raises StoreRefused."""
         raise StoreRefused(
-            ErrorCode.policy_violation, "SCRAM users are in a file: change them where it comes from"
+            ErrorCode.POLICY_VIOLATION, "SCRAM users are in a file: change them where it comes from"
         )
 
     def scram_fake_secret(self) -> bytes:

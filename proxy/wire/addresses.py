@@ -14,10 +14,11 @@ KIP-932) come last; see `walks`. Responses too long to be gathered are for `long
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from proxy.errors import BrokerFault
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire import messages
 from proxy.wire.apis import (
     DESCRIBE_CLUSTER,
     DESCRIBE_QUORUM,
@@ -28,24 +29,23 @@ from proxy.wire.apis import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
     is_flexible,
+    response_body_at,
 )
+from proxy.wire.codec import decode, encode
+from proxy.wire.items import array_position
+from proxy.wire.messages import replace
 from proxy.wire.metadata import check_brokers
 from proxy.wire.primitives import (
-    INT16,
     INT32,
     Malformed,
     View,
     array_length,
-    int8,
-    int16,
     int32,
-    nullable_string,
     skip_string,
     skip_tags,
     string,
     uvarint,
     write_array_length,
-    write_null_string,
     write_string,
     write_uvarint,
 )
@@ -61,13 +61,16 @@ BROKER_ENDPOINTS: Final = 1
 """Value of EndpointType in DescribeCluster for brokers; 2 stands for controllers (KIP-919)."""
 
 
+_Found = TypeVar(
+    "_Found", messages.FindCoordinatorResponse, messages.FindCoordinatorResponse.Coordinator
+)
+
+
 class _Node(NamedTuple):
     """Layout of a node after id, host and port, in an array of nodes."""
 
     flexible: bool
     rack: bool = True
-    more: int = 0
-    """Number of bytes between the rack and the tagged fields."""
 
 
 _ENDPOINT: Final = _Node(flexible=True)
@@ -96,21 +99,16 @@ def _metadata(body: bytes, version: int, resolve: Resolve) -> bytes:
 
 
 def _describe_cluster(body: bytes, version: int, resolve: Resolve) -> bytes:
-    position = skip_tags(body, 4) + 4 + 2
-    position = skip_string(body, position, flexible=True)
-    endpoint_type = BROKER_ENDPOINTS
-    if version >= 1:
-        endpoint_type, position = int8(body, position)
-    start = skip_string(body, position, flexible=True) + 4
-    if endpoint_type != BROKER_ENDPOINTS:
-        resolve = _hide  # controllers are not reachable through the proxy
-    node = _Node(flexible=True, more=int(version >= 2))  # is_fenced
-    brokers, end = _nodes(body, start, resolve, node)
-    return b"".join((body[:start], brokers, body[end:]))
-
-
-def _hide(_node_id: int, _host: str, _port: int) -> None:
-    """Hide every node."""
+    at = response_body_at(DESCRIBE_CLUSTER, version, body)
+    brokers_at = array_position(messages.DescribeClusterResponse, version, "brokers", body, at)
+    check_brokers(array_length(body, brokers_at, flexible=True)[0])
+    response = decode(messages.DescribeClusterResponse, version, body, at)
+    brokers = []
+    if response.endpoint_type == BROKER_ENDPOINTS:  # controllers cannot be reached here
+        for one in response.brokers:
+            if (address := resolve(one.broker_id, one.host, one.port)) is not None:
+                brokers.append(replace(one, host=address[0], port=address[1]))
+    return body[:at] + encode(replace(response, brokers=tuple(brokers)), version)
 
 
 def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[bytes, int]:
@@ -127,7 +125,6 @@ def _nodes(body: View, position: int, resolve: Resolve, node: _Node) -> tuple[by
         position = rest
         if node.rack:
             position = skip_string(body, position, node.flexible)
-        position += node.more
         if node.flexible:
             position = skip_tags(body, position)
         _check_end(body, position)
@@ -152,76 +149,23 @@ def _check_end(body: View, position: int) -> None:
 
 
 def _find_coordinator(body: bytes, version: int, resolve: Resolve) -> bytes:
-    if version >= 4:  # several keys in one request: KIP-699
-        return _find_coordinators(body, resolve)
-    flexible = is_flexible(FIND_COORDINATOR, version)
-    position = skip_tags(body, 4) if flexible else 4
-    if version >= 1:
-        position += 4  # throttle_time_ms
-    start = position
-    error_code, position = int16(body, position)
-    message_start = position
-    if version >= 1:
-        _, position = nullable_string(body, position, flexible)
-    message: View = body[message_start:position]
-    node, end = _coordinator(body, position, error_code, resolve, flexible)
-    if node is None:
-        node = _no_node(flexible)
-        if error_code == 0:
-            error_code = COORDINATOR_NOT_AVAILABLE
-            message = write_null_string(flexible) if version >= 1 else b""
-    return b"".join((body[:start], INT16.pack(error_code), message, node, body[end:]))
+    at = response_body_at(FIND_COORDINATOR, version, body)
+    response = decode(messages.FindCoordinatorResponse, version, body, at)
+    if version < 4:
+        return body[:at] + encode(_coordinator(response, resolve), version)
+    coordinators = tuple(_coordinator(one, resolve) for one in pausing(response.coordinators))
+    return body[:at] + encode(replace(response, coordinators=coordinators), version)
 
 
-def _find_coordinators(body: bytes, resolve: Resolve) -> bytes:
-    position = skip_tags(body, 4) + 4
-    count, position = array_length(body, position, flexible=True)
-    written: list[View] = [body[:position]]
-    for _ in pausing(range(count)):
-        start = position
-        _, node_start = string(body, position, flexible=True)
-        position = skip_string(body, node_start + 4, flexible=True) + 4
-        error_code, position = int16(body, position)
-        message_start = position
-        _, position = nullable_string(body, position, flexible=True)
-        message: View = body[message_start:position]
-        tags_start = position
-        position = skip_tags(body, position)
-        _check_end(body, position)
-        node, _ = _coordinator(body, node_start, error_code, resolve, flexible=True)
-        if node is None:
-            node = _no_node(flexible=True)
-            if error_code == 0:
-                error_code = COORDINATOR_NOT_AVAILABLE
-                message = write_null_string(flexible=True)
-        written += (
-            body[start:node_start],
-            node,
-            INT16.pack(error_code),
-            message,
-            body[tags_start:position],
-        )
-    written.append(body[position:])
-    return b"".join(written)
-
-
-def _coordinator(
-    body: bytes, position: int, error_code: int, resolve: Resolve, flexible: bool
-) -> tuple[bytes | None, int]:
-    """Return node id, host and port rewritten; None if there is no coordinator to show."""
-    node_id, position = int32(body, position)
-    host, position = string(body, position, flexible)
-    port, position = int32(body, position)
-    address = None if error_code else resolve(node_id, host, port)
-    if address is None:
-        return None, position
-    node = INT32.pack(node_id), write_string(address[0], flexible), INT32.pack(address[1])
-    return b"".join(node), position
-
-
-def _no_node(flexible: bool) -> bytes:
-    """Return Kafka's `Node.noNode()`, which accompanies an error."""
-    return INT32.pack(-1) + write_string("", flexible) + INT32.pack(-1)
+def _coordinator(found: _Found, resolve: Resolve) -> _Found:
+    """Return a coordinator with its address for clients, or Kafka's `Node.noNode()` with an
+    error."""
+    if found.error_code == 0:
+        address = resolve(found.node_id, found.host, found.port)
+        if address is not None:
+            return replace(found, host=address[0], port=address[1])
+        found = replace(found, error_code=COORDINATOR_NOT_AVAILABLE, error_message=None)
+    return replace(found, node_id=-1, host="", port=-1)
 
 
 def _leader_endpoints(api_key: int, body: bytes, version: int, resolve: Resolve) -> bytes:

@@ -9,8 +9,7 @@ Laws:
   is known which broker that is (KIP-1242).
 - The broker's features are passed on: clients base the transaction protocol on them (KIP-890).
 
-Written by hand, and not with kio, because every worker needs it at its start, where kio would take
-16 MiB of memory and a quarter of a second; tests compare it with kio.
+Requests are read by hand, as every connection begins with one; tests compare that with kio.
 """
 
 import re
@@ -20,25 +19,18 @@ from typing import Final, final
 
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire.apis import API_VERSIONS, APIS, Versions, offers
+from proxy.wire.codec import decode, encode
+from proxy.wire.messages import ApiVersionsRequest as WrittenRequest
+from proxy.wire.messages import ApiVersionsResponse
 from proxy.wire.primitives import (
-    INT16,
     INT32,
-    INT64,
     Malformed,
     View,
-    array_length,
-    int8,
     int16,
     int32,
-    int64,
     nullable_string,
     skip_tags,
     string,
-    uvarint,
-    write_array_length,
-    write_null_string,
-    write_string,
-    write_uvarint,
 )
 
 FIRST_FLEXIBLE: Final = APIS[API_VERSIONS].first_flexible
@@ -55,9 +47,6 @@ REBOOTSTRAP_REQUIRED: Final = 129
 
 NO_NODE: Final = -1
 """Node id of a client that does not know which node it means."""
-
-_SUPPORTED_FEATURES, _FEATURES_EPOCH, _FINALIZED_FEATURES, _ZK_MIGRATION_READY = range(4)
-"""Numbers of the tagged fields (KIP-584, KIP-866)."""
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Pattern of the client software names and versions that Kafka accepts (KIP-511)."""
@@ -180,25 +169,17 @@ class ApiVersionsAnswers:
 
 def unsupported_version(correlation_id: int) -> bytes:
     """Return the v0 response to a version that is too new, with the supported range."""
-    own = INT16.pack(API_VERSIONS) + INT16.pack(0) + INT16.pack(HIGHEST_VERSION)
-    return (
-        INT32.pack(correlation_id)
-        + INT16.pack(UNSUPPORTED_VERSION)
-        + write_array_length(1, flexible=False)
-        + own
-    )
+    own = ApiVersionsResponse.ApiVersion(api_key=API_VERSIONS, max_version=HIGHEST_VERSION)
+    response = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=(own,))
+    return INT32.pack(correlation_id) + encode(response, 0)
 
 
 def refusal(api_version: int, correlation_id: int, error_code: int) -> bytes:
     """Return a response with an error and no APIs; in v0 if the version is too new."""
     if not 0 <= api_version <= HIGHEST_VERSION:
         api_version = 0
-    head = INT32.pack(correlation_id) + INT16.pack(error_code)
-    flexible = api_version >= FIRST_FLEXIBLE
-    body = head + write_array_length(0, flexible)
-    if api_version >= 1:
-        body += INT32.pack(0)  # throttle_time_ms
-    return body + b"\x00" if flexible else body
+    response = ApiVersionsResponse(error_code=error_code)
+    return INT32.pack(correlation_id) + encode(response, api_version)
 
 
 def parse_request(api_version: int, body: View) -> ApiVersionsRequest:
@@ -225,21 +206,13 @@ def parse_request(api_version: int, body: View) -> ApiVersionsRequest:
 
 def write_request(api_version: int, request: ApiVersionsRequest) -> bytes:
     """Return the body of a request, for the proxy's own connections."""
-    if api_version < FIRST_FLEXIBLE:
-        return b""
-    written = [
-        write_string(request.software.name, flexible=True),
-        write_string(request.software.version, flexible=True),
-    ]
-    if api_version >= FIRST_WITH_IDS:
-        cluster_id = request.cluster_id
-        written += (
-            write_null_string(flexible=True)
-            if cluster_id is None
-            else write_string(cluster_id, flexible=True),
-            INT32.pack(request.node_id),
-        )
-    return b"".join((*written, b"\x00"))
+    written = WrittenRequest(
+        client_software_name=request.software.name,
+        client_software_version=request.software.version,
+        cluster_id=request.cluster_id,
+        node_id=request.node_id,
+    )
+    return encode(written, api_version)
 
 
 def parse_response(api_version: int, body: View) -> tuple[int, UpstreamVersions]:
@@ -248,121 +221,53 @@ def parse_response(api_version: int, body: View) -> tuple[int, UpstreamVersions]
     With UNSUPPORTED_VERSION the response is v0, whatever the version of the request; some brokers
     use a different format, which is then ignored. Raises BrokerFault.
     """
+    content, error_code = bytes(body), 0
     try:
-        error_code, position = int16(body, 0)
-        if error_code == UNSUPPORTED_VERSION:
-            return error_code, _parse_unsupported(body, position)
-        return error_code, _parse_content(api_version, body, position)
+        error_code, _ = int16(content, 0)
+        version = 0 if error_code == UNSUPPORTED_VERSION else api_version
+        return error_code, _content(decode(ApiVersionsResponse, version, content))
     except Malformed as malformed:
+        if error_code == UNSUPPORTED_VERSION:
+            return error_code, UpstreamVersions(apis={})
         raise BrokerFault(f"ApiVersions v{api_version}: {malformed}") from None
 
 
-def _parse_unsupported(body: View, position: int) -> UpstreamVersions:
-    try:
-        return _parse_content(0, body, position)
-    except Malformed:
-        return UpstreamVersions(apis={})
-
-
-def _parse_content(api_version: int, body: View, position: int) -> UpstreamVersions:
-    flexible = api_version >= FIRST_FLEXIBLE
-    count, position = array_length(body, position, flexible)
-    ranges: dict[int, tuple[int, int]] = {}
-    for _ in range(count):
-        key, position = int16(body, position)
-        low, position = int16(body, position)
-        high, position = int16(body, position)
-        if flexible:
-            position = skip_tags(body, position)
-        ranges[key] = (low, high)
-    if not flexible:
-        return UpstreamVersions(apis=ranges)
-    _, position = int32(body, position)  # throttle_time_ms
-    tags = _tagged_fields(body, position)
-    epoch = tags.get(_FEATURES_EPOCH)
-    ready = tags.get(_ZK_MIGRATION_READY)
-    supported = _parse_features(tags.get(_SUPPORTED_FEATURES, b"\x01"))
-    finalized = _parse_features(tags.get(_FINALIZED_FEATURES, b"\x01"))
+def _content(response: ApiVersionsResponse) -> UpstreamVersions:
     return UpstreamVersions(
-        apis=ranges,
-        supported_features=supported,
-        finalized_features_epoch=-1 if epoch is None else int64(epoch, 0)[0],
-        finalized_features={name: (low, high) for name, (high, low) in finalized.items()},
-        zk_migration_ready=ready is not None and int8(ready, 0)[0] != 0,
+        apis={one.api_key: (one.min_version, one.max_version) for one in response.api_keys},
+        supported_features={
+            one.name: (one.min_version, one.max_version) for one in response.supported_features
+        },
+        finalized_features_epoch=response.finalized_features_epoch,
+        finalized_features={
+            one.name: (one.min_version_level, one.max_version_level)
+            for one in response.finalized_features
+        },
+        zk_migration_ready=response.zk_migration_ready,
     )
-
-
-def _tagged_fields(body: View, position: int) -> dict[int, View]:
-    count, position = uvarint(body, position)
-    tags: dict[int, View] = {}
-    for _ in range(count):
-        number, position = uvarint(body, position)
-        size, position = uvarint(body, position)
-        tags[number] = body[position : position + size]
-        position += size
-    return tags
-
-
-def _parse_features(array: View) -> dict[str, tuple[int, int]]:
-    """Return an array of features: a name and two version levels each."""
-    count, position = array_length(array, 0, flexible=True)
-    features: dict[str, tuple[int, int]] = {}
-    for _ in range(count):
-        name, position = string(array, position, flexible=True)
-        one, position = int16(array, position)
-        other, position = int16(array, position)
-        position = skip_tags(array, position)
-        features[name] = (one, other)
-    return features
 
 
 def _body(
     offered: Mapping[int, tuple[int, int]], upstream: UpstreamVersions, api_version: int
 ) -> bytes:
     """Return a successful response from after its correlation id."""
-    flexible = api_version >= FIRST_FLEXIBLE
-    written = [INT16.pack(0), write_array_length(len(offered), flexible)]
-    for key, (low, high) in offered.items():
-        written += (INT16.pack(key), INT16.pack(low), INT16.pack(high))
-        if flexible:
-            written.append(b"\x00")
-    if api_version >= 1:
-        written.append(INT32.pack(0))  # throttle_time_ms
-    if flexible:
-        tags = _write_tagged_fields(upstream, api_version)
-        written.append(write_uvarint(len(tags)))
-        for number, content in tags.items():
-            written += (write_uvarint(number), write_uvarint(len(content)), content)
-    return b"".join(written)
-
-
-def _write_tagged_fields(upstream: UpstreamVersions, api_version: int) -> dict[int, bytes]:
-    """Return the fields that differ from their defaults, by number in ascending order."""
-    supported = {
-        name: levels
-        for name, levels in upstream.supported_features.items()
-        if levels[0] > 0 or api_version >= FIRST_WITH_ALL_FEATURES
-    }
-    finalized = {name: (high, low) for name, (low, high) in upstream.finalized_features.items()}
-    tags: dict[int, bytes] = {}
-    if supported:
-        tags[_SUPPORTED_FEATURES] = _write_features(supported)
-    if upstream.finalized_features_epoch != -1:
-        tags[_FEATURES_EPOCH] = INT64.pack(upstream.finalized_features_epoch)
-    if finalized:
-        tags[_FINALIZED_FEATURES] = _write_features(finalized)
-    if upstream.zk_migration_ready:
-        tags[_ZK_MIGRATION_READY] = b"\x01"
-    return tags
-
-
-def _write_features(features: Mapping[str, tuple[int, int]]) -> bytes:
-    written = [write_array_length(len(features), flexible=True)]
-    for name, (one, other) in features.items():
-        written += (
-            write_string(name, flexible=True),
-            INT16.pack(one),
-            INT16.pack(other),
-            b"\x00",
-        )
-    return b"".join(written)
+    response = ApiVersionsResponse(
+        api_keys=tuple(
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
+            for key, (low, high) in offered.items()
+        ),
+        supported_features=tuple(
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in upstream.supported_features.items()
+            if low > 0 or api_version >= FIRST_WITH_ALL_FEATURES
+        ),
+        finalized_features_epoch=upstream.finalized_features_epoch,
+        finalized_features=tuple(
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, min_version_level=low, max_version_level=high
+            )
+            for name, (low, high) in upstream.finalized_features.items()
+        ),
+        zk_migration_ready=upstream.zk_migration_ready,
+    )
+    return encode(response, api_version)

@@ -3,11 +3,11 @@
 Laws:
 
 - An API that is not in this table is neither offered nor forwarded.
-- A version range is what the proxy can decode where it must (kio's schemas, or ours); what clients
+- A version range is what the proxy can decode where it must, that of `messages.txt`; what clients
   are offered is its intersection with what the broker offers, see `offers`. Where no ACLs are
   enforced, older versions of `FIRST_KEPT_BY_KAFKA_4` pass, too, without being judged.
-- Tests compare the columns with kio's schemas, so that no address of a broker, and no throttle
-  time, is overlooked in a new version.
+- A test compares `_ADDRESSES_SINCE` with the definitions, so that no address of a broker is
+  overlooked in a new version.
 """
 
 from collections.abc import Container, Mapping
@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from proxy.wire.primitives import View, skip_tags
+from proxy.wire.schema import BLOCKS, NEVER, Head, head_of
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -51,6 +52,10 @@ ALTER_REPLICA_LOG_DIRS: Final = 34
 DESCRIBE_LOG_DIRS: Final = 35
 SASL_AUTHENTICATE: Final = 36
 CREATE_PARTITIONS: Final = 37
+CREATE_DELEGATION_TOKEN: Final = 38
+RENEW_DELEGATION_TOKEN: Final = 39
+EXPIRE_DELEGATION_TOKEN: Final = 40
+DESCRIBE_DELEGATION_TOKEN: Final = 41
 DELETE_GROUPS: Final = 42
 ELECT_LEADERS: Final = 43
 INCREMENTAL_ALTER_CONFIGS: Final = 44
@@ -70,6 +75,8 @@ DESCRIBE_TRANSACTIONS: Final = 65
 LIST_TRANSACTIONS: Final = 66
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
+GET_TELEMETRY_SUBSCRIPTIONS: Final = 71
+PUSH_TELEMETRY: Final = 72
 LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 SHARE_GROUP_HEARTBEAT: Final = 76
@@ -108,10 +115,10 @@ FIRST_KEPT_BY_KAFKA_4: Final[Mapping[int, int]] = {
     DESCRIBE_CONFIGS: 1,
     ALTER_REPLICA_LOG_DIRS: 1,
     DESCRIBE_LOG_DIRS: 1,
-    38: 1,  # CreateDelegationToken
-    39: 1,  # RenewDelegationToken
-    40: 1,  # ExpireDelegationToken
-    41: 1,  # DescribeDelegationToken
+    CREATE_DELEGATION_TOKEN: 1,
+    RENEW_DELEGATION_TOKEN: 1,
+    EXPIRE_DELEGATION_TOKEN: 1,
+    DESCRIBE_DELEGATION_TOKEN: 1,
 }
 """First version that Kafka 4.0 kept of each client API of which it dropped versions (KIP-896).
 
@@ -130,10 +137,6 @@ class Kind(Enum):
     """The proxy answers, whatever the broker offers."""
     NOT_OFFERED = auto()
     """No answer: APIs between brokers, and those that the proxy does not implement."""
-
-
-NEVER: Final = 0x8000
-"""First version of what no version has: greater than any version, which is an INT16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,143 +161,91 @@ class Api:
     none does."""
 
 
-def _api(
-    key: int,
-    name: str,
-    versions: tuple[int, int],
-    first_flexible: int,
-    throttle_time_since: int,
-    kind: Kind = Kind.FORWARDED,
-    addresses_since: int = NEVER,
-) -> Api:
+_ANSWERED: Final = SASL_APIS | frozenset(
+    {
+        DESCRIBE_ACLS,
+        CREATE_ACLS,
+        DELETE_ACLS,
+        DESCRIBE_CLIENT_QUOTAS,
+        ALTER_CLIENT_QUOTAS,
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ALTER_USER_SCRAM_CREDENTIALS,
+    }
+)
+_NOT_OFFERED: Final = frozenset(
+    {
+        CREATE_DELEGATION_TOKEN,
+        RENEW_DELEGATION_TOKEN,
+        EXPIRE_DELEGATION_TOKEN,
+        DESCRIBE_DELEGATION_TOKEN,
+        52,  # Vote
+        53,  # BeginQuorumEpoch
+        54,  # EndQuorumEpoch
+        56,  # AlterPartition
+        58,  # Envelope
+        59,  # FetchSnapshot
+        62,  # BrokerRegistration
+        63,  # BrokerHeartbeat
+        67,  # AllocateProducerIds
+        70,  # ControllerRegistration
+        73,  # AssignReplicasToDirs
+        82,  # UpdateRaftVoter
+        83,  # InitializeShareGroupState
+        84,  # ReadShareGroupState
+        85,  # WriteShareGroupState
+        86,  # DeleteShareGroupState
+        87,  # ReadShareGroupStateSummary
+    }
+)
+_ADDRESSES_SINCE: Final = {
+    PRODUCE: 10,  # KIP-951
+    FETCH: 16,  # KIP-951
+    METADATA: 0,
+    FIND_COORDINATOR: 0,
+    DESCRIBE_QUORUM: 2,  # KIP-853
+    DESCRIBE_CLUSTER: 0,
+    SHARE_FETCH: 1,
+    SHARE_ACKNOWLEDGE: 1,
+}
+
+
+def _kind(key: int) -> Kind:
+    if key in _ANSWERED:
+        return Kind.ANSWERED
+    return Kind.NOT_OFFERED if key in _NOT_OFFERED else Kind.FORWARDED
+
+
+def _api(request: Head) -> Api:
+    name = request.name.removesuffix("Request")
+    throttle_times = [
+        int(line.split(" ")[2].removesuffix("+"))
+        for line in BLOCKS[f"{name}Response"]
+        if line.startswith("throttle_time_ms ")
+    ]
     return Api(
-        key=key,
+        key=request.api_key,
         name=name,
-        kind=kind,
-        min_version=versions[0],
-        max_version=versions[1],
-        first_flexible=first_flexible,
-        throttle_time_since=throttle_time_since,
-        addresses_since=addresses_since,
+        kind=_kind(request.api_key),
+        min_version=request.versions.first,
+        max_version=request.versions.last,
+        first_flexible=request.first_flexible,
+        throttle_time_since=min(throttle_times, default=NEVER),
+        addresses_since=_ADDRESSES_SINCE.get(request.api_key, NEVER),
     )
 
-
-_ANSWERED = Kind.ANSWERED
-_NOT_OFFERED = Kind.NOT_OFFERED
 
 APIS: Final[Mapping[int, Api]] = {
-    api.key: api
-    for api in (
-        # key, name, (lowest, highest version), first flexible, throttle time since, and the rest
-        _api(PRODUCE, "Produce", (3, 13), 9, 1, addresses_since=10),  # KIP-951
-        _api(FETCH, "Fetch", (4, 18), 12, 1, addresses_since=16),  # KIP-951
-        _api(LIST_OFFSETS, "ListOffsets", (1, 11), 6, 2),
-        _api(METADATA, "Metadata", (0, 13), 9, 3, addresses_since=0),
-        _api(OFFSET_COMMIT, "OffsetCommit", (2, 10), 8, 3),
-        _api(OFFSET_FETCH, "OffsetFetch", (1, 10), 6, 3),
-        _api(FIND_COORDINATOR, "FindCoordinator", (0, 6), 3, 1, addresses_since=0),
-        _api(JOIN_GROUP, "JoinGroup", (0, 9), 6, 2),
-        _api(HEARTBEAT, "Heartbeat", (0, 4), 4, 1),
-        _api(LEAVE_GROUP, "LeaveGroup", (0, 5), 4, 1),
-        _api(SYNC_GROUP, "SyncGroup", (0, 5), 4, 1),
-        _api(DESCRIBE_GROUPS, "DescribeGroups", (0, 6), 5, 1),
-        _api(LIST_GROUPS, "ListGroups", (0, 5), 3, 1),
-        _api(SASL_HANDSHAKE, "SaslHandshake", (0, 1), NEVER, NEVER, _ANSWERED),
-        _api(API_VERSIONS, "ApiVersions", (0, 5), 3, 1, _ANSWERED),
-        _api(CREATE_TOPICS, "CreateTopics", (2, 7), 5, 2),
-        _api(DELETE_TOPICS, "DeleteTopics", (1, 6), 4, 1),
-        _api(DELETE_RECORDS, "DeleteRecords", (0, 2), 2, 0),
-        _api(INIT_PRODUCER_ID, "InitProducerId", (0, 6), 2, 0),
-        _api(OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", (2, 4), 4, 2),
-        _api(ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", (0, 5), 3, 0),
-        _api(ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", (0, 4), 3, 0),
-        _api(END_TXN, "EndTxn", (0, 5), 3, 0),
-        _api(
-            WRITE_TXN_MARKERS, "WriteTxnMarkers", (1, 2), 1, NEVER
-        ),  # an admin API too: aborts a transaction (KIP-664)
-        _api(TXN_OFFSET_COMMIT, "TxnOffsetCommit", (0, 6), 3, 0),
-        _api(DESCRIBE_ACLS, "DescribeAcls", (0, 4), 2, 0, _ANSWERED),  # KIP-888
-        _api(CREATE_ACLS, "CreateAcls", (0, 3), 2, 0, _ANSWERED),
-        _api(DELETE_ACLS, "DeleteAcls", (0, 3), 2, 0, _ANSWERED),
-        _api(DESCRIBE_CONFIGS, "DescribeConfigs", (1, 4), 4, 0),
-        _api(ALTER_CONFIGS, "AlterConfigs", (0, 2), 2, 0),
-        _api(ALTER_REPLICA_LOG_DIRS, "AlterReplicaLogDirs", (1, 2), 2, 0),
-        _api(DESCRIBE_LOG_DIRS, "DescribeLogDirs", (1, 5), 2, 0),
-        _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 2), 2, NEVER, _ANSWERED),
-        _api(CREATE_PARTITIONS, "CreatePartitions", (0, 3), 2, 0),
-        _api(38, "CreateDelegationToken", (1, 3), 2, 1, _NOT_OFFERED),
-        _api(39, "RenewDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
-        _api(40, "ExpireDelegationToken", (1, 2), 2, 1, _NOT_OFFERED),
-        _api(41, "DescribeDelegationToken", (1, 3), 2, 1, _NOT_OFFERED),
-        _api(DELETE_GROUPS, "DeleteGroups", (0, 3), 2, 0),
-        _api(ELECT_LEADERS, "ElectLeaders", (0, 2), 2, 0),
-        _api(INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", (0, 1), 1, 0),
-        _api(ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", (0, 1), 0, 0),
-        _api(LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", (0, 0), 0, 0),
-        _api(OFFSET_DELETE, "OffsetDelete", (0, 0), NEVER, 0),
-        _api(
-            DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", (0, 2), 1, 0, _ANSWERED
-        ),  # v2: KIP-888
-        _api(ALTER_CLIENT_QUOTAS, "AlterClientQuotas", (0, 1), 1, 0, _ANSWERED),
-        _api(
-            DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", (0, 0), 0, 0, _ANSWERED
-        ),
-        _api(ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", (0, 0), 0, 0, _ANSWERED),
-        _api(52, "Vote", (0, 2), 0, NEVER, _NOT_OFFERED),
-        _api(53, "BeginQuorumEpoch", (0, 1), 1, NEVER, _NOT_OFFERED),
-        _api(54, "EndQuorumEpoch", (0, 1), 1, NEVER, _NOT_OFFERED),
-        _api(DESCRIBE_QUORUM, "DescribeQuorum", (0, 2), 0, NEVER, addresses_since=2),  # KIP-853
-        _api(56, "AlterPartition", (2, 3), 0, 2, _NOT_OFFERED),
-        _api(UPDATE_FEATURES, "UpdateFeatures", (0, 2), 0, 0),
-        _api(58, "Envelope", (0, 0), 0, NEVER, _NOT_OFFERED),
-        _api(59, "FetchSnapshot", (0, 1), 0, 0, _NOT_OFFERED),
-        _api(DESCRIBE_CLUSTER, "DescribeCluster", (0, 2), 0, 0, addresses_since=0),
-        _api(DESCRIBE_PRODUCERS, "DescribeProducers", (0, 0), 0, 0),
-        _api(62, "BrokerRegistration", (0, 4), 0, 0, _NOT_OFFERED),
-        _api(63, "BrokerHeartbeat", (0, 2), 0, 0, _NOT_OFFERED),
-        _api(UNREGISTER_BROKER, "UnregisterBroker", (0, 0), 0, 0),
-        _api(DESCRIBE_TRANSACTIONS, "DescribeTransactions", (0, 0), 0, 0),
-        _api(LIST_TRANSACTIONS, "ListTransactions", (0, 2), 0, 0),
-        _api(67, "AllocateProducerIds", (0, 0), 0, 0, _NOT_OFFERED),
-        _api(CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", (0, 1), 0, 0),
-        _api(CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", (0, 1), 0, 0),
-        _api(70, "ControllerRegistration", (0, 0), 0, 0, _NOT_OFFERED),
-        _api(71, "GetTelemetrySubscriptions", (0, 0), 0, 0),
-        _api(72, "PushTelemetry", (0, 0), 0, 0),
-        _api(73, "AssignReplicasToDirs", (0, 0), 0, 0, _NOT_OFFERED),
-        _api(LIST_CONFIG_RESOURCES, "ListConfigResources", (0, 1), 0, 0),
-        _api(DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", (0, 0), 0, 0),
-        _api(SHARE_GROUP_HEARTBEAT, "ShareGroupHeartbeat", (1, 1), 0, 0),
-        _api(SHARE_GROUP_DESCRIBE, "ShareGroupDescribe", (1, 1), 0, 0),
-        _api(SHARE_FETCH, "ShareFetch", (1, 2), 0, 0, addresses_since=1),
-        _api(SHARE_ACKNOWLEDGE, "ShareAcknowledge", (1, 2), 0, 0, addresses_since=1),
-        _api(ADD_RAFT_VOTER, "AddRaftVoter", (0, 1), 0, 0),
-        _api(REMOVE_RAFT_VOTER, "RemoveRaftVoter", (0, 0), 0, 0),
-        _api(82, "UpdateRaftVoter", (0, 0), 0, 0, _NOT_OFFERED),
-        _api(83, "InitializeShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
-        _api(84, "ReadShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
-        _api(85, "WriteShareGroupState", (0, 1), 0, NEVER, _NOT_OFFERED),
-        _api(86, "DeleteShareGroupState", (0, 0), 0, NEVER, _NOT_OFFERED),
-        _api(87, "ReadShareGroupStateSummary", (0, 1), 0, NEVER, _NOT_OFFERED),
-        _api(STREAMS_GROUP_HEARTBEAT, "StreamsGroupHeartbeat", (0, 1), 0, 0),
-        _api(STREAMS_GROUP_DESCRIBE, "StreamsGroupDescribe", (0, 1), 0, 0),
-        _api(DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsets", (0, 1), 0, 0),
-        _api(ALTER_SHARE_GROUP_OFFSETS, "AlterShareGroupOffsets", (0, 0), 0, 0),
-        _api(DELETE_SHARE_GROUP_OFFSETS, "DeleteShareGroupOffsets", (0, 0), 0, 0),
-        _api(
-            STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-            "StreamsGroupTopologyDescriptionUpdate",
-            (0, 0),
-            0,
-            0,
-        ),
-        _api(UNREGISTER_CONTROLLER, "UnregisterController", (0, 0), 0, 0),
-    )
+    api.key: api for api in (_api(head_of(name)) for name in BLOCKS if name.endswith("Request"))
 }
 
 
 SCRAM_APIS: Final = frozenset({DESCRIBE_USER_SCRAM_CREDENTIALS, ALTER_USER_SCRAM_CREDENTIALS})
-CREDENTIAL_APIS: Final = SCRAM_APIS | {38, 39, 40, 41}
+CREDENTIAL_APIS: Final = SCRAM_APIS | {
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
+}
 """APIs of SCRAM users and of delegation tokens, which belong to whoever authenticates clients."""
 
 

@@ -2,44 +2,37 @@
 
 Laws:
 
-- The messages are kio's frozen dataclasses, and ours for versions that kio lacks (`acl_v0`,
-  `batch_describe`, `kafka_4_4`); reading and writing them is ours. kio's reader allocates as many
-  items as an array claims to have, and rejects unknown tags, so it is for trusted bytes only.
-  Whatever is missing or impossible is `Malformed`.
+- Messages are the entity types of `proxy.wire.messages`. Whatever is missing or impossible in bytes
+  is `Malformed`, and so is a version that the message does not have.
 - Memory is bounded by the size of the message: an array is rejected before its first item if the
   remaining bytes cannot hold as many items of the minimum size. Depth is bounded by the schema.
 - Whatever two readers could understand differently (a tagged field whose size is not that of its
   value, text that is not UTF-8, a varint that is negative in Java) is `Malformed`, so that nothing
   is authorized as one thing and executed as another.
-- A value that Python's type cannot express (an error code of a later Kafka, a moment in the year
-  55000, which a record may have) stays an `int`, and is written as it was read.
+- A field that the version lacks holds its default. If another value is written, and Kafka's
+  definition does not allow that to be lost, it is `Unwritable`.
 - Unknown tagged fields are skipped, and so are lost when the message is written again.
 
-Each entity class is compiled once, at its first use, into a list of steps; neighbouring fields of
-fixed size make one step.
+A structure is compiled at first use into a list of steps, once for all versions in which its layout
+is the same; neighbouring fields of fixed size make one step.
 
 Sources: the protocol guide; KIP-482 (compact types, tags); KIP-893 (structs that may be null).
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from bisect import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
-from types import NoneType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin
-
-from kio.index import load_request_schema, load_response_schema
-from kio.schema.index import api_key_map, schema_name_map
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, pause, pausing
-from proxy.wire import acl_v0, batch_describe
 from proxy.wire.codec_values import (
-    FIXED,
-    NULLABLE_MOMENT,
+    FORMATS,
     Codec,
-    Convert,
-    Fixed,
     Parts,
+    Unwritable,
     Write,
     array_codec,
     bytes_codec,
@@ -48,67 +41,32 @@ from proxy.wire.codec_values import (
     string_codec,
 )
 from proxy.wire.primitives import Malformed, tag_count, uvarint, write_uvarint
+from proxy.wire.schema import Field, Message
 
-# Entities are instances of kio's generated classes, one per API and version: `Any` is the only type
-# that they share, and mypy does not accept `type[Any]` as a hashable key of a cache.
-Entity = Any
-E = TypeVar("E")
+M = TypeVar("M", bound=Message)
 
-Fill = Callable[[Entity, bytes, int], int]
+Fill = Callable[[Message, bytes, int], int]
 """Function that reads fields into an unfinished entity, and returns the position after them."""
 _NULL: Final = b"\xff"
 _NOT_NULL: Final = b"\x01"
 
 
-def _by_key_and_version(*messages: Any) -> Mapping[tuple[int, int], Any]:
-    return {(one.__api_key__, one.__version__): one for one in messages}
-
-
-_OWN_REQUESTS: Final = _by_key_and_version(*acl_v0.REQUESTS, *batch_describe.REQUESTS)
-_OWN_RESPONSES: Final = _by_key_and_version(*acl_v0.RESPONSES, *batch_describe.RESPONSES)
-
-
-@cache
-def request_type(api_key: int, api_version: int) -> Any:
-    """Return the class of a request: kio's, or ours. An unknown version is a programming error."""
-    if own := _OWN_REQUESTS.get((api_key, api_version)):
-        return own
-    if _is_of_kio(api_key, api_version):
-        return load_request_schema(api_key, api_version)
-    from proxy.wire import kafka_4_4  # loads the versions before, which no start should wait for
-
-    return _by_key_and_version(*kafka_4_4.REQUESTS)[api_key, api_version]
-
-
-@cache
-def response_type(api_key: int, api_version: int) -> Any:
-    """Return the class of a response: kio's, or ours. An unknown version is a programming error."""
-    if own := _OWN_RESPONSES.get((api_key, api_version)):
-        return own
-    if _is_of_kio(api_key, api_version):
-        return load_response_schema(api_key, api_version)
-    from proxy.wire import kafka_4_4
-
-    return _by_key_and_version(*kafka_4_4.RESPONSES)[api_key, api_version]
-
-
-def _is_of_kio(api_key: int, api_version: int) -> bool:
-    return api_key in api_key_map and api_version in schema_name_map[api_key_map[api_key]]
-
-
-def decode(entity_type: type[E], data: bytes, position: int = 0) -> E:
+def decode(kind: type[M], version: int, data: bytes, position: int = 0) -> M:
     """Read an entity that begins at `position`. Bytes after it are ignored, as by Kafka.
 
     Raises Malformed.
     """
     try:
-        entity, _ = _entity_codec(entity_type).read(data, position)
+        entity, _ = codec(kind, version).read(data, position)
     except (struct.error, IndexError):
-        raise Malformed(f"ends inside {entity_type.__name__}") from None
-    return cast(E, entity)
+        raise Malformed(f"ends inside {kind.__name__}") from None
+    assert isinstance(entity, kind)
+    return entity
 
 
-def decode_bounded(entity_type: type[E], data: bytes, *, max_bytes: int, max_values: int) -> E:
+def decode_bounded(
+    kind: type[M], version: int, data: bytes, *, max_bytes: int, max_values: int
+) -> M:
     """Read an entity of at most `max_bytes` bytes and `max_values` values: array items and tagged
     fields.
 
@@ -118,71 +76,46 @@ def decode_bounded(entity_type: type[E], data: bytes, *, max_bytes: int, max_val
         raise Malformed("more bytes than any client sends")
     try:
         with at_most(max_values):
-            return decode(entity_type, data)
+            return decode(kind, version, data)
     except TooManyValuesError:
         raise Malformed("more values than any client sends") from None
 
 
-def encode(entity: Entity) -> bytes:
-    """Return the bytes of an entity, without a header."""
+def encode(entity: Message, version: int) -> bytes:
+    """Return the bytes of an entity in this version, without a header. Raises Unwritable."""
     parts: Parts = []
-    _entity_codec(type(entity)).write(parts, entity)
+    codec(type(entity), version).write(parts, entity)
     return b"".join(parts)
+
+
+def codec(kind: type[Message], version: int) -> Codec:
+    """Return the reader and writer of a structure in a version. Raises Malformed."""
+    if not kind.HEAD.versions.has(version):
+        raise Malformed(f"{kind.__name__} has no version {version}")
+    return _codec(kind, kind.EPOCHS[bisect(kind.EPOCHS, version) - 1])
 
 
 # ---------------------------------------------------------------------- fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """Type of a field, decomposed."""
-
-    item: Any
-    """Class of an entity, or another type, which `kafka_type` specifies."""
-    is_array: bool
-    nullable: bool
-
-
-def _shape(field: Field[Any]) -> _Shape:
-    kind, nullable = _without_none(field.type)
-    if get_origin(kind) is not tuple:
-        return _Shape(item=kind, is_array=False, nullable=nullable)
-    item, _ = _without_none(get_args(kind)[0])
-    return _Shape(item=item, is_array=True, nullable=nullable)
+def field_codec(field: Field, version: int, flexible: bool) -> Codec:
+    """Return the reader and writer of a field in a version that has it."""
+    nullable = field.null.has(version)
+    if field.is_array and field.kind in FORMATS:
+        return fixed_array_codec(FORMATS[field.kind], flexible, nullable)
+    item = _item_codec(field, version, flexible, nullable and not field.is_array)
+    return array_codec(item, flexible, nullable) if field.is_array else item
 
 
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    rest = [argument for argument in get_args(kind) if argument is not NoneType]
-    return (rest[0], True) if NoneType in get_args(kind) else (kind, False)
-
-
-def _fixed(field: Field[Any]) -> Fixed | None:
-    """Return the `struct` format of a field of fixed size; None for other fields."""
-    shape, kafka_type = _shape(field), field.metadata.get("kafka_type", "")
-    if shape.is_array:
-        return None
-    if kafka_type == "datetime_i64" and shape.nullable:
-        return NULLABLE_MOMENT
-    return FIXED.get(kafka_type)
-
-
-def _field_codec(field: Field[Any], flexible: bool) -> Codec:
-    shape = _shape(field)
-    kafka_type = field.metadata.get("kafka_type", "")
-    if shape.is_array and kafka_type in FIXED:
-        return fixed_array_codec(FIXED[kafka_type], flexible, shape.nullable)
-    nullable = shape.nullable and not shape.is_array
-    if is_dataclass(shape.item):
-        item = _entity_codec(shape.item)
-        item = _nullable_entity_codec(item) if nullable else item
-    elif fixed := _fixed(field):
-        item = fixed_codec(fixed)
-    elif kafka_type == "string":
-        item = string_codec(flexible, nullable)
-    else:
-        assert kafka_type in ("bytes", "records"), field
-        item = bytes_codec(flexible, nullable)
-    return array_codec(item, flexible, shape.nullable) if shape.is_array else item
+def _item_codec(field: Field, version: int, flexible: bool, nullable: bool) -> Codec:
+    if field.struct is not None:
+        item = _codec(field.struct, field.struct.EPOCHS[bisect(field.struct.EPOCHS, version) - 1])
+        return _nullable_entity_codec(item) if nullable else item
+    if field.kind == "string":
+        return string_codec(flexible, nullable)
+    if field.kind in FORMATS:
+        return fixed_codec(FORMATS[field.kind])
+    return bytes_codec(flexible, nullable)
 
 
 # ---------------------------------------------------------------------- entities
@@ -197,35 +130,35 @@ class _Step:
     min_size: int
 
 
-def _compile(entity_type: Any) -> Codec:
-    steps = tuple(_steps(entity_type))
+def _compile(kind: type[Message], version: int) -> Codec:
+    steps = tuple(_steps(kind, version))
     fills, writes = [step.fill for step in steps], [step.write for step in steps]
 
-    def read(data: bytes, position: int) -> tuple[Entity, int]:
-        entity = object.__new__(entity_type)
+    def read(data: bytes, position: int) -> tuple[Message, int]:
+        entity = object.__new__(kind)
         for fill in fills:
             position = fill(entity, data, position)
         return entity, position
 
-    def write(parts: Parts, entity: Entity) -> None:
+    def write(parts: Parts, entity: Message) -> None:
         for write_fields in writes:
             write_fields(parts, entity)
 
     return Codec(read=read, write=write, min_size=sum(step.min_size for step in steps))
 
 
-_entity_codec: Callable[[Any], Codec] = cache(_compile)
+_codec: Callable[[Any, int], Codec] = cache(_compile)
 
 
 def _nullable_entity_codec(codec: Codec) -> Codec:
     """Return the codec of a nullable struct, which a byte precedes (KIP-893)."""
 
-    def read(data: bytes, position: int) -> tuple[Entity | None, int]:
+    def read(data: bytes, position: int) -> tuple[Message | None, int]:
         if data[position] > 0x7F:
             return None, position + 1
         return codec.read(data, position + 1)
 
-    def write(parts: Parts, entity: Entity | None) -> None:
+    def write(parts: Parts, entity: Message | None) -> None:
         parts.append(_NULL if entity is None else _NOT_NULL)
         if entity is not None:
             codec.write(parts, entity)
@@ -233,91 +166,99 @@ def _nullable_entity_codec(codec: Codec) -> Codec:
     return Codec(read=read, write=write, min_size=1)
 
 
-def _steps(entity_type: type[Any]) -> Iterator[_Step]:
-    flexible = entity_type.__flexible__
-    run: list[tuple[Field[Any], Fixed]] = []
-    for field in fields(entity_type):
-        if "tag" in field.metadata:
+def _steps(kind: type[Message], version: int) -> Iterator[_Step]:
+    flexible = version >= kind.HEAD.first_flexible
+    present = [field for field in kind.FIELDS if field.versions.has(version)]
+    absent = [field for field in kind.FIELDS if not field.versions.has(version)]
+    if absent:
+        yield _absent_step(kind, absent)
+    run: list[Field] = []
+    for field in present:
+        if field.tag is not None:
             continue
-        if fixed := _fixed(field):
-            run.append((field, fixed))
+        if field.kind in FORMATS and not field.is_array:
+            run.append(field)
             continue
         if run:
-            yield _run_step(entity_type, run)
+            yield _run_step(kind, run)
             run = []
-        yield _field_step(entity_type, field, flexible)
+        yield _field_step(kind, field, version, flexible)
     if run:
-        yield _run_step(entity_type, run)
+        yield _run_step(kind, run)
     if flexible:
-        yield _tags_step(entity_type)
+        yield _tags_step(kind, [one for one in present if one.tag is not None], version)
 
 
-def _setter(entity_type: type[Any], name: str, convert: Convert | None = None) -> Any:
-    """Return the function that sets a slot: the only way around a frozen dataclass that avoids
-    `__init__`."""
-    put = getattr(entity_type, name).__set__
-    if convert is None:
-        return put
-
-    def put_converted(entity: Entity, value: Any) -> None:
-        put(entity, convert(value))
-
-    return put_converted
+def _setter(kind: type[Message], field: Field) -> Callable[[Message, Any], None]:
+    name = field.name
+    slot = vars(kind).get(name)
+    return (lambda entity, value: setattr(entity, name, value)) if slot is None else slot.__set__
 
 
-def _getter(entity_type: type[Any], name: str, convert: Convert | None = None) -> Any:
-    get = getattr(entity_type, name).__get__
-    return get if convert is None else lambda entity: convert(get(entity))
+def _absent_step(kind: type[Message], absent: list[Field]) -> _Step:
+    """Return the step of the fields that the version lacks."""
+    puts = [(_setter(kind, field), field.default) for field in absent]
+    kept = [(field.name, field.default) for field in absent if not field.ignorable]
+
+    def fill(entity: Message, _: bytes, position: int) -> int:
+        for put, default in puts:
+            put(entity, default)
+        return position
+
+    def write(_: Parts, entity: Message) -> None:
+        for name, default in kept:
+            if getattr(entity, name) != default:
+                raise Unwritable(f"{kind.__qualname__}: this version has no {name}")
+
+    return _Step(fill=fill, write=write, min_size=0)
 
 
-def _run_step(entity_type: type[Any], run: list[tuple[Field[Any], Fixed]]) -> _Step:
+def _run_step(kind: type[Message], run: list[Field]) -> _Step:
     """Return the step that reads and writes adjacent fields of fixed size at once."""
-    packer = struct.Struct(">" + "".join(fixed.format for _, fixed in run))
+    packer = struct.Struct(">" + "".join(FORMATS[field.kind] for field in run))
     unpack_from, pack, size = packer.unpack_from, packer.pack, packer.size
-    puts = [_setter(entity_type, field.name, fixed.to_value) for field, fixed in run]
-    gets = [_getter(entity_type, field.name, fixed.from_value) for field, fixed in run]
+    puts = [_setter(kind, field) for field in run]
+    get = attrgetter(*(field.name for field in run))
 
-    def fill(entity: Entity, data: bytes, position: int) -> int:
+    def fill(entity: Message, data: bytes, position: int) -> int:
         for put, value in zip(puts, unpack_from(data, position), strict=True):
             put(entity, value)
         return position + size
 
-    def write(parts: Parts, entity: Entity) -> None:
-        parts.append(pack(*[get(entity) for get in gets]))
+    def write_one(parts: Parts, entity: Message) -> None:
+        parts.append(pack(get(entity)))
 
-    return _Step(fill=fill, write=write, min_size=size)
+    def write(parts: Parts, entity: Message) -> None:
+        parts.append(pack(*get(entity)))
+
+    return _Step(fill=fill, write=write_one if len(run) == 1 else write, min_size=size)
 
 
-def _field_step(entity_type: type[Any], field: Field[Any], flexible: bool) -> _Step:
-    codec = _field_codec(field, flexible)
+def _field_step(kind: type[Message], field: Field, version: int, flexible: bool) -> _Step:
+    codec = field_codec(field, version, flexible)
     read_value, write_value = codec.read, codec.write
-    put, get = _setter(entity_type, field.name), _getter(entity_type, field.name)
+    put, get = _setter(kind, field), attrgetter(field.name)
 
-    def fill(entity: Entity, data: bytes, position: int) -> int:
+    def fill(entity: Message, data: bytes, position: int) -> int:
         value, position = read_value(data, position)
         put(entity, value)
         return position
 
-    def write(parts: Parts, entity: Entity) -> None:
+    def write(parts: Parts, entity: Message) -> None:
         write_value(parts, get(entity))
 
     return _Step(fill=fill, write=write, min_size=codec.min_size)
 
 
-def _tags_step(entity_type: type[Any]) -> _Step:
+def _tags_step(kind: type[Message], tagged: list[Field], version: int) -> _Step:
     """Return the step of the tagged fields that end each entity of a flexible version (KIP-482)."""
-    tagged = sorted(
-        (field.metadata["tag"], field) for field in fields(entity_type) if "tag" in field.metadata
-    )
-    codecs = {tag: _field_codec(field, flexible=True) for tag, field in tagged}
-    puts = {tag: _setter(entity_type, field.name) for tag, field in tagged}
-    gets = {tag: _getter(entity_type, field.name) for tag, field in tagged}
-    defaults = {tag: field.default for tag, field in tagged}
-    assert MISSING not in defaults.values(), entity_type
+    codecs = {field.tag: field_codec(field, version, flexible=True) for field in tagged}
+    puts = {field.tag: _setter(kind, field) for field in tagged}
+    defaults = [(puts[field.tag], field.default) for field in tagged]
 
-    def fill(entity: Entity, data: bytes, position: int) -> int:
-        for tag, put in puts.items():
-            put(entity, defaults[tag])
+    def fill(entity: Message, data: bytes, position: int) -> int:
+        for put, default in defaults:
+            put(entity, default)
         if data[position] == 0:
             return position + 1
         count, position = tag_count(data, position)
@@ -336,12 +277,22 @@ def _tags_step(entity_type: type[Any]) -> _Step:
             position = end
         return position
 
-    def write(parts: Parts, entity: Entity) -> None:
-        written = [(tag, get(entity)) for tag, get in gets.items() if get(entity) != defaults[tag]]
+    return _Step(fill=fill, write=_tags_writer(tagged, codecs), min_size=1)
+
+
+def _tags_writer(tagged: list[Field], codecs: dict[int | None, Codec]) -> Write:
+    ordered = [
+        (tag, field, codecs[tag].write)
+        for tag, field in sorted((field.tag, field) for field in tagged if field.tag is not None)
+    ]
+
+    def write(parts: Parts, entity: Message) -> None:
+        values = [(tag, getattr(entity, one.name), one.default, put) for tag, one, put in ordered]
+        written = [(tag, value, put) for tag, value, default, put in values if value != default]
         parts.append(write_uvarint(len(written)))
-        for tag, value in written:
+        for tag, value, put in written:
             content: Parts = []
-            codecs[tag].write(content, value)
+            put(content, value)
             parts += (write_uvarint(tag), write_uvarint(sum(map(len, content))), *content)
 
-    return _Step(fill=fill, write=write, min_size=1)
+    return write

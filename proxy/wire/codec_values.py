@@ -10,12 +10,9 @@ Sources: the protocol guide's "Protocol Primitive Types"; KIP-482 for compact ty
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
+from proxy.errors import ProxyError
 from proxy.scheduling.stepped_thread import MASK, free_in_steps, pause, pausing
 from proxy.wire.primitives import INT16, INT32, MAX_STRING, Malformed, uvarint, write_uvarint
 
@@ -25,9 +22,9 @@ Parts = list[bytes]
 Write = Callable[[Parts, Any], None]
 """Function that appends a value's bytes."""
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND: Final = timedelta(milliseconds=1)
-_NO_UUID: Final = bytes(16)
+
+class Unwritable(ProxyError):
+    """A value cannot be written in the version: a field that the version lacks, or null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,105 +40,40 @@ class Codec:
 # ---------------------------------------------------------------------- types of fixed size
 
 
-def _to_error_code(number: int) -> ErrorCode | int:
-    return _ERROR_CODES.get(number, number)
-
-
-def _from_error_code(code: ErrorCode | int) -> int:
-    return code.value if isinstance(code, ErrorCode) else code
-
-
-def _to_duration(milliseconds: int) -> timedelta | int:
-    try:
-        return timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return milliseconds
-
-
-def _from_duration(duration: timedelta | int) -> int:
-    return duration if isinstance(duration, int) else duration // _MILLISECOND
-
-
-def _to_moment(milliseconds: int) -> datetime | int:
-    try:
-        return EPOCH + timedelta(milliseconds=milliseconds) if milliseconds >= 0 else milliseconds
-    except OverflowError:
-        return milliseconds
-
-
-def _from_moment(moment: datetime | int) -> int:
-    return moment if isinstance(moment, int) else (moment - EPOCH) // _MILLISECOND
-
-
-def _to_nullable_moment(milliseconds: int) -> datetime | int | None:
-    return None if milliseconds == -1 else _to_moment(milliseconds)
-
-
-def _from_nullable_moment(moment: datetime | int | None) -> int:
-    return -1 if moment is None else _from_moment(moment)
-
-
-def _to_uuid(data: bytes) -> UUID | None:
-    return None if data == _NO_UUID else UUID(bytes=data)
-
-
-def _from_uuid(value: UUID | None) -> bytes:
-    return _NO_UUID if value is None else value.bytes
-
-
-_ERROR_CODES: Final[dict[int, ErrorCode]] = {code.value: code for code in ErrorCode}
-
-Convert = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Type that `struct` reads: its format, and the conversion of its values."""
-
-    format: str
-    to_value: Convert | None = None
-    from_value: Convert | None = None
-
-
-FIXED: Final = {
-    "bool": Fixed("?"),
-    "int8": Fixed("b"),
-    "int16": Fixed("h"),
-    "uint16": Fixed("H"),
-    "int32": Fixed("i"),
-    "int64": Fixed("q"),
-    "float64": Fixed("d"),
-    "error_code": Fixed("h", _to_error_code, _from_error_code),
-    "timedelta_i32": Fixed("i", _to_duration, _from_duration),
-    "timedelta_i64": Fixed("q", _to_duration, _from_duration),
-    "datetime_i64": Fixed("q", _to_moment, _from_moment),
-    "uuid": Fixed("16s", _to_uuid, _from_uuid),
+FORMATS: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
 }
-NULLABLE_MOMENT: Final = Fixed("q", _to_nullable_moment, _from_nullable_moment)
+"""Formats of `struct` of Kafka's types."""
 
 
-def fixed_codec(fixed: Fixed) -> Codec:
-    """Return the codec of a value of fixed size."""
-    packer = struct.Struct(f">{fixed.format}")
+def fixed_codec(form: str) -> Codec:
+    """Return the codec of a value of fixed size, in a format of `struct`."""
+    packer = struct.Struct(f">{form}")
     unpack_from, pack, size = packer.unpack_from, packer.pack, packer.size
-    to_value, from_value = fixed.to_value, fixed.from_value
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
         (value,) = unpack_from(data, position)
-        return (value if to_value is None else to_value(value)), position + size
+        return value, position + size
 
     def write(parts: Parts, value: Any) -> None:
-        parts.append(pack(value if from_value is None else from_value(value)))
+        parts.append(pack(value))
 
     return Codec(read=read, write=write, min_size=size)
 
 
-def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
+def fixed_array_codec(form: str, flexible: bool, nullable: bool) -> Codec:
     """Return the codec of an array of such values."""
-    packer = struct.Struct(f">{fixed.format}")
+    packer = struct.Struct(f">{form}")
     pack, size = packer.pack, packer.size
     read_length, write_length = _lengths(flexible, nullable, min_size=size)
-    to_value, from_value = fixed.to_value, fixed.from_value
 
     def read(data: bytes, position: int) -> tuple[Any, int]:
         length, position = read_length(data, position)
@@ -149,15 +81,13 @@ def fixed_array_codec(fixed: Fixed, flexible: bool, nullable: bool) -> Codec:
             return (None if length < 0 else ()), position
         pause(length)
         end = position + size * length
-        if to_value is None:
-            return struct.unpack_from(f">{length}{fixed.format}", data, position), end
-        items = packer.iter_unpack(data[position:end])
-        return tuple(to_value(item) for (item,) in items), end
+        if len(form) == 1:
+            return struct.unpack_from(f">{length}{form}", data, position), end
+        return tuple(item for (item,) in packer.iter_unpack(data[position:end])), end
 
     def write(parts: Parts, items: Any) -> None:
         write_length(parts, items)
-        if items:
-            parts += map(pack, items if from_value is None else map(from_value, items))
+        parts += map(pack, items or ())
 
     return Codec(read=read, write=write, min_size=1 if flexible else 4)
 
@@ -197,6 +127,8 @@ def _lengths(
         return length, position
 
     def write(parts: Parts, items: Any) -> None:
+        if items is None and not nullable:
+            raise Unwritable("null instead of an array")
         length = -1 if items is None else len(items)
         parts.append(write_uvarint(length + 1) if flexible else INT32.pack(length))
 
@@ -223,6 +155,8 @@ def string_codec(flexible: bool, nullable: bool) -> Codec:
 
     def write(parts: Parts, text: str | None) -> None:
         if text is None:
+            if not nullable:
+                raise Unwritable("null instead of a string")
             parts.append(b"\x00" if flexible else b"\xff\xff")
             return
         encoded = text.encode()

@@ -9,10 +9,11 @@ their responses; Fetch responses from v0 on.
 """
 
 import struct
-from dataclasses import replace
 from typing import Final
 
 from proxy.wire.apis import FETCH, SHARE_FETCH, is_flexible, response_body_at
+from proxy.wire.codec import decode, encode
+from proxy.wire.messages import ShareFetchResponse, replace
 from proxy.wire.primitives import INT32, Malformed, View, int32, skip_string, skip_tags, tag_count
 from proxy.wire.throttle_times import has_throttle_time
 
@@ -107,11 +108,9 @@ def without_records(api_version: int, content: bytes) -> bytes:
     acknowledgements in the request, which are not sent again (`KafkaApis`:
     `combineShareFetchAndShareAcknowledgeResponses`).
     """
-    from proxy.wire.codec import decode, encode, response_type  # loads 16 MiB of schemas
-
     at = response_body_at(SHARE_FETCH, api_version, content)
     try:
-        response = decode(response_type(SHARE_FETCH, api_version), content, at)
+        response = decode(ShareFetchResponse, api_version, content, at)
     except Malformed:
         return without_topics(SHARE_FETCH, api_version, content)
     topics = tuple(
@@ -124,4 +123,4 @@ def without_records(api_version: int, content: bytes) -> bytes:
         )
         for topic in response.responses
     )
-    return content[:at] + encode(replace(response, responses=topics))
+    return content[:at] + encode(replace(response, responses=topics), api_version)

@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import APIS, FETCH
+from proxy.wire.codec import decode
 from proxy.wire.fetch_bounds import (
     FINAL_EPOCH,
     FIRST_WITH_REPLICA_STATE,
     FIRST_WITH_SESSIONS,
 )
+from proxy.wire.messages import FetchRequest as WholeFetchRequest
 from proxy.wire.primitives import (
     INT32,
     Malformed,
@@ -175,12 +177,10 @@ def _tagged(api_version: int, body: View, position: int) -> bool:
 
 
 def _replica_id(api_version: int, body: View) -> int:
-    from proxy.wire.codec import decode, request_type  # which only a proxy with ACLs has loaded
-
-    request = decode(request_type(FETCH, api_version), bytes(body))
+    request = decode(WholeFetchRequest, api_version, bytes(body))
     if api_version < FIRST_WITH_REPLICA_STATE:
-        return int(request.replica_id)
-    return int(request.replica_state.replica_id)
+        return request.replica_id
+    return request.replica_state.replica_id
 
 
 class PlainFetch(NamedTuple):

@@ -1,7 +1,4 @@
-"""Metadata for the proxy's own use: the brokers, without topics.
-
-Written by hand for the reason given in `api_versions`.
-"""
+"""Metadata for the proxy's own use: the brokers, without topics."""
 
 import re
 from collections.abc import Mapping
@@ -9,22 +6,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.errors import BrokerFault
-from proxy.wire.apis import APIS, METADATA, is_flexible
-from proxy.wire.primitives import (
-    Malformed,
-    View,
-    array_length,
-    int32,
-    nullable_string,
-    skip_tags,
-    string,
-    write_array_length,
-)
+from proxy.wire.apis import APIS, METADATA, response_body_at
+from proxy.wire.codec import decode, encode
+from proxy.wire.messages import MetadataRequest, MetadataResponse
+from proxy.wire.primitives import Malformed, View
 
 LOWEST_VERSION: Final = 1
 """Lowest version in use: v0 has neither racks nor a controller, and an empty list of topics
 requests all."""
 HIGHEST_VERSION: Final = APIS[METADATA].max_version
+FIRST_WITH_CREATION_FLAG: Final = 4
+"""First version with allow_auto_topic_creation."""
 HIGHEST_PORT: Final = 65_535
 MAX_BROKERS: Final = 4_000
 """Maximum number of brokers in a cluster: more than any known cluster has. Reading or rewriting so
@@ -69,45 +61,27 @@ def check_brokers(count: int) -> None:
 
 def write_request(api_version: int) -> bytes:
     """Return the body of a request for no topics."""
-    flexible = is_flexible(METADATA, api_version)
-    body = write_array_length(0, flexible)
-    if api_version >= 4:
-        body += b"\x00"  # allow_auto_topic_creation
-    if 8 <= api_version <= 10:
-        body += b"\x00"  # include_cluster_authorized_operations
-    if api_version >= 8:
-        body += b"\x00"  # include_topic_authorized_operations
-    return body + b"\x00" if flexible else body
+    creates = api_version < FIRST_WITH_CREATION_FLAG
+    return encode(MetadataRequest(allow_auto_topic_creation=creates), api_version)
 
 
 def parse_response(api_version: int, body: View) -> ClusterView:
     """Parse a response from after its correlation id. Raises BrokerFault."""
+    content = bytes(body)
     try:
-        return _parse(api_version, body)
+        at = response_body_at(METADATA, api_version, content, 0)
+        return _view(decode(MetadataResponse, api_version, content, at))
     except Malformed as malformed:
         raise BrokerFault(f"Metadata v{api_version}: {malformed}") from None
 
 
-def _parse(api_version: int, body: View) -> ClusterView:
-    flexible = is_flexible(METADATA, api_version)
-    position = skip_tags(body, 0) if flexible else 0
-    if api_version >= 3:
-        position += 4  # throttle_time_ms
-    count, position = array_length(body, position, flexible)
-    check_brokers(count)
+def _view(response: MetadataResponse) -> ClusterView:
+    check_brokers(len(response.brokers))
     brokers: dict[int, BrokerAddress] = {}
-    for _ in range(count):
-        broker_id, position = int32(body, position)
-        host, position = string(body, position, flexible)
-        port, position = int32(body, position)
-        rack, position = nullable_string(body, position, flexible)
-        if flexible:
-            position = skip_tags(body, position)
-        if broker_id < 0 or not is_address(host, port):
-            raise Malformed(f"broker {broker_id} at {host[:255]!a}, port {port}")
-        brokers[broker_id] = BrokerAddress(host=host, port=port, rack=rack)
-    cluster_id = None
-    if api_version >= 2:
-        cluster_id, position = nullable_string(body, position, flexible)
-    controller_id, _ = int32(body, position)
-    return ClusterView(brokers=brokers, controller_id=controller_id, cluster_id=cluster_id)
+    for one in response.brokers:
+        if one.node_id < 0 or not is_address(one.host, one.port):
+            raise Malformed(f"broker {one.node_id} at {one.host[:255]!a}, port {one.port}")
+        brokers[one.node_id] = BrokerAddress(host=one.host, port=one.port, rack=one.rack)
+    return ClusterView(
+        brokers=brokers, controller_id=response.controller_id, cluster_id=response.cluster_id
+    )

@@ -6,24 +6,26 @@ Requested only when a custom callback is configured, on short connections of the
 
 import asyncio
 import logging
-import sys
 from functools import partial
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Final, TypeVar
 
 from proxy import config
 from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster
 from proxy.upstream.access import Access
 from proxy.upstream.service_connection import ServiceConnection, ask
-from proxy.wire.apis import DESCRIBE_CONFIGS, METADATA, response_body_at
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire import messages
+from proxy.wire.apis import response_body_at
+from proxy.wire.codec import decode, encode
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import Malformed
+from proxy.wire.schema import Message
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
+
+_Response = TypeVar("_Response", messages.MetadataResponse, messages.DescribeConfigsResponse)
 
 METADATA_VERSION: Final = 9
 """Version of Metadata: the first flexible one; later ones add topic ids, which are not needed
@@ -42,20 +44,15 @@ async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
 
 
 async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
-    question = request_type(METADATA, METADATA_VERSION)(
-        topics=None,
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
-    response = await _asked(connection, METADATA, METADATA_VERSION, question)
-    brokers = frozenset(int(one.node_id) for one in response.brokers)
+    question = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    response = await _asked(connection, METADATA_VERSION, question, messages.MetadataResponse)
+    brokers = frozenset(one.node_id for one in response.brokers)
     leaders: dict[str, list[int | None]] = {}
     for topic in response.topics:
-        if topic.error_code is ErrorCode.none:
+        if topic.error_code == ErrorCode.NONE and topic.name is not None:
             partitions = sorted(topic.partitions, key=lambda one: one.partition_index)
             leaders[topic.name] = [
-                None if one.leader_id < 0 else int(one.leader_id) for one in partitions
+                None if one.leader_id < 0 else one.leader_id for one in partitions
             ]
     own = await _own_id(connection, brokers) if alone else None
     behind = brokers if not alone else frozenset() if own is None else frozenset({own})
@@ -64,34 +61,30 @@ async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
 
 async def _own_id(connection: ServiceConnection, brokers: frozenset[int]) -> int | None:
     """Return the broker's id: each broker describes no configuration but its own."""
-    schema = request_type(DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSION)
-    resource = sys.modules[schema.__module__].DescribeConfigsResource
-    response = await _asked(
-        connection,
-        DESCRIBE_CONFIGS,
-        DESCRIBE_CONFIGS_VERSION,
-        schema(
-            resources=tuple(
-                resource(resource_type=BROKER, resource_name=str(one), configuration_keys=())
-                for one in sorted(brokers)
-            )
-        ),
+    resource = messages.DescribeConfigsRequest.DescribeConfigsResource
+    question = messages.DescribeConfigsRequest(
+        resources=tuple(
+            resource(resource_type=BROKER, resource_name=str(one)) for one in sorted(brokers)
+        )
     )
-    own = [one for one in response.results if one.error_code is ErrorCode.none]
+    response = await _asked(
+        connection, DESCRIBE_CONFIGS_VERSION, question, messages.DescribeConfigsResponse
+    )
+    own = [one for one in response.results if one.error_code == ErrorCode.NONE]
     return int(own[0].resource_name) if len(own) == 1 else None
 
 
 async def _asked(
-    connection: ServiceConnection, api_key: int, api_version: int, request: Any
-) -> Any:
-    answer = await connection.request(api_key, api_version, encode(request))
-    return await asyncio.to_thread(_read, api_key, api_version, answer)
+    connection: ServiceConnection, version: int, request: Message, response: type[_Response]
+) -> _Response:
+    answer = await connection.request(request.HEAD.api_key, version, encode(request, version))
+    return await asyncio.to_thread(_read, response, version, answer)
 
 
-def _read(api_key: int, api_version: int, answer: bytes) -> Any:
+def _read(response: type[_Response], version: int, answer: bytes) -> _Response:
+    api_key = response.HEAD.api_key
     try:
-        at = response_body_at(api_key, api_version, answer, 0)
-        return decode(response_type(api_key, api_version), answer, at)
+        return decode(response, version, answer, response_body_at(api_key, version, answer, 0))
     except Malformed as malformed:
         raise BrokerFault(f"API {api_key}: {malformed}") from None
 

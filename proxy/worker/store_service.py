@@ -62,7 +62,7 @@ def open_store_to_share(settings: config.Config, tls: ProxyTls, start: StoreStar
         return open_mirror(settings.store, tls.zookeeper, start=start)
 
     def brokers() -> "Brokers":
-        from proxy.store.brokers.administration import Brokers  # with 16 MiB of schemas
+        from proxy.store.brokers.administration import Brokers
 
         return Brokers(settings.upstream, open_access(settings.upstream, tls.upstream))
 

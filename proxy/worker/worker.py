@@ -217,7 +217,7 @@ class Worker:
         settings = self._settings.authorizer
         if settings.mode is AuthorizerMode.OFF:
             return None
-        from proxy.worker.acl_service import AclService  # with 16 MiB of schemas
+        from proxy.worker.acl_service import AclService
 
         return AclService(settings, self._store, observer=self._observer_of)
 
@@ -359,7 +359,7 @@ class Worker:
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
             from proxy.worker.quota_cluster import (
-                follow as follow_cluster,  # with 16 MiB of schemas
+                follow as follow_cluster,
             )
 
             await follow_cluster(

@@ -1,20 +1,21 @@
 """Report of what a release of Kafka has that this proxy does not know: `python -m tests.drift`.
 
-Exits with 0 whatever it finds, with 2 if the release or a part of it cannot be read.
+It is the difference between the data file that `make schemas` would generate of the release and the
+one that is there, and the settings that are new. Exits with 0 whatever it finds, with 2 if the
+release or a part of it cannot be read.
 """
 
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from difflib import unified_diff
 from pathlib import Path
 
-from tests.drift.comparison import Unknown, unknown_apis, unknown_fields, unknown_versions
-from tests.drift.definitions import read_definitions
+from tests.drift.generate import CLIENTS, MESSAGES, messages_of
 from tests.drift.settings import read_settings
 from tests.support.kafka.java import KAFKA_VERSION, KafkaUnavailable, class_path, fetch_jar
 
-CLIENTS = "kafka-clients"
 OTHERS_WITH_SETTINGS = ("kafka-server-common", "kafka-server")
 """Artifacts whose classes name settings of brokers; the clients' jar has those of clients."""
 
@@ -24,40 +25,52 @@ def main(arguments: Sequence[str]) -> int:
     version = arguments[0] if arguments else "RELEASE"
     try:
         with tempfile.TemporaryDirectory() as directory:
-            return _compare(version, Path(directory))
+            print(_compared(version, Path(directory)))
     except (KafkaUnavailable, OSError, ValueError, zipfile.BadZipFile) as error:
         print(f"kafka-drift: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
-def _compare(version: str, directory: Path) -> int:
+def _compared(version: str, directory: Path) -> str:
     newest = fetch_jar(CLIENTS, version, directory / "newest")
     version = newest.stem.removeprefix(f"{CLIENTS}-")
-    definitions = read_definitions(newest)
+    messages = messages_of(version, newest, directory)
     others = (fetch_jar(one, version, directory / one) for one in OTHERS_WITH_SETTINGS)
     settings = read_settings([newest, *others]) - read_settings(_jars_of_tests())
-    print(f"Apache Kafka {version} beside this proxy, whose tests run with {KAFKA_VERSION}\n")
-    _print("APIs that proxy/wire/apis.py does not have", unknown_apis(definitions))
-    _print("Versions above those of proxy/wire/apis.py", unknown_versions(definitions))
-    _print("Fields of known versions that are read otherwise", unknown_fields(definitions))
-    _print(f"Settings that {KAFKA_VERSION} does not have", map(Unknown, sorted(settings)))
-    for sentence in definitions.unreadable:
-        print(f"kafka-drift: cannot be read: {sentence}", file=sys.stderr)
-    return 2 if definitions.unreadable else 0
+    lines = (
+        f"Apache Kafka {version} beside this proxy, whose tests run with {KAFKA_VERSION}",
+        "",
+        f"Messages: what `make schemas KAFKA={version}` would change",
+        *(differences(MESSAGES.read_text(), messages) or ["  nothing"]),
+        "",
+        f"Settings that {KAFKA_VERSION} does not have",
+        *(f"  {one}" for one in sorted(settings) or ["none"]),
+    )
+    return "\n".join(lines)
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return the changed lines, each behind the line of the message that it is in."""
+    blocks, changed = (
+        {block.split(" ", 2)[1]: block for block in _blocks(one)} for one in (before, after)
+    )
+    lines: list[str] = []
+    for name in sorted(blocks.keys() | changed.keys()):
+        old, new = blocks.get(name, ""), changed.get(name, "")
+        if old != new:
+            found = unified_diff(old.splitlines(), new.splitlines(), n=0, lineterm="")
+            lines += [f"  {name}", *(f"    {one}" for one in [*found][2:] if one[0] != "@")]
+    return lines
+
+
+def _blocks(text: str) -> list[str]:
+    return text.split("\n\n")[1:]
 
 
 def _jars_of_tests() -> list[Path]:
     jars = Path(class_path().removesuffix("/*"))
     return [jars / f"{one}-{KAFKA_VERSION}.jar" for one in (CLIENTS, *OTHERS_WITH_SETTINGS)]
-
-
-def _print(heading: str, unknown: Iterable[Unknown]) -> None:
-    print(heading)
-    for one in list(unknown) or [Unknown("none")]:
-        print(f"  {one.title}")
-        for line in one.fields:
-            print(f"      {line}")
-    print()
 
 
 if __name__ == "__main__":

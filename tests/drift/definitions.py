@@ -1,147 +1,120 @@
-"""Message definitions: how a release of Kafka describes its requests and responses.
+"""Message definitions of a release of Kafka, and the compact form in which the proxy keeps them.
 
-They lie in the clients' jar as JSON with comments (`common/message/*.json`; the README.md beside
-their source says what each attribute means).
+They are in the clients' jar as JSON with comments (`common/message/*.json`; the README.md beside
+their source says what each attribute means). The compact form is described in
+`proxy/wire/schema.py`. `overlay.json` names the messages that come from an older release, because
+the proxy still serves versions that Kafka has dropped, and has the versions that no release has.
 """
 
 import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+Definition = Mapping[str, Any]
+"""Definition of one message, as Kafka writes it."""
+
+OVERLAY: Final = json.loads(Path(__file__).with_name("overlay.json").read_text())
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
+_WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """Range of versions, both ends included."""
-
-    first: int
-    last: int
-
-    def __contains__(self, version: int) -> bool:
-        return self.first <= version <= self.last
-
-    def __str__(self) -> str:
-        return f"v{self.first}" if self.first == self.last else f"v{self.first} to v{self.last}"
+class Unreadable(ValueError):
+    """A definition has something that the compact form cannot express."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """Field of a message."""
+def read_definitions(jar: Path) -> dict[str, Definition]:
+    """Return the requests and responses that a release has, by name.
 
-    path: str
-    """Its name behind those of the structures that it is in, with dots between: `Topics.Name`."""
-    type: str
-    """Its type as Kafka writes it: `int32`, `[]TopicData`."""
-    versions: Versions
-    nullable: Versions | None = None
-    """Versions in which it may be null; None: never."""
-    tag: int | None = None
-    """Its tag, if it is a tagged field (KIP-482) in all its versions; None: it is not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Request or response of an API."""
-
-    api_key: int
-    name: str
-    """Its name without `Request` or `Response`."""
-    is_request: bool
-    versions: Versions | None
-    """The versions that the release has; None: it has removed the message."""
-    is_unstable: bool
-    """True if the last version may still change: brokers offer it only where told to."""
-    listeners: tuple[str, ...]
-    """Who serves the request: `broker`, `controller`; empty for a response."""
-    fields: tuple[Field, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Definitions:
-    """All messages of a release."""
-
-    messages: tuple[Message, ...]
-    unreadable: tuple[str, ...]
-    """A sentence for each file that could not be understood."""
-
-
-def read_definitions(jar: Path) -> Definitions:
-    """Read the definitions of a clients' jar; raises OSError and zipfile.BadZipFile."""
-    messages: list[Message] = []
-    unreadable: list[str] = []
+    Raises Unreadable, OSError and zipfile.BadZipFile.
+    """
+    found = {}
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
             if re.fullmatch(r"common/message/\w+(Request|Response)\.json", name):
                 try:
-                    messages.append(_message(_without_comments(archive.read(name).decode())))
-                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                    unreadable.append(f"{name}: {type(error).__name__}: {error}")
-    return Definitions(tuple(messages), tuple(unreadable))
+                    definition = json.loads(_without_comments(archive.read(name).decode()))
+                    if definition["validVersions"] != "none":
+                        found[definition["name"]] = definition
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
+                    raise Unreadable(f"{name}: {type(error).__name__}: {error}") from None
+    return found
 
 
-def _without_comments(text: str) -> Mapping[str, Any]:
-    def keep_strings(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith('"') else ""
-
-    definition = json.loads(_STRING_OR_COMMENT.sub(keep_strings, text))
-    if not isinstance(definition, dict):
-        raise TypeError("not an object")
-    return definition
+def _without_comments(text: str) -> str:
+    return _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else "", text)
 
 
-def _message(definition: Mapping[str, Any]) -> Message:
-    versions = parse_versions(definition["validVersions"])
-    structures = {one["name"]: one["fields"] for one in definition.get("commonStructs", ())}
-    return Message(
-        api_key=int(definition["apiKey"]),
-        name=re.sub("(Request|Response)$", "", definition["name"]),
-        is_request=definition["type"] == "request",
-        versions=versions,
-        is_unstable=definition.get("latestVersionUnstable", False),
-        listeners=tuple(definition.get("listeners", ())),
-        fields=tuple(_fields(definition["fields"], structures, versions, ())) if versions else (),
-    )
+def with_overlay(
+    definitions: Mapping[str, Definition], older: Mapping[str, Mapping[str, Definition]]
+) -> dict[str, Definition]:
+    """Return the definitions with those of `older` releases, and with the versions of the overlay.
 
-
-def _fields(
-    fields: list[Mapping[str, Any]],
-    structures: Mapping[str, list[Mapping[str, Any]]],
-    outer: Versions,
-    path: tuple[str, ...],
-) -> Iterator[Field]:
-    for one in fields:
-        versions = parse_versions(one["versions"], outer)
-        if versions is None:
-            continue
-        names = (*path, one["name"])
-        nullable = parse_versions(one.get("nullableVersions", "none"), versions)
-        yield Field(".".join(names), one["type"], versions, nullable, one.get("tag"))
-        inner = one.get("fields") or structures.get(one["type"].removeprefix("[]"), [])
-        yield from _fields(inner, structures, versions, names)
-
-
-def parse_versions(text: str, within: Versions | None = None) -> Versions | None:
-    """Parse `none`, `3`, `3-5` or `3+`, cut to what is `within`; None: there are none.
-
-    Raises ValueError.
+    `older` has the definitions of each release that the overlay names.
     """
-    if text == "none":
-        return None
-    found = re.fullmatch(r"(\d+)(\+|-(\d+))?", text)
-    if found is None:
-        raise ValueError(f"not versions: {text!r}")
-    first = int(found[1])
-    if found[2] == "+":
-        if within is None:
-            raise ValueError(f"versions without an end: {text!r}")
-        last = within.last
-    else:
-        last = int(found[3] or first)
-    if within is not None:
-        first, last = max(first, within.first), min(last, within.last)
-    return Versions(first, last) if first <= last else None
+    merged = dict(definitions)
+    for release, names in OVERLAY["releases"].items():
+        merged |= {name: older[release][name] for name in names}
+    for name, change in OVERLAY["changes"].items():
+        versions = change["versions"]
+        merged[name] = {
+            **merged[name],
+            "validVersions": change["validVersions"],
+            "fields": [
+                {**one, "versions": versions.get(one["name"], one["versions"])}
+                for one in merged[name]["fields"]
+            ]
+            + change["fields"],
+        }
+    return merged
+
+
+def compact(definitions: Mapping[str, Definition], heading: str) -> str:
+    """Return the compact form of all messages, by API key. Raises Unreadable."""
+    ordered = sorted(definitions.values(), key=lambda one: (one["apiKey"], one["name"]))
+    blocks = ["\n".join(_block(one)) for one in ordered]
+    return "\n\n".join((heading, *blocks)) + "\n"
+
+
+def _block(definition: Definition) -> Iterator[str]:
+    facts = [str(definition["apiKey"]), definition["name"], definition["validVersions"]]
+    if definition["flexibleVersions"] != "none":
+        facts.append(f"flexible={definition['flexibleVersions'].removesuffix('+')}")
+    if definition.get("latestVersionUnstable"):
+        facts.append("unstable")
+    yield " ".join(facts)
+    structs: dict[str, Any] = {one["name"]: one for one in definition.get("commonStructs", ())}
+    yield from (_field(definition["name"], one, structs) for one in definition["fields"])
+    written: set[str] = set()
+    while waiting := structs.keys() - written:
+        name = next(one for one in structs if one in waiting)
+        written.add(name)
+        yield f".{name}"
+        yield from (_field(definition["name"], one, structs) for one in structs[name]["fields"])
+
+
+def _field(message: str, field: Definition, structs: dict[str, Any]) -> str:
+    """Return the line of a field, and add the structure that it declares to `structs`."""
+    name, kind = field["name"], field["type"]
+    if "fields" in field:
+        struct = kind.removeprefix("[]")
+        if struct in structs:
+            raise Unreadable(f"{message}: two structures are called {struct}")
+        structs[struct] = field
+    facts = ["_".join(_WORDS.split(name)).lower(), kind, field["versions"]]
+    if "nullableVersions" in field:
+        facts.append(f"null={field['nullableVersions']}")
+    if "default" in field:
+        default = str(field["default"])
+        facts.append(f"default={default.lower() if kind == 'bool' else default}")
+    if "tag" in field:
+        if field["taggedVersions"] != field["versions"]:
+            raise Unreadable(f"{message}: {name} is tagged in some of its versions only")
+        facts.append(f"tag={field['tag']}")
+    if field.get("ignorable"):
+        facts.append("ignorable")
+    if any(" " in one or not one for one in facts) or "flexibleVersions" in field:
+        raise Unreadable(f"{message}: {name} has an attribute that is not expected")
+    return " ".join(facts)

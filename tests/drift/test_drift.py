@@ -1,4 +1,4 @@
-"""What a release of Kafka has that is unknown here: made-up releases, and the one of the tests."""
+"""The data file that is generated of a release, and its comparison: made-up releases."""
 
 import json
 import struct
@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.drift.comparison import unknown_apis, unknown_fields, unknown_versions
-from tests.drift.definitions import Versions, parse_versions, read_definitions
+from tests.drift.__main__ import differences
+from tests.drift.definitions import (
+    OVERLAY,
+    Definition,
+    Unreadable,
+    compact,
+    read_definitions,
+    with_overlay,
+)
+from tests.drift.generate import ERROR_CODES_STUB, STUB, error_codes_stub, stub
 from tests.drift.settings import read_settings
 
 
@@ -21,153 +29,123 @@ def jar(directory: Path, files: dict[str, str | bytes]) -> Path:
     return path
 
 
-GROUP_ID = {"name": "GroupId", "type": "string", "versions": "0+"}
-GENERATION_ID = {"name": "GenerationId", "type": "int32", "versions": "0+"}
-MEMBER_ID = {"name": "MemberId", "type": "string", "versions": "0+"}
-INSTANCE_ID = {
-    "name": "GroupInstanceId",
-    "type": "string",
-    "versions": "3+",
-    "nullableVersions": "3+",
-}
-HEARTBEAT = [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID]
+def field(name: str, kind: str = "string", versions: str = "0+", **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "versions": versions, **more}
 
 
-def definition(**changes: Any) -> str:
-    whole = {
+def definition(*fields: dict[str, Any], **changes: Any) -> Definition:
+    return {
         "apiKey": 12,
         "type": "request",
-        "listeners": ["broker"],
         "name": "HeartbeatRequest",
         "validVersions": "0-4",
         "flexibleVersions": "4+",
-        "fields": HEARTBEAT,
+        "fields": fields or [field("GroupId")],
+        **changes,
     }
-    return "// A comment of { braces\n" + json.dumps(whole | changes)
 
 
-@pytest.mark.parametrize(
-    ("text", "within", "versions"),
-    [
-        ("3", None, Versions(3, 3)),
-        ("0-4", None, Versions(0, 4)),
-        ("none", None, None),
-        ("2+", Versions(0, 4), Versions(2, 4)),
-        ("0-2", Versions(1, 4), Versions(1, 2)),
-        ("5+", Versions(0, 4), None),
-    ],
-)
-def test_versions(text: str, within: Versions | None, versions: Versions | None) -> None:
-    assert parse_versions(text, within) == versions
+def block(one: Definition) -> list[str]:
+    return compact({"": one}, "# heading").splitlines()[2:]
 
 
-@pytest.mark.parametrize("text", ["", "v3", "3-", "-1", "2+"])
-def test_versions_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError, match="versions"):
-        parse_versions(text)
+def test_a_message_is_its_facts() -> None:
+    nested = [field("TopicId", "uuid", "1+", about="what it is", ignorable=True)]
+    assert block(
+        definition(
+            field("GroupId", entityType="groupId"),
+            field("V3AndBelowTimeoutMs", "int32", "3+", default=-1),
+            field("InstanceId", "string", "3+", nullableVersions="3+", default="null"),
+            field("Enable2Pc", "bool", "4+", default=False, tag=0, taggedVersions="4+"),
+            field("Topics", "[]Topic", fields=nested),
+            field("More", "[]Topic"),
+            latestVersionUnstable=True,
+        )
+    ) == [
+        "12 HeartbeatRequest 0-4 flexible=4 unstable",
+        "group_id string 0+",
+        "v3_and_below_timeout_ms int32 3+ default=-1",
+        "instance_id string 3+ null=3+ default=null",
+        "enable2_pc bool 4+ default=false tag=0",
+        "topics []Topic 0+",
+        "more []Topic 0+",
+        ".Topic",
+        "topic_id uuid 1+ ignorable",
+    ]
 
 
-def test_a_message_that_the_proxy_knows(tmp_path: Path) -> None:
-    path = jar(tmp_path, {"common/message/HeartbeatRequest.json": definition()})
-    definitions = read_definitions(path)
-    assert [one.name for one in definitions.messages] == ["Heartbeat"]
-    assert not list(unknown_apis(definitions))
-    assert not list(unknown_versions(definitions))
-    assert not list(unknown_fields(definitions))
-
-
-def test_a_new_api_is_named_with_its_fields(tmp_path: Path) -> None:
-    added = definition(
-        apiKey=999,
-        name="AddedRequest",
-        validVersions="0-1",
-        latestVersionUnstable=True,
-        fields=[{"name": "Topics", "type": "[]Topic", "versions": "0+"}],
-        commonStructs=[
-            {
-                "name": "Topic",
-                "versions": "0+",
-                "fields": [{"name": "TopicId", "type": "uuid", "versions": "1+"}],
-            }
-        ],
-    )
-    definitions = read_definitions(jar(tmp_path, {"common/message/AddedRequest.json": added}))
-    (unknown,) = unknown_apis(definitions)
-    assert unknown.title == ("999 Added request v0 to v1 (the last is unstable), served by broker")
-    assert unknown.fields == ("Topics  []Topic  v0 to v1", "Topics.TopicId  uuid  v1")
-
-
-def test_a_new_version_is_named_with_its_new_fields(tmp_path: Path) -> None:
-    fields = [*HEARTBEAT, {"name": "ClusterId", "type": "string", "versions": "5+"}]
-    newer = definition(validVersions="0-5", fields=fields)
-    definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": newer}))
-    (unknown,) = unknown_versions(definitions)
-    assert unknown.title == "12 Heartbeat request v0 to v5; the table ends with v4"
-    assert unknown.fields == ("ClusterId  string  v5",)
-
-
-RACK = {"name": "Rack", "type": "string", "versions": "3+"}
-"""As a tagged field can be added to a version that exists already (KIP-482)."""
-
-
-@pytest.mark.parametrize(
-    ("fields", "lines"),
-    [
-        ([*HEARTBEAT, RACK], ("Rack  string  v3, v4",)),
-        (
-            [GROUP_ID, GENERATION_ID | {"type": "int64"}, MEMBER_ID, INSTANCE_ID],
-            ("GenerationId  int64, here int32  v0, v1, v2, v3, v4",),
-        ),
-        (
-            [GROUP_ID, GENERATION_ID, MEMBER_ID | {"nullableVersions": "4+"}, INSTANCE_ID],
-            ("MemberId  string or null, here string  v4",),
-        ),
-        (
-            [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID | {"tag": 0}],
-            ("GroupInstanceId  string or null, tag 0, here string or null  v3, v4",),
-        ),
-        (
-            [GROUP_ID, MEMBER_ID, GENERATION_ID, INSTANCE_ID],
-            ("another order, or fields that only the schema has  v0, v1, v2, v3, v4",),
-        ),
-        (
-            [GROUP_ID, GENERATION_ID, MEMBER_ID, INSTANCE_ID | {"versions": "4+"}],
-            ("another order, or fields that only the schema has  v3",),
-        ),
-    ],
-    ids=["new", "type", "null", "tag", "order", "gone"],
-)
-def test_what_a_known_version_has_otherwise_is_named(
-    tmp_path: Path, fields: list[dict[str, Any]], lines: tuple[str, ...]
-) -> None:
-    changed = definition(fields=fields)
-    definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": changed}))
-    (unknown,) = unknown_fields(definitions)
-    assert (unknown.title, unknown.fields) == ("12 Heartbeat request", lines)
-
-
-def test_a_field_with_another_name_is_known(tmp_path: Path) -> None:
-    """A later release may call it otherwise: its bytes are the same."""
-    renamed = GENERATION_ID | {"name": "GenerationIdOrMemberEpoch"}
-    changed = definition(fields=[GROUP_ID, renamed, MEMBER_ID, INSTANCE_ID])
-    definitions = read_definitions(jar(tmp_path, {"common/message/HeartbeatRequest.json": changed}))
-    assert not list(unknown_fields(definitions))
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "[]", "{", "[" * 100_000, definition(validVersions="all"), definition(fields=[{}])],
-    ids=["empty", "list", "cut", "deep", "versions", "field"],
-)
-def test_definitions_that_do_not_parse_are_named(tmp_path: Path, content: str) -> None:
+def test_definitions_have_comments_and_some_are_of_no_version(tmp_path: Path) -> None:
+    text = "// A comment of { braces\n" + json.dumps(definition(field("A", default="//")))
+    gone = json.dumps(definition(name="GoneRequest", validVersions="none"))
     files: dict[str, str | bytes] = {
-        "common/message/BadRequest.json": content,
-        "common/message/HeartbeatRequest.json": definition(),
+        "common/message/HeartbeatRequest.json": text,
+        "common/message/GoneRequest.json": gone,
+        "common/message/RequestHeader.json": "{}",
     }
-    definitions = read_definitions(jar(tmp_path, files))
-    assert [one.name for one in definitions.messages] == ["Heartbeat"]
-    (sentence,) = definitions.unreadable
-    assert sentence.startswith("common/message/BadRequest.json: ")
+    found = read_definitions(jar(tmp_path, files))
+    assert list(found) == ["HeartbeatRequest"]
+    assert block(found["HeartbeatRequest"])[1] == "a string 0+ default=//"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        field("A", "[]Topic", fields=[field("B", "[]Topic", fields=[field("C")])]),
+        field("A", "string", "0+", tag=0, taggedVersions="1+"),
+        field("A", "string", "0+", flexibleVersions="none"),
+        field("A", "string", "0+", default="two words"),
+    ],
+    ids=["two of a name", "tagged in part", "flexible in part", "a blank"],
+)
+def test_what_the_file_cannot_express_is_refused(one: dict[str, Any]) -> None:
+    """A new kind of attribute must not pass for none."""
+    with pytest.raises(Unreadable, match="HeartbeatRequest: "):
+        block(definition(one))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, "{}"])
+def test_definitions_that_do_not_parse_are_named(tmp_path: Path, content: str) -> None:
+    path = jar(tmp_path, {"common/message/BadRequest.json": content})
+    with pytest.raises(Unreadable, match=r"common/message/BadRequest\.json: "):
+        read_definitions(path)
+
+
+def test_the_overlay_adds_versions_to_an_older_release() -> None:
+    (release, names), *_ = OVERLAY["releases"].items()
+    older = {name: definition(field("Operation", "int8"), name=name) for name in names}
+    newer = {
+        name: definition(field("Components", "[]string"), name=name) for name in OVERLAY["changes"]
+    }
+    merged = with_overlay(newer, {release: older})
+    assert merged["CreateAclsRequest"] == older["CreateAclsRequest"]
+    acls = block(merged["DescribeAclsRequest"])
+    assert acls[0].startswith("12 DescribeAclsRequest 0-4 ")
+    assert acls[1:3] == ["operation int8 0-3", "filters []DescribeAclsFilter 4+"]
+    assert "components []string 0-1" in block(merged["DescribeClientQuotasRequest"])
+
+
+def test_what_differs_is_named_with_its_message() -> None:
+    before = compact({"": definition(field("GroupId"), field("Rack"))}, "# 1")
+    later = definition(field("GroupId"), field("Rack", "string", "3+"), validVersions="0-5")
+    added = definition(apiKey=99, name="AddedRequest")
+    after = compact({"": later, "added": added}, "# 2")
+    assert differences(before, before) == []
+    assert differences(before, after) == [
+        "  AddedRequest",
+        "    +99 AddedRequest 0-4 flexible=4",
+        "    +group_id string 0+",
+        "  HeartbeatRequest",
+        "    -12 HeartbeatRequest 0-4 flexible=4",
+        "    +12 HeartbeatRequest 0-5 flexible=4",
+        "    -rack string 0+",
+        "    +rack string 3+",
+    ]
+
+
+def test_the_stubs_are_those_of_the_code() -> None:
+    """`make schemas` writes them; mypy reads them in place of what is made of the data."""
+    assert STUB.read_text() == stub()
+    assert ERROR_CODES_STUB.read_text() == error_codes_stub()
 
 
 def class_file(*constants: bytes) -> bytes:

@@ -14,13 +14,13 @@ import sys
 from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
-from proxy.acl.guards.entities import item_type, make
 from proxy.acl.model import Operation
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
-from proxy.wire.codec import encode, request_type
 from tests.support.authorization import Guarded, group, topic
 from tests.support.frames import request, response
 from tests.support.fuzzing import arg_parser, mutate, run
+from tests.support.kio_messages import encode, request_type
+from tests.support.kio_messages.entities import item_type, make
 from tests.support.messages import fetch_body, produce_body, topic_id
 
 NAMES = ("mine", "ours", "their")

@@ -21,12 +21,12 @@ from proxy.admin import (
 from proxy.admin.connection import AdminConnection
 from proxy.admin.login import authenticate
 from proxy.net.dialler import Dialler
-from proxy.wire.batch_describe import DescribeAclsResponse
-from proxy.wire.codec import decode
 from tests.support.kafka import go
 from tests.support.kafka.clients import add_users, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.wire_client import Address, api_versions_fields, ask
+from tests.support.kio_messages import decode
+from tests.support.kio_messages.batch_describe import DescribeAclsResponse
 from tests.support.proxy_process import SUPER_USER, ProxyProcess, enforcing_acls, gateway_config
 from tests.support.sasl import Issuer
 

@@ -1,7 +1,8 @@
 """Clients of versions that Kafka 4.0 dropped (KIP-896), with real brokers that still have them."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from proxy.wire.apis import (
     carries_addresses,
 )
 from proxy.wire.throttle_times import has_throttle_time
-from tests.drift.definitions import Definitions, read_definitions
+from tests.drift.definitions import Definition, read_definitions
 from tests.support.kafka.clients import add_users, password_of, user
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import fetch_jar
@@ -197,20 +198,30 @@ def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("require_kafka")
 def test_responses_of_dropped_versions_have_what_the_proxy_believes(tmp_path: Path) -> None:
     definitions = read_definitions(fetch_jar("kafka-clients", LAST_WITH_THEM, tmp_path / "jar"))
-    responses = {one.api_key: one for one in definitions.messages if not one.is_request}
+    responses = {one["apiKey"]: one for one in definitions.values() if one["type"] == "response"}
     for key, kept in FIRST_KEPT_BY_KAFKA_4.items():
         if APIS[key].kind is not Kind.FORWARDED:
             continue
         for version in range(kept):
-            fields = {one.path for one in responses[key].fields if version in one.versions}
+            fields = names_in(responses[key]["fields"], version)
             assert ("ThrottleTimeMs" in fields) == has_throttle_time(key, version)
-            assert not any(path.endswith(("Host", "Port")) for path in fields)
+            assert not any(name.endswith(("Host", "Port")) for name in fields)
             assert not carries_addresses(key, version)
 
 
-def first_versions(definitions: Definitions) -> dict[int, int]:
+def names_in(fields: list[dict[str, Any]], version: int) -> set[str]:
+    present = [one for one in fields if first_of(one["versions"]) <= version]
+    nested = (names_in(one.get("fields", []), version) for one in present)
+    return {one["name"] for one in present}.union(*nested)
+
+
+def first_of(versions: str) -> int:
+    return int(re.split("[-+]", versions)[0])
+
+
+def first_versions(definitions: Mapping[str, Definition]) -> dict[int, int]:
     return {
-        one.api_key: one.versions.first
-        for one in definitions.messages
-        if one.is_request and one.versions is not None
+        one["apiKey"]: first_of(one["validVersions"])
+        for one in definitions.values()
+        if one["type"] == "request"
     }

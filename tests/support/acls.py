@@ -10,7 +10,7 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, 
 from proxy.handlers import acls as api
 from proxy.handlers.acl_changes import Acls
 from proxy.store import AclChanges, AclSnapshot
-from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.support.kio_messages import decode, encode, request_type, response_type
 
 # ACLs for tests, and where they lie
 

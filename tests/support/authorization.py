@@ -1,6 +1,6 @@
 """Requests that are authorized: somebody's rights, a guarded connection, long requests."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import maxsize
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
-from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from proxy.acl.decision import (
@@ -21,7 +20,6 @@ from proxy.acl.decision import (
     Judgement,
     TopicsUnknown,
 )
-from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
@@ -30,9 +28,11 @@ from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.apis import PRODUCE
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from sasl.identity import Identity
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, make
 from tests.support.messages import produce_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.processes import finish
@@ -104,6 +104,18 @@ class Rights:
         if report and not allowed:
             self.denials.append(right)
         return allowed
+
+    def may_each(
+        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
+    ) -> list[bool]:
+        return [self.may(operation, resource_type, name, report=False) for name in names]
+
+    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
+        return [self.operations(resource_type, name) for name in names]
+
+    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
+        del key, content
+        return cut()
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
         return any(right[:2] == (operation, resource_type) for right in self.allowed)
@@ -277,7 +289,7 @@ def described(correlation_id: int, *names: str) -> bytes:
         groups=tuple(
             make(
                 DescribedGroup,
-                error_code=ErrorCode.none,
+                error_code=ErrorCode.NONE,
                 group_id=GroupId(name),
                 group_state="Stable",
                 protocol_type="",

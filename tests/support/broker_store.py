@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Acl
 from proxy.config import Config, from_mapping
@@ -20,6 +19,7 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.upstream.access import open_access
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import MemoryAclStore
 from tests.support.fake_broker import ESCAPES, Body, Peer
 from tests.support.messages import response, written
@@ -120,7 +120,7 @@ class Pauses:
 Entry = tuple[list[tuple[str, str | None]], dict[str, float]]
 
 
-def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.none) -> Body:
+def quotas_answer(*entries: Entry, error: ErrorCode = ErrorCode.NONE) -> Body:
     reported = [
         {
             "entity": [{"entity_type": kind, "entity_name": name} for kind, name in parts],

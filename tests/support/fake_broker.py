@@ -20,19 +20,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from proxy.admin import AdminClient, Login, Scram
 from proxy.handlers import quotas as quota_api
 from proxy.handlers.acls import answer as answer_about_acls
 from proxy.wire.api_versions import FIRST_WITH_IDS
 from proxy.wire.apis import API_VERSIONS, DESCRIBE_CLIENT_QUOTAS, METADATA
-from proxy.wire.codec import request_type
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support import messages
 from tests.support.acls import MemoryAclStore, whole
 from tests.support.frames import response
+from tests.support.kio_messages import request_type
 from tests.support.messages import written
 from tests.support.processes import PATIENCE_SECONDS, Namespace, free_ports
 from tests.support.quotas import MemoryStore
@@ -142,7 +141,7 @@ class FakeBroker:
         return meant.cluster_id is None or (meant.cluster_id, meant.node_id) == here
 
     def _misrouted(self, version: int) -> bytes:
-        error = ErrorCode.rebootstrap_required
+        error = ErrorCode.REBOOTSTRAP_REQUIRED
         return written(messages.response(API_VERSIONS, version, error_code=error))
 
     def offer(self, version: int) -> bytes:
@@ -153,7 +152,7 @@ class FakeBroker:
             for key, (low, high) in self.versions.items()
             if known or key == API_VERSIONS
         ]
-        error = ErrorCode.none if known else ErrorCode.unsupported_version
+        error = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION
         shown = version if known else 0
         return written(messages.response(API_VERSIONS, shown, error_code=error, api_keys=offered))
 
@@ -285,10 +284,10 @@ class _Conversation:
     def _handshake(self, mechanism: str, version: int) -> bytes:
         self._mechanism, self._scram, self._refused = mechanism, [], False
         errors = self._peer.handshake_errors
-        error = errors.pop(0) if errors else ErrorCode.none
+        error = errors.pop(0) if errors else ErrorCode.NONE
         mechanisms = ("SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
         if mechanism not in mechanisms:
-            error = ErrorCode.unsupported_sasl_mechanism
+            error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
         return written(
             messages.response(SASL_HANDSHAKE, version, error_code=error, mechanisms=mechanisms)
         )
@@ -298,7 +297,7 @@ class _Conversation:
         answer = messages.response(
             SASL_AUTHENTICATE,
             version,
-            error_code=ErrorCode.sasl_authentication_failed if said is None else ErrorCode.none,
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED if said is None else ErrorCode.NONE,
             error_message="refused" if said is None else "",
             auth_bytes=said or b"",
             session_lifetime=self._peer.lifetime_ms,

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from proxy.wire.apis import APIS, FETCH, METADATA, PRODUCE
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.schema import Message, message_type
+from tests.support.kio_messages import request_type, response_type
 
 # The least and a well filled instance of any of kio's schemas, made without chance
 
@@ -85,6 +86,16 @@ def _large(field: Field[Any]) -> Any:
     return (value, value) if is_array else value
 
 
+def request_kind(api_key: int) -> type[Message]:
+    """The entity type of an API's requests."""
+    return message_type(f"{APIS[api_key].name}Request")
+
+
+def response_kind(api_key: int) -> type[Message]:
+    """The entity type of an API's responses."""
+    return message_type(f"{APIS[api_key].name}Response")
+
+
 # Messages of any API and version from plain values; what is not given is as small as can be
 
 Values = Mapping[str, Any]
@@ -119,6 +130,8 @@ def _value(field: Field[Any], kind: Any, given: Any) -> Any:
         return message(kind, given)
     if isinstance(given, int) and field.metadata["kafka_type"].startswith("timedelta"):
         return timedelta(milliseconds=given)
+    if isinstance(given, int) and field.metadata["kafka_type"] == "error_code":
+        return ErrorCode(given)
     return given
 
 

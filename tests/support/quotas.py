@@ -5,9 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import NOT_THROTTLED, entity, item_type, make
 from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
 from proxy.connection.authorization import RequestAuthorization
@@ -27,11 +25,13 @@ from proxy.wire.apis import (
     is_flexible,
     response_header_version,
 )
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
 from tests.support.authorization import Rights
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, entity, item_type, make
 from tests.support.messages import large, request_body, small
 from tests.support.playbook import Playbook, everything, logged_in, whole_frame
 from tests.support.sasl import WALL
@@ -144,9 +144,9 @@ class Judged:
 
 MUTATION_RATE = QuotaKey.CONTROLLER_MUTATION_RATE
 NONE, EXISTS, EXCEEDED = (
-    ErrorCode.none,
-    ErrorCode.topic_already_exists,
-    ErrorCode.throttling_quota_exceeded,
+    ErrorCode.NONE,
+    ErrorCode.TOPIC_ALREADY_EXISTS,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 )
 T1 = uuid.UUID(int=1)
 
@@ -211,7 +211,7 @@ class Broker:
                 )
                 for index in range(count)
             )
-            error = NONE if count else ErrorCode.unknown_topic_or_partition
+            error = NONE if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             found.append(
                 make(
                     entry,
@@ -242,7 +242,7 @@ class Broker:
             "error_message": None,
             "configs": [],
         }
-        if key == CREATE_TOPICS and result["error_code"] is NONE:
+        if key == CREATE_TOPICS and result["error_code"] == NONE:
             result["num_partitions"] = (
                 item.num_partitions if item.num_partitions > 0 else self.default
             )

@@ -9,12 +9,6 @@ from time import monotonic
 from typing import Any, cast
 
 import pytest
-from kio.schema.alter_user_scram_credentials.v0.request import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-)
-from kio.static.primitive import i8, i32
 
 from metrics import registry
 from metrics.snapshot import Snapshot
@@ -28,6 +22,7 @@ from proxy.wire.apis import (
     DESCRIBE_ACLS,
     DESCRIBE_USER_SCRAM_CREDENTIALS,
 )
+from proxy.wire.messages import AlterUserScramCredentialsRequest
 from proxy.wire.request import Request
 from proxy.worker.acl_service import AclService
 from proxy.worker.store_service import StoreService
@@ -79,11 +74,13 @@ SALTED_PASSWORD = b"p" * 32
 
 Answer = dict[str, tuple[str, str | None]]
 """By user: the error's name and message."""
-Change = ScramCredentialDeletion | ScramCredentialUpsertion
+Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
+Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
+Change = Deletion | Upsertion
 
 
-def delete(name: str, mechanism: int = 1) -> ScramCredentialDeletion:
-    return ScramCredentialDeletion(name=name, mechanism=i8(mechanism))
+def delete(name: str, mechanism: int = 1) -> Deletion:
+    return Deletion(name=name, mechanism=mechanism)
 
 
 def upsert(
@@ -92,11 +89,11 @@ def upsert(
     iterations: int = 4096,
     salt: bytes = SALT,
     salted_password: bytes = SALTED_PASSWORD,
-) -> ScramCredentialUpsertion:
-    return ScramCredentialUpsertion(
+) -> Upsertion:
+    return Upsertion(
         name=name,
-        mechanism=i8(mechanism),
-        iterations=i32(iterations),
+        mechanism=mechanism,
+        iterations=iterations,
         salt=salt,
         salted_password=salted_password,
     )
@@ -104,8 +101,8 @@ def upsert(
 
 def request_of(changes: Sequence[Change]) -> AlterUserScramCredentialsRequest:
     return AlterUserScramCredentialsRequest(
-        deletions=tuple(c for c in changes if isinstance(c, ScramCredentialDeletion)),
-        upsertions=tuple(c for c in changes if isinstance(c, ScramCredentialUpsertion)),
+        deletions=tuple(c for c in changes if isinstance(c, Deletion)),
+        upsertions=tuple(c for c in changes if isinstance(c, Upsertion)),
     )
 
 

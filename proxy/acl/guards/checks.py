@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.decision import Inquiry, names_of
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.schema import NO_ID
 
 
 def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:
@@ -56,9 +56,9 @@ def topic_error(
     if topic_id is not None:
         name = names[topic_id]
         if name is None:
-            return ErrorCode.unknown_topic_id
+            return ErrorCode.UNKNOWN_TOPIC_ID
     assert name is not None
-    return None if may_topic(inquiry, operation, name) else ErrorCode.topic_authorization_failed
+    return None if may_topic(inquiry, operation, name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def topic_errors(
@@ -72,12 +72,12 @@ def topic_errors(
     """
     keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))
     if key == "topic_id":
-        names = names_of(inquiry.topics, [each.bytes for each in pausing(keys) if each is not None])
+        names = names_of(inquiry.topics, [each for each in keys if each != NO_ID])
     errors = {}
     for each in keys:
-        name = each if key != "topic_id" else None if each is None else names[each.bytes]
+        name = each if key != "topic_id" else names.get(each)
         if name is None:
-            errors[each] = ErrorCode.unknown_topic_id
+            errors[each] = ErrorCode.UNKNOWN_TOPIC_ID
         elif not may_topic(inquiry, operation, name):
-            errors[each] = ErrorCode.topic_authorization_failed
+            errors[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return errors

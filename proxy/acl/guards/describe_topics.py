@@ -6,23 +6,31 @@ requests the permitted ones by name, as many as a page can hold; the broker page
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Final
 
 from proxy.acl.decision import BodyTransform, Change, Inquiry, Judgement, TopicsUnlisted
 from proxy.acl.guards.checks import may_topic
-from proxy.acl.guards.entities import entities, entity, item_type, struct_type
-from proxy.acl.guards.responses import answer, read_request
+from proxy.acl.guards.responses import answer, on_listing, read_request
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import DESCRIBE_TOPIC_PARTITIONS
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.codec import encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.items import Items
+from proxy.wire.messages import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    replace,
+)
+from proxy.wire.metadata_topics import error_code
+from proxy.wire.primitives import INT32
 
-_DENIED: Final = ErrorCode.topic_authorization_failed
+_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_NO_CURSOR: Final = b"\xff"
+"""Encoded null of the cursor, which follows the topics."""
+_OPERATIONS: Final = 4 + 1
+"""Size of the authorized operations and of no tagged fields, at the end of a topic, in bytes."""
 _MAX_PARTITIONS: Final = 2_000
 """Maximum number of partitions in a page, whatever the client allows: the default of Kafka's
 `max.request.partition.size.limit`."""
@@ -30,15 +38,15 @@ _MAX_PARTITIONS: Final = 2_000
 
 def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeTopicPartitions."""
-    request = read_request(inquiry, DESCRIBE_TOPIC_PARTITIONS)
+    request = read_request(inquiry, DescribeTopicPartitionsRequest)
     if not request.topics:
         return _of_all(inquiry, request)
     cursor = request.cursor
     names = [topic.name for topic in pausing(request.topics)]
     if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
         # As in Kafka, whatever the permissions
-        refusals = _refusals(names, ErrorCode.invalid_request)
-        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=refusals)
+        refusals = _refusals(names, ErrorCode.INVALID_REQUEST)
+        return answer(inquiry, DescribeTopicPartitionsResponse(topics=refusals))
     requested = {
         topic.name: topic
         for topic in pausing(request.topics)
@@ -48,35 +56,36 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     kept = tuple(topic for name, topic in requested.items() if name in permitted)
     refused = [name for name in requested if name not in permitted]
     if not kept:  # an empty list would request all
-        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=_refusals(refused))
+        return answer(inquiry, DescribeTopicPartitionsResponse(topics=_refusals(refused)))
     if not refused:
         return Change(response=_cut(inquiry))
     if cursor is not None and cursor.topic_name not in permitted:
         cursor = None
     smaller = replace(request, topics=kept, cursor=cursor)
-    return Change(request=encode(smaller), response=_cut(inquiry, refused))
+    return Change(request=encode(smaller, inquiry.api_version), response=_cut(inquiry, refused))
 
 
-def _of_all(inquiry: Inquiry, request: Any) -> Judgement:
+def _of_all(inquiry: Inquiry, request: DescribeTopicPartitionsRequest) -> Judgement:
     """Judge a request for all topics. Raises TopicsUnlisted."""
     if inquiry.authority.may_every(Operation.DESCRIBE, ResourceType.TOPIC, "", report=False):
         return Change(response=_cut(inquiry))
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:  # Kafka refuses each named topic
-        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
+        return answer(inquiry, DescribeTopicPartitionsResponse())
     # Each topic has a partition, except the first, of which the cursor may leave none
     max_topics = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
     first = "" if cursor is None else cursor.topic_name
     names = [*islice(_visible(inquiry, first), max_topics + 1)]
     page, next_topic = names[:max_topics], names[max_topics:]
     if not page:  # an empty list would request all
-        return answer(inquiry, DESCRIBE_TOPIC_PARTITIONS, topics=[], next_cursor=None)
+        return answer(inquiry, DescribeTopicPartitionsResponse())
     if cursor is not None and cursor.topic_name != page[0]:
         cursor = None
-    item = item_type(request_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version), "topics")
-    topics = entities(item, ({"name": name} for name in page))
+    topics = tuple(DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in page)
     smaller = replace(request, topics=topics, cursor=cursor)
-    return Change(request=encode(smaller), response=_page(inquiry, *next_topic))
+    return Change(
+        request=encode(smaller, inquiry.api_version), response=_page(inquiry, *next_topic)
+    )
 
 
 def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
@@ -95,26 +104,27 @@ def _sort_key(name: str) -> bytes:
     return name.encode("utf-16-be")
 
 
-def _refusals(names: list[str], error: ErrorCode = _DENIED) -> list[dict[str, Any]]:
+def _refusals(
+    names: list[str], error: ErrorCode = _DENIED
+) -> tuple[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic, ...]:
     """Return refusals without an id or the internal flag: they must not show whether a topic
     exists."""
-    return [
-        {"error_code": error, "name": name, "topic_id": None, "partitions": []}
-        for name in pausing(names)
-    ]
+    topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+    return tuple(topic(error_code=error, name=name) for name in names)
 
 
-def _cut(inquiry: Inquiry, refused: list[str] | None = None) -> BodyTransform:
+def _cut(inquiry: Inquiry, refused: Iterable[str] = ()) -> BodyTransform:
     """Return a transformation that keeps the permitted topics, with their authorized operations,
     and appends the refusals."""
-    schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
-    refusals = entities(item_type(schema, "topics"), _refusals(refused or []))
+    version = inquiry.api_version
+    names = tuple(refused)
 
     def cut(body: bytes) -> bytes:
-        response = decode(schema, body)
-        return encode(replace(response, topics=(*_shown(inquiry, response), *refusals)))
+        topics = Items(DescribeTopicPartitionsResponse, version, "topics", body)
+        refusals = (encode(one, version) for one in _refusals(list(names)))
+        return topics.replaced([*_shown(inquiry, topics), *refusals])
 
-    return cut
+    return on_listing(inquiry, DescribeTopicPartitionsResponse, cut, names)
 
 
 def _page(inquiry: Inquiry, next_topic: str | None = None) -> BodyTransform:
@@ -122,26 +132,28 @@ def _page(inquiry: Inquiry, next_topic: str | None = None) -> BodyTransform:
 
     `next_topic` is the first topic that was not requested; None if there are no more.
     """
-    schema = response_type(DESCRIBE_TOPIC_PARTITIONS, inquiry.api_version)
+    version = inquiry.api_version
+    cursor = DescribeTopicPartitionsResponse.Cursor(topic_name=next_topic or "")
 
     def page(body: bytes) -> bytes:
-        response = decode(schema, body)
+        topics = Items(DescribeTopicPartitionsResponse, version, "topics", body)
         # A topic that was deleted meanwhile is reported only to clients that named it
-        shown = tuple(one for one in _shown(inquiry, response) if one.error_code is ErrorCode.none)
-        cursor = response.next_cursor
-        if cursor is None and next_topic is not None:
-            kind = struct_type(schema, "next_cursor")
-            cursor = entity(kind, {"topic_name": next_topic, "partition_index": 0})
-        return encode(replace(response, topics=shown, next_cursor=cursor))
+        shown = [one for one in _shown(inquiry, topics) if error_code(one) == ErrorCode.NONE]
+        changed = topics.replaced(shown)
+        at = len(changed) - (len(body) - topics.end)
+        if next_topic is None or changed[at : at + 1] != _NO_CURSOR:
+            return changed
+        return changed[:at] + b"\x01" + encode(cursor, version) + changed[at + 1 :]
 
-    return page
+    return on_listing(inquiry, DescribeTopicPartitionsResponse, page, next_topic)
 
 
-def _shown(inquiry: Inquiry, response: Any) -> Iterator[Any]:
-    """Yield the topics that may be described, with their authorized operations."""
-    for topic in pausing(response.topics):
-        if topic.name is not None and may_topic(
-            inquiry, Operation.DESCRIBE, topic.name, report=False
-        ):
-            rights = inquiry.authority.operations(ResourceType.TOPIC, topic.name)
-            yield replace(topic, topic_authorized_operations=rights)
+def _shown(inquiry: Inquiry, topics: Items) -> Iterator[bytes]:
+    """Yield the bytes of each topic that may be described, with its authorized operations."""
+    names = [name or "" for name in topics.names]
+    may = inquiry.authority.may_each(Operation.DESCRIBE, ResourceType.TOPIC, names)
+    shown = [place for place, name in enumerate(names) if may[place] and name]
+    some = [names[place] for place in shown]
+    rights = inquiry.authority.operations_each(ResourceType.TOPIC, some)
+    for place, operations in pausing(zip(shown, rights, strict=True)):
+        yield topics.content(place)[:-_OPERATIONS] + INT32.pack(operations) + b"\0"

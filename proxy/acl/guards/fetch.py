@@ -8,10 +8,7 @@ keeps denied partitions in the session and denies them in each response.)
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Final
 
 from proxy.acl.decision import (
     FORWARD,
@@ -22,15 +19,15 @@ from proxy.acl.decision import (
     names_of,
 )
 from proxy.acl.guards.checks import may_cluster, topic_error
-from proxy.acl.guards.entities import item_type, make, uuid_or_none
 from proxy.acl.guards.responses import answer, on_response
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import FETCH
-from proxy.wire.codec import response_type
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import FetchedTopic, keep, parse, session_of_response
+from proxy.wire.messages import FetchResponse, replace
 from proxy.wire.primitives import Malformed
+from proxy.wire.schema import NO_ID
 
 MAX_BYTES_IN_PART: Final = 1_048_576
 """Maximum number of bytes in a response that is gathered to add denials to it. A broker sends more
@@ -50,22 +47,19 @@ def fetch(inquiry: Inquiry) -> Judgement:
         if not denied and request.session_id in sessions:
             return FORWARD
         sessions.discard(request.session_id)
-        error = ErrorCode.fetch_session_id_not_found
-        return answer(inquiry, FETCH, error_code=error, responses=())
+        return answer(inquiry, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     if not denied:
         if request.session_epoch == INITIAL_EPOCH:
             return Change(watch=_note_session(version, sessions))
         return FORWARD
     kept = [topic for topic in pausing(request.topics) if topic not in denied]
     if not kept:
-        return answer(
-            inquiry, FETCH, error_code=ErrorCode.none, responses=_entries(version, denied)
-        )
+        return answer(inquiry, FetchResponse(responses=_entries(denied)))
 
-    def merge(response: Any) -> Any:
-        if getattr(response, "error_code", ErrorCode.none) is not ErrorCode.none:
+    def merge(response: FetchResponse) -> FetchResponse:
+        if response.error_code != ErrorCode.NONE:
             return response
-        return replace(response, responses=(*response.responses, *_entries(version, denied)))
+        return replace(response, responses=(*response.responses, *_entries(denied)))
 
     return Change(
         request=keep(
@@ -76,7 +70,7 @@ def fetch(inquiry: Inquiry) -> Judgement:
             epoch=FINAL_EPOCH,
             max_bytes=MAX_BYTES_IN_PART,
         ),
-        response=on_response(inquiry, FETCH, merge),
+        response=on_response(inquiry, FetchResponse, merge),
     )
 
 
@@ -84,7 +78,7 @@ def _denied(inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
     if replica:
         if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
             return {}
-        return dict.fromkeys(topics, ErrorCode.topic_authorization_failed)
+        return dict.fromkeys(topics, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
     errors = (
         (one, topic_error(inquiry, Operation.READ, one.name, one.topic_id, names)) for one in topics
@@ -105,25 +99,18 @@ def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes]
     return note
 
 
-def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
-    topic_type = item_type(response_type(FETCH, api_version), "responses")
-    partition_type = item_type(topic_type, "partitions")
+def _entries(denied: Denied) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
     return tuple(
-        make(
-            topic_type,
-            topic=topic.name,
-            topic_id=uuid_or_none(topic.topic_id),
+        FetchResponse.FetchableTopicResponse(
+            topic=topic.name or "",
+            topic_id=topic.topic_id or NO_ID,
             partitions=tuple(
-                make(
-                    partition_type,
+                FetchResponse.PartitionData(
                     partition_index=index,
                     error_code=error,
                     high_watermark=_UNKNOWN_OFFSET,
-                    last_stable_offset=_UNKNOWN_OFFSET,
-                    aborted_transactions=(),
-                    records=b"",
                 )
-                for index in pausing(topic.partitions)
+                for index in topic.partitions
             ),
         )
         for topic, error in pausing(denied.items())

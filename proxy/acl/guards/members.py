@@ -8,10 +8,7 @@ future topics. The prefix of the expression bounds these topics.
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Final
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement
 from proxy.acl.guards.checks import (
@@ -21,7 +18,6 @@ from proxy.acl.guards.checks import (
     may_topic,
     may_transact,
 )
-from proxy.acl.guards.entities import entities, item_type
 from proxy.acl.guards.responses import (
     MESSAGES,
     answer,
@@ -31,17 +27,10 @@ from proxy.acl.guards.responses import (
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import (
-    CONSUMER_GROUP_HEARTBEAT,
-    FIND_COORDINATOR,
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    SHARE_GROUP_HEARTBEAT,
-    STREAMS_GROUP_HEARTBEAT,
-    SYNC_GROUP,
-)
-from proxy.wire.codec import encode, response_type
+from proxy.wire import messages
+from proxy.wire.codec import encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import replace
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """Pattern of a character of a topic's name in a regular expression of RE2/J, escaped or not."""
@@ -60,9 +49,9 @@ Nothing may follow it that a quantifier would skip, to apply to the prefix itsel
 `(?i)` and an empty `\\Q\\E`.
 """
 
-_GROUP_DENIED: Final = ErrorCode.group_authorization_failed
-_TOPIC_DENIED: Final = ErrorCode.topic_authorization_failed
-_TRANSACTIONAL_ID_DENIED: Final = ErrorCode.transactional_id_authorization_failed
+_GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+_TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_TRANSACTIONAL_ID_DENIED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 _GROUP_KEY: Final = 0
 _TRANSACTION_KEY: Final = 1
@@ -71,7 +60,8 @@ _SHARE_KEY: Final = 2
 _FIRST_WITH_KEYS: Final = 4
 """First version of FindCoordinator with several keys (KIP-699)."""
 _FIRST_WITH_SHARE_KEYS: Final = 6
-_NO_NODE: Final = {"node_id": -1, "host": "", "port": -1}
+_NO_NODE: Final = -1
+"""Node id and port if there is no coordinator."""
 
 
 def find_coordinator(inquiry: Inquiry) -> Judgement:
@@ -79,34 +69,37 @@ def find_coordinator(inquiry: Inquiry) -> Judgement:
 
     The coordinator of a share partition is internal to the brokers: ClusterAction on the cluster.
     """
-    request = read_request(inquiry, FIND_COORDINATOR)
-    key_type = getattr(request, "key_type", _GROUP_KEY)
+    request = read_request(inquiry, messages.FindCoordinatorRequest)
+    key_type = request.key_type
     if inquiry.api_version < _FIRST_WITH_KEYS:
         error = _key_error(inquiry, key_type, request.key)
         if error is None:
             return FORWARD
         return answer(
-            inquiry, FIND_COORDINATOR, error_code=error, error_message=MESSAGES[error], **_NO_NODE
+            inquiry,
+            messages.FindCoordinatorResponse(
+                error_code=error, error_message=MESSAGES[error], node_id=_NO_NODE, port=_NO_NODE
+            ),
         )
     if key_type == _SHARE_KEY:
         return _find_share_coordinator(inquiry, request)
-    errors = [_key_error(inquiry, key_type, key) for key in request.coordinator_keys]
-    requested = list(zip(request.coordinator_keys, errors, strict=True))
-    if not any(errors):
+    requested = [(key, _key_error(inquiry, key_type, key)) for key in request.coordinator_keys]
+    refused = [
+        None if error is None else _no_coordinator(key, error, "") for key, error in requested
+    ]
+    if not any(refused):
         return FORWARD
-    refused = [error and _no_coordinator(key, error, "") for key, error in pausing(requested)]
-    if all(errors):
-        return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
+    if all(refused):
+        coordinators = tuple(one for one in refused if one is not None)
+        return answer(inquiry, messages.FindCoordinatorResponse(coordinators=coordinators))
     kept = tuple(key for key, error in pausing(requested) if error is None)
-    item = item_type(response_type(FIND_COORDINATOR, inquiry.api_version), "coordinators")
-    refusals = [each and entities(item, [each])[0] for each in refused]
     return Change(
-        request=encode(replace(request, coordinator_keys=kept)),
+        request=encode(replace(request, coordinator_keys=kept), inquiry.api_version),
         response=on_response(
             inquiry,
-            FIND_COORDINATOR,
+            messages.FindCoordinatorResponse,
             lambda response: replace(
-                response, coordinators=interleaved(refusals, response.coordinators)
+                response, coordinators=interleaved(refused, response.coordinators)
             ),
         ),
     )
@@ -120,7 +113,9 @@ def _key_error(inquiry: Inquiry, key_type: int, key: str) -> ErrorCode | None:
     return None
 
 
-def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
+def _find_share_coordinator(
+    inquiry: Inquiry, request: messages.FindCoordinatorRequest
+) -> Judgement:
     # Before version 6 the broker refuses such keys, whatever the permissions
     if (
         inquiry.api_version < _FIRST_WITH_SHARE_KEYS
@@ -128,48 +123,44 @@ def _find_share_coordinator(inquiry: Inquiry, request: Any) -> Judgement:
         or may_cluster(inquiry, Operation.CLUSTER_ACTION)
     ):
         return FORWARD
-    denied = ErrorCode.cluster_authorization_failed
-    refused = [
-        _no_coordinator(key, denied, MESSAGES[denied]) for key in pausing(request.coordinator_keys)
-    ]
-    return answer(inquiry, FIND_COORDINATOR, coordinators=refused)
+    denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    refused = tuple(
+        _no_coordinator(key, denied, MESSAGES[denied]) for key in request.coordinator_keys
+    )
+    return answer(inquiry, messages.FindCoordinatorResponse(coordinators=refused))
 
 
-def _no_coordinator(key: str, error: ErrorCode, message: str) -> dict[str, Any]:
-    return {"key": key, "error_code": error, "error_message": message, **_NO_NODE}
+def _no_coordinator(
+    key: str, error: ErrorCode, message: str
+) -> messages.FindCoordinatorResponse.Coordinator:
+    return messages.FindCoordinatorResponse.Coordinator(
+        key=key, node_id=_NO_NODE, port=_NO_NODE, error_code=error, error_message=message
+    )
 
 
 def join_group(inquiry: Inquiry) -> Judgement:
     """Judge a JoinGroup: Read on the group."""
-    request = read_request(inquiry, JOIN_GROUP)
+    request = read_request(inquiry, messages.JoinGroupRequest)
     if may_group(inquiry, Operation.READ, request.group_id):
         return FORWARD
-    return answer(
-        inquiry,
-        JOIN_GROUP,
-        error_code=_GROUP_DENIED,
-        generation_id=-1,
-        protocol_name=None if inquiry.api_version >= 7 else "",  # nullable since KIP-559
-        leader="",
-        member_id="",
-        members=[],
-    )
+    name = None if inquiry.api_version >= 7 else ""  # nullable since KIP-559
+    return answer(inquiry, messages.JoinGroupResponse(error_code=_GROUP_DENIED, protocol_name=name))
 
 
 def heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a Heartbeat: Read on the group."""
-    request = read_request(inquiry, HEARTBEAT)
+    request = read_request(inquiry, messages.HeartbeatRequest)
     if may_group(inquiry, Operation.READ, request.group_id):
         return FORWARD
-    return answer(inquiry, HEARTBEAT, error_code=_GROUP_DENIED)
+    return answer(inquiry, messages.HeartbeatResponse(error_code=_GROUP_DENIED))
 
 
 def leave_group(inquiry: Inquiry) -> Judgement:
     """Judge a LeaveGroup: Read on the group."""
-    request = read_request(inquiry, LEAVE_GROUP)
+    request = read_request(inquiry, messages.LeaveGroupRequest)
     if may_group(inquiry, Operation.READ, request.group_id):
         return FORWARD
-    return answer(inquiry, LEAVE_GROUP, error_code=_GROUP_DENIED, members=[])
+    return answer(inquiry, messages.LeaveGroupResponse(error_code=_GROUP_DENIED))
 
 
 def sync_group(inquiry: Inquiry) -> Judgement:
@@ -177,12 +168,12 @@ def sync_group(inquiry: Inquiry) -> Judgement:
 
     Since version 5 the broker refuses one without protocol type and name, whatever the permissions.
     """
-    request = read_request(inquiry, SYNC_GROUP)
+    request = read_request(inquiry, messages.SyncGroupRequest)
     if inquiry.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
         return FORWARD
     if may_group(inquiry, Operation.READ, request.group_id):
         return FORWARD
-    return answer(inquiry, SYNC_GROUP, error_code=_GROUP_DENIED, assignment=b"")
+    return answer(inquiry, messages.SyncGroupResponse(error_code=_GROUP_DENIED))
 
 
 def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
@@ -191,27 +182,32 @@ def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
     A regular expression is checked once, in the heartbeat that contains it.
     """
-    return _subscribed(inquiry, CONSUMER_GROUP_HEARTBEAT)
+    request = read_request(inquiry, messages.ConsumerGroupHeartbeatRequest)
+    regex = request.subscribed_topic_regex or ""
+    error = _subscription_error(inquiry, request.group_id, request.subscribed_topic_names, regex)
+    if error is None:
+        return FORWARD
+    return answer(inquiry, messages.ConsumerGroupHeartbeatResponse(error_code=error))
 
 
 def share_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a ShareGroupHeartbeat: Read on the group, Describe on each topic in the
     subscription."""
-    return _subscribed(inquiry, SHARE_GROUP_HEARTBEAT)
-
-
-def _subscribed(inquiry: Inquiry, api_key: int) -> Judgement:
-    request = read_request(inquiry, api_key)
-    if not may_group(inquiry, Operation.READ, request.group_id):
-        error = _GROUP_DENIED
-    elif not (
-        may_describe_all(inquiry, request.subscribed_topic_names or ())
-        and _may_describe_matches(inquiry, getattr(request, "subscribed_topic_regex", None) or "")
-    ):
-        error = _TOPIC_DENIED
-    else:
+    request = read_request(inquiry, messages.ShareGroupHeartbeatRequest)
+    error = _subscription_error(inquiry, request.group_id, request.subscribed_topic_names, "")
+    if error is None:
         return FORWARD
-    return answer(inquiry, api_key, error_code=error, member_epoch=0, heartbeat_interval=0)
+    return answer(inquiry, messages.ShareGroupHeartbeatResponse(error_code=error))
+
+
+def _subscription_error(
+    inquiry: Inquiry, group_id: str, names: Iterable[str] | None, regex: str
+) -> ErrorCode | None:
+    if not may_group(inquiry, Operation.READ, group_id):
+        return _GROUP_DENIED
+    if may_describe_all(inquiry, names or ()) and _may_describe_matches(inquiry, regex):
+        return None
+    return _TOPIC_DENIED
 
 
 def _may_describe_matches(inquiry: Inquiry, regex: str) -> bool:
@@ -242,7 +238,7 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
     Kafka 4.1 refuses regular expressions, whatever the permissions, but the protocol has them.
     """
-    request = read_request(inquiry, STREAMS_GROUP_HEARTBEAT)
+    request = read_request(inquiry, messages.StreamsGroupHeartbeatRequest)
     if not may_group(inquiry, Operation.READ, request.group_id):
         return _streams_refusal(inquiry, _GROUP_DENIED)
     if request.topology is None:
@@ -279,20 +275,4 @@ def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
 
 
 def _streams_refusal(inquiry: Inquiry, error: ErrorCode) -> Judgement:
-    since_v1 = inquiry.api_version >= 1
-    return answer(
-        inquiry,
-        STREAMS_GROUP_HEARTBEAT,
-        error_code=error,
-        member_id="",
-        member_epoch=0,
-        heartbeat_interval=0,
-        acceptable_recovery_lag=-1 if since_v1 else 0,
-        task_offset_interval=0,
-        status=[],
-        active_tasks=None,
-        standby_tasks=None,
-        warmup_tasks=None,
-        endpoint_information_epoch=0,
-        partitions_by_user_endpoint=None,
-    )
+    return answer(inquiry, messages.StreamsGroupHeartbeatResponse(error_code=error))

@@ -8,10 +8,8 @@ denied if the brokers create topics automatically, and otherwise unknown.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from dataclasses import dataclass
+from typing import Final
 
 from proxy.acl.decision import (
     FORWARD,
@@ -22,25 +20,36 @@ from proxy.acl.decision import (
     Judgement,
     names_of,
 )
-from proxy.acl.guards.checks import may_cluster, may_describe, may_topic
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make, uuid_or_none
+from proxy.acl.guards.checks import may_cluster, may_topic
+from proxy.acl.guards.responses import answer, on_listing, read_request
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import METADATA
-from proxy.wire.codec import decode, encode, request_type, response_type
-from proxy.wire.metadata_topics import Topic, keep, parse, with_operations
+from proxy.wire.codec import decode, encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import MetadataRequest, MetadataResponse, replace
+from proxy.wire.metadata_topics import (
+    FIRST_WITH_OPERATIONS,
+    LAST_WITH_CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    MetadataTopics,
+    error_code,
+)
+from proxy.wire.primitives import INT32, Malformed
+from proxy.wire.schema import NO_ID
 
 _FIRST_WITH_CREATION_FLAG: Final = 4
 """First version with allow_auto_topic_creation."""
 _FIRST_BY_ID: Final = 12
 """First version in which topics may be named by their ids."""
 
-_DENIED: Final = ErrorCode.topic_authorization_failed
+_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _MISSING: Final = (
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.invalid_topic_exception,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_TOPIC_EXCEPTION,
 )
 """Errors of a broker that must not create a topic, for one that does not exist or is invalid."""
+
+_Topic = MetadataResponse.MetadataResponseTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,89 +60,84 @@ class _RequestedTopic:
     """Name of the topic; None if no topic has its id."""
     topic_id: bytes | None
     """Id of the topic; None if the request names it by name."""
-    entry: Any
+    entry: MetadataRequest.MetadataRequestTopic
     """Item of the request."""
 
 
 def metadata(inquiry: Inquiry) -> Judgement:
     """Judge a Metadata request."""
-    request = decode(request_type(METADATA, inquiry.api_version), inquiry.body)
+    request = read_request(inquiry, MetadataRequest)
+    operations = (
+        request.include_topic_authorized_operations or request.include_cluster_authorized_operations
+    )
     if request.topics is None or (inquiry.api_version == 0 and not request.topics):
-        return Change(response=_cut(inquiry))
+        everything = inquiry.authority.may_every(
+            Operation.DESCRIBE, ResourceType.TOPIC, "", report=False
+        )
+        if everything and not operations:
+            return FORWARD
+        return Change(response=on_listing(inquiry, MetadataResponse, _cut(inquiry)))
     requested = _requested(inquiry, request.topics)
     if requested is None:
-        return Answer(_invalid(inquiry.api_version, request.topics))
+        return _invalid(inquiry, request.topics)
     refused = {topic: error for topic in requested if (error := _error(inquiry, topic))}
     kept = [topic for topic in pausing(requested) if topic not in refused]
-    creates = getattr(request, "allow_auto_topic_creation", True)
+    creates = request.allow_auto_topic_creation
     not_creatable = _not_creatable(inquiry, kept) if creates else frozenset()
-    operations = _wants_operations(request)
     if not refused and not not_creatable and not operations:
         return FORWARD
     cut = _cut(inquiry, _refused_entries(inquiry.api_version, refused), not_creatable)
     # Also with auto.create.topics.enable=false: our copy of the brokers' setting could be wrong
     forbid = bool(not_creatable)
+    changed = replace(
+        request,
+        topics=tuple(topic.entry for topic in kept),
+        allow_auto_topic_creation=creates and not forbid,
+    )
     if (forbid or not kept) and inquiry.api_version < _FIRST_WITH_CREATION_FLAG:
         # An empty list would request all topics in version 0
-        return _in_a_later_version(inquiry.api_version, kept, cut)
-    changes: dict[str, Any] = {"topics": tuple(topic.entry for topic in kept)}
-    if forbid:
-        changes["allow_auto_topic_creation"] = False
+        return _in_a_later_version(inquiry.api_version, changed, cut)
     return Change(
-        request=encode(replace(request, **changes)) if refused or forbid else None,
+        request=encode(changed, inquiry.api_version) if refused or forbid else None,
         response=cut,
     )
 
 
-def _requested(inquiry: Inquiry, topics: Iterable[Any]) -> list[_RequestedTopic] | None:
+def _requested(
+    inquiry: Inquiry, topics: Iterable[MetadataRequest.MetadataRequestTopic]
+) -> list[_RequestedTopic] | None:
     """Return the topics of the request; None if one has an id in a version without ids, or neither
     name nor id."""
-    by_id = [topic for topic in pausing(topics) if getattr(topic, "topic_id", None) is not None]
+    by_id = [topic for topic in pausing(topics) if topic.topic_id != NO_ID]
     by_name = [topic for topic in topics if topic.name is None] and not by_id
     if (by_id and inquiry.api_version < _FIRST_BY_ID) or by_name:
         return None
     if by_id:  # like Kafka, ignore their names
-        entries = {topic.topic_id.bytes: topic for topic in pausing(by_id)}
+        entries = {topic.topic_id: topic for topic in pausing(by_id)}
         names = names_of(inquiry.topics, entries)
         return [
             _RequestedTopic(name=names[one], topic_id=one, entry=entries[one])
             for one in pausing(entries)
         ]
-    entries = {topic.name: topic for topic in pausing(topics)}
+    named = {topic.name: topic for topic in pausing(topics)}
     return [
         _RequestedTopic(name=name, topic_id=None, entry=entry)
-        for name, entry in pausing(entries.items())
+        for name, entry in pausing(named.items())
     ]
 
 
-def _invalid(api_version: int, topics: Iterable[Any]) -> bytes:
+def _invalid(inquiry: Inquiry, topics: Iterable[MetadataRequest.MetadataRequestTopic]) -> Answer:
     """Return Kafka's response to an invalid request."""
-    response = response_type(METADATA, api_version)
-    entry = item_type(response, "topics")
-    return encode(
-        make(
-            response,
-            throttle_time=NOT_THROTTLED,
-            brokers=(),
-            topics=tuple(
-                make(
-                    entry,
-                    error_code=ErrorCode.invalid_request,
-                    name=topic.name or "",
-                    topic_id=getattr(topic, "topic_id", None),
-                    is_internal=False,
-                    partitions=(),
-                )
-                for topic in pausing(topics)
-            ),
-            error_code=ErrorCode.none,
-        )
+    error = ErrorCode.INVALID_REQUEST
+    entries = (
+        _Topic(error_code=error, name=topic.name or "", topic_id=topic.topic_id) for topic in topics
     )
+    return answer(inquiry, MetadataResponse(topics=tuple(entries)))
 
 
 def _error(inquiry: Inquiry, topic: _RequestedTopic) -> ErrorCode | None:
     if topic.name is None:
-        return ErrorCode.unknown_topic_id
+        return ErrorCode.UNKNOWN_TOPIC_ID
     return None if may_topic(inquiry, Operation.DESCRIBE, topic.name) else _DENIED
 
 
@@ -146,33 +150,14 @@ def _not_creatable(inquiry: Inquiry, topics: Iterable[_RequestedTopic]) -> froze
     )
 
 
-def _wants_operations(request: Any) -> bool:
-    return getattr(request, "include_topic_authorized_operations", False) or getattr(
-        request, "include_cluster_authorized_operations", False
-    )
-
-
 def _refused_entries(api_version: int, refused: dict[_RequestedTopic, ErrorCode]) -> list[bytes]:
     entries = []
     for topic, error in pausing(refused.items()):
         # A request by name gets no id, one by id gets no name (KIP-516)
         name = None if topic.topic_id is not None else topic.name
-        entries.append(_entry(api_version, error, name, topic.topic_id))
+        entry = _Topic(error_code=error, name=name, topic_id=topic.topic_id or NO_ID)
+        entries.append(encode(entry, api_version))
     return entries
-
-
-def _entry(api_version: int, error: ErrorCode, name: str | None, topic_id: bytes | None) -> bytes:
-    topic_type = item_type(response_type(METADATA, api_version), "topics")
-    return encode(
-        make(
-            topic_type,
-            error_code=error,
-            name=name,
-            topic_id=uuid_or_none(topic_id),
-            is_internal=False,
-            partitions=(),
-        )
-    )
 
 
 def _cut(
@@ -188,31 +173,44 @@ def _cut(
     version = inquiry.api_version
     denied_if_missing = not_creatable if inquiry.brokers_make_topics else frozenset()
 
-    def entry(body: bytes, topic: Topic) -> bytes | None:
-        if topic.name is None:
-            return body[topic.start : topic.end]
-        if not may_describe(inquiry, topic.name):
-            return None
-        if topic.error_code in _MISSING and topic.name in denied_if_missing:
-            return _entry(version, _DENIED, topic.name, None)
-        if not topic.operations_at:
-            return body[topic.start : topic.end]
-        changed = bytearray(body[topic.start : topic.end])
-        operations = inquiry.authority.operations(ResourceType.TOPIC, topic.name)
-        with_operations(changed, topic.operations_at - topic.start, operations)
-        return bytes(changed)
-
     def cut(body: bytes) -> bytes:
-        found = parse(version, body)
-        entries = (entry(body, topic) for topic in pausing(found.topics))
-        shown = [one for one in entries if one is not None]
-        if found.cluster_operations_at:
-            changed = bytearray(body)
-            with_operations(changed, found.cluster_operations_at, _cluster_operations(inquiry))
-            body = bytes(changed)
-        return keep(version, body, found, [*shown, *refused])
+        topics = MetadataTopics(version, body)
+        names = [name or "" for name in topics.names]
+        may = inquiry.authority.may_each(Operation.DESCRIBE, ResourceType.TOPIC, names)
+        shown = [place for place, name in enumerate(topics.names) if may[place] or name is None]
+        entries = [topics.content(place) for place in pausing(shown)]
+        for number, place in enumerate(shown):
+            if names[place] in denied_if_missing and error_code(entries[number]) in _MISSING:
+                entries[number] = encode(_Topic(error_code=_DENIED, name=names[place]), version)
+        if version >= FIRST_WITH_OPERATIONS:
+            _put_operations(inquiry, entries, [names[place] for place in shown])
+        changed = topics.replaced([*entries, *refused])
+        if not FIRST_WITH_OPERATIONS <= version <= LAST_WITH_CLUSTER_OPERATIONS:
+            return changed
+        at = len(changed) - (len(body) - topics.end)
+        if len(body) < topics.end + 4:
+            raise Malformed("ends inside the topics")
+        if changed[at : at + 4] == NOT_REQUESTED:
+            return changed
+        return changed[:at] + INT32.pack(_cluster_operations(inquiry)) + changed[at + 4 :]
 
     return cut
+
+
+def _put_operations(inquiry: Inquiry, entries: list[bytes], names: list[str]) -> None:
+    """Replace the authorized operations near the end of each entry, if they were requested."""
+    end = 1 if inquiry.api_version >= MetadataResponse.HEAD.first_flexible else 0
+    at = -4 - end
+    asked = [
+        place
+        for place, entry in enumerate(entries)
+        if names[place] and entry[at : len(entry) - end] != NOT_REQUESTED
+    ]
+    some = [names[place] for place in asked]
+    rights = inquiry.authority.operations_each(ResourceType.TOPIC, some)
+    for place, operations in zip(asked, rights, strict=True):
+        entry = entries[place]
+        entries[place] = entry[:at] + INT32.pack(operations) + entry[len(entry) - end :]
 
 
 def _cluster_operations(inquiry: Inquiry) -> int:
@@ -222,32 +220,13 @@ def _cluster_operations(inquiry: Inquiry) -> int:
     return 0
 
 
-def _in_a_later_version(
-    version: int, kept: Iterable[_RequestedTopic], cut: BodyTransform
-) -> Judgement:
+def _in_a_later_version(version: int, request: MetadataRequest, cut: BodyTransform) -> Judgement:
     """Return the judgement that sends the request in the first version that can forbid the creation
     of topics."""
     later = _FIRST_WITH_CREATION_FLAG
-    topic_type = item_type(request_type(METADATA, later), "topics")
-    request = request_type(METADATA, later)(
-        topics=tuple(make(topic_type, name=topic.name) for topic in pausing(kept)),
-        allow_auto_topic_creation=False,
-    )
+    forbidding = replace(request, allow_auto_topic_creation=False)
 
     def back(body: bytes) -> bytes:
-        response = decode(response_type(METADATA, later), body)
-        return cut(encode(_in_version(response_type(METADATA, version), response)))
+        return cut(encode(decode(MetadataResponse, later, body), version))
 
-    return Change(request=encode(request), response=back, api_version=later)
-
-
-def _in_version(entity_type: type[Any], entity: Any) -> Any:
-    """Return the entity in an earlier version, which has fewer fields."""
-    values = {}
-    for field in fields(entity_type):
-        value = getattr(entity, field.name)
-        if isinstance(value, tuple) and value and hasattr(value[0], "__version__"):
-            item = item_type(entity_type, field.name)
-            value = tuple(_in_version(item, one) for one in pausing(value))
-        values[field.name] = value
-    return entity_type(**values)
+    return Change(request=encode(forbidding, later), response=back, api_version=later)

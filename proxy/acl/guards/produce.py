@@ -4,10 +4,7 @@ A Produce with acks=0 has no response that could report a denial: as in Kafka, w
 written, then the connection is closed.
 """
 
-from dataclasses import replace
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Final
 
 from proxy.acl.decision import (
     FORWARD,
@@ -18,13 +15,13 @@ from proxy.acl.decision import (
     names_of,
 )
 from proxy.acl.guards.checks import may_transact, topic_error
-from proxy.acl.guards.entities import item_type, make, uuid_or_none
 from proxy.acl.guards.responses import answer, on_response
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import PRODUCE
-from proxy.wire.codec import response_type
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import ProduceResponse, replace
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest, keep, parse
+from proxy.wire.schema import NO_ID
 
 _UNKNOWN_OFFSET: Final = -1
 """Kafka's offset of a batch that was not written."""
@@ -46,21 +43,20 @@ def produce(inquiry: Inquiry) -> Judgement:
         body = keep(inquiry.api_version, inquiry.body, request, kept)
         return Change(request=body, close=True)
     if not kept:
-        return answer(inquiry, PRODUCE, responses=_entries(inquiry.api_version, denied))
+        return answer(inquiry, ProduceResponse(responses=_entries(denied)))
 
-    def merge(response: Any) -> Any:
-        refused = _entries(inquiry.api_version, denied)
-        return replace(response, responses=(*response.responses, *refused))
+    def merge(response: ProduceResponse) -> ProduceResponse:
+        return replace(response, responses=(*response.responses, *_entries(denied)))
 
     return Change(
         request=keep(inquiry.api_version, inquiry.body, request, kept),
-        response=on_response(inquiry, PRODUCE, merge),
+        response=on_response(inquiry, ProduceResponse, merge),
     )
 
 
 def _denied(inquiry: Inquiry, request: ProduceRequest) -> Denied:
     if any(topic.transactional for topic in request.topics) and not _may_transact(inquiry, request):
-        return dict.fromkeys(request.topics, ErrorCode.transactional_id_authorization_failed)
+        return dict.fromkeys(request.topics, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     ids = (topic.topic_id for topic in request.topics if topic.topic_id is not None)
     names = names_of(inquiry.topics, ids)
     errors = (
@@ -75,23 +71,16 @@ def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
     return name is not None and may_transact(inquiry, Operation.WRITE, name)
 
 
-def _entries(api_version: int, denied: Denied) -> tuple[Any, ...]:
-    topic_type = item_type(response_type(PRODUCE, api_version), "responses")
-    partition_type = item_type(topic_type, "partition_responses")
+def _entries(denied: Denied) -> tuple[ProduceResponse.TopicProduceResponse, ...]:
     return tuple(
-        make(
-            topic_type,
-            name=topic.name,
-            topic_id=uuid_or_none(topic.topic_id),
+        ProduceResponse.TopicProduceResponse(
+            name=topic.name or "",
+            topic_id=topic.topic_id or NO_ID,
             partition_responses=tuple(
-                make(
-                    partition_type,
-                    index=index,
-                    error_code=error,
-                    base_offset=_UNKNOWN_OFFSET,
-                    record_errors=(),
+                ProduceResponse.PartitionProduceResponse(
+                    index=index, error_code=error, base_offset=_UNKNOWN_OFFSET
                 )
-                for index in pausing(topic.partitions)
+                for index in topic.partitions
             ),
         )
         for topic, error in pausing(denied.items())

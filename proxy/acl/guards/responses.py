@@ -1,57 +1,78 @@
 """Responses of the proxy's own, and those of brokers with refusals added."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final
-
-from kio.schema.errors import ErrorCode
+from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement
-from proxy.acl.guards.entities import NOT_THROTTLED, Values, entities, entity, item_type
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.codec import decode, encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.schema import Message, replace
 
 MESSAGES: Final = {
-    ErrorCode.topic_authorization_failed: "Topic authorization failed.",
-    ErrorCode.group_authorization_failed: "Group authorization failed.",
-    ErrorCode.cluster_authorization_failed: "Cluster authorization failed.",
-    ErrorCode.transactional_id_authorization_failed: "Transactional Id authorization failed.",
-    ErrorCode.unknown_topic_id: "This server does not host this topic ID.",
-    ErrorCode.invalid_request: (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+    ErrorCode.INVALID_REQUEST: (
         "This most likely occurs because of a request being malformed by the client library or the "
         "message was sent to an incompatible broker. See the broker logs for more details."
     ),
 }
 """Kafka's messages for errors (`Errors`)."""
 
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
-def read_request(inquiry: Inquiry, api_key: int) -> Any:
+
+def read_request(inquiry: Inquiry, kind: type[M]) -> M:
     """Return the decoded request. Raises Malformed."""
-    return decode(request_type(api_key, inquiry.api_version), inquiry.body)
+    return decode(kind, inquiry.api_version, inquiry.body)
 
 
-def answer(inquiry: Inquiry, api_key: int, **values: Any) -> Answer:
+def answer(inquiry: Inquiry, response: Message) -> Answer:
     """Return an answer in place of the broker's."""
-    response = response_type(api_key, inquiry.api_version)
-    return Answer(encode(entity(response, {"throttle_time": NOT_THROTTLED, **values})))
+    return Answer(encode(response, inquiry.api_version))
 
 
-def on_response(inquiry: Inquiry, api_key: int, change: Callable[[Any], Any]) -> BodyTransform:
+def on_response(inquiry: Inquiry, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
     """Return a transformation that applies `change` to the broker's response. An unchanged response
     is not encoded again."""
-    schema = response_type(api_key, inquiry.api_version)
+    version = inquiry.api_version
 
     def transform(body: bytes) -> bytes:
-        response = decode(schema, body)
+        response = decode(kind, version, body)
         changed = change(response)
-        return body if changed is response else encode(changed)
+        return body if changed is response else encode(changed, version)
 
     return transform
 
 
-def only(response: Any, array: str, may_show: Callable[[Any], bool]) -> Any:
+def on_listing(
+    inquiry: Inquiry, kind: type[Message], change: BodyTransform, *more: Hashable
+) -> BodyTransform:
+    """Return a transformation that applies `change` to a response about everything, such as all
+    topics, and reuses the result for an equal response.
+
+    It must depend on the response, the client's permissions and `more` alone. The throttle time at
+    the beginning of a response may differ.
+    """
+    first = kind.FIELDS[0]
+    version = inquiry.api_version
+    start = 4 if first.name == "throttle_time_ms" and first.versions.has(version) else 0
+
+    def transform(body: bytes) -> bytes:
+        key = kind.HEAD.api_key, version, *more
+        content = body[start:]
+        return body[:start] + inquiry.authority.reused(key, content, lambda: change(body)[start:])
+
+    return transform
+
+
+def only(response: M, array: str, may_show: Callable[[Any], bool]) -> M:
     """Return the response, or an entity in it, with those items of an array that may be shown."""
     items = getattr(response, array)
     shown = tuple(item for item in items if may_show(item))
@@ -60,83 +81,81 @@ def only(response: Any, array: str, may_show: Callable[[Any], bool]) -> Any:
 
 def judge_items(
     inquiry: Inquiry,
-    api_key: int,
-    request: Any,
+    request: Message,
+    response: type[Message],
     *,
     items: str,
     results: str,
-    refuse: Callable[[Any], Values | None],
+    refuse: Callable[[Any], Sequence[Message] | None],
     order_by: tuple[str, ...] = (),
 ) -> Judgement:
     """Forward the allowed `items` of a request, and merge the results of the others.
 
-    `refuse` returns the result of an item that is denied, and None if it is allowed; an empty one
-    where Kafka has one result for several items. Results of denied items come last, unless Kafka
-    has them in the request's order: `order_by` then names the fields that identify the item of a
-    result.
+    `refuse` returns None for an item that is allowed, and the result of one that is denied, in a
+    tuple that is empty where Kafka has one result for several items. Results of denied items come
+    last, unless Kafka has them in the request's order: `order_by` then names the fields that
+    identify the item of a result.
     """
     requested = getattr(request, items)
-    kept, refusals = [], []
+    kept: list[Any] = []
+    refused: list[Message] = []
     for item in pausing(requested):
         refusal = refuse(item)
         if refusal is None:
             kept.append(item)
-        elif refusal:
-            refusals.append(refusal)
-    if not refusals:
+        else:
+            refused += refusal
+    if not refused:
         return FORWARD
     if not kept:
-        return answer(inquiry, api_key, **{results: refusals})
-    refused = entities(item_type(response_type(api_key, inquiry.api_version), results), refusals)
+        return answer(inquiry, response(**{results: tuple(refused)}))
 
-    def merge(response: Any) -> Any:
-        merged = [*getattr(response, results), *refused]
+    def merge(passed: Message) -> Message:
+        merged = [*getattr(passed, results), *refused]
         if order_by:
             key_of = attrgetter(*order_by)
             places = {key_of(item): place for place, item in enumerate(pausing(requested))}
             merged.sort(key=lambda result: places.get(key_of(result), len(places)))
-        return replace(response, **{results: tuple(merged)})
+        return replace(passed, **{results: tuple(merged)})
 
     return Change(
-        request=encode(replace(request, **{items: tuple(kept)})),
-        response=on_response(inquiry, api_key, merge),
+        request=encode(replace(request, **{items: tuple(kept)}), inquiry.api_version),
+        response=on_response(inquiry, response, merge),
     )
 
 
-def interleaved(refused: Sequence[Any | None], passed: Iterable[Any]) -> tuple[Any, ...]:
+def interleaved(refused: Sequence[T | None], passed: Iterable[T]) -> tuple[T, ...]:
     """Insert the broker's results where nothing was refused (None), in the request's order."""
     results = iter(passed)
-    merged: list[Any] = []
+    merged: list[T] = []
     for refusal in refused:
         merged += islice(results, 1) if refusal is None else [refusal]
     return (*merged, *results)
 
 
-def refused_partitions(
+def by_topic(
     topics: Iterable[Any],
     key: str,
     errors: Mapping[Any, ErrorCode],
-    fields: Callable[[ErrorCode], Values] = lambda error: {"error_code": error},
-) -> list[Values]:
-    """Return the results of the partitions of those topics that have an error.
+    result: Callable[[Any, ErrorCode], T],
+) -> Iterable[tuple[Any, tuple[T, ...]]]:
+    """Return the results of the partitions of those topics that have an error, with the topic.
 
-    `key` is the field that identifies a topic; `fields` returns what the result of a partition has
-    beside its index. A topic that is named twice has one result, as in Kafka.
+    `key` is the field that identifies a topic; `result` makes the result of a partition. A topic
+    that is named twice has one result, as in Kafka.
     """
-    by_topic: dict[Any, list[Values]] = {}
+    found: dict[Any, list[T]] = {}
     for topic in pausing(topics):
         name = getattr(topic, key)
         if name in errors:
-            refusal = fields(errors[name])
-            by_topic.setdefault(name, []).extend(
-                {"partition_index": each.partition_index, **refusal}
-                for each in pausing(topic.partitions)
-            )
-    return [{key: name, "partitions": results} for name, results in by_topic.items()]
+            error = errors[name]
+            results = (result(each, error) for each in pausing(topic.partitions))
+            found.setdefault(name, []).extend(results)
+    return [(name, tuple(results)) for name, results in found.items()]
 
 
 def merge_groups(
-    refused_groups: Sequence[Any | None],
+    refused_groups: Sequence[Message | None],
     refused_topics: Sequence[tuple[Any, ...]],
     shown: Callable[[Any], Any],
 ) -> Callable[[Any], Any]:
@@ -150,7 +169,7 @@ def merge_groups(
     def merge(response: Any) -> Any:
         groups = [shown(group) for group in response.groups]
         for place, topics in enumerate(refused_topics[: len(groups)]):
-            if groups[place].error_code is ErrorCode.none:
+            if groups[place].error_code == ErrorCode.NONE:
                 groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
         return replace(response, groups=interleaved(refused_groups, groups))
 

@@ -1,12 +1,9 @@
 """Guards of CreateTopics, CreatePartitions and DeleteTopics."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
-from typing import Any, Final
-from uuid import UUID
-
-from kio.schema.errors import ErrorCode
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace as with_changes
+from typing import Final, TypeVar
 
 from proxy.acl.decision import (
     FORWARD,
@@ -17,14 +14,16 @@ from proxy.acl.decision import (
     names_of,
 )
 from proxy.acl.guards.checks import may_cluster, may_topic
-from proxy.acl.guards.entities import Values
-from proxy.acl.guards.responses import MESSAGES, judge_items, read_request
+from proxy.acl.guards.responses import MESSAGES, judge_items, on_response, read_request
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
-from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire import messages
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.messages import replace
+from proxy.wire.schema import NO_ID
 
-_DENIED: Final = ErrorCode.topic_authorization_failed
+_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_REPEATED: Final = ErrorCode.INVALID_REQUEST
 _CONFIGS_IN_RESPONSE: Final = 5
 """First version of CreateTopics whose response has a new topic's configuration (KIP-525)."""
 _TOPICS_BY_ID: Final = 6
@@ -35,6 +34,15 @@ _CLUSTER_METADATA: Final = "__cluster_metadata"
 """Name of the quorum's log, which no client may create, whatever its permissions."""
 
 
+_Deleted = messages.DeleteTopicsResponse.DeletableTopicResult
+_Result = TypeVar(
+    "_Result",
+    messages.CreateTopicsResponse.CreatableTopicResult,
+    messages.CreatePartitionsResponse.CreatePartitionsTopicResult,
+    messages.DeleteTopicsResponse.DeletableTopicResult,
+)
+
+
 class _Repetitions:
     """Items that a request names more than once: Kafka refuses them as invalid, with one result
     each, before it checks permissions."""
@@ -43,18 +51,18 @@ class _Repetitions:
         self._times = Counter(keys)
         self._answered: set[Hashable] = set()
 
-    def result(self, key: Hashable, otherwise: Values, repeated: Values) -> Values:
-        """Return the result of a denied item."""
+    def result(self, key: Hashable, otherwise: _Result, repeated: _Result) -> Sequence[_Result]:
+        """Return the result of a denied item; `repeated` is that of one that is repeated."""
         if self._times[key] == 1:
-            return otherwise
+            return (otherwise,)
         if key in self._answered:
-            return {}
+            return ()
         self._answered.add(key)
-        return {**otherwise, "error_code": ErrorCode.invalid_request, **repeated}
+        return (repeated,)
 
 
-_REPEATED_NAME: Final = {"error_message": "Duplicate topic name."}
-_REPEATED_ID: Final = {"name": None, "error_message": "Duplicate topic id."}
+_REPEATED_NAME: Final = "Duplicate topic name."
+_REPEATED_ID: Final = "Duplicate topic id."
 
 
 def create_topics(inquiry: Inquiry) -> Judgement:
@@ -62,33 +70,42 @@ def create_topics(inquiry: Inquiry) -> Judgement:
 
     The response has a topic's configuration only with DescribeConfigs on the topic.
     """
-    request = read_request(inquiry, CREATE_TOPICS)
+    request = read_request(inquiry, messages.CreateTopicsRequest)
     every_topic = may_cluster(inquiry, Operation.CREATE, report=False)
     repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
-    def refuse(topic: Any) -> Values | None:
+    def refuse(
+        topic: messages.CreateTopicsRequest.CreatableTopic,
+    ) -> Sequence[messages.CreateTopicsResponse.CreatableTopicResult] | None:
         error, message = _DENIED, "Authorization failed."
         if topic.name == _CLUSTER_METADATA:
-            error = ErrorCode.invalid_request
+            error = ErrorCode.INVALID_REQUEST
             message = f"Creation of internal topic {topic.name} is prohibited."
         elif every_topic or may_topic(inquiry, Operation.CREATE, topic.name):
             return None
-        refusal = {
-            "name": topic.name,
-            "topic_id": None,
-            "error_code": error,
-            "error_message": message,
-            "configs": [],
-        }
-        return repetitions.result(topic.name, refusal, _REPEATED_NAME)
+        refusal = messages.CreateTopicsResponse.CreatableTopicResult(
+            name=topic.name, error_code=error, error_message=message
+        )
+        return repetitions.result(
+            topic.name,
+            refusal,
+            replace(refusal, error_code=_REPEATED, error_message=_REPEATED_NAME),
+        )
 
     judgement = judge_items(
-        inquiry, CREATE_TOPICS, request, items="topics", results="topics", refuse=refuse
+        inquiry,
+        request,
+        messages.CreateTopicsResponse,
+        items="topics",
+        results="topics",
+        refuse=refuse,
     )
     return _without_hidden_configs(inquiry, request, judgement)
 
 
-def _without_hidden_configs(inquiry: Inquiry, request: Any, judgement: Judgement) -> Judgement:
+def _without_hidden_configs(
+    inquiry: Inquiry, request: messages.CreateTopicsRequest, judgement: Judgement
+) -> Judgement:
     if inquiry.api_version < _CONFIGS_IN_RESPONSE:
         return judgement
     hidden = {
@@ -98,49 +115,60 @@ def _without_hidden_configs(inquiry: Inquiry, request: Any, judgement: Judgement
     }
     if not hidden:
         return judgement
-    hide = _hide_configs(inquiry.api_version, hidden)
+    hide = _hide_configs(inquiry, hidden)
     if judgement is FORWARD:
         return Change(response=hide)
     if isinstance(judgement, Change) and judgement.response is not None:
         merge = judgement.response
-        return replace(judgement, response=lambda body: merge(hide(body)))
+        return with_changes(judgement, response=lambda body: merge(hide(body)))
     return judgement
 
 
-def _hide_configs(api_version: int, hidden: set[str]) -> BodyTransform:
-    schema = response_type(CREATE_TOPICS, api_version)
-
-    def shown(result: Any) -> Any:
-        if result.error_code is not ErrorCode.none or result.name not in hidden:
+def _hide_configs(inquiry: Inquiry, hidden: set[str]) -> BodyTransform:
+    def shown(
+        result: messages.CreateTopicsResponse.CreatableTopicResult,
+    ) -> messages.CreateTopicsResponse.CreatableTopicResult:
+        if result.error_code != ErrorCode.NONE or result.name not in hidden:
             return result
         return replace(
             result,
-            topic_config_error_code=_DENIED.value,
+            topic_config_error_code=_DENIED,
             num_partitions=_HIDDEN_NUMBER,
             replication_factor=_HIDDEN_NUMBER,
             configs=(),
         )
 
-    def hide(body: bytes) -> bytes:
-        response = decode(schema, body)
-        return encode(replace(response, topics=tuple(map(shown, response.topics))))
-
-    return hide
+    return on_response(
+        inquiry,
+        messages.CreateTopicsResponse,
+        lambda response: replace(response, topics=tuple(map(shown, response.topics))),
+    )
 
 
 def create_partitions(inquiry: Inquiry) -> Judgement:
     """Judge a CreatePartitions: Alter on each topic."""
-    request = read_request(inquiry, CREATE_PARTITIONS)
+    request = read_request(inquiry, messages.CreatePartitionsRequest)
     repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
-    def refuse(topic: Any) -> Values | None:
+    def refuse(
+        topic: messages.CreatePartitionsRequest.CreatePartitionsTopic,
+    ) -> Sequence[messages.CreatePartitionsResponse.CreatePartitionsTopicResult] | None:
         if may_topic(inquiry, Operation.ALTER, topic.name):
             return None
-        refusal = {"name": topic.name, "error_code": _DENIED, "error_message": None}
-        return repetitions.result(topic.name, refusal, _REPEATED_NAME)
+        result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
+        return repetitions.result(
+            topic.name,
+            result(name=topic.name, error_code=_DENIED),
+            result(name=topic.name, error_code=_REPEATED, error_message=_REPEATED_NAME),
+        )
 
     return judge_items(
-        inquiry, CREATE_PARTITIONS, request, items="topics", results="results", refuse=refuse
+        inquiry,
+        request,
+        messages.CreatePartitionsResponse,
+        items="topics",
+        results="results",
+        refuse=refuse,
     )
 
 
@@ -152,57 +180,69 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
     """
     if may_cluster(inquiry, Operation.DELETE, report=False):
         return FORWARD
-    request = read_request(inquiry, DELETE_TOPICS)
+    request = read_request(inquiry, messages.DeleteTopicsRequest)
     if inquiry.api_version < _TOPICS_BY_ID:
         return judge_items(
             inquiry,
-            DELETE_TOPICS,
             request,
+            messages.DeleteTopicsResponse,
             items="topic_names",
             results="responses",
             refuse=_refuse_deletion_by_name(inquiry, request.topic_names),
         )
-    by_name = [each.name for each in pausing(request.topics) if each.topic_id is None]
+    by_name = [each.name for each in pausing(request.topics) if each.topic_id == NO_ID]
     by_id = [
-        each.topic_id for each in pausing(request.topics) if each.name is None and each.topic_id
+        each.topic_id
+        for each in pausing(request.topics)
+        if each.name is None and each.topic_id != NO_ID
     ]
     refuse_by_name = _refuse_deletion_by_name(inquiry, by_name)
-    names = names_of(inquiry.topics, (each.bytes for each in by_id))
+    names = names_of(inquiry.topics, by_id)
     repeated_ids = _Repetitions(by_id)
 
-    def refuse(topic: Any) -> Values | None:
-        if topic.topic_id is None:
+    def refuse(topic: messages.DeleteTopicsRequest.DeleteTopicState) -> Sequence[_Deleted] | None:
+        topic_id = topic.topic_id
+        if topic_id == NO_ID:
             return None if topic.name is None else refuse_by_name(topic.name)
         if topic.name is not None:
             message = "You may not specify both topic name and topic id."
-            return _undeleted(topic.name, topic.topic_id, ErrorCode.invalid_request, message)
-        refusal = _refuse_deletion_by_id(inquiry, topic.topic_id, names[topic.topic_id.bytes])
-        return refusal and repeated_ids.result(topic.topic_id, refusal, _REPEATED_ID)
+            return (_undeleted(topic.name, topic_id, ErrorCode.INVALID_REQUEST, message),)
+        refusal = _refuse_deletion_by_id(inquiry, topic_id, names[topic_id])
+        if refusal is None:
+            return None
+        repeated = _undeleted(None, topic_id, _REPEATED, _REPEATED_ID)
+        return repeated_ids.result(topic_id, refusal, repeated)
 
     return judge_items(
-        inquiry, DELETE_TOPICS, request, items="topics", results="responses", refuse=refuse
+        inquiry,
+        request,
+        messages.DeleteTopicsResponse,
+        items="topics",
+        results="responses",
+        refuse=refuse,
     )
 
 
 def _refuse_deletion_by_name(
     inquiry: Inquiry, names: Iterable[str | None]
-) -> Callable[[str], Values | None]:
+) -> Callable[[str], Sequence[_Deleted] | None]:
     repetitions = _Repetitions(names)
 
-    def refuse(name: str) -> Values | None:
+    def refuse(name: str) -> Sequence[_Deleted] | None:
         if may_topic(inquiry, Operation.DESCRIBE, name) and may_topic(
             inquiry, Operation.DELETE, name
         ):
             return None
-        refusal = _undeleted(name, None, _DENIED, MESSAGES[_DENIED])
-        return repetitions.result(name, refusal, _REPEATED_NAME)
+        refusal = _undeleted(name, NO_ID, _DENIED, MESSAGES[_DENIED])
+        repeated = _undeleted(name, NO_ID, _REPEATED, _REPEATED_NAME)
+        return repetitions.result(name, refusal, repeated)
 
     return refuse
 
 
-def _refuse_deletion_by_id(inquiry: Inquiry, topic_id: UUID, name: str | None) -> Values | None:
+def _refuse_deletion_by_id(inquiry: Inquiry, topic_id: bytes, name: str | None) -> _Deleted | None:
     if name is None:
-        unknown = ErrorCode.unknown_topic_id
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
         return _undeleted(None, topic_id, unknown, MESSAGES[unknown])
     if may_topic(inquiry, Operation.DELETE, name):
         return None
@@ -210,7 +250,5 @@ def _refuse_deletion_by_id(inquiry: Inquiry, topic_id: UUID, name: str | None) -
     return _undeleted(name if described else None, topic_id, _DENIED, MESSAGES[_DENIED])
 
 
-def _undeleted(
-    name: str | None, topic_id: UUID | None, error: ErrorCode, message: str
-) -> dict[str, Any]:
-    return {"name": name, "topic_id": topic_id, "error_code": error, "error_message": message}
+def _undeleted(name: str | None, topic_id: bytes, error: ErrorCode, message: str) -> _Deleted:
+    return _Deleted(name=name, topic_id=topic_id, error_code=error, error_message=message)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from proxy import config
 from proxy.acl.model import Acl, AclFilter
 from proxy.acl.validation import acl_refusal
@@ -23,6 +21,7 @@ from proxy.quota.model import QuotaEntity
 from proxy.quota.store import Changes
 from proxy.store.interface import StoreRefused
 from proxy.upstream.access import Access
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.request import CLIENT_ID
 from sasl.login import LoginError
 
@@ -159,7 +158,7 @@ class Brokers:
         except AdminError as error:
             raise _unanswered(error) from None
         except TimeoutError:
-            raise StoreRefused(ErrorCode.request_timed_out, f"{_NOT_KNOWN}.") from None
+            raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, f"{_NOT_KNOWN}.") from None
 
 
 def reason_of(error: ProxyError) -> str:
@@ -175,15 +174,15 @@ def reason_of(error: ProxyError) -> str:
 
 
 _MEANINGS: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.cluster_authorization_failed: "the proxy's principal lacks permissions on the"
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the proxy's principal lacks permissions on the"
     " cluster: allow it Describe and DescribeConfigs, for changes also Alter and AlterConfigs",
-    ErrorCode.security_disabled: "the brokers have no authorizer, so no ACLs",
-    ErrorCode.unsupported_version: "the brokers are too old",
+    ErrorCode.SECURITY_DISABLED: "the brokers have no authorizer, so no ACLs",
+    ErrorCode.UNSUPPORTED_VERSION: "the brokers are too old",
 }
 
 
 def _refused(error: KafkaError, outcome: str) -> StoreRefused:
-    code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.unknown_server_error
+    code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
     return StoreRefused(code, f"{outcome}: {reason_of(error)}")
 
 
@@ -191,4 +190,4 @@ def _unanswered(error: AdminError) -> StoreRefused:
     """Log the reason for the operator; it may name addresses and files, which clients must not
     learn."""
     log.warning("the brokers did not answer a change: %s", reason_of(error))
-    return StoreRefused(ErrorCode.broker_not_available, f"{_NOT_KNOWN}.")
+    return StoreRefused(ErrorCode.BROKER_NOT_AVAILABLE, f"{_NOT_KNOWN}.")

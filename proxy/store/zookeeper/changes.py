@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Final, NoReturn, Protocol
 
-from kio.schema.errors import ErrorCode
-
 from proxy.acl.model import Acl, AclFilter
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store.interface import CredentialKey, StoreError, StoreRefused
@@ -43,6 +41,7 @@ from proxy.store.zookeeper.nodes import (
     write_acls,
     write_config,
 )
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 
 log = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class Change:
         """Make all edits. Raises StoreRefused, and StoreError if nothing was changed."""
         if not all(edit.is_possible for edit in edits):
             raise StoreRefused(
-                ErrorCode.invalid_request, "ZooKeeper cannot have a node of this name."
+                ErrorCode.INVALID_REQUEST, "ZooKeeper cannot have a node of this name."
             )
         left: Sequence[Edit] | None = None
         while left is None or left:
@@ -188,13 +187,13 @@ class Change:
             if self._now() > self._deadline:
                 self._give_up(error)
         elif self._attempts == MAX_ATTEMPTS:
-            self._give_up(StoreRefused(ErrorCode.request_timed_out, _OVERTAKEN))
+            self._give_up(StoreRefused(ErrorCode.REQUEST_TIMED_OUT, _OVERTAKEN))
         self._pause(BACKOFF_S * (1 + random.random() / 2))  # noqa: S311 - no secret
 
     def _give_up(self, problem: StoreError) -> NoReturn:
         if self.may_be_made:
             log.warning("a part of a change may be made in ZooKeeper: %s", problem)
-            raise StoreRefused(ErrorCode.request_timed_out, _NOT_KNOWN)
+            raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, _NOT_KNOWN)
         raise problem
 
     def _refuse_during_migration(self) -> None:
@@ -202,7 +201,7 @@ class Change:
         found = self._tree.nodes([CONTROLLER])
         if CONTROLLER in found and is_led_by_kraft(found[CONTROLLER].data):
             raise StoreRefused(
-                ErrorCode.policy_violation,
+                ErrorCode.POLICY_VIOLATION,
                 "The cluster is led by a KRaft controller, which ZooKeeper's changes do not reach:"
                 " make the change at the brokers.",
             )

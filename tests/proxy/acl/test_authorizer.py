@@ -1,6 +1,10 @@
 """What one principal may do, in each mode, while ACLs change."""
 
 import gc
+import tracemalloc
+from collections.abc import Hashable
+
+import pytest
 
 from proxy.acl.authorizer import Authorizer, Denial, IndexAuthority
 from proxy.acl.decision import ClientAuthority
@@ -182,3 +186,99 @@ def test_invented_names_do_not_fill_the_memory() -> None:
     assert len(desk.alice._decisions) <= 4096
     desk.alice.may(READ, ResourceType.GROUP, "x" * 32_000, report=False)
     assert max(len(name) for _, name in desk.alice._decisions) <= 256
+
+
+OTHER_ADDRESS = "192.0.2.77"
+BOB = "User:bob"
+KEY = (3, 12)
+
+
+@pytest.mark.parametrize("mode", AuthorizerMode)
+@pytest.mark.parametrize("everyone", [False, True])
+def test_many_names_are_judged_as_each_is(mode: AuthorizerMode, everyone: bool) -> None:
+    rules = [
+        acl("a", pattern_type=PREFIXED, operation=READ),
+        acl("a-secret", permission=DENY, operation=DESCRIBE),
+        acl("b", operation=WRITE),
+        acl("c", operation=READ, principal=BOB),
+    ]
+    index = AclIndex(rules, version=1, allow_everyone_if_no_acl_found=everyone)
+    desk = Desk(mode=mode)
+    desk.authorizer.index = index
+    names = ["a", "a-1", "a-secret", "b", "c", "nothing", ""]
+    one_by_one = [desk.alice.may(DESCRIBE, TOPIC, name, report=False) for name in names]
+    assert desk.alice.may_each(DESCRIBE, TOPIC, names) == one_by_one
+    rights = [desk.alice.operations(TOPIC, name) for name in names]
+    assert desk.alice.operations_each(TOPIC, names) == rights
+    assert len(set(one_by_one)) == (2 if mode is AuthorizerMode.ENFORCE else 1)
+    assert desk.reported == []
+
+
+class Cuts:
+    """What was cut, and how often."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def cut(self, authority: IndexAuthority, content: bytes, key: object = KEY) -> bytes:
+        def make() -> bytes:
+            self.made += 1
+            return content[::-1]
+
+        assert isinstance(key, Hashable)
+        return authority.reused(key, content, make)
+
+
+def test_an_equal_response_is_cut_once_for_the_same_rights() -> None:
+    """Also from another address, if no ACL names addresses: a thousand pods restart together."""
+    desk, cuts = Desk(acl("a")), Cuts()
+    elsewhere = desk.authorizer.authority((ALICE,), OTHER_ADDRESS)
+    for authority in (desk.alice, desk.alice, elsewhere):
+        assert cuts.cut(authority, b"abc") == b"cba"
+    assert cuts.made == 1
+    assert cuts.cut(desk.alice, b"abd") == b"dba", "another response"
+    assert cuts.cut(desk.alice, b"abd", (3, 9)) == b"dba", "another version"
+    assert cuts.made == 3
+
+
+def test_other_rights_have_a_cut_of_their_own() -> None:
+    desk, cuts = Desk(acl("a"), acl("b", host=OTHER_ADDRESS)), Cuts()
+    bob = desk.authorizer.authority((BOB,), ADDRESS)
+    elsewhere = desk.authorizer.authority((ALICE,), OTHER_ADDRESS)
+    for authority in (desk.alice, bob, elsewhere):
+        cuts.cut(authority, b"abc")
+    assert cuts.made == 3
+    desk.change(acl("a"))
+    cuts.cut(desk.alice, b"abc")
+    assert cuts.made == 4
+    desk.authorizer.index = desk.authorizer.index.with_super_users(frozenset({ALICE}))
+    cuts.cut(desk.alice, b"abc")
+    assert cuts.made == 5, "the version of the ACLs is the same"
+
+
+@pytest.mark.parametrize("mode", [AuthorizerMode.AUDIT, AuthorizerMode.OFF])
+def test_nothing_is_reused_where_nothing_is_enforced(mode: AuthorizerMode) -> None:
+    desk, cuts = Desk(mode=mode), Cuts()
+    for _ in range(2):
+        cuts.cut(desk.alice, b"abc")
+    assert cuts.made == 2
+
+
+def test_what_is_kept_of_cut_responses_is_bounded() -> None:
+    desk, cuts = Desk(acl("a")), Cuts()
+    one = 1 << 20
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            cuts.cut(desk.alice, bytes(one) + bytes([number]), (3, number))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 12 * one < kept < 18 * one
+    cuts.cut(desk.alice, bytes(one) + bytes([39]), (3, 39))
+    assert cuts.made == 40, "the last used is kept"
+    cuts.cut(desk.alice, bytes(one) + bytes([0]), (3, 0))
+    assert cuts.made == 41, "the first is not"
+    for _ in range(2):
+        cuts.cut(desk.alice, bytes(5 * one))
+    assert cuts.made == 43, "one that is as long as several others is not kept"

@@ -5,7 +5,6 @@ import socket
 from contextlib import closing
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import AclFilter, PatternType
 from proxy.admin import (
@@ -17,6 +16,7 @@ from proxy.admin import (
 )
 from proxy.admin.client import parse_servers
 from proxy.errors import ConfigError
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import MemoryAclStore, acl
 from tests.support.fake_broker import CREATE, DELETE, DESCRIBE, Peer, against
 from tests.support.processes import PATIENCE_SECONDS, turns
@@ -51,7 +51,7 @@ def test_each_item_has_its_own_result() -> None:
         assert result.values()[good] is None
         error = result.values()[bad]
         assert isinstance(error, InvalidRequest)
-        assert error.code is ErrorCode.invalid_request
+        assert error.code == ErrorCode.INVALID_REQUEST
         assert error.message == "Invalid empty resource name"
         with pytest.raises(InvalidRequest, match="Invalid empty resource name"):
             result.all()

@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.admin import (
     AdminClient,
@@ -14,6 +13,7 @@ from proxy.admin import (
     OAuthBearer,
     Scram,
 )
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramMechanism
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from tests.support.fake_broker import ALICE, DESCRIBE, Peer, against
@@ -68,7 +68,7 @@ def test_a_mechanism_that_is_not_offered() -> None:
         with pytest.raises(AuthenticationFailed, match="UNSUPPORTED_SASL_MECHANISM"):
             await client.describe_acls()
 
-    peer = Peer(passwords={}, handshake_errors=[ErrorCode.unsupported_sasl_mechanism])
+    peer = Peer(passwords={}, handshake_errors=[ErrorCode.UNSUPPORTED_SASL_MECHANISM])
     against(peer, work, login=ALICE)
 
 
@@ -139,7 +139,7 @@ def test_a_session_that_may_not_be_renewed_yet_is_replaced() -> None:
 
     async def work(client: AdminClient) -> None:
         await client.describe_acls()
-        peer.handshake_errors.append(ErrorCode.illegal_sasl_state)
+        peer.handshake_errors.append(ErrorCode.ILLEGAL_SASL_STATE)
         await asyncio.sleep(0.002)
         await client.describe_acls()
 

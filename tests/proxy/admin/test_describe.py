@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import AclFilter, Operation, PatternType
 from proxy.admin import (
@@ -15,6 +14,7 @@ from proxy.admin import (
     UnsupportedVersion,
 )
 from proxy.admin.connection import MAX_IN_FLIGHT
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import MemoryAclStore, acl
 from tests.support.fake_broker import Peer, against
 from tests.support.processes import turns, until
@@ -120,7 +120,7 @@ def test_what_is_denied_is_denied_for_each(versions: tuple[int, int]) -> None:
             AuthorizationFailed
         ] * 2
         assert {one.error and one.error.code for one in result.all_values().values()} == {
-            ErrorCode.cluster_authorization_failed
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         }
 
     against(peer_of(versions, rights=False), work)

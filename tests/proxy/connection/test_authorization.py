@@ -10,11 +10,11 @@ from kio.schema.produce.v9.response import ProduceResponse
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type
 from proxy.acl.model import Operation, ResourceType
-from proxy.wire.codec import decode, encode, request_type
 from tests.support.authorization import Guarded, Rights, produce, produced_topics, topic
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, item_type
 
 READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)
@@ -299,7 +299,8 @@ class TestFetch:
 
 
 def _fetch_error(guarded: Guarded) -> ErrorCode:
-    return decode(FetchResponse, guarded.play.received[-1], 5).error_code
+    error: ErrorCode = decode(FetchResponse, guarded.play.received[-1], 5).error_code
+    return error
 
 
 def _topics(names: dict[uuid.UUID, str]) -> MetadataResponse:

@@ -4,10 +4,10 @@ from typing import Any
 
 from proxy.acl.model import Operation
 from proxy.wire.apis import METADATA
-from proxy.wire.codec import decode, encode, request_type, response_type
 from tests.support import messages
 from tests.support.authorization import Guarded, topic
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
 
 API = 75
 VISIBLE = topic(Operation.DESCRIBE, "a", "c")

@@ -5,19 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
 from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.stages import Stages
 from proxy.connection.verdicts import Verdict
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import Guarded, Right, group, topic
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 from tests.support.messages import fetch_body, produce_body, topic_id
 from tests.support.playbook import Playbook
 from tests.support.quotas import CONSUMER, Judged, Quoted
@@ -83,7 +83,7 @@ def fetched(correlation_id: int, session: int = SESSION, size: int = 0) -> bytes
     body = make(
         schema,
         throttle_time=NOT_THROTTLED,
-        error_code=ErrorCode.none,
+        error_code=ErrorCode.NONE,
         session_id=i32(session),
         responses=(),
     )
@@ -148,7 +148,7 @@ class TestAFetchInItsSession:
         judging.play.client(fetch(1, "mine"), fetch(2, "mine"))
         judging.play.broker(fetched(1), fetched(2))
         assert not judging.passes(fetch(3, "more"))
-        assert error_of(judging.play) is ErrorCode.fetch_session_id_not_found
+        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     @pytest.mark.parametrize("epoch", [0, -1])
     def test_that_begins_or_ends_a_session_is_judged(self, judging: Judging, epoch: int) -> None:
@@ -162,7 +162,7 @@ class TestAFetchInItsSession:
         judging.play.client(fetch(1))
         judging.play.broker(fetched(1))
         assert not judging.passes(fetch(2, session_id=SESSION + 1))
-        assert error_of(judging.play) is ErrorCode.fetch_session_id_not_found
+        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     def test_is_judged_when_another_session_took_its_place(self, judging: Judging) -> None:
         begin_session(judging.play)
@@ -170,7 +170,7 @@ class TestAFetchInItsSession:
         judging.play.broker(fetched(1))
         begin_session(judging.play, SESSION + 1)
         assert not judging.passes(fetch(2))
-        assert error_of(judging.play) is ErrorCode.fetch_session_id_not_found
+        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     def test_is_judged_when_a_denial_ended_the_session(self, judging: Judging) -> None:
         begin_session(judging.play)
@@ -178,7 +178,7 @@ class TestAFetchInItsSession:
         judging.play.broker(fetched(1))
         judging.play.client(fetch(2, "theirs"))
         assert not judging.passes(fetch(3))
-        assert error_of(judging.play) is ErrorCode.fetch_session_id_not_found
+        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
     def test_is_judged_when_rights_changed(self, judging: Judging) -> None:
         begin_session(judging.play)
@@ -186,7 +186,7 @@ class TestAFetchInItsSession:
         judging.play.broker(fetched(1))
         judging.guarded.change(*MINE)
         assert not judging.passes(fetch(2))
-        assert error_of(judging.play) is ErrorCode.fetch_session_id_not_found
+        assert error_of(judging.play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 @pytest.mark.parametrize("epoch", [-1, 5])

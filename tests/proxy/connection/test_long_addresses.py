@@ -2,15 +2,14 @@
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.connection.long_requests import MAX_AT_ONCE
 from proxy.routing.broker_view import BrokerView
 from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import FIND_COORDINATOR
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 from tests.support.playbook import VERSIONS, Offer, Playbook, logged_in
 
 VERSION = 4
@@ -38,7 +37,7 @@ def coordinators(correlation_id: int, count: int) -> bytes:
             node_id=number % 3,
             host="kafka",
             port=9092,
-            error_code=ErrorCode.none,
+            error_code=ErrorCode.NONE,
             error_message=None,
         )
         for number in range(count)

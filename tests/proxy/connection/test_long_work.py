@@ -4,17 +4,15 @@ import uuid
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
-from proxy.acl.guards.entities import NOT_THROTTLED, item_type, make
 from proxy.acl.model import Operation
 from proxy.connection.authorization import MAX_LOOKED_UP
 from proxy.connection.connection import Connection
 from proxy.connection.long_requests import MAX_AT_ONCE, MAX_VALUES
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.wire.apis import METADATA, PRODUCE
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
 from tests.support.authorization import (
     DESCRIBE_GROUPS,
@@ -28,6 +26,8 @@ from tests.support.authorization import (
     topic,
 )
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 
 
 @pytest.mark.parametrize("groups", [LITTLE, MUCH], ids=["long", "in need of memory"])
@@ -218,7 +218,7 @@ def names_of(question: Any, known: dict[bytes, str]) -> bytes:
         topics=tuple(
             make(
                 entry,
-                error_code=ErrorCode.none,
+                error_code=ErrorCode.NONE,
                 name=known[one.topic_id.bytes],
                 topic_id=one.topic_id,
                 is_internal=False,

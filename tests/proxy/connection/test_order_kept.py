@@ -13,9 +13,9 @@ from proxy.wire.apis import (
     is_flexible,
     response_header_version,
 )
-from proxy.wire.codec import decode, encode, request_type
 from tests.support.authorization import LITTLE, MUCH, Describer, describe, topic
 from tests.support.frames import api_versions, handshake, request, response
+from tests.support.kio_messages import decode, encode, request_type
 from tests.support.messages import produce_body
 from tests.support.playbook import OAUTHBEARER, whole_frame
 from tests.support.quotas import (

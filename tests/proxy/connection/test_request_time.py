@@ -8,11 +8,11 @@ from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
-from proxy.wire.codec import encode, request_type
 from proxy.wire.primitives import int32
 from proxy.wire.throttle_times import place
 from tests.support.authorization import LITTLE, describe, group
 from tests.support.frames import api_versions, fetch, metadata, produce, request
+from tests.support.kio_messages import encode, request_type
 from tests.support.messages import large, small
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import (

@@ -5,16 +5,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.wire.apis import FETCH, SHARE_FETCH
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import topic
 from tests.support.frames import fetch, metadata, request, response
+from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import large, small
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.quotas import (
@@ -267,7 +267,7 @@ class TestOverTheQuota:
             forgotten_topics_data=(),
         )
         play.client(request(FETCH, 12, 3, encode(asks)))
-        whole = replace(large(response_type(FETCH, 12)), error_code=ErrorCode.none)
+        whole = replace(large(response_type(FETCH, 12)), error_code=ErrorCode.NONE)
         play.broker(response(3, b"\0" + encode(whole)))
         reported = decode(response_type(FETCH, 12), play.received[-1], 5)
         assert [one.topic for one in reported.responses] == ["theirs"] * (2 - allowed)

@@ -8,9 +8,9 @@ from proxy.wire.apis import (
     METADATA,
     PRODUCE,
 )
-from proxy.wire.codec import encode, request_type, response_type
 from tests.support.authorization import topic
 from tests.support.frames import fetch, metadata, produce, request, response
+from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import large
 from tests.support.playbook import Offer, Playbook, everything, logged_in
 from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Judged, Quoted, answer, fetched

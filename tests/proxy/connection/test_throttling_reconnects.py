@@ -7,11 +7,13 @@ from proxy.connection.connection import Connection
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
-from proxy.wire.apis import FETCH, PRODUCE
-from proxy.wire.codec import decode, response_type
+from proxy.wire.apis import PRODUCE
+from proxy.wire.codec import decode as strict_decode
+from proxy.wire.messages import FetchResponse
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
 from tests.support.frames import fetch, metadata, produce, request
+from tests.support.kio_messages import decode, response_type
 from tests.support.playbook import Playbook, everything, log_in, logged_in
 from tests.support.quotas import (
     ALICE,
@@ -209,8 +211,8 @@ class TestANewConnection:
         play = self.indebted(CONSUMER).connect()
         play.client(fetch(3))
         play.broker(fetched(3, 5_000))
-        reported = decode(response_type(FETCH, 12), play.received[-1][5:])
-        assert (reported.responses, reported.throttle_time.total_seconds()) == ((), 2.0)
+        reported = strict_decode(FetchResponse, 12, play.received[-1][5:])
+        assert (reported.responses, reported.throttle_time_ms) == ((), 2_000)
         assert play.paused == {"client"}
 
 

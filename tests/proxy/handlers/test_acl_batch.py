@@ -13,14 +13,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acl_batch
 from proxy.handlers.acl_changes import Acls
-from proxy.wire.batch_describe import (
-    MAX_FILTERS,
-    MAX_RESULT_BYTES,
-    DescribeAclsFilter,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
-from proxy.wire.codec import decode, encode, request_type, response_type
+from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import (
     FILTERS_BETTER,
@@ -30,6 +23,12 @@ from tests.support.acls import (
     answer,
     asking,
     whole,
+)
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.batch_describe import (
+    DescribeAclsFilter,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
 )
 
 DESCRIBE: Final = 29

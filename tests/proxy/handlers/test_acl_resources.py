@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acl_resources
 from proxy.handlers.acl_resources import Resources, TooLarge
-from proxy.wire.codec import encode, response_type
 from tests.support.acls import acl
+from tests.support.kio_messages import encode, response_type
 
 ALICE = "User:alice"
 RESOURCE = attrgetter("resource_type", "pattern_type", "name")

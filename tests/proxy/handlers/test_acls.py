@@ -15,7 +15,6 @@ from proxy.handlers.acl_changes import Acls
 from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
 from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
-from proxy.wire.codec import decode, response_type
 from tests.support.acls import (
     APPLIED,
     CREATE,
@@ -44,6 +43,7 @@ from tests.support.acls import (
     unknown,
     whole,
 )
+from tests.support.kio_messages import decode, response_type
 
 CREATIONS_BETTER: list[tuple[dict[str, Any], Result]] = [
     # Kafka closes the connection

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Sequence
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.handlers.acls import MAX_ITEMS
 from proxy.store import StoreRefused
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import (
     NO_NAME,
     VERSIONS,
@@ -23,9 +23,9 @@ from tests.support.acls import (
 )
 
 CODES = [
-    ErrorCode.broker_not_available,
-    ErrorCode.cluster_authorization_failed,
-    ErrorCode.unknown_server_error,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
 ]
 WHY = "The brokers refused the change: for a reason of theirs"
 
@@ -52,7 +52,7 @@ class Refusing(MemoryAclStore):
 def test_creations_keep_their_own_mistakes(version: int, code: ErrorCode) -> None:
     """What is wrong with an item is its own, whatever the brokers say of the others."""
     store = Refusing(code=code)
-    refused = (code.name, WHY)
+    refused = (code.name.lower(), WHY)
     items = creation(), creation(resource_name=""), creation(operation=99), creation(host="h")
     results = created(store, *items, version=version)
     assert results == [refused, NO_NAME, unknown("operation"), refused]
@@ -72,7 +72,7 @@ def test_deletions_keep_their_own_mistakes(version: int, code: ErrorCode) -> Non
         asking(resource_name_filter="a"),
         version=version,
     )
-    refused = (code.name, WHY)
+    refused = (code.name.lower(), WHY)
     [first, wrong, nothing, last] = [reported(one) for one in results]
     assert (first, last) == (refused, refused)
     assert wrong[0] == "invalid_request"
@@ -85,7 +85,7 @@ def test_nothing_to_do_asks_no_broker() -> None:
     store = Refusing(acl("a"))
     assert created(store, creation(resource_name="")) == [NO_NAME]
     [nothing] = deleted(store, asking(resource_name_filter="z"))
-    assert nothing.error_code is ErrorCode.none
+    assert nothing.error_code == ErrorCode.NONE
     assert store.asked == []
 
 
@@ -104,7 +104,7 @@ def test_as_many_as_a_request_may_have_are_refused_each(monkeypatch: pytest.Monk
     assert MAX_ITEMS > 50
     store = Refusing()
     results = created(store, *(creation(host=str(number)) for number in range(50)))
-    assert results == [(CODES[0].name, WHY)] * 50
+    assert results == [(CODES[0].name.lower(), WHY)] * 50
     assert len(store.asked) == 1
 
 

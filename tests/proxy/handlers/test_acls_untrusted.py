@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from proxy.errors import ClientFault
 from proxy.handlers.acls import MAX_ITEMS
-from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import (
     CREATE,
     DELETE,
@@ -23,6 +22,7 @@ from tests.support.acls import (
     describe_body,
     reported,
 )
+from tests.support.kio_messages import decode, encode, response_type
 
 
 @pytest.mark.parametrize("api_key", [CREATE, DELETE])

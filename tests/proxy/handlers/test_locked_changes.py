@@ -24,8 +24,8 @@ from proxy.wire.apis import (
     CREATE_ACLS,
     DELETE_ACLS,
 )
-from proxy.wire.codec import decode, encode, response_type
 from tests.support.acls import acl, asking, create_body, creation, delete_body
+from tests.support.kio_messages import decode, encode, response_type
 from tests.support.quotas import alter_request
 from tests.support.store import SHA_256, Reading, question, verifier
 

@@ -11,16 +11,15 @@ from kio.static.primitive import i8
 
 from proxy.handlers import quota_batch, quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.wire.batch_describe import (
-    MAX_FILTERS,
-    MAX_RESULT_BYTES,
+from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
+from proxy.wire.primitives import write_array_length
+from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages.batch_describe import (
     ComponentData,
     DescribeClientQuotasFilter,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from proxy.wire.codec import decode, encode, request_type, response_type
-from proxy.wire.primitives import write_array_length
 from tests.support.quotas import MemoryStore
 
 DESCRIBE = 48

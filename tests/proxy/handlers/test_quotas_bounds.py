@@ -11,9 +11,9 @@ from proxy.handlers import quota_batch
 from proxy.handlers.quotas import MAX_BYTES, MAX_ITEMS, answer
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import MAX_FILTERS
-from proxy.wire.codec import decode, response_type
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint
 from tests.support.frames import array
+from tests.support.kio_messages import decode, response_type
 from tests.support.quotas import VERSIONS, MemoryStore, Op, Parts, alter, alter_request, describe
 
 ENTRY, PART, COMPONENT = b"\x01\x01\x00", b"\x01\x00\x00", b"\x01\x00\x00\x00"

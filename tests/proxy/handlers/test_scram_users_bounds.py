@@ -4,15 +4,12 @@ import tracemalloc
 from collections.abc import Callable
 
 import pytest
-from kio.schema.describe_user_scram_credentials.v0.request import (
-    DescribeUserScramCredentialsRequest,
-    UserName,
-)
 
 from proxy.errors import ClientFault
 from proxy.handlers.scram_users import MAX_BYTES, MAX_ITEMS, answer, describe
 from proxy.store import Store
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
+from proxy.wire.messages import DescribeUserScramCredentialsRequest
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_uvarint
 from tests.support.frames import array
 
@@ -87,7 +84,9 @@ def test_little_memory_is_needed_for_what_is_too_much(store: Store) -> None:
 def test_sentences_can_be_read_whatever_they_repeat(store: Store, letter: str, times: int) -> None:
     """Kafka's clients read strings of at most 32,767 bytes; the name may have them all."""
     name = letter * (MAX_STRING // len(letter.encode()))
-    request = DescribeUserScramCredentialsRequest(users=(UserName(name=name),) * times)
+    request = DescribeUserScramCredentialsRequest(
+        users=(DescribeUserScramCredentialsRequest.UserName(name=name),) * times
+    )
     [result] = describe(request, store, authorized=True).results
     assert result.error_message is not None
     assert result.error_message.endswith(letter)

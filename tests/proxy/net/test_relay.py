@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import pytest
 from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.connection.life import PauseReason
 from proxy.net import read_buffer
 from proxy.net import relay as module
-from proxy.wire.codec import decode
+from proxy.wire.error_codes import ErrorCode
 from tests.support import relay as harness
 from tests.support.authorization import (
     LITTLE,
@@ -32,6 +31,7 @@ from tests.support.authorization import (
 )
 from tests.support.authorization import produce as denied_produce
 from tests.support.frames import fetch, metadata, produce, response, sized
+from tests.support.kio_messages import decode
 from tests.support.playbook import Offer, everything
 from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.relay import (
@@ -185,7 +185,7 @@ def test_long_requests_and_responses_of_a_judged_connection() -> None:
         relay.writer.write(b"".join(requests))
         answers = [decode(DescribeGroupsResponse, await relay.frame(), 5) for _ in requests]
         assert [len(one.groups) for one in answers] == [MUCH, MUCH, MUCH + 1, LITTLE + 1, MUCH]
-        assert answers[2].groups[0].error_code is ErrorCode.group_authorization_failed
+        assert answers[2].groups[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
     relayed(broker, test, offer=PLAIN, rights=judge)
 

@@ -9,9 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
-from proxy.acl.guards.entities import NOT_THROTTLED
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
 from proxy.handlers import acls as acl_api
@@ -22,7 +20,7 @@ from proxy.store import StoreRefused
 from proxy.store.brokers import BrokerStore
 from proxy.store.brokers.administration import Brokers, administrator
 from proxy.upstream.access import Access, open_access
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (
     ALICE,
@@ -40,6 +38,8 @@ from tests.support.broker_store import (
 )
 from tests.support.fake_broker import Body, in_a_thread
 from tests.support.keepalive import options_of_connections_to
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 REFUSED = "The brokers refused the change: "
@@ -152,7 +152,7 @@ def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
         before = monotonic()
         with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a"), acl(""), acl("b")])
-        assert reported.value.code is ErrorCode.invalid_request
+        assert reported.value.code == ErrorCode.INVALID_REQUEST
         assert reported.value.message == f"{NOT_ALL}INVALID_REQUEST"
         assert peer.acl_store.acls == {acl("a"), acl("b")} == shown(store)[0]
         assert holds_off(store, before)
@@ -165,7 +165,7 @@ def test_what_was_done_of_a_deletion_is_mirrored(tmp_path: Path) -> None:
         wrong = AclFilter(pattern_type=PatternType.UNKNOWN)
         with pytest.raises(StoreRefused) as reported:
             store.delete_acls([AclFilter(name="a"), wrong])
-        assert reported.value.code is ErrorCode.invalid_request
+        assert reported.value.code == ErrorCode.INVALID_REQUEST
         assert peer.acl_store.acls == {acl("b")} == shown(store)[0]
 
 
@@ -186,9 +186,9 @@ def deleted_but_one(_version: int, _body: bytes) -> bytes:
             operation=3,
             permission_type=3,
         )
-        for name, error in (("a", ErrorCode.none), ("b", ErrorCode.unknown_server_error))
+        for name, error in (("a", ErrorCode.NONE), ("b", ErrorCode.UNKNOWN_SERVER_ERROR))
     )
-    results = (result(error_code=ErrorCode.none, error_message=None, matching_acls=matches),)
+    results = (result(error_code=ErrorCode.NONE, error_message=None, matching_acls=matches),)
     return encode(schema(throttle_time=NOT_THROTTLED, filter_results=results))
 
 
@@ -198,7 +198,7 @@ def test_an_acl_that_a_filter_found_and_that_stayed_is_shown(tmp_path: Path) -> 
         store.create_acls([acl("a"), acl("b")])
         with pytest.raises(StoreRefused) as reported:
             store.delete_acls([AclFilter()])
-        assert reported.value.code is ErrorCode.unknown_server_error
+        assert reported.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
         assert reported.value.message == f"{NOT_ALL}UNKNOWN_SERVER_ERROR"
         assert shown(store)[0] == {acl("b")}
 
@@ -208,7 +208,7 @@ def test_what_was_done_of_quotas_is_mirrored(tmp_path: Path) -> None:
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         with pytest.raises(StoreRefused) as reported:
             store.alter_quotas({ALICE: {PRODUCER: 0.0}, BOB: {PRODUCER: 5.0}})
-        assert reported.value.code is ErrorCode.invalid_request
+        assert reported.value.code == ErrorCode.INVALID_REQUEST
         assert peer.quotas.quotas == {BOB: {PRODUCER: 5.0}} == shown(store)[1]
 
 
@@ -229,7 +229,7 @@ def test_without_the_right_nothing_is_done(tmp_path: Path) -> None:
                 StoreRefused, match="the proxy's principal lacks permissions"
             ) as reported:
                 change()
-            assert reported.value.code is ErrorCode.cluster_authorization_failed
+            assert reported.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert shown(store) == (set(), {})
         assert (peer.acl_store.acls, peer.quotas.quotas) == ({acl("there")}, {})
 
@@ -253,7 +253,7 @@ def test_a_broker_that_does_not_answer_as_kafka_does(tmp_path: Path, lie: str) -
         for change in changes_of(store):
             with pytest.raises(StoreRefused) as reported:
                 change()
-            assert reported.value.code is ErrorCode.broker_not_available
+            assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
             assert reported.value.message == PERHAPS
         assert shown(store) == (set(), {})
 
@@ -267,7 +267,7 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
         match = result.__annotations__["matching_acls"].__args__[0]
         reported = tuple(
             match(
-                error_code=ErrorCode.none,
+                error_code=ErrorCode.NONE,
                 error_message=None,
                 resource_type=2,
                 resource_name="a",
@@ -279,7 +279,7 @@ def test_what_a_newer_broker_deleted_besides_is_no_fault(tmp_path: Path) -> None
             )
             for operation in (3, 99)
         )
-        one = result(error_code=ErrorCode.none, error_message=None, matching_acls=reported)
+        one = result(error_code=ErrorCode.NONE, error_message=None, matching_acls=reported)
         return encode(schema(throttle_time=NOT_THROTTLED, filter_results=(one,)))
 
     peer = broker(handlers={DELETE: answer})
@@ -294,7 +294,7 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     with store_of(f"127.0.0.1:{nobody}", tmp_path) as store:
         with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
-        assert reported.value.code is ErrorCode.broker_not_available
+        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
         assert reported.value.message == PERHAPS, "clients need not know where brokers are"
         assert shown(store) == (set(), {})
 
@@ -308,7 +308,7 @@ def test_a_broker_that_is_silent_is_waited_for_no_longer_than_configured(
         with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
         assert "no answer within 0.3 s" in caplog.text
-        assert reported.value.code is ErrorCode.broker_not_available
+        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE
         peer.silent.clear()
         store._brokers._administration._client._timeout_s = PATIENCE_SECONDS  # of a busy machine
         store.create_acls([acl("b")])
@@ -329,9 +329,9 @@ def refuses(error: ErrorCode | int) -> Body:
 @pytest.mark.parametrize(
     ("error", "reported"),
     [
-        (ErrorCode.policy_violation.value, ("policy_violation", "POLICY_VIOLATION")),
+        (ErrorCode.POLICY_VIOLATION.value, ("policy_violation", "POLICY_VIOLATION")),
         (
-            ErrorCode.security_disabled.value,
+            ErrorCode.SECURITY_DISABLED.value,
             (
                 "security_disabled",
                 "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs",
@@ -367,7 +367,7 @@ def test_a_login_that_is_refused_is_told_without_it(
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
         with pytest.raises(StoreRefused) as reported:
             store.create_acls([acl("a")])
-        assert reported.value.code is ErrorCode.broker_not_available, "it is not the client's login"
+        assert reported.value.code == ErrorCode.BROKER_NOT_AVAILABLE, "it is not the client's login"
         assert reported.value.message == PERHAPS, "it is told to the operator"
         assert (peer.acl_store.acls, shown(store)) == (set(), (set(), {}))
     assert "the proxy's login failed: " in caplog.text

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.admin import UnsupportedVersion
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
@@ -19,6 +18,7 @@ from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from proxy.upstream.access import Access
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl
 from tests.support.broker_store import (
     ALICE,
@@ -286,7 +286,7 @@ def too_old(peer: Peer) -> None:
 
 
 def says_too_old(peer: Peer) -> None:
-    peer.handlers[DESCRIBE_QUOTAS] = quotas_answer(error=ErrorCode.unsupported_version)
+    peer.handlers[DESCRIBE_QUOTAS] = quotas_answer(error=ErrorCode.UNSUPPORTED_VERSION)
 
 
 @pytest.mark.parametrize("make", [too_old, says_too_old])

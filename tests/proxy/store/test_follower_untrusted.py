@@ -4,9 +4,9 @@ import asyncio
 import struct
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl
 from tests.support.broker_store import (
     ALICE,
@@ -35,8 +35,8 @@ LIES: dict[str, Body] = {
     "garbage": lambda _version, _body: b"\xff" * 100,
     "billions": lambda _version, _body: bytes(7) + b"\xff\xff\xff\xff\x07",
     "much": lambda _version, _body: b"\xff" * 60_000_000,
-    "refuses": quotas_answer(error=ErrorCode.cluster_authorization_failed),
-    "fails": quotas_answer(error=ErrorCode.unknown_server_error),
+    "refuses": quotas_answer(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    "fails": quotas_answer(error=ErrorCode.UNKNOWN_SERVER_ERROR),
 }
 
 

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.store import CachedCredentials, StoreError, StoreRefused
 from proxy.store.users_file import MAX_BYTES, Users, UsersFile
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramMechanism
 from tests.support.store import SECRET, SHA_256, content, of, put, verifier
 
@@ -170,5 +170,5 @@ def test_a_proxy_does_not_change_it(path: Path) -> None:
     users = UsersFile(path)
     with pytest.raises(StoreRefused, match="in a file: change them where it comes from") as refused:
         users.alter_credentials(delete=[("alice", SHA_256)], upsert={("bob", SHA_256): verifier()})
-    assert refused.value.code is ErrorCode.policy_violation
+    assert refused.value.code == ErrorCode.POLICY_VIOLATION
     assert path.read_bytes() == before

@@ -9,9 +9,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32Timedelta
 
-from proxy.wire import acl_v0
-from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.primitives import Malformed
+from tests.support.kio_messages import acl_v0, request_type, response_type
+from tests.support.kio_messages.strict import decode, encode
 
 NO_TIME = i32Timedelta.parse(timedelta(0))
 NULL = b"\xff\xff"

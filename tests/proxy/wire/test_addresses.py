@@ -17,8 +17,8 @@ from proxy.wire.apis import (
     METADATA,
     carries_addresses,
 )
-from proxy.wire.codec import response_type
 from proxy.wire.metadata import MAX_BROKERS
+from tests.support.kio_messages import response_type
 from tests.support.responses import decode, encode, paths_of_addresses, resolved, responses
 
 REWRITTEN = [

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.index import load_response_schema
-from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from proxy.errors import BrokerFault, ClientFault
@@ -29,8 +28,9 @@ from proxy.wire.api_versions import (
     unsupported_version,
     write_request,
 )
-from proxy.wire.codec import decode as decode_request
-from proxy.wire.codec import request_type
+from proxy.wire.error_codes import ErrorCode
+from tests.support.kio_messages import decode as decode_request
+from tests.support.kio_messages import request_type
 from tests.support.messages import written
 from tests.support.responses import CORRELATION_ID, decode, encode, responses
 
@@ -47,7 +47,7 @@ UPSTREAM = UpstreamVersions(
 def test_every_version_says_the_same(version: int) -> None:
     answers = ApiVersionsAnswers(UPSTREAM)
     answer: Any = decode(18, version, answers.response(version, CORRELATION_ID))
-    assert answer.error_code is ErrorCode.none
+    assert answer.error_code == ErrorCode.NONE
     ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
     assert ranges == answers.offers
     if version >= 3:
@@ -74,7 +74,7 @@ def test_without_features_there_is_no_tagged_field() -> None:
 
 def test_a_too_new_version_is_told_the_range() -> None:
     answer: Any = decode(18, 0, unsupported_version(CORRELATION_ID))
-    assert answer.error_code is ErrorCode.unsupported_version
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     (own,) = answer.api_keys
     assert (own.api_key, own.min_version, own.max_version) == (18, 0, 5)
 
@@ -82,7 +82,7 @@ def test_a_too_new_version_is_told_the_range() -> None:
 @pytest.mark.parametrize("version", range(6))
 def test_an_invalid_request_is_answered_in_its_version(version: int) -> None:
     answer: Any = decode(18, version, refusal(version, CORRELATION_ID, INVALID_REQUEST))
-    assert answer.error_code is ErrorCode.invalid_request
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert answer.api_keys == ()
 
 

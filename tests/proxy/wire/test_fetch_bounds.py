@@ -7,10 +7,10 @@ import pytest
 from kio.static.primitive import i32
 
 from proxy.wire.apis import APIS, FETCH, SHARE_FETCH, response_header_version
-from proxy.wire.codec import decode, encode, request_type, response_type
 from proxy.wire.fetch_bounds import lowered, without_topics
 from proxy.wire.throttle_times import HEAD
 from tests.support.frames import request
+from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import large, small
 
 VERSIONS = [

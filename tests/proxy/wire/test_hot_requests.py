@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
-from proxy.acl.guards.entities import item_type, make
 from proxy.wire import commit_requests, fetch_requests, produce_requests
-from proxy.wire.codec import decode, encode, request_type
 from proxy.wire.primitives import Malformed, write_string
+from tests.support.kio_messages import encode, request_type
+from tests.support.kio_messages.entities import item_type, make
+from tests.support.kio_messages.strict import decode
 from tests.support.messages import fetch_body, produce_body, topic_id
 
 NAMES = st.text(st.sampled_from("abcdé.-"), min_size=0, max_size=40)

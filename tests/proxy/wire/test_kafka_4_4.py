@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from kio.serial import entity_reader
 
-from proxy.wire import kafka_4_4
-from proxy.wire.codec import decode, encode, request_type, response_type
+from tests.support.kio_messages import kafka_4_4, request_type, response_type
+from tests.support.kio_messages.strict import decode, encode
 from tests.support.messages import message
 
 TOPIC_ID: Final = UUID(int=1 << 64 | 2)

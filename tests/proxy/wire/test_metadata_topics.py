@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.wire.apis import APIS, METADATA
-from proxy.wire.codec import encode, response_type
-from proxy.wire.metadata_topics import parse, partition_count
+from proxy.wire.metadata_topics import MetadataTopics
+from tests.support.kio_messages import encode, response_type
 from tests.support.messages import large
 
 
@@ -17,5 +17,5 @@ def test_partitions_are_counted(version: int) -> None:
     counts = [0, 1, 300]
     topics = tuple(replace(topic, partitions=(partition,) * count) for count in counts)
     body = encode(replace(response, topics=topics))
-    found = parse(version, body).topics
-    assert [partition_count(version, body, one) for one in found] == counts
+    found = MetadataTopics(version, body)
+    assert [found.partition_count(place) for place in range(3)] == counts

@@ -13,7 +13,6 @@ from kio.static.primitive import i32Timedelta
 
 from proxy.errors import BrokerFault
 from proxy.wire.apis import APIS, PRODUCE, Kind
-from proxy.wire.codec import response_type
 from proxy.wire.primitives import INT32
 from proxy.wire.throttle_times import (
     HEAD,
@@ -23,6 +22,7 @@ from proxy.wire.throttle_times import (
     patch_in_place,
     place,
 )
+from tests.support.kio_messages import response_type
 from tests.support.responses import decode, encode, responses
 
 OFFERED = [

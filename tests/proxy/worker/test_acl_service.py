@@ -17,10 +17,10 @@ from proxy.connection.connection import Connection
 from proxy.connection.frames import route_key
 from proxy.store import StoreError, open_store
 from proxy.wire.apis import PRODUCE
-from proxy.wire.codec import decode, encode, response_type
 from proxy.worker.acl_service import MAX_NAME_LOGGED, AclService
 from sasl.identity import Identity
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, response_type
 from tests.support.messages import metadata_request as asking
 from tests.support.messages import metadata_response as with_throttle_time
 from tests.support.playbook import Playbook, everything, logged_in

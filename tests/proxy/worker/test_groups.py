@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 from kio.schema.produce.v9.response import ProduceResponse
 from kio.static.primitive import i32
 
 from proxy.acl.denial_log import DenialNotice
-from proxy.acl.guards.entities import NOT_THROTTLED, make
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.config import Authorizer, Quotas
 from proxy.connection.connection import Connection
@@ -21,7 +19,7 @@ from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
 from proxy.store import Store, open_store
 from proxy.wire.apis import FETCH, PRODUCE
-from proxy.wire.codec import decode, encode, response_type
+from proxy.wire.error_codes import ErrorCode
 from proxy.worker.acl_service import AclService
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
@@ -29,6 +27,8 @@ from sasl.states import Authenticated
 from tests.support.acl_index import ALICE, DENY, READ, WRITE, acl
 from tests.support.authorization import produce
 from tests.support.frames import request, response
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.kio_messages.entities import NOT_THROTTLED, make
 from tests.support.messages import fetch_body
 from tests.support.playbook import Playbook, everything, log_in, logged_in
 from tests.support.quotas import answer
@@ -86,7 +86,7 @@ def fetched(number: int) -> bytes:
     body = make(
         response_type(FETCH, 12),
         throttle_time=NOT_THROTTLED,
-        error_code=ErrorCode.none,
+        error_code=ErrorCode.NONE,
         session_id=i32(SESSION),
         responses=(),
     )
@@ -141,7 +141,7 @@ def test_a_client_that_joins_a_group_may_do_more_at_once(store: Store) -> None:
     play = joined(store, acls=(MAY_WRITE,))
     play.client(produce(1, "mine", version=9))
     assert not play.to_broker
-    assert produce_error(play) is ErrorCode.topic_authorization_failed
+    assert produce_error(play) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     renew(play, "analysts")
     play.client(produce(2, "mine", version=9))
     assert bytes(play.to_broker) == produce(2, "mine", version=9)
@@ -156,7 +156,7 @@ def test_a_fetch_session_ends_with_the_group_that_could_read(store: Store) -> No
     sent = len(play.to_broker)
     play.client(fetch(2))
     assert len(play.to_broker) == sent
-    assert fetch_error(play) is ErrorCode.fetch_session_id_not_found
+    assert fetch_error(play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def test_a_fetch_session_goes_on_with_the_same_groups(store: Store) -> None:
@@ -190,9 +190,9 @@ def test_groups_that_a_file_takes_away_count_at_once(store: Store) -> None:
     sent = len(play.to_broker)
     play.call(lambda connection, now: connection.regroup(now, Identity(ALICE, [INTERNS])))
     play.client(produce(2, "mine", version=9))
-    assert produce_error(play) is ErrorCode.topic_authorization_failed
+    assert produce_error(play) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     play.client(fetch(1))
-    assert fetch_error(play) is ErrorCode.fetch_session_id_not_found
+    assert fetch_error(play) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(play.to_broker) == sent
 
 
@@ -248,7 +248,7 @@ def test_groups_are_handled_alike_for_acls_and_quotas(tmp_path: Path) -> None:
         # Whoever is in no such group may not write, and is not limited either
         carol = client(sub="carol", groups=("interns",))
         assert not is_written(carol, 3)
-        assert produce_error(carol) is ErrorCode.topic_authorization_failed
+        assert produce_error(carol) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert carol.paused == set()
 
         # A newer token takes the right and the quota away at once, and gives them back
@@ -257,7 +257,7 @@ def test_groups_are_handled_alike_for_acls_and_quotas(tmp_path: Path) -> None:
             play.wait_for(play.wakes_at)
         renew(alice)
         assert not is_written(alice, 5)
-        assert produce_error(alice) is ErrorCode.topic_authorization_failed
+        assert produce_error(alice) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         assert alice.paused == set(), "the quota is the group's"
         renew(alice, "analysts")
         sent = len(alice.to_broker)

@@ -18,7 +18,7 @@ from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from proxy.wire.codec import request_type
+from tests.support.kio_messages import request_type
 from tests.support.messages import read_response, request_body
 
 API_VERSIONS = 18

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
 from proxy.handlers import scram_users
 from proxy.wire.apis import APIS, SCRAM_APIS
-from proxy.wire.codec import encode, request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
@@ -23,9 +23,10 @@ from tests.support.authorization import (
     judged,
     received,
 )
+from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import large, small
 
-DENIED = ErrorCode.cluster_authorization_failed
+DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 RIGHTS = [
     (27, Operation.ALTER),
@@ -53,12 +54,12 @@ ALL_VERSIONS = [
 ]
 
 
-def errors(message: Any) -> Iterator[ErrorCode]:
+def errors(message: Any) -> Iterator[IntEnum]:
     """Every error code anywhere in a message."""
     if isinstance(message, tuple):
         for item in message:
             yield from errors(item)
-    elif isinstance(message, ErrorCode):
+    elif isinstance(message, IntEnum):
         yield message
     elif is_dataclass(message):
         for field in fields(message):
@@ -149,7 +150,7 @@ class TestDescribeCluster:
         assert judgement.request is None
         broker = replace(
             large(response_type(60, version)),
-            error_code=ErrorCode.none,
+            error_code=ErrorCode.NONE,
             cluster_authorized_operations=8184,
         )
         response = received(judgement, request, broker)
@@ -157,7 +158,7 @@ class TestDescribeCluster:
 
     def test_leaves_a_failure_as_it_is(self, version: int) -> None:
         request = self.request(version, asked=True)
-        broker = replace(large(response_type(60, version)), error_code=ErrorCode.invalid_request)
+        broker = replace(large(response_type(60, version)), error_code=ErrorCode.INVALID_REQUEST)
         judgement = judged(GUARDS[60], request, cluster(Operation.DESCRIBE))
         assert received(judgement, request, broker) == broker
 

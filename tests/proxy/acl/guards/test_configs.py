@@ -4,12 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     EVERYTHING,
     Right,
@@ -20,6 +19,7 @@ from tests.support.authorization import (
     sent,
     topic,
 )
+from tests.support.kio_messages import request_type, response_type
 from tests.support.messages import large
 
 DESCRIBE, ALTER, INCREMENTAL = 32, 33, 44
@@ -59,7 +59,7 @@ def answering(api_key: int, version: int, *resources: Resource) -> Any:
     filled = large(response_type(api_key, version))
     one = getattr(filled, results_field(api_key))[0]
     results = tuple(
-        replace(one, resource_type=kind, resource_name=name, error_code=ErrorCode.none)
+        replace(one, resource_type=kind, resource_name=name, error_code=ErrorCode.NONE)
         for kind, name in resources
     )
     return replace(filled, **{results_field(api_key): results})
@@ -73,12 +73,12 @@ def outcome(api_key: int, response: Any) -> list[tuple[int, str, ErrorCode]]:
 
 
 TYPES: list[tuple[Resource, Any, ErrorCode]] = [
-    ((TOPIC, "t"), topic, ErrorCode.topic_authorization_failed),
-    ((GROUP, "t"), group, ErrorCode.group_authorization_failed),
-    ((BROKER, "1"), None, ErrorCode.cluster_authorization_failed),
-    ((BROKER, ""), None, ErrorCode.cluster_authorization_failed),
-    ((METRICS, "m"), None, ErrorCode.cluster_authorization_failed),
-    ((LOGGER, "1"), None, ErrorCode.cluster_authorization_failed),
+    ((TOPIC, "t"), topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ((GROUP, "t"), group, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ((BROKER, "1"), None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ((BROKER, ""), None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ((METRICS, "m"), None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ((LOGGER, "1"), None, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
 ]
 
 
@@ -118,9 +118,9 @@ def test_the_allowed_part_is_done_and_the_rest_denied(api_key: int, version: int
     judgement = judged(GUARDS[api_key], request, topic(right(api_key), "x"))
     assert sent(judgement, request) == asking(api_key, version, (TOPIC, "x"))
     broker = answering(api_key, version, (TOPIC, "x"))
-    denied_broker = (BROKER, "1", ErrorCode.cluster_authorization_failed)
-    denied_group = (GROUP, "x", ErrorCode.group_authorization_failed)
-    done = (TOPIC, "x", ErrorCode.none)
+    denied_broker = (BROKER, "1", ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    denied_group = (GROUP, "x", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    done = (TOPIC, "x", ErrorCode.NONE)
     assert outcome(api_key, received(judgement, request, broker)) == (
         [done, denied_broker, denied_group]
         if api_key == DESCRIBE
@@ -135,8 +135,8 @@ def test_one_unknown_type_fails_a_description_as_a_whole(version: int) -> None:
     judgement = judged(GUARDS[DESCRIBE], request, EVERYTHING)
     assert isinstance(judgement, Answer)
     assert outcome(DESCRIBE, received(judgement, request)) == [
-        (TOPIC, "t", ErrorCode.invalid_request),
-        (64, "u", ErrorCode.invalid_request),
+        (TOPIC, "t", ErrorCode.INVALID_REQUEST),
+        (64, "u", ErrorCode.INVALID_REQUEST),
     ]
 
 
@@ -152,6 +152,6 @@ def test_an_unknown_type_is_not_forwarded_for_anybody(
     assert sent(judgement, request) == asking(api_key, version, (TOPIC, "t"))
     response = received(judgement, request, answering(api_key, version, (TOPIC, "t")))
     assert outcome(api_key, response) == [
-        (kind, "u", ErrorCode.invalid_request),
-        (TOPIC, "t", ErrorCode.none),
+        (kind, "u", ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ErrorCode.NONE),
     ]

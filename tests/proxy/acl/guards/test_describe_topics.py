@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32
 
 from proxy.acl.decision import Answer, Change, TopicsUnlisted
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     EVERYTHING,
     NOTHING,
@@ -23,11 +22,12 @@ from tests.support.authorization import (
     sent,
     topic,
 )
+from tests.support.kio_messages import request_type, response_type
 from tests.support.messages import large
 
 API = 75
 REQUEST, RESPONSE = large(request_type(API, 0)), large(response_type(API, 0))
-DENIED = ErrorCode.topic_authorization_failed
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 PARTITIONS = 3
 VISIBLE = topic(Operation.DESCRIBE, "a", "c") | topic(Operation.READ, "a")
 
@@ -44,7 +44,7 @@ def asking(*names: str, cursor: str | None = None, partition: int = 3) -> Any:
 
 
 def answering(*names: str, cursor: str | None = None, partition: int = 3) -> Any:
-    one = replace(RESPONSE.topics[0], error_code=ErrorCode.none, topic_authorized_operations=3064)
+    one = replace(RESPONSE.topics[0], error_code=ErrorCode.NONE, topic_authorized_operations=3064)
     return replace(
         RESPONSE,
         topics=tuple(replace(one, name=name) for name in names),
@@ -59,8 +59,8 @@ def test_the_allowed_part_is_asked_for_and_the_rest_denied() -> None:
     assert sent(judgement, request) == asking("a", "c")
     response = received(judgement, request, answering("a", "c"))
     assert [(one.name, one.error_code) for one in response.topics] == [
-        ("a", ErrorCode.none),
-        ("c", ErrorCode.none),
+        ("a", ErrorCode.NONE),
+        ("c", ErrorCode.NONE),
         ("b", DENIED),
         ("missing", DENIED),
     ]
@@ -222,7 +222,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_on_the_list() -> None:
     page = answering("a", "c")
     gone = replace(
         page.topics[1],
-        error_code=ErrorCode.unknown_topic_or_partition,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         partitions=(),
         topic_id=None,
     )
@@ -253,4 +253,4 @@ def test_a_senseless_cursor_is_refused_for_each_topic_that_was_named(
     assert [
         (one.name, one.error_code, one.topic_id, one.topic_authorized_operations)
         for one in response.topics
-    ] == [(name, ErrorCode.invalid_request, None, -(2**31)) for name in ("b", "a", "b")]
+    ] == [(name, ErrorCode.INVALID_REQUEST, None, -(2**31)) for name in ("b", "a", "b")]

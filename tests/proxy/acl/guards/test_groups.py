@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation, ResourceType
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     NOTHING,
     Right,
@@ -22,8 +22,8 @@ from tests.support.authorization import (
 )
 from tests.support.messages import message, request, response, versions
 
-GROUP_DENIED = ErrorCode.group_authorization_failed
-TOPIC_DENIED = ErrorCode.topic_authorization_failed
+GROUP_DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 DESCRIBED = Operation.DESCRIBE
 
 
@@ -37,7 +37,7 @@ def test_members_need_read_on_the_group(api_key: int, version: int) -> None:
     assert judged(GUARDS[api_key], asked, group(Operation.READ, "g")) is FORWARD
     denied = judged(GUARDS[api_key], asked, group(Operation.DESCRIBE, "g"))
     assert isinstance(denied, Answer)
-    assert received(denied, asked).error_code is GROUP_DENIED
+    assert received(denied, asked).error_code == GROUP_DENIED
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_one_hidden_topic_refuses_a_heartbeat(api_key: int) -> None:
     version = versions(api_key)[-1]
     asked = request(api_key, version, group_id="g", subscribed_topic_names=["a", "secret"])
     rights = group(Operation.READ, "g") | topic(DESCRIBED, "a")
-    assert received(judged(GUARDS[api_key], asked, rights), asked).error_code is TOPIC_DENIED
+    assert received(judged(GUARDS[api_key], asked, rights), asked).error_code == TOPIC_DENIED
     assert judged(GUARDS[api_key], asked, rights | topic(DESCRIBED, "secret")) is FORWARD
 
 
@@ -97,7 +97,7 @@ def test_one_hidden_topic_refuses_a_topology(hidden: str, version: int) -> None:
     asked = request(88, version, group_id="g", topology=TOPOLOGY)
     seen = [name for name in STREAMS_TOPICS if name != hidden]
     rights = group(Operation.READ, "g") | topic(DESCRIBED, *seen) | cluster(Operation.CREATE)
-    assert received(judged(GUARDS[88], asked, rights), asked).error_code is TOPIC_DENIED
+    assert received(judged(GUARDS[88], asked, rights), asked).error_code == TOPIC_DENIED
 
 
 @pytest.mark.parametrize(
@@ -139,19 +139,19 @@ def test_coordinators_come_in_the_order_of_their_keys(version: int) -> None:
     assert sent(judgement, asked).coordinator_keys == ("a", "b")
     broker = response(10, version, coordinators=[{"key": "a"}, {"key": "b"}])
     found = received(judgement, asked, broker).coordinators
-    denied = ErrorCode.transactional_id_authorization_failed
+    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert [(one.key, one.error_code) for one in found] == [
         ("x", denied),
-        ("a", ErrorCode.none),
+        ("a", ErrorCode.NONE),
         ("y", denied),
-        ("b", ErrorCode.none),
+        ("b", ErrorCode.NONE),
     ]
 
 
 def test_share_coordinators_are_for_brokers() -> None:
     asked = request(10, 6, key_type=2, coordinator_keys=["g:id:0"])
     (found,) = received(judged(GUARDS[10], asked), asked).coordinators
-    assert found.error_code is ErrorCode.cluster_authorization_failed
+    assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert judged(GUARDS[10], asked, cluster(Operation.CLUSTER_ACTION)) is FORWARD
     early = request(10, 5, key_type=2, coordinator_keys=["g:id:0"])
     assert judged(GUARDS[10], early) is FORWARD
@@ -184,7 +184,7 @@ def test_groups_that_may_not_be_deleted_come_last(version: int) -> None:
     assert sent(judgement, asked).groups_names == ("a",)
     results = received(judgement, asked, response(42, version, results=[{"group_id": "a"}])).results
     assert [(one.group_id, one.error_code) for one in results] == [
-        ("a", ErrorCode.none),
+        ("a", ErrorCode.NONE),
         ("x", GROUP_DENIED),
     ]
     assert isinstance(judged(GUARDS[42], asked), Answer)
@@ -192,7 +192,7 @@ def test_groups_that_may_not_be_deleted_come_last(version: int) -> None:
 
 def test_the_message_of_a_group_that_is_not_deleted_is_the_brokers() -> None:
     asked = request(42, 3, groups_names=["x", "a"])
-    failed = {"group_id": "a", "error_code": ErrorCode.non_empty_group, "error_message": "why"}
+    failed = {"group_id": "a", "error_code": ErrorCode.NON_EMPTY_GROUP, "error_message": "why"}
     judgement = judged(GUARDS[42], asked, group(Operation.DELETE, "a"))
     results = received(judgement, asked, response(42, 3, results=[failed])).results
     assert [(one.group_id, one.error_message) for one in results] == [("a", "why"), ("x", None)]
@@ -217,8 +217,8 @@ def test_groups_that_may_not_be_described_come_first(api_key: int, version: int)
     groups = received(judgement, asked, broker).groups
     assert [(one.group_id, one.error_code) for one in groups] == [
         ("secret", GROUP_DENIED),
-        ("a", ErrorCode.none),
-        ("b", ErrorCode.none),
+        ("a", ErrorCode.NONE),
+        ("b", ErrorCode.NONE),
     ]
     assert isinstance(judged(GUARDS[api_key], asked), Answer)
 
@@ -232,7 +232,7 @@ def test_operations_are_the_principals(api_key: int, version: int) -> None:
     rights = group(DESCRIBED, "a", "gone") | group(Operation.READ, "a")
     judgement = judged(GUARDS[api_key], asked, rights)
     everything = {"authorized_operations": 0b1111111111}
-    dead = {"group_id": "gone", "error_code": ErrorCode.group_id_not_found, **everything}
+    dead = {"group_id": "gone", "error_code": ErrorCode.GROUP_ID_NOT_FOUND, **everything}
     broker = response(api_key, version, groups=[{"group_id": "a", **everything}, dead])
     reported = [one.authorized_operations for one in received(judgement, asked, broker).groups]
     assert reported == [1 << Operation.READ | 1 << Operation.DESCRIBE, 0b1111111111]
@@ -285,7 +285,7 @@ def test_a_group_that_is_hidden_for_a_topic_loses_the_description_of_its_topolog
     broker = response(89, 1, groups=[group_of_broker])
     judgement = judged(GUARDS[89], asked, group(DESCRIBED, "a"))
     (hidden,) = received(judgement, asked, broker).groups
-    assert hidden.error_code is TOPIC_DENIED
+    assert hidden.error_code == TOPIC_DENIED
     reported = (
         hidden.topology_description,
         hidden.topology_description_status,

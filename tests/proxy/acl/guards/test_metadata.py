@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Change, Inquiry, Judgement, TopicsUnknown
 from proxy.acl.guards.metadata import metadata
 from proxy.acl.model import Operation
+from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import Malformed
 from tests.support.authorization import (
     EVERYTHING,
@@ -25,7 +25,7 @@ from tests.support.messages import TOPIC_ID as ID
 from tests.support.messages import metadata_request as asking
 from tests.support.messages import metadata_response as with_throttle_time
 
-HIDDEN = ErrorCode.topic_authorization_failed
+HIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 SEEN = topic(Operation.DESCRIBE, "seen")
 MAY_MAKE = topic(Operation.CREATE, "seen")
 
@@ -157,7 +157,7 @@ class TestIds:
         request = asking(12, ids=(ID,))
         judgement = judged(metadata, request, NOTHING, {ID.bytes: None})
         (entry,) = received(judgement, request, with_throttle_time(12)).topics
-        assert (entry.name, entry.error_code) == (None, ErrorCode.unknown_topic_id)
+        assert (entry.name, entry.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
 
     def test_names_are_asked_for_all_at_once(self) -> None:
         other = uuid.UUID(int=2)
@@ -175,7 +175,7 @@ def test_a_response_cut_short_is_malformed() -> None:
     judgement = judged(metadata, asking(12, None), SEEN)
     assert isinstance(judgement, Change)
     assert judgement.response is not None
-    from proxy.wire.codec import encode
+    from tests.support.kio_messages import encode
 
     body = encode(with_throttle_time(12, ("seen", 0), ("other", 0)))
     for end in range(len(body) - 1):

@@ -4,11 +4,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     Right,
     group,
@@ -20,9 +20,9 @@ from tests.support.authorization import (
 )
 from tests.support.messages import request, response, versions
 
-GROUP_DENIED = ErrorCode.group_authorization_failed
-TOPIC_DENIED = ErrorCode.topic_authorization_failed
-UNKNOWN = ErrorCode.unknown_topic_id
+GROUP_DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_ID
 IDS = {"a": UUID(int=1), "secret": UUID(int=2), "b": UUID(int=3), "gone": UUID(int=4)}
 NAMES = {
     IDS["a"].bytes: "a",
@@ -75,7 +75,7 @@ def test_commits_topic_by_topic(api_key: int, version: int) -> None:
     assert sent(judgement, asked) == commit(api_key, version, "a", "b")
     broker = response(api_key, version, topics=topics("a", "b"))
     merged = received(judgement, asked, broker)
-    none = ErrorCode.none
+    none = ErrorCode.NONE
     assert errors(merged.topics) == [
         ("secret", [TOPIC_DENIED] * 2),
         ("a", [none] * 2),
@@ -100,7 +100,7 @@ def test_a_denied_group_fails_each_partition(api_key: int, version: int) -> None
 def test_a_denied_transactional_id_comes_before_the_group(version: int) -> None:
     asked = commit(28, version, "a")
     denied = received(judged(GUARDS[28], asked, topic(Operation.READ, "a")), asked)
-    assert errors(denied.topics) == [("a", [ErrorCode.transactional_id_authorization_failed] * 2)]
+    assert errors(denied.topics) == [("a", [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2)]
 
 
 COMMITS_BY_ID = [(8, 10), (28, 6)]
@@ -137,7 +137,7 @@ def test_offset_delete() -> None:
     assert [one.name for one in sent(judgement, asked).topics] == ["a"]
     merged = received(judgement, asked, response(47, 0, topics=topics("a")))
     assert [one.name for one in merged.topics] == ["secret", "a"]
-    failed = response(47, 0, error_code=ErrorCode.group_id_not_found)
+    failed = response(47, 0, error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     assert received(judgement, asked, failed) == failed
     denied = received(judged(GUARDS[47], asked, topic(Operation.READ, "*")), asked)
     assert (denied.error_code, denied.topics) == (GROUP_DENIED, ())
@@ -167,7 +167,7 @@ def test_fetch_of_one_group(version: int) -> None:
     judgement = judged(GUARDS[9], asked, SEES)
     assert sent(judgement, asked) == request(9, version, group_id="g", topics=wanted("a"))
     merged = received(judgement, asked, response(9, version, topics=topics("a")))
-    assert of(merged) == [("a", [ErrorCode.none] * 2), ("secret", [TOPIC_DENIED] * 2)]
+    assert of(merged) == [("a", [ErrorCode.NONE] * 2), ("secret", [TOPIC_DENIED] * 2)]
     assert merged.topics[1].partitions[0].committed_offset == -1
     nothing = judged(GUARDS[9], request(9, version, group_id="g", topics=wanted("secret")), SEES)
     assert sent(nothing, asked).topics == ()
@@ -223,16 +223,16 @@ def test_fetch_of_several_groups(version: int) -> None:
     groups = received(judgement, asked, broker).groups
     assert [(one.group_id, one.error_code) for one in groups] == [
         ("x", GROUP_DENIED),
-        ("g", ErrorCode.none),
+        ("g", ErrorCode.NONE),
         ("y", GROUP_DENIED),
-        ("h", ErrorCode.none),
+        ("h", ErrorCode.NONE),
     ]
-    assert of(groups[1]) == [("a", [ErrorCode.none] * 2), ("secret", [TOPIC_DENIED] * 2)]
-    assert of(groups[3]) == [("b", [ErrorCode.none] * 2)]
+    assert of(groups[1]) == [("a", [ErrorCode.NONE] * 2), ("secret", [TOPIC_DENIED] * 2)]
+    assert of(groups[3]) == [("b", [ErrorCode.NONE] * 2)]
     failed = response(
         9,
         version,
-        groups=[{"group_id": "g", "error_code": ErrorCode.not_coordinator}, {"group_id": "h"}],
+        groups=[{"group_id": "g", "error_code": ErrorCode.NOT_COORDINATOR}, {"group_id": "h"}],
     )
     assert received(judgement, asked, failed).groups[1].topics == ()
 
@@ -314,7 +314,7 @@ def test_changing_share_group_offsets(api_key: int, rights: frozenset[Right]) ->
     merged = received(judgement, asked, response(api_key, 0, responses=topics("a")))
     assert [one.topic_name for one in merged.responses] == ["secret", "a"]
     assert merged.responses[0].topic_id is None
-    failed = response(api_key, 0, error_code=ErrorCode.non_empty_group)
+    failed = response(api_key, 0, error_code=ErrorCode.NON_EMPTY_GROUP)
     assert received(judgement, asked, failed) == failed
     assert judged(guard, asked, rights | topic(Operation.READ, "*")) is FORWARD
     nothing = judged(guard, asked, rights)

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import Right, cluster, judged, received, sent, topic
+from tests.support.kio_messages import request_type, response_type
 from tests.support.messages import large
 
-DENIED = ErrorCode.topic_authorization_failed
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 CASES = [
     pytest.param(2, 1, Operation.DESCRIBE, id="ListOffsets v1"),

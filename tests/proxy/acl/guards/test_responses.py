@@ -7,9 +7,9 @@ import pytest
 from proxy.acl.decision import Change
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import encode, request_type, response_type
 from proxy.wire.primitives import Malformed
 from tests.support.authorization import NOTHING, group, judged, transactional_id
+from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import LARGE, large, versions
 
 NAMES = {LARGE["uuid"].bytes: "secret"}

@@ -4,17 +4,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import encode
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import group, judged, received, sent, topic
+from tests.support.kio_messages import encode
 from tests.support.messages import request, response, versions
 
-TOPIC_DENIED = ErrorCode.topic_authorization_failed
-UNKNOWN = ErrorCode.unknown_topic_id
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+UNKNOWN = ErrorCode.UNKNOWN_TOPIC_ID
 A, SECRET, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {A.bytes: "a", SECRET.bytes: "secret", GONE.bytes: None}
 READS = group(Operation.READ, "g") | topic(Operation.READ, "a")
@@ -51,7 +51,7 @@ def test_a_denied_group(api_key: int, version: int) -> None:
     denied = judged(GUARDS[api_key], asked, topic(Operation.READ, "*"), NAMES)
     assert isinstance(denied, Answer)
     answer = received(denied, asked)
-    assert (answer.error_code, answer.responses) == (ErrorCode.group_authorization_failed, ())
+    assert (answer.error_code, answer.responses) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, ())
 
 
 @pytest.mark.parametrize("version", versions(78))
@@ -60,7 +60,7 @@ def test_what_is_denied_never_gets_into_a_session(version: int) -> None:
     judgement = judged(GUARDS[78], asked, READS, NAMES)
     assert sent(judgement, asked) == asking(78, version, A)
     answer = received(judgement, asked, fetched(version, A))
-    assert reported(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    assert reported(answer) == {A: ErrorCode.NONE, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
     denied = answer.responses[1].partitions[0]
     assert (denied.records, denied.acquired_records, denied.acknowledge_error_code) == (b"", (), 0)
 
@@ -104,7 +104,7 @@ def test_an_allowed_response_stays_byte_for_byte() -> None:
     [
         (1, False, TOPIC_DENIED, 0),
         (1, True, TOPIC_DENIED, TOPIC_DENIED.value),
-        (-1, True, ErrorCode.none, TOPIC_DENIED.value),
+        (-1, True, ErrorCode.NONE, TOPIC_DENIED.value),
     ],
 )
 def test_where_the_errors_of_a_fetch_stand(
@@ -114,7 +114,7 @@ def test_where_the_errors_of_a_fetch_stand(
     judgement = judged(GUARDS[78], asked, READS, NAMES)
     assert sent(judgement, asked).topics == ()
     (denied,) = received(judgement, asked, fetched(1)).responses
-    assert denied.partitions[0].error_code is fetch_error
+    assert denied.partitions[0].error_code == fetch_error
     assert denied.partitions[0].acknowledge_error_code == acknowledge_error
 
 
@@ -125,14 +125,14 @@ def test_acknowledgements(version: int) -> None:
     assert sent(judgement, asked) == asking(79, version, A, acknowledge=True)
     done = {"topic_id": A, "partitions": [{"partition_index": 7}]}
     answer = received(judgement, asked, response(79, version, responses=[done]))
-    assert reported(answer) == {A: ErrorCode.none, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
+    assert reported(answer) == {A: ErrorCode.NONE, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
     assert judged(GUARDS[79], asking(79, version, A), READS, NAMES) is FORWARD
 
 
 @pytest.mark.parametrize("api_key", [78, 79])
 def test_a_session_error_stands_alone(api_key: int) -> None:
     asked = asking(api_key, 1, SECRET)
-    failed = response(api_key, 1, error_code=ErrorCode.share_session_not_found)
+    failed = response(api_key, 1, error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
     assert received(judged(GUARDS[api_key], asked, READS, NAMES), asked, failed) == failed
 
 
@@ -147,4 +147,4 @@ def test_ids_are_looked_up_all_at_once(api_key: int) -> None:
 def test_no_group_is_no_way_around_one(api_key: int) -> None:
     asked = request(api_key, 1, group_id=None)
     denied = received(judged(GUARDS[api_key], asked, READS, NAMES), asked)
-    assert denied.error_code is ErrorCode.invalid_request
+    assert denied.error_code == ErrorCode.INVALID_REQUEST

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import NOTHING, Right, group, inquiry, judged, received, topic
 from tests.support.messages import request
 
@@ -154,7 +154,7 @@ def test_it_is_refused_as_a_name_is() -> None:
     """Kafka's answer to a topic that may not be described: the code alone."""
     by_regex, by_name = heartbeat(".*"), heartbeat(None, "secret")
     refused = received(judged(GUARDS[68], by_regex, MEMBER), by_regex)
-    assert refused.error_code is ErrorCode.topic_authorization_failed
+    assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert refused == received(judged(GUARDS[68], by_name, MEMBER), by_name)
 
 
@@ -175,4 +175,4 @@ def test_those_of_a_topology_are_asked_for() -> None:
     asked = request(88, 0, group_id="g", topology=topology)
     assert judged(GUARDS[88], asked, describing("a*", "b*")) is FORWARD
     refused = received(judged(GUARDS[88], asked, describing("a*")), asked)
-    assert refused.error_code is ErrorCode.topic_authorization_failed
+    assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -10,9 +10,9 @@ from proxy.acl.decision import FORWARD, Answer, Change, Close, Forward, TopicsUn
 from proxy.acl.guards import GUARDS, cluster
 from proxy.errors import ClientFault
 from proxy.wire.apis import APIS, SCRAM_APIS, Kind
-from proxy.wire.codec import encode, request_type
 from proxy.wire.primitives import Malformed
 from tests.support.authorization import EVERYTHING, NOTHING, inquiry, judged
+from tests.support.kio_messages import encode, request_type
 from tests.support.messages import LARGE, large, small
 
 NO_RIGHT_NEEDED = {60, 71, 72}

@@ -5,12 +5,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
-from proxy.wire.codec import request_type, response_type
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     NOTHING,
     Rights,
@@ -21,19 +20,20 @@ from tests.support.authorization import (
     sent,
     topic,
 )
+from tests.support.kio_messages import request_type, response_type
 from tests.support.messages import large, small
 
 CREATE, DELETE, GROW = 19, 20, 37
-DENIED = ErrorCode.topic_authorization_failed
-INVALID = ErrorCode.invalid_request
-UNKNOWN_ID = ErrorCode.unknown_topic_id
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+INVALID = ErrorCode.INVALID_REQUEST
+UNKNOWN_ID = ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def about(schema: type[Any], field: str, *names: str) -> Any:
     """A request or response about topics by name."""
     filled = large(schema)
     one = getattr(filled, field)[0]
-    error = {"error_code": ErrorCode.none} if hasattr(one, "error_code") else {}
+    error = {"error_code": ErrorCode.NONE} if hasattr(one, "error_code") else {}
     return replace(filled, **{field: tuple(replace(one, name=name, **error) for name in names)})
 
 
@@ -89,11 +89,11 @@ class TestCreateTopics:
         assert hidden.configs == ()
         assert (hidden.num_partitions, hidden.replication_factor) == (-1, -1)
         assert hidden.topic_config_error_code == 29
-        assert hidden.error_code is ErrorCode.none
+        assert hidden.error_code == ErrorCode.NONE
 
     def test_a_topic_that_was_not_created_has_no_configuration_to_hide(self) -> None:
         broker = created(7, "a")
-        failed = replace(broker.topics[0], error_code=ErrorCode.topic_already_exists)
+        failed = replace(broker.topics[0], error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
         broker = replace(broker, topics=(failed,))
         request = creating(7, "a")
         judgement = judged(GUARDS[CREATE], request, cluster(Operation.CREATE))
@@ -106,8 +106,8 @@ class TestCreateTopics:
         response = received(judgement, request, created(7, "a", "b"))
         assert [one.topic_config_error_code for one in response.topics] == [29, -300, 0]
         assert [one.error_code for one in response.topics] == [
-            ErrorCode.none,
-            ErrorCode.none,
+            ErrorCode.NONE,
+            ErrorCode.NONE,
             DENIED,
         ]
 

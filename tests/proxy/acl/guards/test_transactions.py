@@ -1,11 +1,11 @@
 """Producer ids and transactions."""
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.decision import FORWARD, Answer
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
+from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     NOTHING,
     Right,
@@ -19,8 +19,8 @@ from tests.support.authorization import (
 )
 from tests.support.messages import request, response, versions
 
-DENIED = ErrorCode.transactional_id_authorization_failed
-TOPIC_DENIED = ErrorCode.topic_authorization_failed
+DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 WRITE = transactional_id(Operation.WRITE, "t")
 
 
@@ -41,7 +41,7 @@ def test_a_producer_id_without_transaction(
     assert (judgement is FORWARD) is passes
     if not passes:
         answer = received(judgement, asked)
-        assert answer.error_code is ErrorCode.cluster_authorization_failed
+        assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
@@ -50,12 +50,12 @@ def test_a_producer_id_with_transaction(version: int) -> None:
     asked = request(22, version, transactional_id="t")
     assert judged(GUARDS[22], asked, WRITE) is FORWARD
     elsewhere = judged(GUARDS[22], asked, cluster(Operation.IDEMPOTENT_WRITE))
-    assert received(elsewhere, asked).error_code is DENIED
+    assert received(elsewhere, asked).error_code == DENIED
 
 
 def test_two_phase_commit_needs_its_own_right() -> None:
     asked = request(22, 6, transactional_id="t", enable2_pc=True)
-    assert received(judged(GUARDS[22], asked, WRITE), asked).error_code is DENIED
+    assert received(judged(GUARDS[22], asked, WRITE), asked).error_code == DENIED
     both = WRITE | transactional_id(Operation.TWO_PHASE_COMMIT, "t")
     assert judged(GUARDS[22], asked, both) is FORWARD
 
@@ -68,7 +68,7 @@ def test_two_phase_commit_needs_its_own_right() -> None:
         (topic(Operation.WRITE, "a", "b"), {"a": DENIED, "b": DENIED}),
         (
             WRITE | topic(Operation.WRITE, "a"),
-            {"a": ErrorCode.operation_not_attempted, "b": TOPIC_DENIED},
+            {"a": ErrorCode.OPERATION_NOT_ATTEMPTED, "b": TOPIC_DENIED},
         ),
         (WRITE, {"a": TOPIC_DENIED, "b": TOPIC_DENIED}),
     ],
@@ -113,7 +113,7 @@ def test_batches_of_transactions_are_for_brokers(version: int) -> None:
     asked = request(24, version, transactions=[{"transactional_id": "t"}])
     assert judged(GUARDS[24], asked, cluster(Operation.CLUSTER_ACTION)) is FORWARD
     answer = received(judged(GUARDS[24], asked, WRITE), asked)
-    assert answer.error_code is ErrorCode.cluster_authorization_failed
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert answer.results_by_transaction == ()
 
 
@@ -122,7 +122,7 @@ def test_batches_of_transactions_are_for_brokers(version: int) -> None:
     ("rights", "error"),
     [
         (WRITE | group(Operation.READ, "g"), None),
-        (WRITE, ErrorCode.group_authorization_failed),
+        (WRITE, ErrorCode.GROUP_AUTHORIZATION_FAILED),
         (group(Operation.READ, "g"), DENIED),
         (NOTHING, DENIED),
     ],
@@ -135,7 +135,7 @@ def test_offsets_in_a_transaction(
     if error is None:
         assert judgement is FORWARD
     else:
-        assert received(judgement, asked).error_code is error
+        assert received(judgement, asked).error_code == error
 
 
 @pytest.mark.parametrize("version", versions(26))
@@ -144,7 +144,7 @@ def test_the_end_of_a_transaction(version: int) -> None:
     assert judged(GUARDS[26], asked, WRITE) is FORWARD
     denied = judged(GUARDS[26], asked)
     assert isinstance(denied, Answer)
-    assert received(denied, asked).error_code is DENIED
+    assert received(denied, asked).error_code == DENIED
 
 
 def test_an_ended_transaction_reads_kafkas_bytes() -> None:
@@ -162,7 +162,7 @@ def test_descriptions_of_transactions() -> None:
     states = received(judgement, asked, broker).transaction_states
     assert [(one.transactional_id, one.error_code) for one in states] == [
         ("x", DENIED),
-        ("t", ErrorCode.none),
+        ("t", ErrorCode.NONE),
         ("y", DENIED),
     ]
     assert [one.topic for one in states[1].topics] == ["a"]

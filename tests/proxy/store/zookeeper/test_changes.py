@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.quota.model import QuotaEntity, QuotaKey
@@ -23,6 +22,7 @@ from proxy.store.zookeeper.changes import (
 )
 from proxy.store.zookeeper.content import Unanswered, read_all
 from proxy.store.zookeeper.nodes import Notification, Resource, write_acls
+from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.zookeeper_tree import FakeTree
 
@@ -157,7 +157,7 @@ def test_who_is_always_overtaken_gives_up() -> None:
     tree.before["commit"] = [again] * MAX_ATTEMPTS
     with pytest.raises(StoreRefused) as refused:
         changing(tree).make([creation(TOPIC, [acl()])])
-    assert refused.value.code is ErrorCode.request_timed_out
+    assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
     assert acls(tree) == {acl("User:old")}
 
 
@@ -196,7 +196,7 @@ def test_what_may_have_been_made_is_refused_as_that() -> None:
     change = changing(tree)
     with pytest.raises(StoreRefused, match="It is not known") as refused:
         change.make([creation(TOPIC, [acl()])])
-    assert refused.value.code is ErrorCode.request_timed_out
+    assert refused.value.code == ErrorCode.REQUEST_TIMED_OUT
     assert change._now() > CHANGE_TIMEOUT_S
 
 
@@ -219,7 +219,7 @@ def test_names_that_zookeeper_cannot_have_are_refused(name: str) -> None:
     resource = TOPIC._replace(name=name)
     with pytest.raises(StoreRefused) as refused:
         changing(tree).make([creation(resource, [acl("User:a", resource)])])
-    assert refused.value.code is ErrorCode.invalid_request
+    assert refused.value.code == ErrorCode.INVALID_REQUEST
     assert not tree.commits
 
 
@@ -237,7 +237,7 @@ def test_a_cluster_that_is_migrated_is_changed_at_its_brokers() -> None:
     tree.put("/controller", {"version": 2, "brokerid": 3000, "kraftControllerEpoch": 1})
     with pytest.raises(StoreRefused, match="make the change at the brokers") as refused:
         changing(tree).make([creation(TOPIC, [acl()])])
-    assert refused.value.code is ErrorCode.policy_violation
+    assert refused.value.code == ErrorCode.POLICY_VIOLATION
     assert not tree.commits
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from proxy.wire.apis import is_flexible, response_header_version
-from proxy.wire.codec import decode, response_type
 from tests.support.kafka.acl_differential.profiles import (
     DELETERS,
     PROFILES,
@@ -33,6 +32,7 @@ from tests.support.kafka.wire_client import (
     record_batch,
     request_header,
 )
+from tests.support.kio_messages import decode, response_type
 from tests.support.messages import Values, read_response, request_body
 from tests.support.proxy_process import SUPER_USER
 

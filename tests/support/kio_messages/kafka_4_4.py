@@ -33,7 +33,7 @@ from proxy.wire.apis import (
     TXN_OFFSET_COMMIT,
     UNREGISTER_CONTROLLER,
 )
-from proxy.wire.flexible_parts import InRequest, InResponse
+from tests.support.kio_messages.flexible_parts import InRequest, InResponse
 
 
 class _OfTxnOffsetCommit:
