@@ -34,7 +34,7 @@ _UNREADABLE: Final = b"{}\n"
 def portions(files: Sequence[Path], place: Path) -> Iterator[int]:
     """Write the lines of files into `place`, portion by portion; yield the number of each.
 
-    `place` is written anew for the next one, and removed at the end. Raises BrokenFileError,
+    `place` is overwritten for the next one, and removed at the end. Raises BrokenFileError,
     ReportError and OSError.
     """
     lines = _lines(files)

@@ -99,7 +99,7 @@ class Output(io.RawIOBase):
     def _write_queued(self, lines: SimpleQueue[bytes]) -> None:
         while line := lines.get():
             rest = line
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # the reader is gone
                 while rest:
                     try:
                         rest = rest[os.write(self._fd, rest) :]
@@ -122,7 +122,7 @@ class Output(io.RawIOBase):
                 if not (may_wait and _is_writable(self._fd, PATIENCE_MS)):
                     break
                 may_wait = False
-            except OSError:  # nobody reads it any more
+            except OSError:  # the reader is gone
                 break
         if len(rest) < whole:
             self._is_torn = bool(rest)
@@ -165,7 +165,7 @@ def _is_writable(fd: int, patience_ms: int) -> bool:
 
 
 def replace_standard_streams(heartbeat: Heartbeat) -> None:
-    """Put an `Output` in place of `sys.stdout` and `sys.stderr`, and open what is closed.
+    """Put an `Output` in place of `sys.stdout` and `sys.stderr`, and open closed descriptors.
 
     Otherwise the next file or socket that is opened would have the number of standard error.
     """
@@ -175,7 +175,7 @@ def replace_standard_streams(heartbeat: Heartbeat) -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
     sys.stdout, sys.stderr = (
-        io.TextIOWrapper(  # type: ignore[type-var] # `Output` has all that is used
+        io.TextIOWrapper(  # type: ignore[type-var] # `Output` has every method that is used
             Output(fd, heartbeat),
             encoding="utf-8",
             errors="backslashreplace",

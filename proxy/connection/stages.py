@@ -89,9 +89,9 @@ DROPPED_BY_KAFKA_4: Final = frozenset(
 """API keys and versions that Kafka 4.0 dropped (KIP-896), by `route_key`."""
 _NO_VERSIONS: Final[frozenset[int]] = frozenset()
 """Empty set that every connection begins with; one of its own would take 216 bytes."""
-_JUDGED_ANEW: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS, *SCRAM_APIS})
-"""APIs of which a look (`RequestAuthorization.look`) says what may pass, or nothing does; and those
-whose requests hold credentials, of which no byte is kept."""
+_NOT_REMEMBERED: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS, *SCRAM_APIS})
+"""APIs whose allowed requests leave no fingerprint: `RequestAuthorization.look` decides, a limit
+counts each request, or they contain credentials."""
 
 
 @final
@@ -453,7 +453,7 @@ class Stages:
         matter."""
         request, authorization = pending.request, self.authorization
         if (
-            request.api_key in _JUDGED_ANEW
+            request.api_key in _NOT_REMEMBERED
             or len(frame) > MAX_FINGERPRINTED_BYTES
             or authorization is None
             or authorization.auditing

@@ -263,7 +263,7 @@ class ClientSide(_Side):
         return self._side is side
 
     def authenticated(self) -> None:
-        """Let the client's TLS use as much memory as an authenticated client's may."""
+        """Allow the client's TLS the memory of an authenticated client."""
         if isinstance(self._transport, ServerTls):
             self._transport.authenticated()
 

@@ -136,7 +136,7 @@ class Gateway:
 
     @property
     def why_none_is_shown(self) -> str | None:
-        """Reason why clients can be sent to no broker; None if they can, or none is known."""
+        """Reason why clients can be sent to no broker; None if they can, or no broker is known."""
         with_port = {id_ for id_ in self._brokers if self.port_of(id_) is not None}
         if with_port - self.unopened.keys():
             return None

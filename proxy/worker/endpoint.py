@@ -250,7 +250,7 @@ class Endpoint:
             client.call(Connection.broker_unreachable)
 
     def _go_on(self, client: ClientSide) -> None:
-        """Let a held client connect; if it has to wait for anything else first, others go on."""
+        """Continue a held client; free its place if it waits for anything but the broker."""
         client.call(Connection.broker_is_back)
         assert client.connection is not None
         if not client.connection.awaits_broker:

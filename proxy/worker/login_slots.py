@@ -102,7 +102,7 @@ class LoginSlots(Generic[K]):
         go()
 
     def _look(self) -> None:
-        """Have silent clients displaced if a login waits, unless that was done a moment ago."""
+        """Examine the clients soon if a login waits, but only once in `LOOK_SECONDS`."""
         if self._waiting and not self._is_resting:
             self._is_resting = True
             self._call_later(READ_SECONDS, self._reclaim)

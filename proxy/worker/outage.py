@@ -2,7 +2,7 @@
 
 Rules:
 
-- Held clients do not dial; one probe does, with back-off, until it connects or nobody is held.
+- Held clients do not dial; one probe does, with back-off, until it connects or no client is held.
 - At most `MAX_HELD` clients are held, `MAX_HELD_PER_ADDRESS` of them from one address (IPv6: /64).
 - When the broker is back they go on, the addresses in turn, at most `RESUMED_AT_ONCE` of them at a
   time: a broker that has just started is not met by all of its clients at once.
@@ -36,14 +36,14 @@ class Outage(LoginSlots[K]):
             0, silence=lambda _: 0.0, displace=self.release, call_later=lambda _, __: None
         )
         self.is_over = True
-        """True if the broker could be reached, or nobody waits for it."""
+        """True if the broker could be reached, or no client waits for it."""
 
     def begin(self) -> None:
         """The broker cannot be reached."""
         self.is_over, self.limit = False, 0
 
     def end(self) -> None:
-        """The broker can be reached, or nobody waits for it: let clients go on."""
+        """The broker can be reached, or no client waits for it: held clients go on."""
         self.is_over, self.limit = True, RESUMED_AT_ONCE
         self._hand_out()
 
