@@ -11,13 +11,12 @@ is a debt; requests of older versions are executed, and their client is throttle
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.acl.decision import AllowedTopics, ClientAuthority, Inquiry, Judgement
+from proxy.acl.decision import Judgement
 from proxy.acl.guards.responses import judge_items
-from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -84,7 +83,6 @@ class MutationRequest:
         """Parse a request's body. Raises Malformed."""
         self.api_key = api_key
         self.api_version = api_version
-        self._body = body
         self._content = decode(_REQUESTS[api_key], api_version, body)
         by_name = api_key == DELETE_TOPICS and api_version < _DELETED_BY_ID_SINCE
         self._items = "topic_names" if by_name else "topics"
@@ -126,12 +124,12 @@ class MutationRequest:
             return None
 
         return judge_items(
-            Inquiry(api_version=self.api_version, body=self._body, authority=EVERYTHING, topics={}),
+            self.api_version,
             self._content,
             _RESPONSES[self.api_key],
+            refuse,
             items=self._items,
             results=_RESULTS[self.api_key],
-            refuse=refuse,
             order_by=("name",) if self.api_key == CREATE_TOPICS else (),
         )
 
@@ -221,67 +219,3 @@ def _added(item: Any, topic: CountedTopic) -> int:
     if item.assignments is not None and len(item.assignments) != added:
         return 0
     return max(0, added)
-
-
-class _Everything:
-    """Permissions of a client without an authorizer: all but administration."""
-
-    auditing: Final = False
-
-    @property
-    def allowed_topics(self) -> AllowedTopics:
-        """Empty collection: each connection determines its topics itself."""
-        return AllowedTopics()
-
-    def may(
-        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
-    ) -> bool:
-        """Return True for every resource."""
-        del operation, resource_type, name, report
-        return True
-
-    def may_each(
-        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
-    ) -> list[bool]:
-        """Return True for every resource."""
-        del operation, resource_type
-        return [True] * len(names)
-
-    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
-        """Return all operations for every resource."""
-        return [self.operations(resource_type, name) for name in names]
-
-    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
-        """Return what `cut` makes of `content`."""
-        del key, content
-        return cut()
-
-    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return True for every resource type."""
-        del operation, resource_type
-        return True
-
-    def may_every(
-        self,
-        operation: Operation,
-        resource_type: ResourceType,
-        name_prefix: str,
-        *,
-        report: bool = True,
-    ) -> bool:
-        """Return True for every prefix."""
-        del operation, resource_type, name_prefix, report
-        return True
-
-    def may_administer(self, operation: Operation) -> bool:
-        """Return False: without an authorizer only super users change ACLs, quotas and users."""
-        del operation
-        return False
-
-    def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Return all operations."""
-        del resource_type, name
-        return sum(1 << operation for operation in Operation if operation > Operation.ALL)
-
-
-EVERYTHING: Final[ClientAuthority] = _Everything()

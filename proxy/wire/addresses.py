@@ -57,6 +57,9 @@ broker."""
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
 """Error code of a retriable error: the client looks up its coordinator again."""
+MAX_QUORUM_BYTES: Final = 1 << 21
+"""Maximum size of a DescribeQuorum response in bytes: several times that of 4,000 observers and
+nodes."""
 BROKER_ENDPOINTS: Final = 1
 """Value of EndpointType in DescribeCluster for brokers; 2 stands for controllers (KIP-919)."""
 
@@ -204,30 +207,13 @@ def _share_acknowledge(body: bytes, version: int, resolve: Resolve) -> bytes:
 def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
     """Empty the nodes' lists of listeners: these are controllers, which are not reachable through
     the proxy."""
-    walk = Walk(DESCRIBE_QUORUM, version)
-    position = walk.advance(body, 0)
-    if not walk.at_addresses:
-        raise Malformed("ends too early")
-    count, end = array_length(body, position, flexible=True)
-    check_brokers(count)
-    written: list[bytes] = [body[:end]]
-    for _ in range(count):
-        start = end
-        listeners, end = array_length(body, start + 4, flexible=True)
-        for _ in range(listeners):
-            end = skip_string(body, end, flexible=True)
-            end = skip_string(body, end, flexible=True) + 2
-            end = skip_tags(body, end)
-        tags_start = end
-        end = skip_tags(body, end)
-        _check_end(body, end)
-        written += (
-            body[start : start + 4],
-            write_array_length(0, flexible=True),
-            body[tags_start:end],
-        )
-    written.append(body[end:])
-    return b"".join(written)
+    if len(body) > MAX_QUORUM_BYTES:
+        raise Malformed("more bytes than any quorum needs")
+    at = response_body_at(DESCRIBE_QUORUM, version, body)
+    response = decode(messages.DescribeQuorumResponse, version, body, at)
+    check_brokers(len(response.nodes))
+    nodes = tuple(replace(one, listeners=()) for one in response.nodes)
+    return body[:at] + encode(replace(response, nodes=nodes), version)
 
 
 _REWRITES: Final[Mapping[int, Callable[[bytes, int, Resolve], bytes]]] = {

@@ -9,14 +9,14 @@ lengths, and the numbers of bytes between them:
 
 `Walk` follows such a generator over bytes that may arrive in pieces. A Fetch response costs three
 steps per partition, about a microsecond. Schemas: Kafka's `ProduceResponse.json`,
-`FetchResponse.json`, `ShareFetchResponse.json`, `ShareAcknowledgeResponse.json` and
-`DescribeQuorumResponse.json`, flexible versions only.
+`FetchResponse.json`, `ShareFetchResponse.json` and `ShareAcknowledgeResponse.json`, flexible
+versions only.
 """
 
 from collections.abc import Callable, Generator, Mapping
 from typing import Final
 
-from proxy.wire.apis import DESCRIBE_QUORUM, FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH
+from proxy.wire.apis import FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH
 from proxy.wire.primitives import HIGHEST_UVARINT, Malformed, View
 
 Structure = Generator[int, int, int]
@@ -153,32 +153,6 @@ def _share_acknowledge(version: int) -> Structure:
     return skip
 
 
-def _describe_quorum(version: int) -> Structure:  # noqa: ARG001 - v2 alone has addresses
-    tags = yield _CORRELATION_ID
-    skip = (yield from _tags(tags)) if tags else 0
-    message = yield skip + 2
-    topics = yield _length(message)
-    skip = 0
-    for _ in range(topics - 1):
-        name = yield skip
-        partitions = yield _length(name)
-        skip = 0
-        for _ in range(partitions - 1):
-            message = yield skip + 4 + 2
-            skip = _length(message) + 4 + 4 + 8
-            for _replicas in ("voters", "observers"):
-                replicas = yield skip
-                skip = 0
-                for _ in range(replicas - 1):
-                    tags = yield skip + 4 + 16 + 8 + 8 + 8
-                    skip = (yield from _tags(tags)) if tags else 0
-            tags = yield skip
-            skip = (yield from _tags(tags)) if tags else 0
-        tags = yield skip
-        skip = (yield from _tags(tags)) if tags else 0
-    return skip
-
-
 TAGGED: Final = frozenset({PRODUCE, FETCH})
 """APIs whose leader end points are tag 0 of the response: the walk ends after that number. For the
 others it ends before the array of nodes."""
@@ -188,7 +162,6 @@ STRUCTURES: Final[Mapping[int, Callable[[int], Structure]]] = {
     FETCH: _fetch,
     SHARE_FETCH: _share_fetch,
     SHARE_ACKNOWLEDGE: _share_acknowledge,
-    DESCRIBE_QUORUM: _describe_quorum,
 }
 
 

@@ -71,12 +71,12 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
         return (_refused(result, resource, denial, MESSAGES[denial]),)
 
     return judge_items(
-        inquiry,
+        inquiry.api_version,
         request,
         messages.DescribeConfigsResponse,
+        refuse,
         items="resources",
         results="results",
-        refuse=refuse,
     )
 
 
@@ -121,12 +121,12 @@ def _judge_alteration(
         return (_refused(result, resource, denial, message),)
 
     return judge_items(
-        inquiry,
+        inquiry.api_version,
         read_request(inquiry, request),
         response,
+        refuse,
         items="resources",
         results="responses",
-        refuse=refuse,
         order_by=("resource_type", "resource_name"),
     )
 

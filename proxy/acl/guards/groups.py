@@ -53,12 +53,12 @@ def delete_groups(inquiry: Inquiry) -> Judgement:
         return (result(group_id=group, error_code=_GROUP_DENIED),)
 
     return judge_items(
-        inquiry,
+        inquiry.api_version,
         request,
         messages.DeleteGroupsResponse,
+        refuse,
         items="groups_names",
         results="results",
-        refuse=refuse,
     )
 
 

@@ -33,7 +33,7 @@ def list_offsets(inquiry: Inquiry) -> Judgement:
         return (response.ListOffsetsTopicResponse(name=topic.name, partitions=partitions),)
 
     request = read_request(inquiry, messages.ListOffsetsRequest)
-    return judge_items(inquiry, request, response, items="topics", results="topics", refuse=refuse)
+    return judge_items(inquiry.api_version, request, response, refuse)
 
 
 def delete_records(inquiry: Inquiry) -> Judgement:
@@ -65,7 +65,7 @@ def delete_records(inquiry: Inquiry) -> Judgement:
         )
         return (response.DeleteRecordsTopicResult(name=topic.name, partitions=partitions),)
 
-    return judge_items(inquiry, request, response, items="topics", results="topics", refuse=refuse)
+    return judge_items(inquiry.api_version, request, response, refuse)
 
 
 def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
@@ -86,7 +86,7 @@ def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
         return (response.OffsetForLeaderTopicResult(topic=topic.topic, partitions=partitions),)
 
     request = read_request(inquiry, messages.OffsetForLeaderEpochRequest)
-    return judge_items(inquiry, request, response, items="topics", results="topics", refuse=refuse)
+    return judge_items(inquiry.api_version, request, response, refuse)
 
 
 def describe_producers(inquiry: Inquiry) -> Judgement:
@@ -105,11 +105,9 @@ def describe_producers(inquiry: Inquiry) -> Judgement:
         return (response.TopicResponse(name=topic.name, partitions=partitions),)
 
     return judge_items(
-        inquiry,
+        inquiry.api_version,
         read_request(inquiry, messages.DescribeProducersRequest),
         response,
-        items="topics",
-        results="topics",
-        refuse=refuse,
+        refuse,
         order_by=("name",),
     )

@@ -41,8 +41,10 @@ def answer(inquiry: Inquiry, response: Message) -> Answer:
 def on_response(inquiry: Inquiry, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
     """Return a transformation that applies `change` to the broker's response. An unchanged response
     is not encoded again."""
-    version = inquiry.api_version
+    return _transformed(inquiry.api_version, kind, change)
 
+
+def _transformed(version: int, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
     def transform(body: bytes) -> bytes:
         response = decode(kind, version, body)
         changed = change(response)
@@ -80,13 +82,13 @@ def only(response: M, array: str, may_show: Callable[[Any], bool]) -> M:
 
 
 def judge_items(
-    inquiry: Inquiry,
+    version: int,
     request: Message,
     response: type[Message],
-    *,
-    items: str,
-    results: str,
     refuse: Callable[[Any], Sequence[Message] | None],
+    *,
+    items: str = "topics",
+    results: str = "topics",
     order_by: tuple[str, ...] = (),
 ) -> Judgement:
     """Forward the allowed `items` of a request, and merge the results of the others.
@@ -108,7 +110,7 @@ def judge_items(
     if not refused:
         return FORWARD
     if not kept:
-        return answer(inquiry, response(**{results: tuple(refused)}))
+        return Answer(encode(response(**{results: tuple(refused)}), version))
 
     def merge(passed: Message) -> Message:
         merged = [*getattr(passed, results), *refused]
@@ -119,8 +121,8 @@ def judge_items(
         return replace(passed, **{results: tuple(merged)})
 
     return Change(
-        request=encode(replace(request, **{items: tuple(kept)}), inquiry.api_version),
-        response=on_response(inquiry, response, merge),
+        request=encode(replace(request, **{items: tuple(kept)}), version),
+        response=_transformed(version, response, merge),
     )
 
 

@@ -92,14 +92,7 @@ def create_topics(inquiry: Inquiry) -> Judgement:
             replace(refusal, error_code=_REPEATED, error_message=_REPEATED_NAME),
         )
 
-    judgement = judge_items(
-        inquiry,
-        request,
-        messages.CreateTopicsResponse,
-        items="topics",
-        results="topics",
-        refuse=refuse,
-    )
+    judgement = judge_items(inquiry.api_version, request, messages.CreateTopicsResponse, refuse)
     return _without_hidden_configs(inquiry, request, judgement)
 
 
@@ -163,12 +156,7 @@ def create_partitions(inquiry: Inquiry) -> Judgement:
         )
 
     return judge_items(
-        inquiry,
-        request,
-        messages.CreatePartitionsResponse,
-        items="topics",
-        results="results",
-        refuse=refuse,
+        inquiry.api_version, request, messages.CreatePartitionsResponse, refuse, results="results"
     )
 
 
@@ -183,12 +171,12 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.DeleteTopicsRequest)
     if inquiry.api_version < _TOPICS_BY_ID:
         return judge_items(
-            inquiry,
+            inquiry.api_version,
             request,
             messages.DeleteTopicsResponse,
+            _refuse_deletion_by_name(inquiry, request.topic_names),
             items="topic_names",
             results="responses",
-            refuse=_refuse_deletion_by_name(inquiry, request.topic_names),
         )
     by_name = [each.name for each in pausing(request.topics) if each.topic_id == NO_ID]
     by_id = [
@@ -214,12 +202,7 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
         return repeated_ids.result(topic_id, refusal, repeated)
 
     return judge_items(
-        inquiry,
-        request,
-        messages.DeleteTopicsResponse,
-        items="topics",
-        results="responses",
-        refuse=refuse,
+        inquiry.api_version, request, messages.DeleteTopicsResponse, refuse, results="responses"
     )
 
 
