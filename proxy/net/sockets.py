@@ -230,7 +230,7 @@ def ask_privately(path: Path, question: Mapping[str, object], timeout: float) ->
     with connect_privately(path, timeout) as sock, sock.makefile("rwb") as stream:
         _, user = peer_of(sock)
         if user not in (0, os.geteuid(), path.parent.stat().st_uid):
-            raise PermissionError(EPERM, f"user {user} listens there and must not run the proxy")
+            raise PermissionError(EPERM, f"user {user} listens there, not the user of the proxy")
         stream.write(json.dumps(question).encode() + b"\n")
         stream.flush()
         return json.loads(stream.readline())

@@ -267,7 +267,7 @@ def test_a_socket_of_another_user_is_not_believed(tmp_path: Path, owner: int) ->
         assert result.exit_code == 0
     else:
         assert result.exit_code == 1
-        assert "user 65534 listens there and must not run the proxy" in result.stderr
+        assert "user 65534 listens there, not the user of the proxy" in result.stderr
 
 
 def as_another_user(path: Path) -> str:
