@@ -17,7 +17,7 @@ TWO := --numprocesses 2 --dist loadfile
 THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
-MODULES := proxy.docs.configuration proxy.docs.reference
+MODULES := docs.generate.configuration docs.generate.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 .DEFAULT_GOAL := help

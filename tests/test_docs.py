@@ -13,12 +13,12 @@ from typing import get_args
 import pytest
 import yaml
 
+from docs.generate import reference
 from metrics.spark import PYSPARK
 from proxy.config import load
 from proxy.config.document import parse
 from proxy.demo.processes import Program
 from proxy.demo.setup import free_ports
-from proxy.docs import reference
 from sasl import states
 from tests.support.processes import free_port_range
 

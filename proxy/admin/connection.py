@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
+from proxy.brokers.api_versions import ask_api_versions
 from proxy.errors import BrokerFault, host_port
 from proxy.net.dialler import Dialler
-from proxy.upstream.api_versions import ask_api_versions
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode
 from proxy.wire.primitives import INT32, Malformed

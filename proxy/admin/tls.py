@@ -14,9 +14,9 @@ from typing import Final, Literal
 from proxy.admin.files import read_file
 from proxy.config.tls import UpstreamTls
 from proxy.errors import ConfigError
-from proxy.tls.contexts import upstream_context
-from proxy.tls.material import MAX_BYTES, Material, certificates, check_material
-from proxy.tls.pkcs12 import Pkcs12, read_pkcs12
+from proxy.net.pkcs12 import Pkcs12, read_pkcs12
+from proxy.net.tls_contexts import upstream_context
+from proxy.net.tls_material import MAX_BYTES, Material, certificates, check_material
 
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _JAVA_KEYSTORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")

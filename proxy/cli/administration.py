@@ -260,9 +260,9 @@ def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[A
 
 @contextmanager
 def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administration]:
+    from proxy.brokers.access import open_access
+    from proxy.net.tls_contexts import open_upstream_tls
     from proxy.store.brokers.administration import administrator
-    from proxy.tls.contexts import open_upstream_tls
-    from proxy.upstream.access import open_access
 
     access = open_access(upstream, open_upstream_tls(upstream, time.time()))
     with _running(administrator(upstream, access)) as kafka:

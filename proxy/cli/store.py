@@ -34,8 +34,8 @@ def opened_store(url: str, socket: Path) -> Iterator[Store]:
 
 def zookeeper(settings: "StoreSettings") -> "Zookeeper":
     """Return the users, ACLs and quotas in ZooKeeper itself."""
+    from proxy.net.tls_contexts import open_zookeeper_tls
     from proxy.store.zookeeper.direct import Zookeeper
-    from proxy.tls.contexts import open_zookeeper_tls
 
     tls = open_zookeeper_tls(settings.zookeeper, time.time())
     return Zookeeper(settings, None if tls is None else lambda: tls.context)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from proxy.acl.model import AuthorizerMode
+from proxy.acl.principal_builder import ANONYMOUS
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.tls import ClientAuth
-from proxy.principals.builder import ANONYMOUS
 
 
 def exposures(config: Config) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+from proxy.acl.principal_mapping import DEFAULT
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.values import (
     CipherSuite,
@@ -14,7 +15,6 @@ from proxy.config.values import (
     one_or_list,
 )
 from proxy.declarations import BeforeValidator, Field, model_validator
-from proxy.principals.mapping import DEFAULT
 
 _STORE_TYPES = ("JKS", "PKCS12")
 

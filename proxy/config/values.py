@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from proxy.acl.principal_mapping import PrincipalMapping
 from proxy.declarations import (
     BeforeValidator,
     Field,
@@ -21,7 +22,6 @@ from proxy.declarations import (
     WithJsonSchema,
 )
 from proxy.errors import host_port
-from proxy.principals.mapping import PrincipalMapping
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo

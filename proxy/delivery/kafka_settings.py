@@ -14,14 +14,14 @@ from proxy.admin.java_properties import parse_properties
 from proxy.admin.properties import client_settings
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.admin.tls import client_material, tls_settings
+from proxy.brokers.access import endpoint_tokens
+from proxy.brokers.token_source import TokenUnavailable
 from proxy.config.tls import UpstreamTls
 from proxy.config.upstream_sasl import UpstreamSasl
 from proxy.delivery.topic import Settings
 from proxy.errors import ConfigError
-from proxy.tls.contexts import openssl_name
-from proxy.tls.material import Material, read
-from proxy.upstream.access import endpoint_tokens
-from proxy.upstream.token_source import TokenUnavailable
+from proxy.net.tls_contexts import openssl_name
+from proxy.net.tls_material import Material, read
 from sasl.credentials import ScramMechanism
 from sasl.token_cache import expiry_claim
 

@@ -21,7 +21,7 @@ from metrics.delivery.target import Target
 from metrics.event_files import recover_orphans
 from proxy.delivery.counts import DeliveryCounts
 from proxy.errors import ProxyError, printable
-from proxy.log_rate_limit import LogRateLimit
+from proxy.scheduling.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 

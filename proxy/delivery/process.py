@@ -9,12 +9,12 @@ from typing import Final
 
 from metrics.delivery.selection import Selection
 from proxy import config
-from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.lifeline import heed_parent
 from proxy.delivery.counts import DeliveryCounts
 from proxy.delivery.loop import DeliveryError, End, opened
 from proxy.delivery.topic import Settings, TopicSink
-from proxy.log_rate_limit import LogRateLimit
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.lifeline import heed_parent
+from proxy.scheduling.log_rate_limit import LogRateLimit
 
 OPEN_EVERY: Final = 1.0
 """Seconds between two attempts to open the folder of the events."""

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, Self
 
 from proxy.connection.frames import Bytes
-from proxy.tls.material import words
+from proxy.net.tls_material import words
 
 _ALERT: Final = 21
 _HANDSHAKE: Final = 22

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import __version__
-from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat, Watch
-from proxy.child_process.lifeline import heed_parent
 from proxy.ops.admin_socket import AdminSocket
 from proxy.ops.http import Report, make_pages, start_http
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
+from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch
+from proxy.scheduling.lifeline import heed_parent
 from proxy.store.in_use import StoreInUse
 
 if TYPE_CHECKING:

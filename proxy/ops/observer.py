@@ -15,12 +15,12 @@ from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
+from proxy.acl.opaque_principals import is_opaque
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
-from proxy.principals.opaque import is_opaque
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed

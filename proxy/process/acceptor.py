@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Final
 
-from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat, Watch
-from proxy.log_rate_limit import LogRateLimit
+from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat, Watch
+from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, EndpointId, Link
 
 log = logging.getLogger(__name__)

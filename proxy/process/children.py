@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.child_process.heartbeats import Heartbeat, Watch
-from proxy.child_process.output import begin_child as begin_output
 from proxy.errors import ProxyError
+from proxy.scheduling.heartbeats import Heartbeat, Watch
+from proxy.scheduling.output import begin_child as begin_output
 
 log = logging.getLogger(__name__)
 

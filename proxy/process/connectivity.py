@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from proxy.brokers.access import Access, open_access
+from proxy.brokers.service_connection import fetch_broker, fetch_metadata
 from proxy.config import Config, Routing
 from proxy.config.values import Address
 from proxy.errors import BrokerFault, ConfigError
 from proxy.net.sockets import Claim, connect_privately
+from proxy.net.tls_contexts import open_upstream_tls
 from proxy.ops.status.text import plural
-from proxy.tls.contexts import open_upstream_tls
-from proxy.upstream.access import Access, open_access
-from proxy.upstream.service_connection import fetch_broker, fetch_metadata
 from proxy.worker.key_service import KeyService
 from proxy.worker.listener import key_services
 

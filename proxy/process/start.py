@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.output import replace_standard_streams
-from proxy.child_process.short_lived import ShortLived
 from proxy.errors import ProxyError, printable
 from proxy.process.validation import validate
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.output import replace_standard_streams
+from proxy.scheduling.short_lived import ShortLived
 
 UNUSABLE: Final = 2
 """Exit status if the configuration cannot be used."""

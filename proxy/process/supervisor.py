@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.child_process.heartbeats import CHECK_EVERY, Heartbeat
-from proxy.child_process.short_lived import ShortLived
+from proxy.brokers.correlation_id import (
+    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
+)
 from proxy.config import Config, Listener, QuotasMode, Store
 from proxy.errors import ConfigError, ProxyError
-from proxy.file_signature import signature_of
 from proxy.net.inherited import Inherited
 from proxy.net.inherited import of_systemd as sockets_of_systemd
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.sockets import Claim, keep_alive, listen, listen_privately, remove_left_over
+from proxy.net.tls_contexts import open_tls
 from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor, logs
 from proxy.process.children import Child, Children
@@ -39,12 +40,11 @@ from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable
 from proxy.quota.window import WindowConfig
+from proxy.scheduling.file_signature import signature_of
+from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
+from proxy.scheduling.short_lived import ShortLived
 from proxy.store import StoreError, StoreStart, open_mirror, open_store
 from proxy.store.in_use import StoreInUse
-from proxy.tls.contexts import open_tls
-from proxy.upstream.correlation_id import (
-    OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
-)
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs

@@ -25,8 +25,8 @@ from proxy.store.interface import (
 
 if TYPE_CHECKING:
     from proxy.config import Store as StoreSettings
+    from proxy.net.tls_contexts import Tls
     from proxy.store.brokers.administration import Brokers
-    from proxy.tls.contexts import Tls
 
 __all__ = (
     "AclChanges",

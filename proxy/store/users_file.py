@@ -27,7 +27,7 @@ from threading import Lock
 from typing import Any, Final, Self
 
 from proxy.errors import ConfigError
-from proxy.file_signature import Signature, signature_of
+from proxy.scheduling.file_signature import Signature, signature_of
 from proxy.store.interface import (
     CredentialInfo,
     CredentialKey,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from proxy.child_process.heartbeats import BEAT_EVERY, Heartbeat
+from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat
 from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 
 log = logging.getLogger(__name__)

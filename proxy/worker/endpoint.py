@@ -8,6 +8,10 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
+from proxy.acl.certificate_subject import NamelessError
+from proxy.acl.principal_builder import ANONYMOUS, certified_principal
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.config.tls import SecurityProtocol
 from proxy.connection.commands import (
     AnswerFromStore,
@@ -32,11 +36,7 @@ from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake
 from proxy.net.read_buffer import BufferedSide
 from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
-from proxy.principals.builder import ANONYMOUS, certified_principal
-from proxy.principals.subject import NamelessError
 from proxy.quota.model import address_group
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener

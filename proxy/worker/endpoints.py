@@ -9,21 +9,21 @@ from typing import Any
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.config.values import Address
-from proxy.connection.commands import CloseReason
-from proxy.errors import ConfigError, host_port
-from proxy.net.ports import BrokerPorts
-from proxy.net.sockets import BACKLOG
-from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import ClusterDiscovery, DiscoveredBroker, Discovery, SidecarDiscovery
-from proxy.routing.transparent import (
+from proxy.brokers.access import Access
+from proxy.brokers.discovery import ClusterDiscovery, DiscoveredBroker, Discovery, SidecarDiscovery
+from proxy.brokers.gateway import Gateway
+from proxy.brokers.transparent import (
     DestinationRefused,
     RedirectedClient,
     TransparentDiscovery,
     check_destination,
 )
+from proxy.config.values import Address
+from proxy.connection.commands import CloseReason
+from proxy.errors import ConfigError, host_port
+from proxy.net.ports import BrokerPorts
+from proxy.net.sockets import BACKLOG
 from proxy.store.interface import BrokerStore
-from proxy.upstream.access import Access
 from proxy.worker.accepted_connections import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from proxy.child_process.heartbeats import Heartbeat
 from proxy.net.ports import BrokerPorts
+from proxy.net.tls_contexts import ProxyTls
 from proxy.quota.shared_memory import UsageTable
+from proxy.scheduling.heartbeats import Heartbeat
 from proxy.store import StoreStart
-from proxy.tls.contexts import ProxyTls
 from proxy.worker.acceptor_link import Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from proxy.brokers.token_source import FileTokens, TokenUnavailable
 from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
-from proxy.upstream.token_source import FileTokens, TokenUnavailable
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.log_text import fit_for_log
 

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.acl.opaque_principals import OpaqueNames
+from proxy.acl.principal_mapping import PrincipalMapping
+from proxy.brokers.access import Access
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
+from proxy.brokers.gateway import Gateway
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.connection.latency import LatencySampler
 from proxy.errors import host_port
-from proxy.log_rate_limit import LogRateLimit
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
+from proxy.net.tls_contexts import Tls
 from proxy.net.tls_sides import ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
-from proxy.principals.mapping import PrincipalMapping
-from proxy.principals.opaque import OpaqueNames
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.brokers import Gateway
-from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
-from proxy.tls.contexts import Tls
-from proxy.upstream.access import Access
 from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS, SCRAM_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
 from proxy.worker.key_service import KeyService

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
 from proxy.errors import ConfigError
-from proxy.file_signature import Signature, signature_of
-from proxy.principals.memberships import MAX_BYTES, BadMemberships, Memberships
+from proxy.scheduling.file_signature import Signature, signature_of
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 from proxy import config
+from proxy.brokers.access import Access
+from proxy.brokers.service_connection import ServiceConnection, ask
 from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster
-from proxy.upstream.access import Access
-from proxy.upstream.service_connection import ServiceConnection, ask
 from proxy.wire import messages
 from proxy.wire.apis import response_body_at
 from proxy.wire.codec import decode, encode

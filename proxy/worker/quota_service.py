@@ -13,7 +13,6 @@ from typing import Final
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.log_rate_limit import LogRateLimit
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
 from proxy.quota.model import QuotaKey
@@ -23,6 +22,7 @@ from proxy.quota.store import CachedQuotas, QuotaStore
 from proxy.quota.throttle import Mode, Throttle, Throttled
 from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
+from proxy.scheduling.log_rate_limit import LogRateLimit
 from sasl.identity import Identity
 
 log = logging.getLogger("proxy.throttles")

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Final
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.brokers.access import open_access
 from proxy.connection.commands import AnswerFromStore
 from proxy.errors import ProxyError
 from proxy.handlers.dispatch import CHANGES, timed_ask
+from proxy.net.tls_contexts import ProxyTls
 from proxy.store import (
     CachedCredentials,
     Mirror,
@@ -32,8 +34,6 @@ from proxy.store import (
     open_mirror,
     open_store,
 )
-from proxy.tls.contexts import ProxyTls
-from proxy.upstream.access import open_access
 
 if TYPE_CHECKING:
     from proxy.store.brokers.administration import Brokers

@@ -9,7 +9,7 @@ from proxy.wire.metadata import BrokerAddress
 
 
 class StoredBrokers:
-    """Memory of one cluster's brokers, a `proxy.routing.discovery.BrokerMemory`.
+    """Memory of one cluster's brokers, a `proxy.brokers.discovery.BrokerMemory`.
 
     All workers share it, and it outlives a restart.
     """

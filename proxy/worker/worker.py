@@ -23,27 +23,27 @@ from metrics.snapshot import Snapshot
 from metrics.tally import Tally
 from proxy import __version__, config
 from proxy.acl.model import AuthorizerMode
-from proxy.child_process.lifeline import heed_parent
+from proxy.brokers.access import open_access
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import AnswerFromStore
 from proxy.connection.connection import Connection
 from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
+from proxy.net.tls_reload import follow as follow_certificates
 from proxy.net.tls_sides import MAX_HANDSHAKES, ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.sessions import Sessions
 from proxy.ops.status.recent import CounterHistory
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.worker_queries import serve_control
-from proxy.routing.discovery import DiscoveredBroker
+from proxy.scheduling.lifeline import heed_parent
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.scheduling.steps import timed
 from proxy.scheduling.time_slices import SLICE_SECONDS, TimeSlices
 from proxy.store import CachedCredentials, open_users
-from proxy.tls.reload import follow as follow_certificates
-from proxy.upstream.access import open_access
 from proxy.worker.accepted_connections import AcceptedConnections
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints

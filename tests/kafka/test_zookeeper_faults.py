@@ -15,13 +15,13 @@ from kazoo.exceptions import NoAuthError
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.config import Config, from_mapping
+from proxy.net.tls_contexts import open_zookeeper_tls
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import StoreError
 from proxy.store.zookeeper import ZookeeperMirror, ZookeeperStore
 from proxy.store.zookeeper.direct import Zookeeper
 from proxy.store.zookeeper.follower import Follower
 from proxy.store.zookeeper.nodes import config_change
-from proxy.tls.contexts import open_zookeeper_tls
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until

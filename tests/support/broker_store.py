@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import Acl
+from proxy.brokers.access import open_access
 from proxy.config import Config, from_mapping
 from proxy.handlers import quotas as quota_api
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
@@ -18,7 +19,6 @@ from proxy.store import Mirror, Store
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.upstream.access import open_access
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import MemoryAclStore
 from tests.support.fake_broker import ESCAPES, Body, Peer

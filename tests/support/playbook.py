@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import (
     AnswerFromStore,
     AwaitBroker,
@@ -46,8 +48,6 @@ from proxy.connection.interfaces import (
 )
 from proxy.connection.latency import UNSAMPLED, LatencySampler
 from proxy.net.read_buffer import BUFFER_BYTES
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
 from proxy.wire.api_versions import (

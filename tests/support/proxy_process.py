@@ -44,7 +44,7 @@ from tests.support.sasl import AUDIENCE, ISSUER, claims, document, ed_key, token
 PATIENCE_SECONDS = 90.0
 
 CHECKS_OFTEN = """
-from proxy.child_process import heartbeats
+from proxy.scheduling import heartbeats
 heartbeats.BEAT_EVERY, heartbeats.CHECK_EVERY = 0.05, 0.1
 heartbeats.HUNG_CHECKS, heartbeats.START_CHECKS = 50, 1200
 from proxy.process import acceptor
@@ -54,7 +54,7 @@ main()
 """
 
 REPLACES_NOBODY = """
-from proxy.child_process import heartbeats
+from proxy.scheduling import heartbeats
 heartbeats.HUNG_CHECKS = 1_000_000
 from proxy.cli import main
 main()

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import uvloop
 
+from proxy.brokers.access import Access
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.config.values import MAX_INT32
@@ -32,13 +34,11 @@ from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.relay import BrokerSide, ClientSide
+from proxy.net.tls_contexts import open_tls
 from proxy.net.tls_sides import MAX_HANDSHAKES, ClientTls, ServerTls
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
 from proxy.scheduling.time_slices import TimeSlices
-from proxy.tls.contexts import open_tls
-from proxy.upstream.access import Access
 from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from proxy.brokers.access import Access
 from proxy.connection.interfaces import ConnectionRights
-from proxy.upstream.access import Access
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.playbook import HOUR_MS
 from tests.support.relay import RunningListener, listen

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from proxy.brokers.token_source import EndpointTokens, FileTokens, TokenUnavailable
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
-from proxy.upstream.token_source import EndpointTokens, FileTokens, TokenUnavailable
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import (
     authenticate_response,

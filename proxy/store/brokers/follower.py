@@ -19,19 +19,19 @@ from proxy.acl.model import Acl, AuthorizerMode, Permission
 from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AuthenticationFailed, UnsupportedVersion
 from proxy.admin.quota_messages import known_quotas
-from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.lifeline import heed_parent, run_until
+from proxy.brokers.access import Access, open_access
+from proxy.brokers.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
-from proxy.log_rate_limit import LogRateLimit
+from proxy.net.tls_contexts import ProxyTls, Tls
+from proxy.net.tls_reload import follow as follow_certificates
 from proxy.quota.model import Quotas
-from proxy.routing.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.lifeline import heed_parent, run_until
+from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.store.brokers.administration import Administration, reason_of
 from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
-from proxy.tls.contexts import ProxyTls, Tls
-from proxy.tls.reload import follow as follow_certificates
-from proxy.upstream.access import Access, open_access
 from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
-from proxy.file_signature import Signature, signature_of
+from proxy.scheduling.file_signature import Signature, signature_of
 from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.migrations import STEPS, is_current, migrate, schema_version
 

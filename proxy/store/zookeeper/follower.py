@@ -18,19 +18,19 @@ from typing import Final, NamedTuple
 
 from proxy import config
 from proxy.acl.model import AuthorizerMode
-from proxy.child_process.heartbeats import Heartbeat
-from proxy.child_process.lifeline import heed_parent, run_until
+from proxy.brokers.discovery import FIRST_BACKOFF, MAX_BACKOFF
 from proxy.errors import ProxyError
-from proxy.log_rate_limit import LogRateLimit
-from proxy.routing.discovery import FIRST_BACKOFF, MAX_BACKOFF
+from proxy.net.tls_contexts import ProxyTls, Tls
+from proxy.net.tls_reload import follow as follow_certificates
+from proxy.scheduling.heartbeats import Heartbeat
+from proxy.scheduling.lifeline import heed_parent, run_until
+from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror, Versions
 from proxy.store.zookeeper import ZookeeperMirror
 from proxy.store.zookeeper.changes import shared_secret
 from proxy.store.zookeeper.client import ZookeeperTree
 from proxy.store.zookeeper.content import Content, Reader, Unanswered, difference
-from proxy.tls.contexts import ProxyTls, Tls
-from proxy.tls.reload import follow as follow_certificates
 from sasl.log_text import fit_for_log
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from docs.generate import configuration
 from proxy.config import (
     Address,
     Config,
@@ -23,7 +24,6 @@ from proxy.config import (
 from proxy.config.document import parse
 from proxy.config.documentation import meanings
 from proxy.config.section import Section, described, keys, nested_section
-from proxy.docs import configuration
 from proxy.errors import ConfigError
 from proxy.process.validation import Changed, validate_change
 from sasl.identity import Identity

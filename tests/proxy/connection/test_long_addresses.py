@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.long_requests import MAX_AT_ONCE
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.error_codes import ErrorCode
 from tests.support.frames import request, response

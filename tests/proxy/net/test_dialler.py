@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import uvloop
 
+from proxy.brokers.access import Access
+from proxy.brokers.service_connection import fetch_metadata
 from proxy.errors import BrokerFault
 from proxy.net import dialler
 from proxy.net.dialler import Dialler
 from proxy.net.handshake_errors import handshake_error
-from proxy.upstream.access import Access
-from proxy.upstream.service_connection import fetch_metadata
 from tests.support.keepalive import options
 from tests.support.processes import PATIENCE_SECONDS
 

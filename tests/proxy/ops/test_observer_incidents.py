@@ -11,10 +11,10 @@ from metrics.tally import Tally
 from proxy.acl.authorizer import Denial
 from proxy.acl.denial_log import DenialNotice
 from proxy.acl.model import Operation, ResourceType
+from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
-from proxy.routing.broker_view import BrokerView
-from proxy.routing.discovery import DiscoveredBroker
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
 from proxy.wire.apis import PRODUCE
 from sasl.identity import Identity

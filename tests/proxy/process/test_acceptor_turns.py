@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from proxy.child_process.heartbeats import Heartbeat
 from proxy.process.acceptor import Acceptor, Peer
+from proxy.scheduling.heartbeats import Heartbeat
 from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
 
 OWN_ADDRESS = EndpointId(0, OWN)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from proxy.principals.mapping import PrincipalMapping
-from proxy.principals.subject import subject_of
+from proxy.acl.certificate_subject import subject_of
+from proxy.acl.principal_mapping import PrincipalMapping
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.model import QuotaEntity, QuotaKey, sanitize
 from proxy.quota.shared_memory import UsageTable

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
+from proxy.brokers.access import Access, open_access
 from proxy.handlers import acls as acl_api
 from proxy.handlers.acl_changes import Acls
 from proxy.net.dialler import Dialler
@@ -19,7 +20,6 @@ from proxy.quota.model import Quotas
 from proxy.store import StoreRefused
 from proxy.store.brokers import BrokerStore
 from proxy.store.brokers.administration import Brokers, administrator
-from proxy.upstream.access import Access, open_access
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (

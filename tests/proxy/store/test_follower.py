@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from proxy.admin import UnsupportedVersion
+from proxy.brokers.access import Access
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.store import Mirror, StoreError
 from proxy.store.brokers import follower as follower_module
 from proxy.store.brokers.follower import Follower
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
-from proxy.upstream.access import Access
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl
 from tests.support.broker_store import (

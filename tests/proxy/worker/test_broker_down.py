@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from proxy.brokers.access import Access
 from proxy.connection.life import PauseReason
-from proxy.upstream.access import Access
 from proxy.worker import endpoint, outage
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.playbook import HOUR_MS

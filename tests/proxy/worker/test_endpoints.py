@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from proxy.child_process.heartbeats import Heartbeat
+from proxy.brokers.access import open_access
 from proxy.config import from_mapping
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import listen
+from proxy.scheduling.heartbeats import Heartbeat
 from proxy.store import open_store
 from proxy.store.interface import BrokerStore
-from proxy.upstream.access import open_access
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.worker.accepted_connections import AcceptedConnections
 from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link

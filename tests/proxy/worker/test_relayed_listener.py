@@ -12,10 +12,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from proxy.acl.model import Operation
+from proxy.brokers.access import Access
 from proxy.connection.connection import Connection
 from proxy.net.dialler import Dialler
 from proxy.net.sockets import listen as listen_on
-from proxy.upstream.access import Access
 from proxy.wire.api_versions import UpstreamVersions
 from proxy.wire.apis import (
     ALTER_USER_SCRAM_CREDENTIALS,

@@ -1,0 +1,206 @@
+"""Connection for the proxy's own requests to a broker.
+
+Each query has a short connection of its own: queries are minutes apart, and a permanent connection
+would need supervision. Any failure of a broker is a `BrokerFault`: a refused connection, a timeout,
+a closed connection, a frame that is too large or does not parse.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from proxy.brokers.access import Access
+from proxy.brokers.api_versions import ask_api_versions
+from proxy.brokers.correlation_id import OWN_CORRELATION_ID
+from proxy.brokers.identity import UpstreamIdentity
+from proxy.brokers.login import log_in
+from proxy.errors import BrokerFault, LoginRefused, host_port
+from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
+from proxy.wire import api_versions, metadata
+from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVersions
+from proxy.wire.apis import (
+    API_VERSIONS,
+    METADATA,
+    SASL_AUTHENTICATE,
+    response_body_at,
+)
+from proxy.wire.identification import identify, metadata_version
+from proxy.wire.metadata import ClusterView
+from proxy.wire.primitives import INT16, INT32, Malformed
+from proxy.wire.request import CLIENT_ID, request_frame
+from sasl.login import LoginError
+from sasl.messages import MAX_RESPONSE_BYTES
+
+MAX_ANSWER_BYTES: Final = 67_108_864
+"""Largest response in bytes; Metadata without topics is far below it."""
+
+_LOGIN_EXPECTED: Final = (
+    "closed the connection after its ApiVersions response: if its listener expects a login, set"
+    " upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT"
+)
+
+Answer = TypeVar("Answer")
+
+
+async def fetch_broker(
+    host: str, port: int, access: Access, node_id: int | None = None
+) -> tuple[UpstreamVersions, BrokerIdentity]:
+    """Query a broker's API versions, check that it accepts the proxy, and find out which it is.
+
+    `node_id` is that which it had before, or is said to have; None: unknown. Where clients log in
+    themselves, neither is checked. Raises BrokerFault.
+    """
+    asks_more = access.identity is not None or not access.clients_log_in
+
+    async def question(connection: ServiceConnection) -> tuple[UpstreamVersions, BrokerIdentity]:
+        identity = UNKNOWN_BROKER
+        with suppress(BrokerFault):  # its versions are known all the same
+            if asks_more:
+                identity = await _identity(connection, (host, port), node_id)
+        return connection.offered, identity
+
+    return await ask(host, port, access, question)
+
+
+async def fetch_metadata(host: str, port: int, access: Access) -> ClusterView:
+    """Query a broker about the cluster's brokers. Raises BrokerFault."""
+    return await ask(host, port, access, _metadata)
+
+
+async def ask(
+    host: str,
+    port: int,
+    access: Access,
+    question: Callable[["ServiceConnection"], Awaitable[Answer]],
+) -> Answer:
+    """Connect, log in if configured, and run `question`; all within `access.timeout_s`.
+
+    Raises BrokerFault.
+    """
+    try:
+        async with asyncio.timeout(access.timeout_s):
+            reader, writer = await _open(host, port, access)
+            try:
+                connection = ServiceConnection(reader, writer)
+                await connection.fetch_versions()
+                if access.identity is None:
+                    return await _without_login(question(connection))
+                await connection.log_in(access.identity)
+                return await question(connection)
+            finally:
+                writer.transport.abort()
+                with suppress(OSError):
+                    await writer.wait_closed()
+    except TimeoutError:
+        reason = f"no answer within {access.timeout_s:g} s"
+    except asyncio.IncompleteReadError:
+        reason = "closed the connection instead of answering"
+    except OSError as error:
+        reason = handshake_error(error)
+    except BrokerFault as fault:
+        raise type(fault)(f"broker {host_port(host, port)}: {fault.reason}") from None
+    raise BrokerFault(f"broker {host_port(host, port)}: {reason}")
+
+
+async def _without_login(answer: Awaitable[Answer]) -> Answer:
+    try:
+        return await answer
+    except asyncio.IncompleteReadError:
+        raise LoginRefused(_LOGIN_EXPECTED) from None
+
+
+async def _open(
+    host: str, port: int, access: Access
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    tls = access.context
+    try:
+        return await access.dialler.open_streams(host, port, tls)
+    except ConnectionResetError:
+        if tls is None:
+            raise
+        raise BrokerFault(CLOSED_IN_HANDSHAKE) from None
+
+
+def is_own_request(frame: bytes) -> bool:
+    """Return whether a request is an ApiVersions request of one of this proxy's workers."""
+    return frame[4:12] in {
+        INT16.pack(API_VERSIONS) + INT16.pack(version) + INT32.pack(OWN_CORRELATION_ID)
+        for version in range(api_versions.HIGHEST_VERSION + 1)
+    }
+
+
+class ServiceConnection:
+    """Connection to a broker for the proxy's own requests, one at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.offered: UpstreamVersions
+        """The versions that the broker offers, as of `ask_api_versions`."""
+
+    async def fetch_versions(self) -> None:
+        """Query the broker's API versions."""
+        self.offered = await ask_api_versions(CLIENT_ID, self.request)
+
+    async def log_in(self, identity: UpstreamIdentity) -> None:
+        """Log in as the proxy."""
+        _, highest = self.offered.apis.get(SASL_AUTHENTICATE, (0, -1))
+        try:
+            await log_in(await identity.exchange(), highest, self._request_body)
+        except LoginError as error:
+            raise LoginRefused(f"login failed: {error.reason}") from None
+        except asyncio.IncompleteReadError:
+            reason = "login failed: the broker closed the connection instead of answering"
+            raise LoginRefused(reason) from None
+
+    async def _request_body(self, api_key: int, api_version: int, body: bytes) -> bytes:
+        answer = await self.request(api_key, api_version, body, max_bytes=MAX_RESPONSE_BYTES)
+        try:
+            return answer[response_body_at(api_key, api_version, answer, 0) :]
+        except Malformed as malformed:
+            raise BrokerFault(f"API {api_key}: {malformed}") from None
+
+    async def request(
+        self, api_key: int, api_version: int, body: bytes, *, max_bytes: int = MAX_ANSWER_BYTES
+    ) -> bytes:
+        """Send a request, and return the response after its correlation id.
+
+        `max_bytes` is the largest size of the response.
+        """
+        self._writer.write(request_frame(api_key, api_version, OWN_CORRELATION_ID, CLIENT_ID, body))
+        prefix = await self._reader.readexactly(4)
+        if is_tls_answer(prefix):
+            raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
+        size = INT32.unpack(prefix)[0]
+        if not INT32.size <= size <= max_bytes:
+            raise BrokerFault(f"an answer of {size} bytes")
+        answer = await self._reader.readexactly(size)
+        if INT32.unpack_from(answer)[0] != OWN_CORRELATION_ID:
+            raise BrokerFault("an answer to another request")
+        return answer[INT32.size :]
+
+
+async def _identity(
+    connection: ServiceConnection, address: tuple[str, int], node_id: int | None
+) -> BrokerIdentity:
+    """Find out which broker this is, after a Metadata request, which a listener with SASL would
+    refuse to who did not log in."""
+    steps = identify(connection.offered, address, node_id)
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(await connection.request(*query))
+    except StopIteration as found:
+        identity: BrokerIdentity = found.value
+        return identity
+
+
+async def _metadata(connection: ServiceConnection) -> ClusterView:
+    """Request Metadata without topics, in the highest version that both sides know."""
+    api_version = metadata_version(connection.offered)
+    if api_version is None:
+        low, high = connection.offered.apis.get(METADATA, (0, 0))
+        raise BrokerFault(f"no common version of Metadata: it has v{low} to v{high}")
+    answer = await connection.request(METADATA, api_version, metadata.write_request(api_version))
+    return metadata.parse_response(api_version, answer)

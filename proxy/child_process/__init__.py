@@ -1,1 +1,0 @@
-"""Common part of all child processes: signals, their end with the parent, heartbeats."""

@@ -1,1 +1,0 @@
-"""Generators of pages and tables of docs/ from declarations in the code."""

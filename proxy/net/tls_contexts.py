@@ -1,0 +1,232 @@
+"""TLS contexts of one side, kept up to date with their files.
+
+Rules:
+
+- A replacement is checked before it is used; a bad one is refused, logged once, and the old one
+  stays.
+- Open connections keep the certificates that they were opened with.
+- A new certificate of the same kind is loaded into the current context, whose session tickets stay
+  valid: the workers share its ticket key, because it was made before they were forked. Any other
+  change makes a new context: a context never forgets an authority, or a certificate of another
+  kind, and a resumed session is not verified again.
+"""
+
+import logging
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.config.listener import Listener
+from proxy.config.model import Config, Upstream
+from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
+from proxy.config.zookeeper import Zookeeper
+from proxy.errors import ConfigError
+from proxy.net.tls_material import Material, read, signatures
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER: Final = 60.0
+"""Seconds after which refused files are checked again: their certificate may be valid by then."""
+
+TICKETS: Final = 1
+"""Number of session tickets after a full handshake of TLS 1.3: as many as Kafka's own listeners
+send (JSSE's), and as a client that keeps its connection uses. OpenSSL would send two, and make each
+of another copy of the session."""
+
+_VERSIONS: Final = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+_VERIFY: Final = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+
+
+def listener_context(settings: ListenerTls, material: Material) -> ssl.SSLContext:
+    """Return the context for connections of clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = _VERIFY[settings.ssl_client_auth]
+    context.num_tickets = TICKETS
+    _prepare(context, settings, material)
+    return context
+
+
+def upstream_context(settings: UpstreamTls, material: Material) -> ssl.SSLContext:
+    """Return the context for connections to brokers."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.ssl_endpoint_identification_algorithm == "https"
+    if not material.trusted:
+        context.load_default_certs()
+    _prepare(context, settings, material)
+    return context
+
+
+def _prepare(context: ssl.SSLContext, settings: TlsSettings, material: Material) -> None:
+    versions = [_VERSIONS[name] for name in settings.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Java trusts every certificate of a truststore as an authority, not only root certificates.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if material.trusted:
+        context.load_verify_locations(cadata=material.trusted.decode("ascii", "replace"))
+    if settings.ssl_cipher_suites:
+        context.set_ciphers(":".join(map(_known_cipher, settings.ssl_cipher_suites)))
+    material.load_into(context)
+
+
+def _known_cipher(suite: str) -> str:
+    """Return OpenSSL's name of a suite; raises ConfigError for one that OpenSSL would ignore."""
+    name = openssl_name(suite)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(name)
+    except ssl.SSLError:
+        raise ConfigError("ssl.cipher.suites", f"OpenSSL here has no {suite}") from None
+    return name
+
+
+def openssl_name(suite: str) -> str:
+    """Return OpenSSL's name of a cipher suite of TLS 1.2 that has a standard name (RFC 8447)."""
+    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    parts = [] if exchange == "RSA" else exchange.split("_")
+    words = cipher.split("_")
+    if words[0] in ("AES", "CAMELLIA", "ARIA") and len(words) > 2:
+        words[:2] = [words[0] + words[1]]
+        words = [word for word in words if word != "CBC"]
+    if words[0] == "CHACHA20":
+        words = words[:2]
+    return "-".join((*parts, *words))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Checked contents of new certificate files, not in effect yet."""
+
+    material: Material
+    context: ssl.SSLContext | None
+    """The new context; None: the certificate is loaded into the current context."""
+
+
+class Tls:
+    """TLS context of one side, and the material that it was made from."""
+
+    def __init__(self, settings: ListenerTls | UpstreamTls, name: str, wall: float) -> None:
+        """Read the files; `name` is for the log, `wall` is Unix time. Raises ConfigError."""
+        self._settings = settings
+        self._name = name
+        self._last_seen = self._last_read = signatures(settings)
+        """The signatures of the files at the last check, and when they were last read."""
+        self._refused: str | None = None
+        """The problem of the files that were last read; None: they were valid."""
+        self._refused_at = 0.0
+        self._material = read(settings, wall)
+        self.context = self._make(self._material)
+        """The context of future connections."""
+
+    @property
+    def expires_at(self) -> float | None:
+        """Expiry of the proxy's own certificate in Unix time; None: there is none."""
+        return self._material.expires_at
+
+    def check(self, wall: float) -> Replacement | None:
+        """Return a replacement if the files have changed; reads files, so not on the event loop."""
+        before, self._last_seen = self._last_seen, signatures(self._settings)
+        if self._last_seen != before:
+            return None  # still being written
+        if self._last_seen == self._last_read and not self._is_to_be_retried(wall):
+            return None
+        replacement = None
+        try:
+            replacement = self._replacement(read(self._settings, wall))
+        except (ConfigError, ssl.SSLError) as error:
+            self._refuse(str(error), wall)
+        self._last_read = self._last_seen
+        return replacement
+
+    def _is_to_be_retried(self, wall: float) -> bool:
+        return self._refused is not None and wall >= self._refused_at + RETRY_AFTER
+
+    def _replacement(self, material: Material) -> Replacement | None:
+        self._refused = None
+        if material == self._material:
+            return None
+        same_kind = (
+            material.trusted == self._material.trusted
+            and material.algorithm == self._material.algorithm
+        )
+        return Replacement(material, None if same_kind else self._make(material))
+
+    def _refuse(self, problem: str, wall: float) -> None:
+        if problem != self._refused:
+            log.error("%s: certificate not replaced, the old one stays: %s", self._name, problem)
+        self._refused, self._refused_at = problem, wall
+
+    def replace(self, replacement: Replacement) -> None:
+        """Put a replacement into effect; on the event loop, where all users of the context are."""
+        if replacement.context is None:
+            replacement.material.load_into(self.context)
+        else:
+            self.context = replacement.context
+        self._material = replacement.material
+        log.info("%s: certificate replaced", self._name)
+
+    def _make(self, material: Material) -> ssl.SSLContext:
+        if isinstance(self._settings, UpstreamTls):
+            return upstream_context(self._settings, material)
+        return listener_context(self._settings, material)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyTls:
+    """All TLS contexts of a proxy; workers, forked later, share the keys of session tickets."""
+
+    listeners: dict[str, Tls]
+    """The contexts by listener name, without listeners that have no TLS."""
+    upstream: Tls | None = None
+    """The context of connections to brokers; None: they are without TLS."""
+    zookeeper: Tls | None = None
+    """The context of connections to ZooKeeper; None: they are without TLS."""
+
+    @property
+    def all(self) -> tuple[Tls, ...]:
+        """All contexts."""
+        mine = (one for one in (self.upstream, self.zookeeper) if one is not None)
+        return (*self.listeners.values(), *mine)
+
+
+def open_tls(config: Config, wall: float) -> ProxyTls:
+    """Make all contexts from their files; `wall` is Unix time. Raises ConfigError."""
+    listeners = {
+        one.name: open_listener_tls(index, one, wall)
+        for index, one in enumerate(config.listeners)
+        if one.tls
+    }
+    return ProxyTls(
+        listeners=listeners,
+        upstream=open_upstream_tls(config.upstream, wall),
+        zookeeper=open_zookeeper_tls(config.store.zookeeper, wall),
+    )
+
+
+def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
+    """Make the context of a listener with TLS. Raises ConfigError."""
+    return _open(listener, f"listener {listener.name}", f"listeners[{index}]", wall)
+
+
+def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
+    """Make the context of connections to brokers; None: no TLS. Raises ConfigError."""
+    return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
+
+
+def open_zookeeper_tls(zookeeper: Zookeeper, wall: float) -> Tls | None:
+    """Make the context of connections to ZooKeeper; None: no TLS. Raises ConfigError."""
+    path = "store.zookeeper"
+    return _open(zookeeper, path, path, wall) if zookeeper.tls else None
+
+
+def _open(settings: Listener | UpstreamTls, name: str, path: str, wall: float) -> Tls:
+    try:
+        return Tls(settings, name, wall)
+    except ConfigError as error:
+        raise ConfigError(f"{path}.{error.path}", error.problem) from None

@@ -1,0 +1,26 @@
+"""Reload of certificate files that are replaced while the proxy runs."""
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from proxy.net.tls_contexts import ProxyTls
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY: Final = 1.0
+"""Seconds between two checks of the files."""
+
+
+async def follow(certificates: ProxyTls) -> None:
+    """Check the files of each context for ever, and put replacements into effect."""
+    while True:
+        await asyncio.sleep(CHECK_EVERY)
+        for tls in certificates.all:
+            try:
+                replacement = await asyncio.to_thread(tls.check, time.time())
+                if replacement is not None:
+                    tls.replace(replacement)
+            except Exception:  # the old certificate stays until the next check
+                log.exception("a certificate could not be checked")

@@ -1,1 +1,0 @@
-"""Principals of clients without SASL: certificates, and rules for their names."""

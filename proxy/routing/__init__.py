@@ -1,1 +1,0 @@
-"""Routing of clients to brokers: discovery, addresses that clients are given, destinations."""

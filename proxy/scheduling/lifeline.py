@@ -1,0 +1,44 @@
+"""Signals of a child process, and its end when the parent ends."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Iterable
+
+from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat
+
+
+def heed_parent(
+    stopping: asyncio.Event,
+    lifeline: int,
+    heartbeat: Heartbeat,
+    *,
+    reload: Callable[[], None] = lambda: None,
+) -> None:
+    """Set `stopping` at SIGTERM, or when `lifeline` ends with the parent; call `reload` at SIGHUP.
+
+    `heartbeat` beats for as long as the event loop runs. SIGINT, which a terminal sends to all
+    processes, is ignored: the parent decides what to do.
+    """
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_reader(lifeline, stopping.set)
+
+    def beat() -> None:
+        heartbeat.beat()
+        loop.call_later(BEAT_EVERY, beat)
+
+    beat()
+
+
+async def run_until(stopping: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run coroutines that never end until `stopping` is set, then cancel them.
+
+    Raises what any of them raises, after the others were cancelled.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one) for one in work]
+        await stopping.wait()
+        for task in tasks:
+            task.cancel()

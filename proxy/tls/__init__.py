@@ -1,1 +1,0 @@
-"""TLS contexts of both sides: certificates, trust, and their replacement."""

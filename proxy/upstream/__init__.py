@@ -1,1 +1,0 @@
-"""Access to brokers: identity, tokens, the proxy's own requests."""

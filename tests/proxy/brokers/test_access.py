@@ -1,0 +1,231 @@
+"""The way to brokers, as it is configured, and what it tells metrics of itself."""
+
+import asyncio
+import base64
+import json
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+
+from metrics import registry
+from metrics.metric import Metric
+from metrics.snapshot import Snapshot
+from proxy.brokers.access import Access, open_access
+from proxy.config import Config, from_mapping
+from proxy.connection.interfaces import NoAuthorizer
+from proxy.worker.endpoints import Endpoints
+from proxy.worker.listener import Listener
+from sasl.login import LoginError
+from tests.support.fake_broker import FakeBroker
+from tests.support.relay import Services, room_for
+from tests.support.sasl import FAKE_SECRET, alice
+from tests.support.tls import Spoken
+from tests.support.upstream import SECRET, providing
+
+EXPIRY, FAILURES = registry.UPSTREAM_TOKEN_EXPIRY, registry.UPSTREAM_TOKEN_REFRESH_FAILURES
+ENDS = 1_800_000_000
+
+
+def token(**claims: Any) -> str:
+    parts = (json.dumps(part).encode() for part in ({"alg": "RS256"}, claims))
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts) + ".sig"
+
+
+def configured(directory: Path, upstream: dict[str, Any]) -> Config:
+    listener = {
+        "name": "clients",
+        "address": "127.0.0.1:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    return from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
+
+
+def access(directory: Path, **settings: Any) -> Access:
+    upstream = {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        **{"sasl." + key.replace("_", "."): value for key, value in settings.items()},
+    }
+    return open_access(configured(directory, upstream).upstream, None)
+
+
+def with_file(directory: Path, content: str) -> Access:
+    (directory / "token").write_text(content)
+    found = {"mechanism": "OAUTHBEARER", "oauthbearer_token_endpoint_url": "file:token"}
+    return access(directory, **found)
+
+
+def reported(of: Access | Endpoints) -> dict[str, float]:
+    snapshot = Snapshot()
+    of.collect(snapshot)
+    return {name: value for name, series in snapshot.values.items() for value in series.values()}
+
+
+def values(*pairs: tuple[Metric, float]) -> dict[str, float]:
+    return {metric.name: value for metric, value in pairs}
+
+
+async def begin(access: Access) -> bytes:
+    """What is said first in a login; the mechanism's own words."""
+    assert access.identity is not None
+    return (await access.identity.exchange()).first()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_password_is_told_nothing_of(tmp_path: Path, mechanism: str) -> None:
+    """It has no end, and one that cannot be read is counted as the failed login that it is."""
+    way = access(tmp_path, mechanism=mechanism, username="proxy", password="file:password")
+    with pytest.raises(LoginError):
+        asyncio.run(begin(way))
+    (tmp_path / "password").write_text(SECRET)
+    assert b"proxy" in asyncio.run(begin(way))
+    assert reported(way) == {}
+
+
+def test_without_tls_and_login_there_is_nothing_to_tell() -> None:
+    assert reported(Access(timeout_s=1.0)) == {}
+
+
+def test_when_the_certificate_ends_is_told() -> None:
+    context = ssl.create_default_context()
+    assert reported(Access(timeout_s=1.0, tls=Spoken(context, expires_at=None))) == {}
+    way = Access(timeout_s=1.0, tls=Spoken(context, expires_at=ENDS))
+    assert reported(way) == values((registry.UPSTREAM_CERTIFICATE_EXPIRY, ENDS))
+
+
+def test_when_the_token_of_a_file_ends_is_told_once_it_was_read(tmp_path: Path) -> None:
+    way = with_file(tmp_path, token(exp=ENDS, sub="proxy"))
+    assert reported(way) == values((FAILURES, 0))  # a rate needs the 0 before the 1
+    assert token(exp=ENDS, sub="proxy").encode() in asyncio.run(begin(way))
+    assert reported(way) == values((FAILURES, 0), (EXPIRY, ENDS))
+
+
+def test_a_token_that_does_not_say_when_it_ends_is_not_said_to(tmp_path: Path) -> None:
+    way = with_file(tmp_path, "opaque")
+    asyncio.run(begin(way))
+    assert reported(way) == values((FAILURES, 0))
+
+
+def test_a_file_without_a_token_is_counted_and_the_end_of_the_last_one_stays(
+    tmp_path: Path,
+) -> None:
+    """An alert compares it with the clock."""
+    way = with_file(tmp_path, token(exp=ENDS))
+    asyncio.run(begin(way))
+    (tmp_path / "token").unlink()
+    with pytest.raises(LoginError):
+        asyncio.run(begin(way))
+    assert reported(way) == values((FAILURES, 1), (EXPIRY, ENDS))
+
+
+def by_credentials(directory: Path, url: str, **more: Any) -> Access:
+    (directory / "secret").write_text(SECRET)
+    credentials = "oauthbearer_client_credentials_client"
+    asked = {f"{credentials}_id": "proxy", f"{credentials}_secret": "file:secret"}
+    endpoint = {"oauthbearer_token_endpoint_url": url}
+    return access(directory, mechanism="OAUTHBEARER", **endpoint, **asked, **more)
+
+
+def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with providing() as (provider, url):
+            good, bad = by_credentials(tmp_path, url), by_credentials(tmp_path, url)
+            assert b"token-1" in await begin(good)
+            seen = reported(good)
+            assert seen.pop(EXPIRY.name) == pytest.approx(time.time() + 3600, abs=60)
+            assert seen == values((FAILURES, 0))
+            provider.status = 503
+            with pytest.raises(LoginError):
+                await begin(bad)
+            assert reported(bad) == values((FAILURES, 1))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("setting", "sent"),
+    [({}, SECRET), ({"oauthbearer_header_urlencode": True}, quote_plus(SECRET))],
+)
+def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
+    tmp_path: Path, setting: dict[str, bool], sent: str
+) -> None:
+    async def run() -> None:
+        async with providing() as (provider, url):
+            await begin(by_credentials(tmp_path, url, **setting))
+            basic = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
+            assert base64.b64decode(basic).decode() == f"proxy:{sent}"
+
+    asyncio.run(run())
+
+
+def routed(port: int, **settings: str) -> Endpoints:
+    config = configured(Path(), {"bootstrap.servers": f"127.0.0.1:{port}", **settings})
+    services = Services(access=open_access(config.upstream, None))
+    front = Listener(
+        config.listeners[0],
+        services=services,
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        rights=NoAuthorizer(),
+        open_connections=room_for(100),
+    )
+    return Endpoints(services.spawn, config, [front], services.access, {})
+
+
+def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that is not ready is sent no clients, whose failed logins would be counted."""
+    monkeypatch.setenv("PROXY_PASSWORD", SECRET)
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "proxy",
+        "sasl.password": "env:PROXY_PASSWORD",
+    }
+
+    async def run() -> None:
+        async with FakeBroker() as broker:  # it knows no SASL
+            without, routing = routed(broker.port), routed(broker.port, **login)
+            reached = (registry.UPSTREAM_UNREACHABLE, 0)
+            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
+            for one in (without, routing):
+                assert one._sidecar is not None
+                await one._sidecar.round(0.0)
+            assert reported(without) == values(reached)
+            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
+            (reason,) = routing.not_ready()
+            assert "login failed: " in reason
+
+    asyncio.run(run())
+
+
+def test_whether_brokers_can_be_reached_now_is_told() -> None:
+    """Though the proxy stays ready: what was known of them stays, and they may be back soon."""
+
+    async def run() -> None:
+        async with FakeBroker() as broker:
+            routing = routed(broker.port)
+            assert routing._sidecar is not None
+            await routing._sidecar.look(0.0)
+            assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
+        routing.query_soon(routing._sidecar.broker)
+        await routing._sidecar.look(1.0)
+        assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
+        assert routing.not_ready() == []
+
+    asyncio.run(run())
+
+
+def test_of_several_workers_the_first_token_to_end_counts() -> None:
+    """Each has its own: one that gets no other closes its share of the clients."""
+    merged = Snapshot()
+    for expiry in (ENDS + 60, ENDS, ENDS + 30):
+        worker = Snapshot()
+        worker.gauge(EXPIRY, expiry)
+        worker.count(FAILURES, 2)
+        merged.merge(worker)
+    assert merged.values == {EXPIRY.name: {(): ENDS}, FAILURES.name: {(): 6}}

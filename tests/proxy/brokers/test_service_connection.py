@@ -1,0 +1,220 @@
+"""The proxy's own questions, asked of a broker over real TCP."""
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from metrics.snapshot import Snapshot
+from proxy.brokers import service_connection
+from proxy.brokers.access import Access
+from proxy.brokers.correlation_id import OWN_CORRELATION_ID
+from proxy.brokers.service_connection import (
+    MAX_ANSWER_BYTES,
+    ServiceConnection,
+    fetch_broker,
+    fetch_metadata,
+)
+from proxy.errors import BrokerFault, LoginRefused
+from proxy.net.dialler import Dialler
+from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVersions
+from proxy.wire.metadata import BrokerAddress
+from sasl.login import ClientExchange, PlainClient
+from sasl.messages import handshake_response
+from tests.support.fake_broker import FakeBroker, WantsLogin
+from tests.support.keepalive import options_of_connections_to
+from tests.support.processes import PATIENCE_SECONDS, free_ports
+
+Fetch = Callable[..., Awaitable[Any]]
+
+
+def ask(broker: FakeBroker, fetch: Fetch, timeout_s: float = PATIENCE_SECONDS) -> Any:
+    async def conversation() -> Any:
+        async with broker:
+            return await fetch("127.0.0.1", broker.port, Access(timeout_s=timeout_s))
+
+    return asyncio.run(conversation())
+
+
+@pytest.mark.parametrize("highest", range(6))
+def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
+    """A broker that does not know v5 names its own highest version (KIP-511)."""
+    broker = FakeBroker(versions={18: (0, highest), 1: (4, 17)})
+    upstream, identity = ask(broker, fetch_broker)
+    assert upstream.apis == broker.versions
+    assert identity == UNKNOWN_BROKER
+    assert broker.requests == ([(18, 5)] if highest == 5 else [(18, 5), (18, highest)])
+
+
+def identified(broker: FakeBroker, node_id: int | None = None) -> BrokerIdentity:
+    """What a broker at its own address is known as; `node_id`: what it is said to be."""
+
+    async def conversation() -> BrokerIdentity:
+        async with broker:
+            access = Access(timeout_s=PATIENCE_SECONDS)
+            broker.brokers = {
+                id_: (host, port or broker.port) for id_, (host, port) in broker.brokers.items()
+            }
+            _, identity = await fetch_broker("127.0.0.1", broker.port, access, node_id)
+            return identity
+
+    return asyncio.run(conversation())
+
+
+NODES = {1: ("kafka-1", 9092), 2: ("127.0.0.1", 0), 3: ("kafka-3", 9092)}
+"""The second advertises the address at which it is reached."""
+WITH_IDS = {3: (0, 13), 18: (0, 5)}
+
+
+@pytest.mark.parametrize("said", [None, 1, 2, 3, 9])
+@pytest.mark.parametrize("node_id", [1, 2, 3])
+def test_a_broker_with_v5_says_which_node_it_is(node_id: int, said: int | None) -> None:
+    """Whatever address it advertises, and whatever it was before."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=node_id)
+    identity = identified(broker, said)
+    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({node_id}))
+
+
+def test_a_broker_that_is_none_of_the_clusters_nodes_is_unknown() -> None:
+    """It is not registered yet, say."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS, node_id=7)
+    assert identified(broker) == BrokerIdentity(cluster_id="c1")
+
+
+def test_a_broker_that_refuses_nobody_is_unknown() -> None:
+    """It has v5, and does not look at the ids: then it may be any."""
+    broker = FakeBroker(brokers=dict(NODES), versions=WITH_IDS)
+    assert identified(broker) == BrokerIdentity(cluster_id="c1")
+
+
+def test_an_older_broker_is_known_by_its_address() -> None:
+    identity = identified(FakeBroker(brokers=dict(NODES)))
+    assert identity == BrokerIdentity(cluster_id="c1", node_ids=frozenset({2}))
+    elsewhere = FakeBroker(brokers={1: ("kafka-1", 9092)})
+    assert identified(elsewhere) == BrokerIdentity(cluster_id="c1")
+    nameless = FakeBroker(brokers=dict(NODES), versions={3: (0, 1), 18: (0, 4)})
+    assert identified(nameless) == UNKNOWN_BROKER, "no cluster id before Metadata v2"
+
+
+def test_versions_are_known_whatever_metadata_says() -> None:
+    broker = FakeBroker(brokers={1: ("", 0)})
+    broker.host = "127.0.0.1"
+    upstream, identity = ask(broker, fetch_broker)
+    assert upstream.apis == broker.versions
+    assert identity == UNKNOWN_BROKER
+
+
+@pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
+def test_a_listener_that_wants_a_login_is_known_by_its_hanging_up(fetch: Fetch) -> None:
+    """Clients would be let in by us, and closed at their first request."""
+    with pytest.raises(LoginRefused, match=r"set upstream\.security\.protocol: SASL_SSL"):
+        ask(WantsLogin(), fetch)
+
+
+@pytest.mark.parametrize("version", range(1, 15))
+def test_metadata_in_every_version(version: int) -> None:
+    broker = FakeBroker(
+        brokers={1: ("kafka-1", 9092), 2: ("kafka-2", 9093)},
+        versions={18: (0, 4), 3: (0, version)},
+    )
+    view = ask(broker, fetch_metadata)
+    assert view.brokers == {
+        1: BrokerAddress(host="kafka-1", port=9092, rack="r1"),
+        2: BrokerAddress(host="kafka-2", port=9093, rack="r1"),
+    }
+    assert view.controller_id == 1
+    assert view.cluster_id == ("c1" if version >= 2 else None)
+    assert broker.requests[-1] == (3, min(version, 13))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\x00",
+        struct.pack(">i", -1),
+        struct.pack(">i", 3),
+        struct.pack(">i", MAX_ANSWER_BYTES + 1),
+        struct.pack(">ii", 4, 99),
+        struct.pack(">ii", 10, 1),
+        struct.pack(">iih", 6, 1, 0),
+        struct.pack(">iihi", 10, 1, 35, 0) + b"HTTP/1.1 400",
+        struct.pack(">iih", 6, 1, 58) + b"\x01",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("fetch", [fetch_broker, fetch_metadata])
+def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -> None:
+    with pytest.raises(BrokerFault):
+        ask(FakeBroker(answer=answer), fetch)
+
+
+def test_the_kernel_probes_the_connection() -> None:
+    async def question(_: ServiceConnection) -> list[tuple[int, ...]]:
+        return list(options_of_connections_to(broker.port))
+
+    async def conversation() -> None:
+        async with broker:
+            access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
+            met = await service_connection.ask("127.0.0.1", broker.port, access, question)
+            assert met == [(1, 50, 10, 3, 80_000)]
+
+    broker = FakeBroker()
+    asyncio.run(conversation())
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    with pytest.raises(BrokerFault, match="no answer within"):
+        ask(FakeBroker(silent=True), fetch_broker, timeout_s=0.05)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "a" * 70 + ".invalid", "\udcff"])
+def test_a_broker_that_cannot_be_reached(host: str) -> None:
+    """Refused, or a name that no resolver would take."""
+
+    async def conversation() -> None:
+        (port,) = free_ports(1)
+        await fetch_broker(host, port, Access(timeout_s=PATIENCE_SECONDS))
+
+    with pytest.raises(BrokerFault):
+        asyncio.run(conversation())
+
+
+def test_a_view_with_an_impossible_broker_is_refused() -> None:
+    with pytest.raises(BrokerFault, match="broker 1 at"):
+        ask(FakeBroker(brokers={1: ("", 0)}), fetch_metadata)
+
+
+def test_a_login_whose_answer_has_a_broken_header() -> None:
+    """Its tagged fields say how many they are and are not there."""
+
+    class Sent:
+        def write(self, data: bytes) -> None:
+            """Nobody reads it."""
+
+    async def conversation() -> None:
+        reader = asyncio.StreamReader()
+        for answer in (handshake_response(0, ("PLAIN",)), b"\x05"):
+            content = struct.pack(">i", OWN_CORRELATION_ID) + answer
+            reader.feed_data(struct.pack(">i", len(content)) + content)
+        connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
+        connection.offered = UpstreamVersions(apis={36: (0, 2)})
+        await connection.log_in(Somebody())
+
+    with pytest.raises(BrokerFault, match="API 36"):
+        asyncio.run(conversation())
+
+
+class Somebody:
+    """Who logs in by PLAIN."""
+
+    async def exchange(self) -> ClientExchange:
+        return PlainClient("ann", "secret")
+
+    async def run(self) -> None:
+        """Nothing is to be kept fresh."""
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Nothing is counted."""

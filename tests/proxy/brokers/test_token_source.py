@@ -1,0 +1,226 @@
+"""The proxy's own token, read from files and asked of endpoints, on a real event loop."""
+
+import asyncio
+import base64
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from proxy.brokers import token_source
+from proxy.brokers.token_source import EndpointTokens, FileTokens
+from proxy.config.values import Secret
+from sasl.token_cache import MAX_ANSWER_BYTES, TokenCacheSettings
+from tests.support.processes import turns, until
+from tests.support.upstream import (
+    BASIC,
+    SECRET,
+    Provider,
+    asking,
+    providing,
+    why_none,
+    with_provider,
+)
+
+
+def test_what_the_endpoint_is_asked() -> None:
+    """The client credentials grant, with what Kafka's client sends."""
+
+    async def run() -> None:
+        async with providing() as (provider, url):
+            assert await asking(url).current() == "token-1"
+            await asking(url, scope="kafka api://x/.default").current()
+            plain, scoped = provider.asked
+            assert plain.headers["Authorization"] == f"Basic {BASIC}"
+            assert plain.headers["Content-Type"] == "application/x-www-form-urlencoded"
+            assert plain.headers["Accept"] == "application/json"
+            assert plain.body == "grant_type=client_credentials"
+            assert scoped.body == (
+                "grant_type=client_credentials&scope=kafka+api%3A%2F%2Fx%2F.default"
+            )
+
+    asyncio.run(run())
+
+
+def test_id_and_secret_can_be_encoded_before_they_are_joined() -> None:
+    async def run() -> None:
+        async with providing() as (provider, url):
+            await asking(url, encoded=True).current()
+            sent = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
+            assert base64.b64decode(sent) == b"proxy:s3cret%2Fwith%2Bsigns%3Aand%3Dmore"
+
+    asyncio.run(run())
+
+
+def test_a_token_that_is_held_is_not_asked_for() -> None:
+    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+        assert provider.asked == []
+        assert [await tokens.current() for _ in range(3)] == ["token-1"] * 3
+        assert (len(provider.asked), tokens.refresh_failures) == (1, 0)
+        assert tokens.expires_at is not None
+
+    with_provider(test)
+
+
+def test_those_who_wait_share_one_fetch() -> None:
+    """A thousand clients that connect at once ask the identity provider once."""
+
+    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+        provider.answering.clear()
+        waiting = [asyncio.create_task(tokens.current()) for _ in range(50)]
+        await until(lambda: len(provider.asked) > 0)
+        waiting[0].cancel()  # who gives up, be it the first, stops nobody else's
+        provider.answering.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert found[1:] == ["token-1"] * 49
+        assert len(provider.asked) == 1
+
+    with_provider(test)
+
+
+def test_the_schedule_brings_new_tokens_while_the_old_ones_hold() -> None:
+    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+        provider.expires_in = 1
+        running = asyncio.create_task(tokens.run())
+        await until(lambda: len(provider.asked) >= 3)
+        provider.expires_in = 3600
+        await until(lambda: (tokens.expires_at or 0) > time.time() + 600)
+        asked = len(provider.asked)
+        assert await tokens.current() == f"token-{asked}"
+        await turns()
+        assert len(provider.asked) == asked, "the next one is most of an hour away"
+        running.cancel()
+
+    with_provider(test)
+
+
+def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """Once when it begins, once when it ends, however long it takes."""
+
+    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+        caplog.set_level(logging.INFO, token_source.__name__)
+        await tokens.current()
+        for status, body in ((503, b""), (429, b"{}"), (200, b"{"), (200, b"{}"), (401, b"[]")):
+            provider.status, provider.body = status, body
+            await tokens._refresh()
+            assert await tokens.current() == "token-1"
+        assert tokens.refresh_failures == 5
+        provider.status, provider.body = 200, None
+        for _ in range(2):
+            await tokens._refresh()
+        assert await tokens.current() == "token-8"
+        begun, ended = caplog.messages
+        assert "HTTP status 503; a token that is held is used until it expires" in begun
+        assert "gives tokens again" in ended
+
+    with_provider(test)
+
+
+def test_an_outage_that_outlasts_the_token() -> None:
+    """Nobody logs in with an expired token, and however many try, the endpoint is not flooded."""
+
+    async def run() -> None:
+        async with providing() as (provider, url):
+            tokens = EndpointTokens(url, client_id="proxy", client_secret=lambda: SECRET)
+            then, wall_then = asyncio.get_running_loop().time() - 2, time.time() - 2
+            answer = b'{"access_token":"old","expires_in":1}'
+            assert tokens._cache.loaded(answer, now=then, wall_now=wall_then, jitter=0.0)
+            provider.status, provider.body = 401, b'{"error":"invalid_client"}'
+            for _ in range(100):
+                assert "HTTP status 401: invalid_client" in await why_none(tokens)
+            assert len(provider.asked) == 1, "the next one is ten seconds away"
+            assert (tokens.expires_at, tokens.refresh_failures) == (wall_then + 1, 1)
+
+    asyncio.run(run())
+
+
+def test_the_schedule_backs_off_and_recovers() -> None:
+    async def test(tokens: EndpointTokens, provider: Provider) -> None:
+        provider.status = 500
+        running = asyncio.create_task(tokens.run())
+        await until(lambda: len(provider.asked) >= 3)
+        assert "HTTP status 500" in await why_none(tokens)
+        provider.status = 200
+        await until(lambda: tokens.expires_at is not None)
+        assert (await tokens.current()).startswith("token-")
+        running.cancel()
+
+    with_provider(test)
+
+
+def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+
+    async def run() -> None:
+        async with providing() as (provider, url):
+            tokens = EndpointTokens(
+                url,
+                client_id="proxy",
+                client_secret=Secret(path, None).read,
+                settings=TokenCacheSettings(retry_backoff_ms=1, retry_backoff_max_ms=1),
+            )
+            for content, reason in (
+                (None, "cannot be read: No such file or directory"),
+                (b"", "it is empty"),
+                (b"\xff\xfe", "not text"),
+            ):
+                if content is not None:
+                    path.write_bytes(content)
+                assert reason in await why_none(tokens)
+                await until(lambda: tokens._cache.wants_refresh(asyncio.get_running_loop().time()))
+            assert provider.asked == []
+            for secret in ("old", "new"):
+                path.write_text(secret + "\n")
+                await tokens._refresh()
+                sent = provider.asked[-1].headers["Authorization"].removeprefix("Basic ")
+                assert base64.b64decode(sent) == f"proxy:{secret}".encode()
+
+    asyncio.run(run())
+
+
+def test_a_secret_that_the_environment_lacks() -> None:
+    tokens = EndpointTokens(
+        "http://127.0.0.1:9/", client_id="proxy", client_secret=Secret(None, "NOT_THERE").read
+    )
+    assert "the environment has no NOT_THERE" in asyncio.run(why_none(tokens))
+
+
+def test_a_file_is_read_anew_for_each_login(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    payload = base64.urlsafe_b64encode(b'{"exp":1700000000}').decode().rstrip("=")
+
+    async def run() -> None:
+        tokens = FileTokens(path)
+        assert "No such file" in await why_none(tokens)
+        assert (tokens.refresh_failures, tokens.expires_at) == (1, None)
+        path.write_text(f"  a.{payload}.c\n")
+        assert await tokens.current() == f"a.{payload}.c"
+        assert tokens.expires_at == 1_700_000_000
+        path.write_text("opaque")
+        assert await tokens.current() == "opaque"
+        assert tokens.refresh_failures == 1
+        path.write_text("")
+        assert "holds no bearer token" in await why_none(tokens)
+        assert tokens.refresh_failures == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two words", b"s3cret\x01auth=Bearer x", b"\xff", b"s3cret,", b"{}"]
+)
+def test_a_file_that_holds_no_token_is_not_repeated(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    assert asyncio.run(why_none(FileTokens(path))) == f"{path} holds no bearer token"
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    """Neither memory nor a thread is lost to them."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "holds no bearer token" in asyncio.run(why_none(FileTokens(pipe)))
+    assert str(MAX_ANSWER_BYTES) in asyncio.run(why_none(FileTokens(Path("/dev/zero"))))
+    assert "directory" in asyncio.run(why_none(FileTokens(tmp_path)))

@@ -1,0 +1,54 @@
+"""Who is silent for too long: counted in looks, so that no clock is needed."""
+
+import os
+
+from proxy.scheduling.heartbeats import HUNG_CHECKS, START_CHECKS, Heartbeat, Watch
+
+
+def looks(watch: Watch, count: int) -> bool:
+    for _ in range(count):
+        watch.check()
+    return watch.is_hung
+
+
+def test_one_beat_is_enough() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.begin()
+    heartbeat.beat()
+    watch = Watch(heartbeat)
+    assert not looks(watch, HUNG_CHECKS - 1)
+    heartbeat.beat()
+    assert not looks(watch, HUNG_CHECKS)
+    assert looks(watch, 1)
+
+
+def test_a_start_may_take_longer() -> None:
+    """A worker reads its ACLs before its event loop goes round."""
+    heartbeat = Heartbeat()
+    heartbeat.begin()
+    watch = Watch(heartbeat)
+    assert not looks(watch, START_CHECKS - 1)
+    assert looks(watch, 1)
+
+
+def test_another_life_is_a_sign_of_life() -> None:
+    """One that is started anew has the time of a start, not what its predecessor left of it."""
+    heartbeat = Heartbeat()
+    heartbeat.begin()
+    heartbeat.beat()
+    watch = Watch(heartbeat)
+    assert looks(watch, HUNG_CHECKS)
+    heartbeat.begin()
+    assert not looks(watch, START_CHECKS)
+    assert looks(watch, 1)
+
+
+def test_a_child_s_beats_are_seen_by_its_parent() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.begin()
+    child = os.fork()
+    if not child:
+        heartbeat.beat()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (heartbeat.life, heartbeat.beats) == (1, 1)

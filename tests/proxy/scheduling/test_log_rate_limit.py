@@ -1,0 +1,34 @@
+"""Log rate limit: what clients can cause does not fill the log."""
+
+from proxy.scheduling.log_rate_limit import INTERVAL, MAX_CAUSES, LogRateLimit
+
+
+def test_a_cause_is_told_once_a_minute() -> None:
+    repeats = LogRateLimit()
+    assert repeats.line("a", "a happened", 0.0) == "a happened"
+    assert repeats.line("b", "b happened", 1.0) == "b happened"
+    for now in (1.0, 2.0, INTERVAL - 0.1):
+        assert repeats.line("a", "a happened", now) is None
+    reported = repeats.line("a", "a happened", INTERVAL)
+    assert reported == "a happened (and 3 more in the last minute)"
+    assert repeats.line("a", "a happened", 2 * INTERVAL) == "a happened"
+
+
+def test_who_makes_up_causes_fills_neither_log_nor_memory() -> None:
+    """Client ids and addresses are free: ten thousand of them are two hundred lines a minute."""
+    repeats = LogRateLimit()
+    lines = [repeats.line(f"client-{n}", "it happened", n / 1_000) for n in range(10_000)]
+    assert sum(line is not None for line in lines) == MAX_CAUSES
+    assert len(repeats._logged_at) == MAX_CAUSES
+    reported = repeats.line("another", "it happened", INTERVAL + 1.0)
+    assert reported == f"it happened (and {10_000 - MAX_CAUSES} of others, left out)"
+    assert len(repeats._logged_at) <= MAX_CAUSES
+    assert not repeats._suppressed
+
+
+def test_a_flood_does_not_make_a_cause_told_more_often() -> None:
+    repeats = LogRateLimit()
+    repeats.line("a", "a happened", 0.0)
+    for n in range(10_000):
+        repeats.line(f"client-{n}", "it happened", 1.0)
+    assert repeats.line("a", "a happened", 2.0) is None
