@@ -1,10 +1,10 @@
 """What tests/support/store.py says that Kafka answers, asked of Kafka."""
 
-import dataclasses
 from typing import Any
 
 import pytest
 
+from proxy.wire.schema import Message, replace
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.wire_client import ask
 from tests.support.store import SEEN, Change, request_of, upsert
@@ -31,13 +31,18 @@ def test_the_expected_answers_are_kafkas(kafka: KafkaCluster) -> None:
 
 
 def _alter(kafka: KafkaCluster, changes: Any) -> dict[str, tuple[str, str | None]]:
-    fields = dataclasses.asdict(request_of(changes))
-    response = ask(kafka.address(), _ALTER, 0, fields)
+    response = ask(kafka.address(), _ALTER, 0, _plain(request_of(changes)))
     return {one.user: (one.error_code.name, one.error_message) for one in response.results}
 
 
 def _renamed(change: Change, number: int) -> Change:
-    return dataclasses.replace(change, name=_name(change.name, number))
+    return replace(change, name=_name(change.name, number))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return {one.name: _plain(getattr(value, one.name)) for one in value.FIELDS}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def _name(name: str, number: int) -> str:
