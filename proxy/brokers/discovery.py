@@ -74,7 +74,7 @@ class DiscoveredBroker:
     reachable_since: float | None = None
     """Monotonic seconds since when all queries were answered; None: the last one was not."""
     connected_at: float = -inf
-    """Time at which a client was last connected to it, in monotonic seconds."""
+    """Time at which it last accepted a connection, in monotonic seconds."""
 
     @property
     def ready(self) -> bool:

@@ -220,20 +220,17 @@ class Endpoint:
         if outage is not None and not outage.is_over:
             client.call(Connection.broker_is_down)
             return
-        began, timeout_s = monotonic(), self._services.access.timeout_s
-        is_up = began - broker.connected_at < SUSPECT_SECONDS  # but perhaps slow: many log in
-        if not is_up and (outage is None or not outage.resumes(client)):
-            timeout_s = min(timeout_s, SUSPECT_SECONDS)
+        is_suspect = outage is None or not outage.resumes(client)
         client.dialled = broker.host, broker.port
         try:
+            began = monotonic()
             side = BrokerSide(client, self)
-            await self._dial(side, broker.host, *client.dialled, timeout_s=timeout_s)
+            await self._dial(side, broker, *client.dialled, is_suspect=is_suspect)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
             client.call(Connection.broker_is_down)
         else:
-            broker.connected_at = monotonic()
-            self._listener.observer.connected(broker.connected_at - began)
+            self._listener.observer.connected(monotonic() - began)
             self._leave_outage(client)
 
     def _hold(self, client: ClientSide) -> None:
@@ -258,14 +255,13 @@ class Endpoint:
 
     async def _probe(self, broker: DiscoveredBroker, outage: Outage[ClientSide]) -> None:
         """Dial a broker that is down until it can be reached, or no client waits for it."""
-        pause, timeout_s = FIRST_RETRY, self._services.access.timeout_s
+        pause = FIRST_RETRY
         try:
             while outage.is_awaited:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY)
                 try:
-                    address = broker.host, broker.port
-                    await self._dial(_Probe(), broker.host, *address, timeout_s=timeout_s)
+                    await self._dial(_Probe(), broker, broker.host, broker.port)
                 except OSError as error:
                     self._listener.observer.unreachable(broker, handshake_error(error))
                 else:
@@ -288,23 +284,52 @@ class Endpoint:
             self._services.outages.pop(broker, None)
 
     async def _dial(
-        self, side: "BrokerSide | _Probe", name: str, host: str, port: int, *, timeout_s: float
+        self,
+        side: "BrokerSide | _Probe",
+        broker: DiscoveredBroker,
+        host: str,
+        port: int,
+        *,
+        is_suspect: bool = False,
     ) -> None:
-        """Connect to `host`, whose certificate must be for `name`."""
-        async with asyncio.timeout(timeout_s):
-            context = self._services.access.context
-            if context is None:
-                await self._services.access.dialler.open(lambda: side, host, port)
-            else:
-                await self._dial_by_tls(side, name, host, port, context)
+        """Connect to an address of a broker. Raises OSError.
+
+        With `is_suspect`, it is given up when no client could connect for `SUSPECT_SECONDS`: if
+        others can, the broker is not down but busy, or the worker is.
+        """
+        access, began = self._services.access, monotonic()
+        async with asyncio.timeout(access.timeout_s) as limit:
+
+            def give_up() -> None:
+                if broker.connected_at < began:
+                    limit.reschedule(self.loop.time())
+
+            look = self.loop.call_later(SUSPECT_SECONDS, give_up) if is_suspect else None
+            try:
+                if access.context is None:
+                    await access.dialler.open(lambda: side, host, port)
+                    broker.connected_at = monotonic()
+                else:
+                    await self._dial_by_tls(side, broker, host, port, access.context)
+            finally:
+                if look is not None:
+                    look.cancel()
 
     async def _dial_by_tls(
-        self, side: "BrokerSide | _Probe", name: str, host: str, port: int, context: ssl.SSLContext
+        self,
+        side: "BrokerSide | _Probe",
+        broker: DiscoveredBroker,
+        host: str,
+        port: int,
+        context: ssl.SSLContext,
     ) -> None:
         connected = self.loop.create_future()
-        transport = await self._services.access.dialler.open(
-            lambda: ClientTls(side, self.buffer, self._wait, context, name, connected), host, port
-        )
+
+        def protocol() -> ClientTls:  # the certificate must be for the broker's name
+            return ClientTls(side, self.buffer, self._wait, context, broker.host, connected)
+
+        transport = await self._services.access.dialler.open(protocol, host, port)
+        broker.connected_at = monotonic()
         try:
             await connected
         except BaseException:
@@ -359,8 +384,7 @@ class Endpoint:
                 return
             host, port = address
             try:
-                side, timeout_s = SideConnection(client, self), self._services.access.timeout_s
-                await self._dial(side, broker.host, host, port, timeout_s=timeout_s)
+                await self._dial(SideConnection(client, self), broker, host, port)
             except OSError as error:
                 self._listener.observer.unreachable(broker, handshake_error(error))
             else:
