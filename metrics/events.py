@@ -221,6 +221,11 @@ class SessionEvent:
         """Requests, without those of SASL, since the previous event of this connection that is no
         summary; in a summary since the previous summary. The sum over either is the total."""
     )
+    expired_requests: int | None = _optional(
+        """How many of those requests used the session past its end and were let pass (`probe`).
+        Null: not authenticated, or by an older version of the proxy, which did not count them: the
+        days on which an expired session was used are not all known then."""
+    )
     request_bytes: int = _column("Bytes of those requests.")
     response_bytes: int = _column("Bytes of the responses in the same time.")
     last_request_ms: int | None = _optional(
@@ -235,6 +240,14 @@ class SessionEvent:
         EventKind.FAILED,
     )
     api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
+    throttled_ms: int | None = _optional(
+        """Throttle time that lasted beyond the end of the session, so that the client could not
+        re-authenticate in time. Null: it was not throttled then.""",
+        *_EXPIRIES,
+    )
+    throttled_by: str | None = _optional(
+        "The quota that throttled it so, e.g. `producer_byte_rate of user=alice`.", *_EXPIRIES
+    )
     operation: str | None = _optional("What was denied, e.g. `READ`.", *_DENIALS)
     resource_type: str | None = _optional(
         """To what, e.g. `TOPIC`; `UNKNOWN`, as is the operation: to requests of a version that ACLs

@@ -4,7 +4,7 @@ Laws:
 
 - Time is monotonic seconds and always an argument; a `Timeline` converts it to epoch milliseconds.
 - `Usage` has the totals since the connection began; differences are computed here.
-- An expired session is reported once, however often it is used afterwards.
+- An expired session is reported once; its later uses are counted (`expired_requests`).
 - Nothing is done per request: whether a minute was active is determined once a minute, from the
   time of the last request (`_mark_activity`).
 """
@@ -78,7 +78,8 @@ class SessionHistory:
         "_authentications",
         "_cadence",
         "_ended_by",
-        "_expiry_reported",
+        "_expired_from",
+        "_expired_requests",
         "_grant",
         "_interval_usage",
         "_last_event_at",
@@ -86,8 +87,10 @@ class SessionHistory:
         "_period",
         "_period_authentications",
         "_period_began_at",
+        "_period_expired",
         "_refused_at",
         "_reported",
+        "_reported_expired",
         "_sequence",
         "_timeline",
         "client",
@@ -110,12 +113,14 @@ class SessionHistory:
         self._cadence = cadence
         self._sequence = 0
         self._reported = NO_USAGE
+        self._reported_expired = 0
         self._last_event_at = origin.connected_at
         self._authentications = 0
         self._authenticated_at = origin.connected_at
         self._interval_usage = NO_USAGE
         self._grant: Grant | None = None
-        self._expiry_reported = False
+        self._expired_from: int | None = None
+        self._expired_requests = 0
         self._refused_at: float | None = None
         self._ended_by: str = _ENDED_BY_CLOSE
         self._begin_period(NO_USAGE, origin.connected_at)
@@ -144,11 +149,12 @@ class SessionHistory:
         if not first:
             self._period.end_interval(self._interval(usage, now, _ENDED_BY_RENEWAL))
             self._period.add_latency(latency_us)
+        self._expired_requests = self._count_expired(usage)
+        self._expired_from = None
         self._grant = grant
         self._authentications += 1
         self._authenticated_at = now
         self._interval_usage = usage
-        self._expiry_reported = False
         kinds = [_AUTHENTICATED if first else _REAUTHENTICATED]
         if first and not self.client.authenticate_version:
             kinds.append(_NO_REAUTH)
@@ -175,27 +181,40 @@ class SessionHistory:
             line.unique_text("claimed_principal", claimed)
         return line.finish()
 
-    def would_be_killed(self, api_key: int, usage: Usage, now: float) -> str | None:
+    def would_be_killed(
+        self, api_key: int, usage: Usage, now: float, throttled: tuple[int, str] | None = None
+    ) -> str | None:
         """Record the use of an expired session in `probe`; return None if it was recorded
-        before."""
-        if self._expiry_reported:
-            return None
-        self._expiry_reported = True
-        self._period.would_be_kills += 1
-        return self._expiry(_WOULD_BE_KILLED, api_key, usage, now)
+        before.
 
-    def expired_killed(self, api_key: int, usage: Usage, now: float) -> str:
+        `throttled`: throttle time in ms, and quota, that lasted beyond the end of the session.
+        """
+        if self._expired_from is not None:
+            return None
+        self._expired_from = usage.requests
+        self._period.would_be_kills += 1
+        return self._expiry(_WOULD_BE_KILLED, api_key, usage, now, throttled)
+
+    def expired_killed(
+        self, api_key: int, usage: Usage, now: float, throttled: tuple[int, str] | None = None
+    ) -> str:
         """Record the use of an expired session in `enforce`; the connection will be closed.
 
         `usage` does not count the refused request, which is a use of the session all the same.
+        `throttled` is as in `would_be_killed`.
         """
         self._ended_by = _ENDED_BY_EXPIRY
         self._refused_at = now
-        return self._expiry(_EXPIRED_KILLED, api_key, usage, now)
+        return self._expiry(_EXPIRED_KILLED, api_key, usage, now, throttled)
 
-    def _expiry(self, kind: str, api_key: int, usage: Usage, now: float) -> str:
+    def _expiry(
+        self, kind: str, api_key: int, usage: Usage, now: float, throttled: tuple[int, str] | None
+    ) -> str:
         line = self._event(kind, usage, now)
         line.number("api_key", api_key)
+        if throttled is not None:
+            line.number("throttled_ms", throttled[0])
+            line.text("throttled_by", throttled[1])
         return line.finish()
 
     def denied(
@@ -276,11 +295,19 @@ class SessionHistory:
         self._period = Period(self._timeline.epoch_ms(now), usage)
         self._period_began_at = now
         self._period_authentications = self._authentications
+        self._period_expired = self._count_expired(usage)
 
     def _mark_activity(self, usage: Usage) -> None:
         used_at = self._last_use(usage)
         if used_at is not None and used_at >= self._period_began_at:
             self._period.mark(self._timeline.epoch_ms(used_at))
+
+    def _count_expired(self, usage: Usage) -> int:
+        """Return the requests so far that used a session past its end and passed (`probe`)."""
+        expired_from = self._expired_from
+        if expired_from is None:
+            return self._expired_requests
+        return self._expired_requests + usage.requests - expired_from
 
     def _last_use(self, usage: Usage) -> float | None:
         return usage.last_request if self._refused_at is None else self._refused_at
@@ -315,6 +342,7 @@ class SessionHistory:
             intervals.append(self._interval(usage, now, None).row())
         reauthentications = self._authentications - max(self._period_authentications, 1)
         line = self._row(_SUMMARY, usage, period.usage, now, None)
+        line.number("expired_requests", self._count_expired(usage) - self._period_expired)
         line.optional_text("close_reason", close_reason)
         line.number("period_start_ms", period.start_ms)
         line.flag("final", final_row)
@@ -334,7 +362,12 @@ class SessionHistory:
         """Begin an event; `since_auth_ms` None stands for the present age of the session."""
         before, self._reported = self._reported, usage
         self._last_event_at = now
-        return self._row(kind, usage, before, now, since_auth_ms)
+        line = self._row(kind, usage, before, now, since_auth_ms)
+        if self._grant is not None:
+            expired = self._count_expired(usage)
+            line.number("expired_requests", expired - self._reported_expired)
+            self._reported_expired = expired
+        return line
 
     def _row(
         self, kind: str, usage: Usage, before: Usage, now: float, since_auth_ms: int | None

@@ -477,8 +477,8 @@ DELIVERY_SUCCESS = gauge(
 
 READINESS_CLIENTS = gauge(
     "readiness_clients",
-    "Clients in the report, by verdict (docs/readiness.md). These metrics are those of the report's"
-    " `report.prom`.",
+    "Clients in the report, by verdict (docs/readiness.md); never_logged_in: without one. These"
+    " metrics are those of the report's `report.prom`.",
     ("verdict",),
 )
 READINESS_PRINCIPALS = gauge(

@@ -21,6 +21,9 @@ _TIMES = (
 """Fields that are moved, by whole minutes, so that the bits of `active_minutes` stay right."""
 
 
+ALL_FIELDS = {column.name: column.type for column in EVENT_SCHEMA}
+
+
 def schema_ddl() -> str:
     """Return the schema of events as Spark takes it (`DataFrameReader.schema`)."""
     names = {"long": "BIGINT", "string": "STRING", "boolean": "BOOLEAN"}
@@ -34,7 +37,7 @@ def write_copies(
 ) -> int:
     """Write `copies` of every event in the files of `templates`; return the number of events."""
     spark = make_session(master="local[*]", input_bytes=None)
-    events = parsed(spark.read.text(str(templates)), schema_ddl()).persist()
+    events = parsed(spark.read.text(str(templates)), ALL_FIELDS).persist()
     writer = copied(events, copies=copies, groups=groups, clients=clients).write.mode("overwrite")
     if parquet:
         writer.parquet(str(out))

@@ -33,7 +33,7 @@ def of_report(metric: str, by: str = "", of: str = "") -> str:
 
 
 _READY = '{verdict="ready"}'
-_LOGGED_IN = '{verdict!="unknown"}'
+_LOGGED_IN = '{verdict!="never_logged_in"}'
 
 
 def per_second(metric: str, by: str = "", of: str = "%") -> str:
@@ -255,7 +255,7 @@ MIGRATION = (
     ),
     Panel(
         "Clients by verdict",
-        "As each report found them; unknown: never logged in.",
+        "As each report found them; unknown: not shown by the log.",
         "short",
         [("{{verdict}} ({{job}})", of_report("clients", "verdict"))],
     ),

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metrics.readiness import authentications, events, sessions, trends, usage, what_if
+from metrics.readiness import (
+    authentications,
+    events,
+    expired_uses,
+    sessions,
+    trends,
+    usage,
+    what_if,
+)
 from metrics.readiness.engine import Engine, Row, words
 from metrics.readiness.events import AT_READING, Problem
 from metrics.readiness.published import published
@@ -116,7 +124,7 @@ class Analysis:
 
     def _gather(self, usage_rows: str, name: str) -> dict[str, Any]:
         """Add usage up by connection; return the totals."""
-        self._engine.keep(name, usage.by_connection(usage_rows))
+        self._engine.keep(name, usage.by_connection(usage_rows, self._question.since_ms))
         (self._totals,) = self._engine.rows(usage.totals(name))
         return self._totals
 
@@ -154,9 +162,27 @@ class Analysis:
         """Make what most tables are made from: sessions, clients with their verdicts."""
         engine = self._engine
         self._identities()
-        engine.keep("sessions", sessions.sessions("connections", "identities"))
-        engine.keep("client_days", sessions.client_days("usage_rows", "sessions"))
-        engine.keep("clients", sessions.clients("sessions", "client_days"))
+        if self._totals["expiring"]:
+            engine.view("expiring", "SELECT connection_id FROM connections WHERE expiring")
+            engine.view("expiring_events", _of("events", "expiring"))
+            since_ms = self._question.since_ms
+            engine.keep("uses", expired_uses.uses("expiring_events", since_ms))
+        else:
+            engine.keep("uses", expired_uses.NONE)
+        engine.keep("use_intervals", expired_uses.intervals("uses"))
+        engine.view("outcomes", expired_uses.outcomes("use_intervals"))
+        engine.keep("named", sessions.named("identities"))
+        throttled = expired_uses.NOT_THROTTLED
+        if self._totals["throttled"]:
+            throttled = expired_uses.throttled("events")
+        engine.keep("throttled", throttled)
+        engine.keep("sessions", sessions.sessions("connections", "named", "outcomes", "throttled"))
+        engine.keep("hasty", sessions.hasty("sessions"))
+        engine.keep(
+            "client_days",
+            sessions.client_days("usage_rows", "sessions", "uses", "use_intervals", "hasty"),
+        )
+        engine.keep("clients", sessions.clients("sessions", "client_days", "hasty"))
         engine.keep("standing", sessions.by_their_clients("sessions", "clients"))
         engine.keep("observed", trends.observed("usage_rows", "sessions"))
         engine.keep("authentication_counts", self._authentication_counts())
@@ -175,11 +201,11 @@ class Analysis:
 
     def _authentication_counts(self) -> str:
         """Count by the events alone, except for connections whose events are incomplete."""
-        totals, view = self._totals, self._engine.view
+        totals, view, since_ms = self._totals, self._engine.view, self._question.since_ms
         if not totals["incomplete"]:
             return authentications.counts("events")
         if totals["without_events"] == totals["connections"]:
-            return authentications.counts_of_summaries("events")
+            return authentications.counts_of_summaries("events", since_ms)
         incomplete = "SELECT connection_id FROM connections WHERE incomplete"
         view("incomplete", incomplete)
         view("without_events", f"{incomplete} AND without_events")
@@ -187,9 +213,9 @@ class Analysis:
         view("events_of_none", _of("events", "without_events"))
         view("events_of_some", _of("events", "with_some"))
         view("events_of_all", _not_of("events", "incomplete"))
-        counts = [authentications.counts_of_summaries("events_of_none")]
+        counts = [authentications.counts_of_summaries("events_of_none", since_ms)]
         if totals["without_events"] < totals["incomplete"]:
-            counts.append(authentications.counts_of_either_view("events_of_some"))
+            counts.append(authentications.counts_of_either_view("events_of_some", since_ms))
         if totals["incomplete"] < totals["connections"]:
             counts.append(authentications.counts("events_of_all"))
         return " UNION ALL ".join(counts)
@@ -286,14 +312,14 @@ class Analysis:
     def _first_rows(self) -> None:
         rank, show = sessions.rank(), self._show
         key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
-        show("clients", f"SELECT * FROM clients ORDER BY {rank}, {key}")
+        show("clients", f"SELECT * FROM clients ORDER BY principal IS NULL, {rank}, {key}")
         show("regressed", f"SELECT * FROM regressed ORDER BY ready_until DESC, {key}")
         show("regressed_count", "SELECT count(*) AS clients FROM regressed")
         show("upgrades", sessions.breaking_software("clients"))
         show(
             "clients_by_verdict",
-            f"""SELECT verdict, count(*) AS clients, {events.total("connections")} AS connections
-            FROM clients GROUP BY verdict""",
+            f"""SELECT verdict, count(*) AS clients, count(principal) AS logged_in,
+            {events.total("connections")} AS connections FROM clients GROUP BY verdict""",
         )
         show("observed", "SELECT * FROM observed")
         show("principals", f"SELECT * FROM principals ORDER BY {rank}, principal")

@@ -57,10 +57,11 @@ def counts(events: str) -> str:
         WHERE minute_ms IS NOT NULL OR bucket IS NOT NULL"""
 
 
-def counts_of_either_view(events: str) -> str:
+def counts_of_either_view(events: str, since_ms: int | None) -> str:
     """Count the same for connections some of whose authentications only summary rows record.
 
-    An authentication that is in several rows, or in an event too, is counted once.
+    An authentication that is in several rows, or in an event too, is counted once; those before
+    `since_ms` are not.
     """
     once = f"""SELECT mechanism, CASE WHEN number = 1 THEN '{_LOGIN}' ELSE '{_AGAIN}' END AS kind,
         min(time_ms) AS timestamp_ms, max(latency_us) AS auth_latency_us,
@@ -70,7 +71,7 @@ def counts_of_either_view(events: str) -> str:
             FROM {events} WHERE {is_kind(_LOGIN, _AGAIN)}
             UNION ALL SELECT connection_id, mechanism, each.number, each.authenticated_ms, NULL
             FROM ({_exploded(events)}) AS summed) AS recorded
-        GROUP BY connection_id, mechanism, number"""
+        WHERE time_ms >= {since_ms or 0} GROUP BY connection_id, mechanism, number"""
     names = "mechanism, kind, timestamp_ms, auth_latency_us, failure_reason, authentications"
     minutes = f"""({once} UNION ALL SELECT {names} FROM {events}
         WHERE {is_kind(EventKind.FAILED)}) AS once"""
@@ -80,10 +81,11 @@ def counts_of_either_view(events: str) -> str:
         UNION ALL {_summed_latencies(events)}"""
 
 
-def counts_of_summaries(events: str) -> str:
+def counts_of_summaries(events: str, since_ms: int | None) -> str:
     """Count the same for connections of which no event records any authentication.
 
-    Each is counted in the row of the period that it was in, so that rows need not be compared.
+    Each is counted in the row of the period that it was in, so that rows need not be compared;
+    those before `since_ms` are not.
     """
     started = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
         ELSE each.number > authentications - reauthentications END"""
@@ -94,7 +96,7 @@ def counts_of_summaries(events: str) -> str:
             count(*), NULL, NULL
         FROM (SELECT mechanism, {minute_of("each.authenticated_ms")} AS minute_ms,
             each.number <> 1 AS again FROM ({_exploded(events)}) AS summed
-            WHERE {started}) AS started
+            WHERE {started} AND each.authenticated_ms >= {since_ms or 0}) AS started
         GROUP BY mechanism, minute_ms, again
         UNION ALL {_summed_latencies(events)}"""
 

@@ -45,7 +45,6 @@ _UNREAD = frozenset(
         "meant_node_id",
         "cluster_id",
         "node_id",
-        "close_reason",
         "intervals_omitted",
         "intervals_omitted_used_ms",
     }
@@ -72,8 +71,9 @@ DURATIONS = (
     "announced_lifetime_ms",
     "credential_lifetime_ms",
     "auth_latency_us",
+    "throttled_ms",
 )
-_COUNTS = ("sequence", "authentications", "requests")
+_COUNTS = ("sequence", "authentications", "requests", "expired_requests")
 _REQUIRED = ("schema_version", "kind", "timestamp_ms", "connection_id", "sequence")
 _SIGN = -(2**63)
 

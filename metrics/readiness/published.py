@@ -93,6 +93,7 @@ _VERDICTS: Final = (
     ("unproven", "that are capable and unproven."),
     ("not_capable", "that are not capable."),
     ("failing", "that fail."),
+    ("unknown", "of which it is not known, or that never logged in."),
 )
 _LISTENERS: Final = _texts("listeners", "Listeners that it was seen on.")
 _CREDENTIAL: Final = _count(
@@ -114,7 +115,6 @@ _BY_PRINCIPAL: Final = (
     _flag("enforceable", "True if all its clients are ready."),
     _count("clients", "Clients."),
     *(_count(name, f"Clients {words}") for name, words in _VERDICTS),
-    _count("unknown", "Clients that never logged in."),
     _count("connections", "Connections."),
     _LISTENERS,
     _time("last_seen_at", "Last event.", "last_seen_ms"),
@@ -134,7 +134,13 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _count("raw_token_connections", "Connections with raw tokens (SaslHandshake v0)."),
             _count("authenticate_version", "Lowest version of SaslAuthenticate. Null: none."),
             *_SESSION_NUMBERS,
-            _count("past_end_ms", "Longest time that a session was used past its announced end."),
+            _count(
+                "past_end_ms", "Longest time that a session was used past its end. Null: never."
+            ),
+            _count("throttled_ms", "Throttle time beyond the end of a session. Null: none."),
+            _text("throttled_by", "The quota that throttled it so. Null: none."),
+            _count("hasty_ms", "Lifetime up to which it re-authenticates too often. Null: none."),
+            _count("ready_from_ms", "Longer lifetime from which it is ready. Null: any, or none."),
             _CREDENTIAL,
             _count("reauthentications", "Successful re-authentications."),
             _count("killed", "Connections that were killed."),
@@ -182,6 +188,8 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _count(
                 "would_be_kills", "Uses of an expired session that `enforce` would have killed."
             ),
+            _count("past_end_ms", "Longest time of use past its announced end. Null: never."),
+            _text("throttled_by", "Quota that throttled it beyond its end. Null: none."),
             _flag("killed", "True if it was killed.", "killed > 0"),
             _flag("reauth_failed", "True if a re-authentication failed.", "reauth_failures > 0"),
             _flag("login_failed", "True if the first login failed.", "login_failures > 0"),

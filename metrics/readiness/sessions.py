@@ -4,7 +4,7 @@ The numbers come from `usage`; the text from the last event of each connection.
 """
 
 from metrics.events import EventKind, IntervalEnd
-from metrics.readiness.events import counted, total
+from metrics.readiness.events import counted, day_of, total
 from metrics.readiness.usage import GREATEST, IDENTITY, LEAST, Occurrence, is_kind, occurred
 from metrics.report.verdicts import WORST_FIRST, Verdict
 
@@ -25,6 +25,16 @@ VERSIONS_SHOWN = 50
 
 PRINCIPALS_NAMED = 500
 """The number of principals that are named for one version of a library."""
+
+NEVER = 2**31 - 1
+"""A day that does not come: a client of which something stays unknown until then."""
+
+MIN_REAUTH_INTERVAL_MS = 1_000
+"""Time in milliseconds within which a second re-authentication is refused (Kafka,
+KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
+
+HASTY_CONNECTIONS = 3
+"""Number of connections with such a hasty re-authentication that are no accident."""
 
 BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
 """The verdicts of clients that break when sessions are enforced."""
@@ -56,33 +66,54 @@ def last_events(events: str, connection_rows: str) -> str:
         WHERE place = 1"""
 
 
-def sessions(connection_rows: str, identity_rows: str) -> str:
+def named(identity_rows: str) -> str:
+    """Give a connection that does not name its library that of its client's other connections.
+
+    They have the same principal, client id, mechanism and versions of SASL; if they name several
+    libraries, the name stays unknown.
+    """
+    same = ("principal", "client_id", "mechanism", "handshake_version", "authenticate_version")
+    name, version = "client_software_name", "client_software_version"
+    libraries = f"""SELECT {", ".join(same)}, min({name}) AS library, min({version}) AS version
+        FROM {identity_rows} WHERE principal IS NOT NULL AND {name} IS NOT NULL
+        GROUP BY {", ".join(same)} HAVING min({name}) = max({name})
+            AND min(coalesce({version}, '')) = max(coalesce({version}, ''))"""
+    kept = ", ".join(f"i.{each}" for each in IDENTITY if each not in (name, version))
+    joined = " AND ".join(f"i.{each} IS NOT DISTINCT FROM l.{each}" for each in same)
+    return f"""SELECT i.connection_id, {kept}, coalesce(i.{name}, l.library) AS {name},
+        CASE WHEN i.{name} IS NULL THEN l.version ELSE i.{version} END AS {version}
+        FROM {identity_rows} AS i LEFT JOIN ({libraries}) AS l ON {joined}"""
+
+
+def sessions(
+    connection_rows: str, identity_rows: str, outcome_rows: str, throttled_rows: str
+) -> str:
     """One row per connection: who, since when, how it was kept up, how it ended.
 
     `ended_since_auth_ms` is the age of its last session then. A connection without SASL, of which
     only denials are recorded, has no session to judge.
     """
-    killed, outlasted = occurred(Occurrence.KILLED), occurred(Occurrence.OUTLASTED)
     events, in_summaries = "would_be_kill_events", "coalesce(would_be_kills_in_summaries, 0)"
     flags = {
         "killed": Occurrence.KILLED,
         "reauth_failures": Occurrence.REAUTH_FAILURE,
+        "renewal_failures": Occurrence.RENEWAL_FAILURE,
         "login_failures": Occurrence.LOGIN_FAILURE,
         "closed": Occurrence.CLOSED,
     }
     text = [name for name in IDENTITY if name != "since_auth_ms"]
-    # a kill that nothing records but the use of a session past its end is one at least
-    counts = f"""greatest({events}, {in_summaries},
-            CASE WHEN {outlasted} AND NOT {killed} THEN 1 ELSE 0 END) AS would_be_kills,
-        {events} >= {in_summaries} AS has_kill_events,
+    counts = f"""greatest({events}, {in_summaries}, coalesce(o.past_sessions, 0))
+            AS would_be_kills, o.past_end_ms, coalesce(o.unjudged, 0) AS unjudged,
+        o.connection_id IS NOT NULL AS looked_at, t.throttled_ms, t.throttled_by,
         greatest(event_requests, summary_requests) AS requests,
         greatest(authentications - 1, 0) AS reauthentications,
         {", ".join(f"CAST({occurred(bit)} AS BIGINT) AS {name}" for name, bit in flags.items())}"""
     ended_by = f"""CASE WHEN killed > 0 THEN '{IntervalEnd.EXPIRED_KILLED}'
         WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
         WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END"""
-    kept = (*LEAST[:2], *GREATEST, *(n for n in ("first_event_ms",)))
-    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, has_kill_events, requests,
+    kept = (*(each for each in LEAST if each not in ("first_sequence", "opened_ms")), *GREATEST)
+    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, looked_at, past_end_ms,
+        throttled_ms, throttled_by, requests,
         reauthentications, {", ".join(flags)}, {", ".join(text)}"""
     return f"""SELECT {columns}, ended_by,
         CASE WHEN ended_by IS NOT NULL THEN since_auth_ms END AS ended_since_auth_ms,
@@ -91,61 +122,107 @@ def sessions(connection_rows: str, identity_rows: str) -> str:
             FROM (SELECT c.*, {counts}, {", ".join(f"i.{name}" for name in IDENTITY)}
                 FROM {connection_rows} AS c JOIN {identity_rows} AS i
                 ON c.connection_id = i.connection_id
+                LEFT JOIN {outcome_rows} AS o ON c.connection_id = o.connection_id
+                LEFT JOIN {throttled_rows} AS t ON c.connection_id = t.connection_id
                 WHERE i.principal IS NULL OR c.authentications > 0) AS counted) AS ended"""
 
 
 def standing() -> str:
-    """Judge a session."""
+    """Judge a session; one whose lifetime is not known is unproven."""
     return f"""CASE WHEN principal IS NULL THEN '{Verdict.UNKNOWN}'
         WHEN NOT coalesce(authenticate_version >= 1, false) THEN '{Verdict.NOT_CAPABLE}'
-        WHEN killed + would_be_kills + reauth_failures > 0 THEN '{Verdict.FAILING}'
+        WHEN killed + would_be_kills + renewal_failures > 0 THEN '{Verdict.FAILING}'
+        WHEN unjudged > 0 THEN '{Verdict.UNPROVEN}'
         WHEN reauthentications > 0 THEN '{Verdict.READY}' ELSE '{Verdict.UNPROVEN}' END"""
 
 
-def client_days(usage_rows: str, session_rows: str) -> str:
+def hasty(session_rows: str) -> str:
+    """One row per client that re-authenticates within a second of the last authentication.
+
+    `hasty_ms` is the longest lifetime with which it does, `ready_from_ms` the shortest longer one
+    that it kept. Such a second re-authentication is refused, so the client breaks.
+    """
+    key = ", ".join(CLIENT_KEY)
+    again = "reauthentications > 0"
+    is_hasty = f"{again} AND coalesce(shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS}, false)"
+    rows = f"""SELECT *, {is_hasty} AS is_hasty, max(CASE WHEN {is_hasty} THEN announced_ms END)
+            OVER (PARTITION BY {key}) AS hasty_ms
+        FROM {session_rows} WHERE principal IS NOT NULL AND {again}"""
+    kept = f"""least_announced_ms > hasty_ms AND standing = '{Verdict.READY}'"""
+    return f"""SELECT {key}, hasty_ms, count_if(is_hasty) AS hasty_connections,
+        min(CASE WHEN {kept} THEN least_announced_ms END) AS ready_from_ms
+        FROM ({rows}) AS rows WHERE hasty_ms > 0 GROUP BY {key}, hasty_ms
+        HAVING count_if(is_hasty) >= {HASTY_CONNECTIONS}
+            AND count_if(is_hasty) * 2 >= count_if(announced_ms <= hasty_ms)"""
+
+
+def client_days(
+    usage_rows: str, session_rows: str, use_rows: str, interval_rows: str, hasty_rows: str
+) -> str:
     """One row per client and day on which it was seen: what was known of it at its end.
 
-    A failure counts until a later day's re-authentication: a client that was repaired is ready the
-    day after, and one that never re-authenticated since is failing still, as its session goes on
-    past its end for days. One to which no lifetime can be announced stays incapable.
+    A failure counts until a later day's re-authentication in time: a client that was repaired is
+    ready the day after, and one that never re-authenticated since is failing still. A session that
+    is used past its end is a failure on each day of its use; the re-authentication that ends it is
+    late, and repairs nothing. Where the log lacks `expired_requests`, a session that went past its
+    end and of which no end is recorded leaves its client unknown. One to which no lifetime can be
+    announced stays incapable.
 
     The last day's `state` is the client's verdict, so the trend cannot say otherwise.
     """
     key = ", ".join(CLIENT_KEY)
-    bits = Occurrence.KILLED | Occurrence.REAUTH_FAILURE | Occurrence.OUTLASTED
-    # a summary row records a kill when its hour is over, perhaps on the day after
-    kills = """CASE WHEN s.has_kill_events THEN u.would_be_kill_events
-        ELSE u.would_be_kills_in_summaries END"""
-    days = f"""SELECT u.connection_id, u.day, bit_or(u.saw) AS saw, {total(kills)} AS kills,
+    bits = Occurrence.KILLED | Occurrence.RENEWAL_FAILURE
+    names = ", ".join(f"s.{name}" for name in CLIENT_KEY)
+    days = f"""SELECT u.connection_id, u.day, bit_or(u.saw) AS saw, s.looked_at,
         max(u.authentications) AS authentications,
-        max(coalesce(s.authenticate_version, 0)) AS version,
-        {", ".join(f"s.{name}" for name in CLIENT_KEY)}
+        max(coalesce(s.authenticate_version, 0)) AS version, {names}
         FROM {usage_rows} AS u JOIN {session_rows} AS s ON u.connection_id = s.connection_id
-        WHERE s.principal IS NOT NULL
-        GROUP BY u.connection_id, u.day, {", ".join(f"s.{name}" for name in CLIENT_KEY)}"""
+        WHERE s.principal IS NOT NULL GROUP BY u.connection_id, u.day, s.looked_at, {names}"""
     # of the login none was before, which `greatest` passes over
     before = f"""SELECT *, greatest(max(authentications) OVER (PARTITION BY connection_id
         ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 1) AS least
         FROM ({days}) AS days"""
-    of_day = f"""SELECT day, {key},
-        max(CASE WHEN {occurred(bits)} OR coalesce(kills, 0) > 0 THEN day END) AS failed_on,
-        max(CASE WHEN authentications > least THEN day END) AS again_on,
+    known = f"""SELECT day, {key}, CASE WHEN {occurred(bits)} THEN day END AS failed_on,
+            CASE WHEN NOT looked_at AND authentications > least THEN day END AS again_on,
+            CAST(NULL AS INT) AS unknown_on, version
+        FROM ({before}) AS before
+        UNION ALL SELECT r.day, {names}, CASE WHEN r.past > 0 THEN r.day END, NULL,
+            CASE WHEN r.unjudged > 0 THEN r.day END, coalesce(s.authenticate_version, 0)
+        FROM {use_rows} AS r JOIN {session_rows} AS s ON r.connection_id = s.connection_id
+        WHERE s.principal IS NOT NULL AND r.day IS NOT NULL AND r.past + r.unjudged > 0
+        UNION ALL SELECT r.day, {names}, NULL, CASE WHEN r.in_time THEN r.day END,
+            CASE WHEN NOT r.in_time THEN {NEVER} END, coalesce(s.authenticate_version, 0)
+        FROM (SELECT connection_id, in_time, {day_of("begin_ms")} AS day FROM {interval_rows}
+            WHERE in_time UNION ALL SELECT connection_id, false, last_day FROM {interval_rows}
+            WHERE past = 1 AND renewed + killed = 0 AND last_day IS NOT NULL) AS r
+        JOIN {session_rows} AS s ON r.connection_id = s.connection_id
+        WHERE s.principal IS NOT NULL
+            AND (r.in_time OR (s.ended_by IS NULL AND coalesce(s.counts_expired, 0) = 0))"""
+    of_day = f"""SELECT day, {key}, max(failed_on) AS failed_on, max(again_on) AS again_on,
+        max(unknown_on) AS unknown_on,
         min(CASE WHEN version < 1 THEN day END) AS old_on,
         min(CASE WHEN version >= 1 THEN day END) AS capable_on
-        FROM ({before}) AS before GROUP BY day, {key}"""
+        FROM ({known}) AS known GROUP BY day, {key}"""
     so_far = f"OVER (PARTITION BY {key} ORDER BY day ROWS UNBOUNDED PRECEDING)"
-    return f"""SELECT *, CASE
-            WHEN failed_on IS NOT NULL AND coalesce(again_on, -1) <= failed_on
-                AND capable_on IS NOT NULL THEN '{Verdict.FAILING}'
-            WHEN old_on IS NOT NULL THEN '{Verdict.NOT_CAPABLE}'
-            WHEN again_on IS NOT NULL THEN '{Verdict.READY}'
+    columns = ", ".join(f"k.{name}" for name in CLIENT_KEY)
+    return f"""SELECT k.day, {columns}, k.failed_on, k.again_on, k.renewed_today,
+        k.old_on, k.capable_on, CASE
+            WHEN k.failed_on IS NOT NULL AND coalesce(k.again_on, -1) <= k.failed_on
+                AND k.capable_on IS NOT NULL THEN '{Verdict.FAILING}'
+            WHEN k.old_on IS NOT NULL THEN '{Verdict.NOT_CAPABLE}'
+            WHEN k.again_on IS NOT NULL AND h.hasty_ms IS NOT NULL AND h.ready_from_ms IS NULL
+                THEN '{Verdict.FAILING}'
+            WHEN k.unknown_on >= coalesce(k.again_on, 0) THEN '{Verdict.UNKNOWN}'
+            WHEN k.again_on IS NOT NULL THEN '{Verdict.READY}'
             ELSE '{Verdict.UNPROVEN}' END AS state
-        FROM (SELECT day, {key}, max(failed_on) {so_far} AS failed_on,
+        FROM (SELECT day, {key}, again_on = day AS renewed_today,
+            max(failed_on) {so_far} AS failed_on, max(unknown_on) {so_far} AS unknown_on,
             max(again_on) {so_far} AS again_on, min(old_on) {so_far} AS old_on,
-            min(capable_on) {so_far} AS capable_on FROM ({of_day}) AS of_day) AS known"""
+            min(capable_on) {so_far} AS capable_on FROM ({of_day}) AS of_day) AS k
+        LEFT JOIN {hasty_rows} AS h ON {same_client("k", "h")}"""
 
 
-def clients(session_rows: str, client_day_rows: str) -> str:
+def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
     """One row per client: its verdict, with the sums and extremes of its sessions as evidence.
 
     `failed_on` is the last day with a failure; where the verdict is ready all the same, it
@@ -169,14 +246,17 @@ def clients(session_rows: str, client_day_rows: str) -> str:
         count_if(standing = '{Verdict.NOT_CAPABLE}') AS not_capable_connections,
         count_if(authenticate_version IS NULL AND principal IS NOT NULL) AS raw_token_connections,
         {", ".join(f"max({name}) AS {name}" for name in extremes)},
-        max(CASE WHEN announced_ms > 0 THEN used_ms - announced_ms END) AS past_end_ms,
+        max(past_end_ms) AS past_end_ms, max(throttled_ms) AS throttled_ms,
+        max_by(throttled_by, throttled_ms) AS throttled_by, count(throttled_by) > 0 AND
+            count(throttled_by) >= count_if(standing = '{Verdict.FAILING}') AS only_throttled,
         min(credential_lifetime_ms) AS credential_lifetime_ms,
         min(first_event_ms) AS first_seen_ms, max(last_event_ms) AS last_seen_ms,
         {", ".join(f"{total(name)} AS {name}" for name in sums)}
         FROM {session_rows} GROUP BY {key}"""
     last = f"""SELECT {key}, max(failed_on) AS failed_on, max_by(state, day) AS state,
-        min(CASE WHEN again_on > failed_on THEN again_on END) AS ready_since
-        FROM {client_day_rows} GROUP BY {key}"""
+        min(CASE WHEN renewed_today AND day > last_failed_on THEN day END) AS ready_since
+        FROM (SELECT *, max(failed_on) OVER (PARTITION BY {key}) AS last_failed_on
+            FROM {client_day_rows}) AS days GROUP BY {key}"""
     columns = (
         "connections",
         "open_connections",
@@ -186,6 +266,9 @@ def clients(session_rows: str, client_day_rows: str) -> str:
         "raw_token_connections",
         *extremes,
         "past_end_ms",
+        "throttled_ms",
+        "throttled_by",
+        "only_throttled",
         "credential_lifetime_ms",
         "first_seen_ms",
         "last_seen_ms",
@@ -193,9 +276,11 @@ def clients(session_rows: str, client_day_rows: str) -> str:
     )
     return f"""SELECT {", ".join(f"c.{name}" for name in (*CLIENT_KEY, *columns))},
         slice(c.all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
-        CAST(size(c.all_hosts) AS BIGINT) AS host_count, d.failed_on, d.ready_since,
-        coalesce(d.state, '{Verdict.UNKNOWN}') AS verdict
-        FROM ({rows}) AS c LEFT JOIN ({last}) AS d ON {same_client("c", "d")}"""
+        CAST(size(c.all_hosts) AS BIGINT) AS host_count, d.failed_on,
+        CASE WHEN d.state = '{Verdict.READY}' THEN d.ready_since END AS ready_since,
+        h.hasty_ms, h.ready_from_ms, coalesce(d.state, '{Verdict.UNKNOWN}') AS verdict
+        FROM ({rows}) AS c LEFT JOIN ({last}) AS d ON {same_client("c", "d")}
+        LEFT JOIN {hasty_rows} AS h ON {same_client("c", "h")}"""
 
 
 def regressed(client_rows: str, client_day_rows: str) -> str:
@@ -231,19 +316,23 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
 
 
 def rank(column: str = "verdict") -> str:
-    """Place a verdict, the worst first."""
+    """Place a verdict, the worst first; clients that never logged in belong to no principal."""
     places = " ".join(f"WHEN '{each}' THEN {at}" for at, each in enumerate(WORST_FIRST))
     return f"CASE {column} {places} END"
 
 
 def breaking_software(client_rows: str) -> str:
-    """One row per library and version of clients that break: how many, whose, the most first."""
+    """One row per library and version of clients that break: how many, whose, the most first.
+
+    Clients that only a throttle kept from re-authenticating in time are not among them.
+    """
     software = "client_software_name, client_software_version"
     verdicts = " OR ".join(f"verdict = '{each}'" for each in BREAKING)
     return f"""SELECT {software}, clients, slice(names, 1, {PRINCIPALS_NAMED}) AS principals,
         CAST(size(names) AS BIGINT) AS principal_count
         FROM (SELECT {software}, count(*) AS clients, sort_array(collect_set(principal)) AS names
-            FROM {client_rows} WHERE {verdicts} GROUP BY {software}) AS named
+            FROM {client_rows} WHERE ({verdicts}) AND NOT only_throttled
+            GROUP BY {software}) AS named
         ORDER BY clients DESC, client_software_name NULLS FIRST,
             client_software_version NULLS FIRST"""
 

@@ -55,10 +55,9 @@ def observed(usage_rows: str, session_rows: str) -> str:
 
 def by_day(client_day_rows: str) -> str:
     """One row per day: the clients seen on it, by what was known of them at its end."""
-    states = [each for each in Verdict if each is not Verdict.UNKNOWN]
     return f"""SELECT *, ready / clients AS ready_share FROM (
         SELECT day, count(*) AS clients,
-            {", ".join(f"count_if(state = '{each}') AS {each}" for each in states)}
+            {", ".join(f"count_if(state = '{each}') AS {each}" for each in Verdict)}
         FROM {client_day_rows} GROUP BY day) AS counted"""
 
 

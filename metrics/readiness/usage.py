@@ -34,7 +34,16 @@ IDENTITY = (
 )
 """The columns that identify a connection, of which the latest values are valid."""
 
-LEAST = ("authenticated_ms", "credential_lifetime_ms", "first_event_ms", "first_sequence")
+LEAST = (
+    "authenticated_ms",
+    "credential_lifetime_ms",
+    "least_announced_ms",
+    "shortest_gap_ms",
+    "first_event_ms",
+    "first_sequence",
+    "opened_ms",
+    "counts_expired",
+)
 GREATEST = (
     "last_event_ms",
     "last_sequence",
@@ -56,6 +65,13 @@ SUMMED = (
 )
 """The columns of which the least, the greatest, or the sum is kept."""
 
+_LEAST_NUMBERS = (
+    "credential_lifetime_ms",
+    "least_announced_ms",
+    "shortest_gap_ms",
+    "counts_expired",
+)
+
 BITS = ("saw", "hours")
 """The columns of which all bits are kept."""
 
@@ -69,19 +85,26 @@ class Occurrence(IntFlag):
     CLOSED = 8
     DENIAL = 16
     SUMMARY = 32
-    OUTLASTED = 64
-    """A session was used past its announced lifetime: only looked for where an event is missing,
-    which may be the one that recorded the kill."""
+    EXPIRED_USE = 64
+    """An expired session was used, by the counter `expired_requests`."""
     OTHER_KIND = 128
     """Anything but a summary row."""
     DROPPED_VERSION = 256
     """A version of an API was used that Kafka 4.0 dropped."""
     GROUP = 512
     """The client was a member of a group; summary rows do not say so."""
+    RENEWAL_FAILURE = 1024
+    """A re-authentication failed although a lifetime had been announced."""
+    THROTTLED = 2048
+    """A throttle time lasted beyond the end of a session that was then used."""
 
 
-_ROUNDING_MS = 1
+ROUNDING_MS = 1
 """The error in milliseconds that rounding may add to the difference of two times."""
+
+_KILLED = ("expired", "token_expired")
+_REFUSED = ("authentication_failed", "authentication_timeout")
+"""Reasons in `close_reason`: the event that says the same may be lost."""
 
 _SQUARABLE = 1_000_000
 """The largest number whose squares add up in 64 bits; larger ones make suspects."""
@@ -139,7 +162,7 @@ def usage(source: str, dialect: Dialect, *, both_views: bool) -> str:
         min(timestamp_ms) AS first_event_ms, max(timestamp_ms) AS last_event_ms,
         max(authentications) AS authentications,
         min(authenticated_ms) AS authenticated_ms,
-        min(credential_lifetime_ms) AS credential_lifetime_ms,
+        {", ".join(f"min({name}) AS {name}" for name in ("opened_ms", *_LEAST_NUMBERS))},
         {", ".join(f"max({name}) AS {name}" for name in GREATEST[3:])},
         {", ".join(f"bit_or({name}) AS {name}" for name in BITS)},
         count_if(is_authentication) AS authentication_events,
@@ -155,7 +178,7 @@ def by_problem(source: str) -> str:
         max(last_event_ms) AS last_ms FROM {source} GROUP BY problem"""
 
 
-def by_connection(source: str) -> str:
+def by_connection(source: str, since_ms: int | None) -> str:
     """One row per connection, of what stands by day.
 
     A run of distinct numbers is known by its count, its sum and its sum of squares. Whatever is
@@ -165,7 +188,15 @@ def by_connection(source: str) -> str:
 
     `whole`: its first event is there too, and so all of them up to the last one. `incomplete`:
     some authentications are in summary rows only; `without_events`: all of them are.
+    `expiring`: a session of it may have been used past its end. `numbered`: how many events there
+    should be; those before `since_ms` are not asked for.
     """
+    first = "0"
+    if since_ms is not None:
+        first = f"CASE WHEN opened_ms < {since_ms} THEN first_sequence ELSE 0 END"
+    expiring = f"""coalesce(would_be_kill_events + would_be_kills_in_summaries > 0, false)
+        OR {occurred(Occurrence.EXPIRED_USE)}
+        OR coalesce(used_ms > least_announced_ms + {ROUNDING_MS}, false)"""
     width = "(last_sequence - first_sequence + 1)"
     squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
     run = f"""CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
@@ -174,7 +205,8 @@ def by_connection(source: str) -> str:
     sums = ", ".join(f"{total(name)} AS {name}" for name in SUMMED)
     return f"""SELECT *, NOT {run} AS suspect, {run} AND first_sequence = 0 AS whole,
         authentication_events < authentications AND {occurred(Occurrence.SUMMARY)} AS incomplete,
-        authentication_events = 0 AS without_events
+        authentication_events = 0 AS without_events, {expiring} AS expiring,
+        last_sequence + 1 - {first} AS numbered
         FROM (SELECT connection_id, {sums},
             {", ".join(f"min({name}) AS {name}" for name in LEAST)},
             {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
@@ -185,10 +217,11 @@ def by_connection(source: str) -> str:
 def totals(source: str) -> str:
     """One row: how many connections and events there are, and should be, and what to look at."""
     return f"""SELECT count(*) AS connections, coalesce({total("events")}, 0) AS events,
-        coalesce({total("last_sequence + 1")}, 0) AS numbered,
+        coalesce({total("numbered")}, 0) AS numbered, count_if(expiring) AS expiring,
         count_if({occurred(Occurrence.DENIAL)}) AS denied,
         count_if({occurred(Occurrence.DROPPED_VERSION)}) AS with_dropped_versions,
         count_if({occurred(Occurrence.GROUP)}) AS with_groups,
+        count_if({occurred(Occurrence.THROTTLED)}) AS throttled,
         count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
         count_if(incomplete) AS incomplete,
@@ -231,6 +264,9 @@ def _numbers() -> dict[str, str]:
             floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT)) END""",
         "is_authentication": is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED),
         "would_be_kill": is_kind(EventKind.WOULD_BE_KILLED),
+        "opened_ms": "connected_ms",
+        "counts_expired": """CASE WHEN authentications > 0
+            THEN CASE WHEN expired_requests IS NULL THEN 0 ELSE 1 END END""",
         "event_requests": "CASE WHEN NOT is_summary THEN requests END",
         "summary_requests": "CASE WHEN is_summary THEN requests END",
     }
@@ -240,19 +276,23 @@ def _from_events() -> dict[str, str]:
     """Give the columns of an event proper; of a summary row, all but its intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
     other = Occurrence.OTHER_KIND
-    reauth, login = Occurrence.REAUTH_FAILURE | other, Occurrence.LOGIN_FAILURE | other
+    failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
+        ELSE {Occurrence.LOGIN_FAILURE.value} END"""
     return {
         "authenticated_ms": "begin_ms",
         "used_ms": "age_ms",
         "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
+        "shortest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
         "announced_ms": "announced_lifetime_ms",
+        "least_announced_ms": "nullif(announced_lifetime_ms, 0)",
         "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
-        "saw": f"""{_saw_dropped()} |
+        "saw": f"""{_saw_in_any()} |
             CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
-            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other}
+            CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other} | CASE
+                WHEN close_reason IN ({words(_KILLED)}) THEN {Occurrence.KILLED.value}
+                WHEN close_reason IN ({words(_REFUSED)}) THEN {failure} ELSE 0 END
             WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
-            WHEN {is_kind(EventKind.FAILED)}
-                THEN CASE WHEN authentications > 0 THEN {reauth} ELSE {login} END
+            WHEN {is_kind(EventKind.FAILED)} THEN {other.value} | {failure}
             WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
                 THEN {Occurrence.DENIAL | other}
             WHEN is_summary THEN {Occurrence.SUMMARY} ELSE {other} END""",
@@ -260,9 +300,16 @@ def _from_events() -> dict[str, str]:
     }
 
 
-def _saw_dropped() -> str:
-    seen = Occurrence.DROPPED_VERSION.value
-    return f"CASE WHEN dropped_versions IS NOT NULL THEN {seen} ELSE 0 END"
+def _saw_in_any() -> str:
+    return f"""CASE WHEN dropped_versions IS NOT NULL
+        THEN {Occurrence.DROPPED_VERSION.value} ELSE 0 END |
+        CASE WHEN expired_requests > 0 THEN {Occurrence.EXPIRED_USE.value} ELSE 0 END |
+        CASE WHEN throttled_ms > 0 THEN {Occurrence.THROTTLED.value} ELSE 0 END"""
+
+
+def _failed_again() -> str:
+    any_, renewal = Occurrence.REAUTH_FAILURE, Occurrence.RENEWAL_FAILURE
+    return f"CASE WHEN announced_lifetime_ms > 0 THEN {any_ | renewal} ELSE {any_.value} END"
 
 
 def _lists(dialect: Dialect) -> str:
@@ -280,40 +327,21 @@ def _lists(dialect: Dialect) -> str:
 
 def _from_both_views() -> dict[str, str]:
     events, summaries = _from_events(), _from_summaries()
-    either = {
+    return {
         name: f"CASE WHEN is_summary THEN {summaries[name]} ELSE {events[name]} END"
         for name in events
     }
-    outlasted = f"CASE WHEN {_outlasted()} THEN {Occurrence.OUTLASTED} ELSE 0 END"
-    return either | {"saw": f"({either['saw']}) | ({outlasted})"}
-
-
-def _outlasted() -> str:
-    """Say whether a session was used past the lifetime announced at its own start.
-
-    On `reauthenticated` the age is that of the session before, and the lifetime that of the new
-    one. A summary row counts the kills of its own period; of its list only the first interval, and
-    the last, which all rows have, may have been killed in one that is missing.
-    """
-    first = _is_past("try_element_at(uses, 1)", "try_element_at(announced, 1)")
-    last = _is_past("age_ms", "announced_lifetime_ms")
-    return f"({first} OR ({last} AND NOT {is_kind(EventKind.REAUTHENTICATED)}))"
-
-
-def _is_past(used: str, announced: str) -> str:
-    return f"""coalesce({announced} BETWEEN 1 AND {MAX_DURATION_MS} AND {used} <= {MAX_DURATION_MS}
-        AND {used} > {announced} + {_ROUNDING_MS}, false)"""
 
 
 def _from_summaries() -> dict[str, str]:
     """Give the columns of a summary row."""
     ended = {
-        IntervalEnd.EXPIRED_KILLED: Occurrence.KILLED,
-        IntervalEnd.FAILED: Occurrence.REAUTH_FAILURE,
+        IntervalEnd.EXPIRED_KILLED: Occurrence.KILLED.value,
+        IntervalEnd.FAILED: _failed_again(),
     }
     saw = [
         f"{Occurrence.SUMMARY}",
-        _saw_dropped(),
+        _saw_in_any(),
         f"CASE WHEN final THEN {Occurrence.CLOSED} ELSE 0 END",
     ]
     saw += [
@@ -321,13 +349,15 @@ def _from_summaries() -> dict[str, str]:
         for end, what in ended.items()
     ]
     longest, latest = "array_max(uses)", "try_element_at(uses, -1)"
+    gaps = "slice(ages, 1, size(uses) - 1)"  # all but the last one ended by a re-authentication
     return {
         "authenticated_ms": "array_min(begins)",
         "used_ms": f"CASE WHEN {longest} BETWEEN 0 AND {MAX_DURATION_MS} THEN {longest} END",
-        # the oldest first, so all but the last one ended by a re-authentication
-        "longest_gap_ms": """CASE WHEN size(uses) > 1
-            THEN array_max(slice(ages, 1, size(uses) - 1)) END""",
+        "longest_gap_ms": f"CASE WHEN size(uses) > 1 THEN array_max({gaps}) END",
+        "shortest_gap_ms": f"CASE WHEN size(uses) > 1 THEN array_min({gaps}) END",
         "announced_ms": "array_max(announced)",
+        "least_announced_ms": """coalesce(nullif(array_min(announced), 0),
+            nullif(announced_lifetime_ms, 0))""",
         "outlived_credential_ms": f"""CASE
             WHEN size(uses) > 0 AND {latest} BETWEEN 0 AND {MAX_DURATION_MS}
                 THEN {latest} - credential_lifetime_ms END""",

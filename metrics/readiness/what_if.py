@@ -132,7 +132,7 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -
     minutes: one that begins more than L after the session did is surely a kill, and the next
     session begins at the latest at its end; one that ends more than L after may be one, and the
     next session begins at the earliest at its begin. Where the minutes of the last use are not
-    known (no summary row yet), only what follows from the age at the last use is said.
+    known (no summary row yet), the time since the last known one may have a kill each L.
 
     `due` is the first minute in which a use is a kill. The period is from one kill to where the
     next is due: from the end of its minute to the first minute that begins after the expiry, or
@@ -142,22 +142,23 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -
     rows = f"""SELECT *, {minute_of("authenticated_ms + used_ms")} AS last_minute_ms,
         authenticated_ms + lifetime_ms AS expiry_ms, {whole} + {2 * MINUTE_MS} AS sure_ms,
         greatest({whole}, {MINUTE_MS}) AS perhaps_ms,
-        CASE WHEN size(runs) > 0 THEN
-            array_max({dialect.field("runs", "b")}) + {2 * MINUTE_MS} > authenticated_ms + used_ms
-        ELSE false END AS known
+        CASE WHEN size(runs) > 0 THEN array_max({dialect.field("runs", "b")}) END AS known_to_ms
         FROM {interval_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
         WHERE used_ms > lifetime_ms"""
     sure = f"{minute_of('expiry_ms')} + {MINUTE_MS}"
     perhaps = f"{minute_of(f'(expiry_ms - {MINUTE_MS})')} + {MINUTE_MS}"
-    walked = f"""SELECT connection_id, number, lifetime_ms, known,
+    tail = "authenticated_ms + used_ms - known_to_ms"
+    walked = f"""SELECT connection_id, number, lifetime_ms, known_to_ms,
+        CASE WHEN {tail} < {2 * MINUTE_MS} THEN 0
+            ELSE CAST(floor(({tail}) / lifetime_ms) AS BIGINT) + 1 END AS in_tail,
         CAST(floor((used_ms - 1) / lifetime_ms) AS BIGINT) AS most,
         {_walk(sure, "sure_ms", dialect)} AS sure,
         {_walk(perhaps, "perhaps_ms", dialect)} AS perhaps
         FROM ({rows}) AS rows"""
     return f"""SELECT connection_id, number, lifetime_ms,
         greatest(1, least(most, sure)) AS kills_least,
-        greatest(1, CASE WHEN known AND lifetime_ms >= {2 * MINUTE_MS} THEN least(most, perhaps)
-            ELSE most END) AS kills_most
+        greatest(1, CASE WHEN known_to_ms IS NOT NULL AND lifetime_ms >= {2 * MINUTE_MS}
+            THEN least(most, perhaps + in_tail) ELSE most END) AS kills_most
         FROM ({walked}) AS walked"""
 
 
@@ -181,7 +182,8 @@ def what_if(
 
     `session_rows` stand by their clients, `kill_rows` is what `kills` gives for the same lifetimes,
     and `observed_rows` what `observed` gives. `kills_per_day_*` is null if less than an hour was
-    covered: too little to speak of days.
+    covered: too little to speak of days. A lifetime longer than what was covered is not judged,
+    unless a connection was used longer: all its columns are null.
     """
     outlasted = "coalesce(used_ms > lifetime_ms, false)"
     unproven = f"standing = '{Verdict.UNPROVEN}'"
@@ -209,8 +211,16 @@ def what_if(
             "killed_principals",
         )
     )
+    results = (
+        *(f"{each}_{what}" for each in names for what in ("connections", "clients")),
+        *("killed_principals", "late_median_ms", "late_max_ms", "kills_least", "kills_most"),
+        *("kills_per_day_least", "kills_per_day_most"),
+    )
+    judged = """killed_connections + unproven_connections > 0 OR observed_ms >= lifetime_ms"""
+    shown = ", ".join(f"CASE WHEN {judged} THEN {name} END AS {name}" for name in results)
     days = f"CASE WHEN o.covered_ms >= {HOUR_MS} THEN o.covered_ms / {DAY_MS} END"
-    return f"""SELECT l.lifetime_ms, o.connections, {columns}, m.late_median_ms, m.late_max_ms,
+    found_rows = f"""SELECT l.lifetime_ms, o.connections, {columns},
+        m.late_median_ms, m.late_max_ms,
         coalesce(k.kills_least, 0) AS kills_least, coalesce(k.kills_most, 0) AS kills_most,
         o.covered_ms AS observed_ms,
         coalesce(k.kills_least, 0) / ({days}) AS kills_per_day_least,
@@ -229,3 +239,5 @@ def what_if(
                 {total("kills_most")} AS kills_most FROM {kill_rows} GROUP BY lifetime_ms) AS k
         ON l.lifetime_ms = k.lifetime_ms
         WHERE o.connections > 0"""
+    return f"""SELECT lifetime_ms, connections, {shown}, observed_ms
+        FROM ({found_rows}) AS found_rows"""

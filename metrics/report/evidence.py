@@ -14,13 +14,18 @@ def evidence(row: Row) -> str:
     """Say what the verdict on a client rests on, with the days on which it was seen."""
     match row["verdict"]:
         case Verdict.FAILING:
-            parts = [*_failures(row), _renewals(row, "{} succeeded")]
+            parts = [*_failures(row), _hasty(row), _renewals(row, "{} succeeded")]
         case Verdict.NOT_CAPABLE:
             parts = [_incapable(row)]
         case Verdict.READY:
             parts = _ready(row)
         case Verdict.UNPROVEN:
             parts = [_unproven(row)]
+        case _ if row["principal"] is not None:
+            parts = [
+                "a session was used past its end, or its lifetime is not in the log, and an older"
+                " version of the proxy did not record on which days"
+            ]
         case _ if row["login_failures"]:
             parts = [f"{count(row['login_failures'], 'login')} failed, none succeeded"]
         case _:
@@ -45,6 +50,11 @@ def _failures(row: Row) -> list[str]:
     parts = []
     if kills:
         parts.append(f"used {times} past the end of a session{by}")
+    if row["throttled_ms"] is not None:
+        parts.append(
+            f"throttled for {duration(row['throttled_ms'])} beyond the end of a session, by the"
+            f" quota {row['throttled_by']}"
+        )
     if row["reauth_failures"]:
         parts.append(f"{count(row['reauth_failures'], 're-authentication')} failed")
     if parts and row["failed_on"] is not None:
@@ -53,11 +63,22 @@ def _failures(row: Row) -> list[str]:
 
 
 def _ready(row: Row) -> list[str]:
+    if row["hasty_ms"] is not None:
+        return [f"ready from {duration(row['ready_from_ms'])}", _hasty(row), *_failures(row)]
     if row["failed_on"] is None:
         again = row["reauthentications"]
         return [f"re-authenticated {'once' if again == 1 else f'{again} times'}, always in time"]
     since = "" if row["ready_since"] is None else f" since {day_name(row['ready_since'])}"
     return [f"ready{since}", _renewals(row, "{} in all"), *_failures(row)]
+
+
+def _hasty(row: Row) -> str:
+    if row["hasty_ms"] is None:
+        return ""
+    return (
+        f"with lifetimes up to {duration(row['hasty_ms'])} it re-authenticates within a second of"
+        " the last time, which brokers refuse"
+    )
 
 
 def _renewals(row: Row, text: str) -> str:

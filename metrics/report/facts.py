@@ -74,6 +74,9 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "ahead": rows["ahead"],
         "observed": _observed(rows),
         "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
+        "never_logged_in": sum(
+            row["clients"] - row["logged_in"] for row in rows["clients_by_verdict"]
+        ),
         "principals_by_verdict": {verdict.value: named.get(verdict, 0) for verdict in Verdict},
         "enforceable_principals": sorted(row["principal"] for row in enforceable),
         "principals": worst_first,
@@ -81,7 +84,14 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "group_count": sum(row["groups"] for row in rows["group_count"]),
             "groups": rows["groups"],
         },
-        "clients": sorted(clients, key=lambda row: (_rank(row["verdict"]), str(row["principal"]))),
+        "clients": sorted(
+            clients,
+            key=lambda row: (
+                row["principal"] is None,
+                _rank(row["verdict"]),
+                str(row["principal"]),
+            ),
+        ),
         "regressed": {
             "client_count": sum(row["clients"] for row in rows["regressed_count"]),
             "clients": [

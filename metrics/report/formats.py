@@ -114,9 +114,7 @@ def count(amount: float, one: str, many: str | None = None) -> str:
 
 def is_judged(row: Mapping[str, Any]) -> bool:
     """Return True if this row of the what-if is conclusive: the log spans enough time."""
-    used_longer: bool = row["killed_connections"] + row["unproven_connections"] > 0
-    long_enough: bool = row["observed_ms"] >= row["lifetime_ms"]
-    return used_longer or long_enough
+    return row["killed_connections"] is not None
 
 
 def is_harmless(row: Mapping[str, Any]) -> bool:

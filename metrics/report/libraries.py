@@ -59,7 +59,8 @@ LIBRARIES = (
         name="kafkajs",
         software=("kafkajs",),
         since="1.11.0",
-        note="take 1.16.0 or later, which re-authenticates to all brokers (#1241)",
+        note="take 1.16.0 or later, which re-authenticates to all brokers (#1241), and lifetimes "
+        "of 30 s or more: it does so 10 s before the end",
         source="tulios/kafkajs CHANGELOG.md, 1.11.0 (#496)",
     ),
     Library(

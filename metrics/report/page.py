@@ -166,7 +166,7 @@ def _outlook(facts: Facts) -> str:
     projected, last = facts["trend"]["projection"], facts["trend"]["days"][-1]["day"]
     day, seen = projected["last_day"], projected["clients"]
     verdicts = facts["clients_by_verdict"]
-    known = sum(verdicts.values()) - verdicts["unknown"]
+    known = sum(verdicts.values()) - facts["never_logged_in"]
     in_all = f", of {number(known)} in all" if known > seen else ""
     ready = round(projected["ready_share"] * seen)
     text = f"Ready on {day}: {number(ready)} of the {count(seen, 'client')} seen{in_all}"

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
-    """Say on which day (since 1970) the present trend is ready, or null; from the rows of `by_day`.
+    """Return the day (since 1970) on which the trend reaches all clients, or null.
 
     A straight line through the shares of those of the last `TREND_DAYS` days that saw enough
     clients (`ENOUGH_CLIENTS`). Null with fewer than three days, or with a trend that does not rise;
@@ -32,13 +32,15 @@ def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
         ) | {"days": 0}
     days, shares = [row["day"] for row in recent], [row["ready_share"] for row in recent]
     last_day, share = days[-1], shares[-1]
-    slope = linear_regression(days, shares).slope if len(recent) > 1 else None
+    slope = None
+    if len(recent) > 1:
+        slope, intercept = linear_regression([day - last_day for day in days], shares)
     ready_day = None
     if share >= 1:
         ready_day = last_day
     elif slope is not None and len(recent) >= 3 and slope > 1e-6:
         # rounded: an exact number of days must not become one more by the last bit of a double
-        ready_day = last_day + math.ceil(round((1 - share) / slope, 6))
+        ready_day = last_day + max(1, math.ceil(round((1 - intercept) / slope, 6)))
     return {
         "days": len(recent),
         "last_day": last_day,

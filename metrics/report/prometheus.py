@@ -19,8 +19,10 @@ def exposition(facts: Mapping[str, Any]) -> bytes:
     failures = {"login": 0, "reauthentication": 0}
     for row in facts["failures"]:
         failures["reauthentication" if row["reauthentication"] else "login"] += row["count"]
+    clients, never = dict(facts["clients_by_verdict"]), facts["never_logged_in"]
+    clients |= {"unknown": clients["unknown"] - never, "never_logged_in": never}
     for metric, counts in (
-        (registry.READINESS_CLIENTS, facts["clients_by_verdict"]),
+        (registry.READINESS_CLIENTS, clients),
         (registry.READINESS_PRINCIPALS, facts["principals_by_verdict"]),
         (registry.READINESS_FAILED_AUTHENTICATIONS, failures),
     ):
@@ -28,7 +30,8 @@ def exposition(facts: Mapping[str, Any]) -> bytes:
             snapshot.gauge(metric, count, label)
     for row in sorted(facts["what_if"], key=lambda row: row["lifetime_ms"])[:MAX_LIFETIMES]:
         label = f"{row['lifetime_ms'] / 1000:.3f}".rstrip("0").rstrip(".")
-        snapshot.gauge(registry.READINESS_KILLED_CLIENTS, row["killed_clients"], label)
+        if (killed := row["killed_clients"]) is not None:
+            snapshot.gauge(registry.READINESS_KILLED_CLIENTS, killed, label)
         for bound in ("least", "most"):
             if (kills := row[f"kills_per_day_{bound}"]) is not None:
                 snapshot.gauge(registry.READINESS_KILLS_PER_DAY, kills, label, bound)

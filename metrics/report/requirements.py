@@ -102,8 +102,7 @@ def _share(facts: Facts, percent: float) -> Found:
 
 
 def _logged_in(facts: Facts) -> int:
-    verdicts = facts["clients_by_verdict"]
-    clients: int = sum(verdicts.values()) - verdicts["unknown"]
+    clients: int = sum(facts["clients_by_verdict"].values()) - facts["never_logged_in"]
     return clients
 
 
@@ -132,7 +131,7 @@ def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
     if row is None:
         return Found(met=False, text="no client logged in")
-    killed, unproven, cut_short = (row[f"{each}_connections"] for each in _MAY_BE_KILLED)
+    killed, unproven, cut_short = (row[f"{each}_connections"] or 0 for each in _MAY_BE_KILLED)
     doubts = []
     if unproven:
         doubts.append(f"{unproven} {'is' if unproven == 1 else 'are'} unproven")

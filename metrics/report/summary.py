@@ -136,9 +136,9 @@ def _who(facts: Facts) -> Iterator[str]:
             yield f"{title}{'; '.join(named)}."
             break
     yield from _no_longer_ready(facts["regressed"])
-    never_in = facts["clients_by_verdict"]["unknown"]
+    never_in = facts["never_logged_in"]
     if never_in:
-        ids = [row["client_id"] for row in facts["clients"] if row["verdict"] == "unknown"]
+        ids = [row["client_id"] for row in facts["clients"] if row["principal"] is None]
         named = [name_of(each, SHORT) for each in ids[:_CLIENTS]]
         if never_in > len(named):
             named.append(f'<a href="#clients">{number(never_in - len(named))} more</a>')

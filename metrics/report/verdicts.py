@@ -16,18 +16,18 @@ class Verdict(StrEnum):
     FAILING = "failing"
     """It was killed, would have been killed, or failed to re-authenticate."""
     UNKNOWN = "unknown"
-    """It never authenticated."""
+    """It never authenticated, or the log lacks what would show whether it is ready."""
 
 
 WORST_FIRST = (
     Verdict.FAILING,
     Verdict.NOT_CAPABLE,
+    Verdict.UNKNOWN,
     Verdict.UNPROVEN,
     Verdict.READY,
-    Verdict.UNKNOWN,
 )
 """The order of verdicts. A principal has the worst verdict of its clients. Clients that never
-authenticated come last: they belong to no principal, and there may be many."""
+authenticated are listed last: they belong to no principal, and there may be many."""
 
 VERDICT_LABELS: Mapping[str, str] = {
     Verdict.READY: "ready",
@@ -43,7 +43,8 @@ VERDICT_MEANINGS: Mapping[str, str] = {
     "has seen yet what it does then",
     Verdict.NOT_CAPABLE: "speaks SaslAuthenticate v0, or sends raw tokens: it cannot be told a "
     "lifetime, and breaks when one ends",
-    Verdict.FAILING: "was given a lifetime and used a connection past it, or failed to "
-    "re-authenticate",
-    Verdict.UNKNOWN: "never logged in, whatever the lifetime",
+    Verdict.FAILING: "was given a lifetime and used a connection past it, failed to "
+    "re-authenticate, or does so too often",
+    Verdict.UNKNOWN: "never logged in, or used a session past its end or of an unknown lifetime "
+    "while an older version of the proxy did not record on which days",
 }

@@ -8,10 +8,11 @@ is lost or doubled by a crash. The analysis reads the whole table, in whatever o
     ROOT/events/upto=N,  ROOT/counts/upto=N     all up to it, once the first has its `_SUCCESS`
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from metrics.readiness.errors import ReportError
@@ -25,26 +26,46 @@ MOST_FOLDERS = 24
 
 _BATCH, _UP_TO = "batch", "upto"
 
-_CORRUPT = "_corrupt_record"
-
 _NOTHING_YET = (
     "nothing to report on yet: with --state event files are read once they are closed (.jsonl), and"
     " none is"
 )
 
 
-def parsed(lines: DataFrame, fields: str = DDL) -> DataFrame:
-    """Read JSON lines (column `value`) into fields of the log; a bad one into nulls."""
-    schema = f"{fields}, {_CORRUPT} STRING"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    event = f.from_json("value", schema, options).alias("event")
-    unreadable = f.col(_CORRUPT).isNotNull()
-    rows = lines.where(f.trim("value") != "").select(event).select("event.*")
-    return (
-        rows.withColumns({name: f.expr(text) for name, text in bounded().items()})
-        .withColumn("kind", f.when(~unreadable, f.col("kind")))
-        .drop(_CORRUPT)
+def parsed(lines: DataFrame, fields: Mapping[str, str] = FIELDS) -> DataFrame:
+    """Read JSON lines (column `value`) into fields of the log; a bad one into nulls.
+
+    A line is valid exactly if DuckDB's reader takes it: one JSON object, which may end in a comma,
+    and nothing after it. A number that is written otherwise is converted or null.
+    """
+    schema = ", ".join(f"{name} STRING" for name in fields)
+    # in a list, nothing but another element can follow the object
+    alone = f.expr("try_parse_json(concat('[', value, ']'))")
+    more = f.try_variant_get("alone", "$[1]", "variant")
+    rows = (
+        lines.where(f.trim("value") != "")
+        .select(f.expr("CASE WHEN is_valid_utf8(value) THEN value END").alias("value"))
+        .select(f.regexp_replace("value", r",\s*\}\s*$", "}").alias("value"))
+        .select("value", alone.alias("alone"))
+        .select(f.when(f.col("alone").isNotNull() & more.isNull(), f.col("value")).alias("line"))
+        .select(f.from_json("line", schema).alias("event"))
+        .select("event.*")
+        .select(*(_typed(name, kind).alias(name) for name, kind in fields.items()))
     )
+    return rows.withColumns({name: f.expr(text) for name, text in bounded().items()})
+
+
+def _typed(name: str, kind: str) -> Column:
+    match kind:
+        case "string":
+            return f.col(name)
+        case "long":
+            rounded = f"try_cast(bround(try_cast({name} AS DOUBLE)) AS BIGINT)"
+            return f.expr(f"coalesce(try_cast({name} AS BIGINT), {rounded})")
+        case "boolean":
+            return f.expr(f"coalesce(try_cast({name} AS BOOLEAN), try_cast({name} AS DOUBLE) <> 0)")
+        case _:
+            return f.from_json(f.when(f.col(name).startswith("["), f.col(name)), kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.quota.worker_quotas import entry_of_tags
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
@@ -173,14 +174,15 @@ class SessionObserver:
         assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
         history = self._history_of(connection)
+        throttled = _throttled_past(connection, session)
         if session.is_killed(now):
             kind = EventKind.EXPIRED_KILLED
             self._tally.count(registry.EXPIRED_CONNECTIONS_KILLED, *labels)
-            line: str | None = history.expired_killed(api_key, usage(connection), now)
+            line: str | None = history.expired_killed(api_key, usage(connection), now, throttled)
         else:
             kind = EventKind.WOULD_BE_KILLED
             self._tally.count(registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED, *labels)
-            line = history.would_be_killed(api_key, usage(connection), now)
+            line = history.would_be_killed(api_key, usage(connection), now, throttled)
         if line is not None:
             self._emit_all(history, [line])
             self._note(self._incident(history, kind, _api_name(api_key), now))
@@ -372,3 +374,16 @@ def _software(client: Client) -> str | None:
 def _api_name(api_key: int) -> str:
     api = APIS.get(api_key)
     return f"API {api_key}" if api is None else api.name
+
+
+def _throttled_past(connection: Connection, session: Authenticated) -> tuple[int, str] | None:
+    """Return the throttle time, ms, and the quota of a client that was not read at the end of its
+    session, so that it could not re-authenticate in time; None if it was read."""
+    throttling, end = connection.throttling, session.deadline
+    if throttling is None or end is None or not throttling.used.enforced:
+        return None
+    until, held = throttling.used.held_until, throttling.used.held_by
+    if held is None or not until - held.throttle_time_ms / 1_000 <= end <= until:
+        return None
+    named = {name: value for name, value in held.tags.items() if value}
+    return held.throttle_time_ms, f"{held.quota_type.value} of {entry_of_tags(named)}"

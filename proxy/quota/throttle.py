@@ -79,6 +79,7 @@ class Throttle:
         "_request",
         "_silent_until",
         "enforced",
+        "held_by",
         "held_until",
         "leaves_out",
         "mutations",
@@ -98,6 +99,8 @@ class Throttle:
         self.held_until = 0.0
         """Time in monotonic seconds before which the client is not read; in audit, before which it
         would not have been."""
+        self.held_by: Throttled | None = None
+        """The report that set `held_until`; None if no quota was exceeded."""
         self.leaves_out = False
         """True if the response last passed to `fetched` is to be sent without its records."""
         self.waits_until = 0.0
@@ -277,14 +280,14 @@ class Throttle:
             if now < self._silent_until.get(quota_type, 0.0):
                 return 0  # a held connection would not have used anything
             self._silent_until[quota_type] = until
-        self.held_until = max(self.held_until, until)
-        meter.count.note(throttle_time_ms)
-        self._report(
-            Throttled(
-                quota_type=quota_type,
-                tags=meter.tags,
-                throttle_time_ms=throttle_time_ms,
-                enforced=self.enforced,
-            )
+        report = Throttled(
+            quota_type=quota_type,
+            tags=meter.tags,
+            throttle_time_ms=throttle_time_ms,
+            enforced=self.enforced,
         )
+        if until > self.held_until:
+            self.held_until, self.held_by = until, report
+        meter.count.note(throttle_time_ms)
+        self._report(report)
         return throttle_time_ms if self.enforced else 0

@@ -144,6 +144,18 @@ def test_an_expired_session_is_reported_once_until_it_is_renewed() -> None:
     assert summary.would_be_kills == 2
 
 
+def test_uses_of_an_expired_session_are_counted_until_it_is_renewed() -> None:
+    session = history()
+    session.authenticated(grant(), used(0, None), 0.0)
+    past = session.would_be_killed(3, used(5, 60.0), 61.0)
+    assert past is not None
+    (checkpoint,) = session.sweep(used(7, 62.0), 1000.0)
+    (again,) = session.authenticated(grant(), used(8, 1001.0), 1002.0)
+    closed, summary = session.closed("client_closed", used(20, 1010.0), 1011.0)
+    lines = [past, checkpoint, again, closed, summary]
+    assert [line.expired_requests for line in lines] == [0, 2, 1, 0, 3]
+
+
 def test_the_refused_request_is_a_use_of_the_session() -> None:
     """It is not forwarded and not counted, but without it the what-if would miss a real kill."""
     session = history()

@@ -165,6 +165,10 @@ def client(**more: Any) -> dict[str, Any]:
         "past_end_ms": 60_000,
         "failed_on": None,
         "ready_since": None,
+        "throttled_ms": None,
+        "throttled_by": None,
+        "hasty_ms": None,
+        "ready_from_ms": None,
         "announced_ms": 0,
         "hosts": ["10.0.0.1"],
         "host_count": 3,
@@ -178,7 +182,11 @@ def client(**more: Any) -> dict[str, Any]:
 def collected(name: str, *, verdict: str = "not_capable") -> Collected:
     verdicts = {each: int(each == verdict) for each in ("ready", "unproven", "failing", "unknown")}
     one = client(
-        principal=name, client_id=name, client_software_name=name, verdict=verdict, hosts=[name]
+        principal=None if verdict == "unknown" else name,
+        client_id=name,
+        client_software_name=name,
+        verdict=verdict,
+        hosts=[name],
     )
     row = {"principal": name, "clients": 1, "verdict": verdict, "enforceable": verdict == "ready"}
     row |= {"listeners": [name]}
@@ -201,7 +209,10 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
     rows: dict[str, list[dict[str, Any]]] = {
         "clients": [one],
         "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
-        "clients_by_verdict": [{"verdict": verdict, "clients": 1, "connections": 2}],
+        "clients_by_verdict": [
+            {"verdict": verdict, "clients": 1, "connections": 2}
+            | {"logged_in": int(verdict != "unknown")}
+        ],
         "principals": [
             row | verdicts | {"not_capable": int(verdict == "not_capable"), "connections": 2}
         ],

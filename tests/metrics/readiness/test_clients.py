@@ -78,15 +78,16 @@ def test_what_a_failing_client_has_not_shown_is_not_held_against_it() -> None:
 
 def test_a_client_that_was_killed_once_and_is_good_since_is_ready_since() -> None:
     """Killed on the first day, good on the eleven after it; both are said."""
+    late = later(EventKind.REAUTHENTICATED, 17, sequence=2, authentications=2)
     days = [
-        later(EventKind.REAUTHENTICATED, 1440 * day, sequence=day + 1, authentications=day + 1)
+        later(EventKind.REAUTHENTICATED, 1440 * day, sequence=day + 2, authentications=day + 2)
         for day in range(1, 12)
     ]
-    given = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD), *days]
+    given = [login(**TOLD), later(EventKind.WOULD_BE_KILLED, 16, **TOLD), late, *days]
     row = verdict(*given)
     assert (row["verdict"], row["ready_since"] - row["failed_on"]) == ("ready", 1)
     assert evidence(row) == (
-        "ready since 16 Jan 2027, 11 re-authentications in all, used once past the end of a "
+        "ready since 16 Jan 2027, 12 re-authentications in all, used once past the end of a "
         "session by up to 1 min, last on 15 Jan 2027"
     )
     assert standings(*given) == {"c-1": "ready"}
@@ -140,8 +141,11 @@ def test_an_old_client_that_was_killed_is_not_capable_rather_than_failing() -> N
 
 
 def test_another_version_of_a_library_is_another_client() -> None:
-    new = login(connection_id="new", client_software_name="kgo", client_software_version="v2")
-    assert len(verdicts(login(), new)) == 2
+    old, new = (
+        login(connection_id=each, client_software_name="kgo", client_software_version=each)
+        for each in ("v1", "v2")
+    )
+    assert len(verdicts(old, new)) == 2
 
 
 def test_nobody_is_judged_by_nothing() -> None:

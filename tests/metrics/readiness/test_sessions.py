@@ -59,10 +59,10 @@ USED_LATE = {
         later(EventKind.CHECKPOINT, 15, last_request_ms=EPOCH_MS + 900_001, **TOLD),
         "unproven",
     ),
-    # the age is that of the session before, whose lifetime it does not say
+    # the age is that of the session before, whose lifetime the login shows
     "of the one before": (
         later(EventKind.REAUTHENTICATED, 25, **{**USED_AT_20, **AGAIN}),
-        "ready",
+        "failing",
     ),
     "in a list": (
         later(EventKind.SUMMARY, 60, intervals=(LATE,), **{**TOLD, **AGAIN}),
@@ -174,8 +174,10 @@ def test_of_a_whole_connection_the_quick_look_tells_all(population: list[Session
     assert found.query("SELECT * FROM seen_connections WHERE NOT whole") == []
     both = usage.usage("events", found.engine.dialect, both_views=True)
     found.engine.keep("full_usage", both)
-    found.engine.keep("listed", usage.by_connection("full_usage"))
-    found.engine.keep("listed_sessions", sessions.sessions("listed", "identities"))
+    found.engine.keep("listed", usage.by_connection("full_usage", None))
+    found.engine.keep(
+        "listed_sessions", sessions.sessions("listed", "identities", "outcomes", "throttled")
+    )
     quick, listed = (
         sorted(str([row[name] for name in COMPARED]) for row in found.table(name))
         for name in ("sessions", "listed_sessions")

@@ -136,9 +136,10 @@ def test_a_latency_that_nothing_can_have_is_bounded() -> None:
 
 def test_a_client_is_ready_from_the_day_it_was_repaired() -> None:
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
-    tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, sequence=2, **TOLD)
-    after = later(EventKind.CHECKPOINT, 2880, authentications=2, sequence=3, **TOLD)
-    found = table("by_day", [login(**TOLD), failing, tomorrow, after])
+    late = later(EventKind.REAUTHENTICATED, 17, authentications=2, sequence=2, **TOLD)
+    tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=3, sequence=3, **TOLD)
+    after = later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD)
+    found = table("by_day", [login(**TOLD), failing, late, tomorrow, after])
     assert [(row["failing"], row["ready"]) for row in found] == [(1, 0), (0, 1), (0, 1)]
 
 
@@ -151,7 +152,8 @@ def test_a_client_that_failed_and_never_re_authenticated_is_failing_still() -> N
 
 
 def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews() -> None:
-    """It is recorded once that it would be killed, and what it did before does not help it."""
+    """It is recorded once that it would be killed, and neither what it did before nor the late
+    renewal helps it."""
     given = [
         login(**TOLD),
         later(EventKind.REAUTHENTICATED, 60, authentications=2, **TOLD),
@@ -160,16 +162,17 @@ def test_what_was_ready_and_is_stuck_past_its_end_is_failing_until_it_renews() -
         later(EventKind.CHECKPOINT, 2880, authentications=3, sequence=4, **TOLD),
         later(EventKind.CHECKPOINT, 4320, authentications=3, sequence=5, **TOLD),
         later(EventKind.REAUTHENTICATED, 5760, authentications=4, sequence=6, **TOLD),
+        later(EventKind.REAUTHENTICATED, 7200, authentications=5, sequence=7, **TOLD),
     ]
     found = table("by_day", given)
-    assert [row["failing"] for row in found] == [0, 1, 1, 1, 0]
-    assert [row["ready"] for row in found] == [1, 0, 0, 0, 1]
+    assert [row["failing"] for row in found] == [0, 1, 1, 1, 1, 0]
+    assert [row["ready"] for row in found] == [1, 0, 0, 0, 0, 1]
 
 
 def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next() -> None:
     """If only the summary row is left, that one's day is all that is known.
 
-    The client re-authenticated in between, too late: else it would be failing still.
+    The client re-authenticated in between, too late, which is no repair.
     """
     killed = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     summed = later(EventKind.SUMMARY, 1440, sequence=2, authentications=2, would_be_kills=1, **TOLD)
@@ -178,7 +181,7 @@ def test_a_kill_is_of_its_own_day_though_its_summary_row_is_of_the_next() -> Non
         found = table("by_day", given)
         return [row["failing"] for row in found]
 
-    assert failing([login(**TOLD), killed, summed]) == [1, 0]
+    assert failing([login(**TOLD), killed, summed]) == [1, 1]
     assert failing([login(**TOLD), summed]) == [0, 1]
 
 

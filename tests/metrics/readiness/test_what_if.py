@@ -186,7 +186,8 @@ def test_the_bits_of_a_summary_row_are_runs_of_minutes() -> None:
 
 def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it() -> None:
     used = login(authenticate_version=0, last_request_ms=EPOCH_MS + 300_000)
-    found = answers([used], lifetimes_ms=(299_999, 300_000)).table("what_if", "lifetime_ms")
+    end = later(EventKind.CHECKPOINT, 5, authenticate_version=0)
+    found = answers([used, end], lifetimes_ms=(299_999, 300_000)).table("what_if", "lifetime_ms")
     assert [row["killed_connections"] for row in found] == [1, 0]
 
 
@@ -222,7 +223,8 @@ def test_what_the_proxy_ended_does_not_say_that_longer_lifetimes_kill_nothing(
     end: SessionEvent, found: list[tuple[int, int]]
 ) -> None:
     """Killed at five minutes again and again, a client never shows what it would do at fifteen."""
-    given = [replace(each, authenticate_version=0) for each in (login(), end)]
+    other = later(EventKind.CHECKPOINT, 30, connection_id="other")  # so much is covered
+    given = [replace(each, authenticate_version=0) for each in (login(), end, other)]
     lifetimes_ms = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30))
     found_rows = answers(given, lifetimes_ms=lifetimes_ms).table("what_if", "lifetime_ms")
     assert [

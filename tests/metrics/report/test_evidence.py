@@ -39,8 +39,33 @@ DAY = 20_771
             {"verdict": "unproven", "announced_ms": 900_000},
             "was given a lifetime, but never stayed to its end",
         ),
-        ({"verdict": "unknown"}, "never logged in"),
-        ({"verdict": "unknown", "login_failures": 1}, "1 login failed, none succeeded"),
+        (
+            {"verdict": "failing", "killed": 0, "hasty_ms": 5_000},
+            "with lifetimes up to 5 s it re-authenticates within a second of the last time, which "
+            "brokers refuse, 3 re-authentications succeeded",
+        ),
+        (
+            {"verdict": "ready", "killed": 0, "hasty_ms": 5_000, "ready_from_ms": 30_000},
+            "ready from 30 s, with lifetimes up to 5 s it re-authenticates within a second of the "
+            "last time, which brokers refuse",
+        ),
+        (
+            {"verdict": "failing", "reauthentications": 0, "failed_on": DAY}
+            | {"throttled_ms": 90_000, "throttled_by": "producer_byte_rate of user=alice"},
+            "used once past the end of a session by up to 1 min, throttled for 1 min 30 s beyond "
+            "the end of a session, by the quota producer_byte_rate of user=alice, last on 14 Nov "
+            "2026",
+        ),
+        (
+            {"verdict": "unknown"},
+            "a session was used past its end, or its lifetime is not in the log, and an older "
+            "version of the proxy did not record on which days",
+        ),
+        ({"verdict": "unknown", "principal": None}, "never logged in"),
+        (
+            {"verdict": "unknown", "principal": None, "login_failures": 1},
+            "1 login failed, none succeeded",
+        ),
     ],
 )
 def test_a_verdict_is_explained(fields: dict[str, object], said: str) -> None:

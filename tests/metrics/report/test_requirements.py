@@ -21,6 +21,7 @@ def lifetime(
 
 FACTS = {
     "clients_by_verdict": {"ready": 5, "unproven": 1, "not_capable": 1, "unknown": 20},
+    "never_logged_in": 20,
     "what_if": [
         lifetime(1),
         lifetime(2, unproven=2),
@@ -72,6 +73,7 @@ def test_nothing_seen_meets_nothing() -> None:
     """Nor do clients that never authenticated: they have no share and no principal."""
     nothing = {
         "clients_by_verdict": {"ready": 0, "unknown": 3},
+        "never_logged_in": 3,
         "what_if": [],
         "breaks_at_kafka_4": {"client_count": 0},
     }

@@ -36,6 +36,7 @@ from tests.support.readiness import (
 
 KEPT = (
     "connections",
+    "uses",
     "sessions",
     "client_days",
     "clients",
@@ -52,6 +53,7 @@ KEPT = (
     "short_tokens",
     "failures",
 )
+CASES = Path(__file__).parents[1] / "readiness" / "cases"
 OF_CASES = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4", "memberships", "groups")
 """What is kept where a connection used dropped versions, or a client has groups."""
 ONLY_IN_CASES = {"denials", "dropped_versions", "groups"}
@@ -95,7 +97,8 @@ def cases() -> list[str]:
         *(replace(each, connection_id=f"dropped-{each.connection_id}") for each in USES_OF_DROPPED),
         *(replace(each, connection_id=f"grouped-{each.connection_id}") for each in IN_GROUPS),
     ]  # fmt: skip
-    return [*map(to_json_line, given), *(line for line, _ in LINES)]
+    logs = (line for log in sorted(CASES.iterdir()) for line in log.read_text().splitlines())
+    return [*map(to_json_line, given), *(line for line, _ in LINES), *logs]
 
 
 def collided(seed: int) -> list[str]:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.events.copies import copied, schema_ddl
+from benchmarks.events.copies import ALL_FIELDS, copied, schema_ddl
 from benchmarks.events.generate import Size, clients_of, main, simulated
 from metrics.spark.ingest import parsed
 
@@ -29,7 +29,7 @@ def test_files_are_as_the_proxy_names_them(tmp_path: Path) -> None:
 
 def test_copies_are_other_connections_at_other_times(spark: SparkSession) -> None:
     lines = spark.createDataFrame([(line,) for line in generated(SIZE)], "value STRING")
-    templates = parsed(lines, schema_ddl())
+    templates = parsed(lines, ALL_FIELDS)
     made = copied(templates, copies=3, groups=3, clients=5)
     assert made.count() == 3 * templates.count()
     assert made.select("connection_id").distinct().count() == 24

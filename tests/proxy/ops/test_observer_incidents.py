@@ -14,7 +14,13 @@ from proxy.acl.model import Operation, ResourceType
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
+from proxy.connection.throttling import Throttling
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.quota.callback import ClientQuotaType
+from proxy.quota.meter import Meter
+from proxy.quota.shared_memory import UsageTable
+from proxy.quota.throttle import Mode, Throttle
+from proxy.quota.window import WindowConfig
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
 from proxy.wire.apis import PRODUCE
 from sasl.identity import Identity
@@ -186,6 +192,30 @@ def test_an_expired_session_that_is_used(
         seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
     one = seen.only()  # in `probe` too: what is told once is shown once
     assert (one.kind, one.what, one.principal) == (kind, what, "User:alice")
+
+
+@pytest.mark.parametrize(
+    ("throttled_at", "size", "event"),
+    [
+        (50, 40_000, (30_000, "producer_byte_rate of user=alice")),
+        (10, 40_000, (None, None)),  # it was read again before the end
+        (61, 40_000, (None, None)),  # the end was before it
+    ],
+)
+def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
+    throttled_at: int, size: int, event: tuple[int | None, str | None]
+) -> None:
+    """The client could not re-authenticate in time, at Kafka no more than here."""
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    table = UsageTable(1, WindowConfig(), rows=8)
+    meter = Meter(table, 0, kind="PRODUCE", tags={"user": "alice"}, limit=1_000.0)
+    throttle = Throttle({ClientQuotaType.PRODUCE: meter}, Mode.ENFORCE, lambda _: None)
+    seen.connection.throttling = Throttling(throttle, seen.connection.pipe)
+    throttle.produced(size, NOW + throttled_at)
+    seen.observer.expired(seen.connection, session(Enforcement.ENFORCE), PRODUCE, NOW + 81)
+    killed = read(seen.lines[-1])
+    assert (killed.throttled_ms, killed.throttled_by) == event
 
 
 @pytest.mark.parametrize(("would_be", "kind"), [(False, "denied"), (True, "would-be-denied")])

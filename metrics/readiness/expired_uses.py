@@ -1,0 +1,98 @@
+"""Uses of sessions past their end, each by the lifetime in force at the time.
+
+Only connections that may have such a use are looked at. A use is known from an event or summary row
+that shows it: by the age of the session at its last use and the lifetime announced at its begin, by
+the event that reported the expiry, or by the counter `expired_requests`.
+"""
+
+from metrics.events import EventKind, IntervalEnd
+from metrics.readiness.events import MAX_DURATION_MS, MAX_EPOCH_MS, day_of
+from metrics.readiness.usage import ROUNDING_MS, interval_start, is_kind, used_ms
+
+NONE = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS number, 0 AS day,
+    CAST(0 AS BIGINT) AS begin_ms, CAST(0 AS BIGINT) AS late_ms, 0 AS past, 0 AS unjudged,
+    0 AS renewed, 0 AS killed) AS one WHERE past > 0"""
+"""Query for no rows, with the columns of `uses`."""
+
+
+NOT_THROTTLED = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS throttled_ms,
+    'x' AS throttled_by) AS one WHERE throttled_ms > 0"""
+"""The same with the columns of `throttled`."""
+
+
+def throttled(events: str) -> str:
+    """One row per connection that was throttled beyond the end of a session, and by which quota."""
+    return f"""SELECT connection_id, max(throttled_ms) AS throttled_ms,
+        max_by(throttled_by, throttled_ms) AS throttled_by
+        FROM {events} WHERE throttled_ms > 0 GROUP BY connection_id"""
+
+
+def uses(events: str, since_ms: int | None) -> str:
+    """One row per connection, authentication and day on which its session was used.
+
+    `past`: past the end, by at most `late_ms` (null: not known). `unjudged`: the lifetime of the
+    session is not in the log. The day of a use before `since_ms` is null.
+    """
+    again, summary = is_kind(EventKind.REAUTHENTICATED), is_kind(EventKind.SUMMARY)
+    expiry = is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
+    killed = f"kind = '{EventKind.EXPIRED_KILLED}' OR coalesce(close_reason = 'expired', false)"
+    counts = "expired_requests IS NOT NULL AS counts"
+    begin = interval_start()
+    # where its intervals cannot show a use past the end, the row's count does
+    unlisted = f"""coalesce({summary} AND would_be_kills > 0
+        AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
+    seen = f"""SELECT connection_id,
+            authentications - CASE WHEN {again} THEN 1 ELSE 0 END AS number, {begin} AS begin_ms,
+            CASE WHEN NOT ({again}) THEN announced_lifetime_ms END AS announced,
+            {used_ms(begin)} AS age_ms, ({expiry} OR {unlisted}
+                OR coalesce(expired_requests > 0 AND NOT {summary}, false)) AS past,
+            {again} AS renewed, {killed} AS killed, {counts}, timestamp_ms
+        FROM {events} WHERE authentications > 0
+        UNION ALL SELECT connection_id, authentications, timestamp_ms, announced_lifetime_ms,
+            NULL, false, false, false, true, NULL FROM {events} WHERE {again}
+        UNION ALL SELECT connection_id, each.number, each.authenticated_ms,
+            each.announced_lifetime_ms, each.last_request_since_auth_ms, false,
+            coalesce(each.ended_by = '{IntervalEnd.REAUTHENTICATED}', false),
+            coalesce(each.ended_by = '{IntervalEnd.EXPIRED_KILLED}', false), counts, NULL
+        FROM (SELECT connection_id, {counts}, explode(intervals) AS each FROM {events}
+            WHERE {summary}) AS listed WHERE each.number > 0"""
+    age = f"CASE WHEN age_ms BETWEEN 0 AND {MAX_DURATION_MS} THEN age_ms END"
+    known = f"""SELECT connection_id, number, begin_ms, {age} AS age_ms, past, renewed, killed,
+            counts, timestamp_ms,
+            max(announced) OVER (PARTITION BY connection_id, number) AS lifetime_ms,
+            min(nullif(announced, 0)) OVER (PARTITION BY connection_id) AS least_ms
+        FROM ({seen}) AS seen WHERE begin_ms BETWEEN 0 AND {MAX_EPOCH_MS}"""
+    judged = f"""SELECT *, coalesce(begin_ms + age_ms, CASE WHEN past THEN timestamp_ms END)
+            AS used_at_ms,
+            lifetime_ms BETWEEN 1 AND {MAX_DURATION_MS} AS has_end FROM ({known}) AS known"""
+    outlasted = f"has_end AND age_ms > lifetime_ms + {ROUNDING_MS}"
+    day = day_of("used_at_ms")
+    if since_ms is not None:
+        day = f"CASE WHEN used_at_ms >= {since_ms} THEN {day} END"
+    return f"""SELECT connection_id, number, {day} AS day, max(begin_ms) AS begin_ms,
+        max(CASE WHEN has_end AND age_ms > lifetime_ms THEN age_ms - lifetime_ms END) AS late_ms,
+        max(CASE WHEN past OR coalesce({outlasted}, false) THEN 1 ELSE 0 END) AS past,
+        max(CASE WHEN lifetime_ms IS NULL AND NOT counts AND age_ms > least_ms + {ROUNDING_MS}
+            THEN 1 ELSE 0 END) AS unjudged,
+        max(CASE WHEN renewed THEN 1 ELSE 0 END) AS renewed,
+        max(CASE WHEN killed THEN 1 ELSE 0 END) AS killed
+        FROM ({judged}) AS judged GROUP BY connection_id, number, {day}"""
+
+
+def intervals(use_rows: str) -> str:
+    """One row per connection and authentication of `uses`. `in_time`: it renewed a session that
+    was not used past its end."""
+    return f"""SELECT *, coalesce(lag(number) OVER own = number - 1
+            AND lag(past + unjudged) OVER own = 0, false) AS in_time
+        FROM (SELECT connection_id, number, max(begin_ms) AS begin_ms, max(day) AS last_day,
+            max(late_ms) AS late_ms, max(past) AS past, max(unjudged) AS unjudged,
+            max(renewed) AS renewed, max(killed) AS killed
+            FROM {use_rows} GROUP BY connection_id, number) AS numbered
+        WINDOW own AS (PARTITION BY connection_id ORDER BY number)"""
+
+
+def outcomes(interval_rows: str) -> str:
+    """One row per connection of `intervals`: sessions past their end that were not killed."""
+    return f"""SELECT connection_id, CAST(sum(past * (1 - killed)) AS BIGINT) AS past_sessions,
+        max(CASE WHEN past = 1 THEN late_ms END) AS past_end_ms, max(unjudged) AS unjudged
+        FROM {interval_rows} GROUP BY connection_id"""
