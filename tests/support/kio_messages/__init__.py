@@ -11,22 +11,10 @@ from functools import cache
 from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
-from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 
 from tests.support.kio_messages import acl_v0, batch_describe, kafka_4_4
-
-
-def _of_a_later_kafka(cls: Any, value: int) -> ErrorCode:
-    """kio's enumeration ends with the codes that it knows."""
-    code: Any = int.__new__(cls, value)
-    code._name_, code._value_, code.retriable = f"error_{value}", value, False
-    found: ErrorCode = code
-    return found
-
-
-ErrorCode._missing_ = classmethod(_of_a_later_kafka)  # type: ignore[assignment]
 
 
 def _by_key_and_version(*messages: Any) -> Mapping[tuple[int, int], Any]:

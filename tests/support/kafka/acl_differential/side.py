@@ -32,7 +32,8 @@ from tests.support.kafka.wire_client import (
     record_batch,
     request_header,
 )
-from tests.support.kio_messages import decode, response_type
+from tests.support.kio_messages import response_type
+from tests.support.kio_messages.strict import decode
 from tests.support.messages import Values, read_response, request_body
 from tests.support.proxy_process import SUPER_USER
 
