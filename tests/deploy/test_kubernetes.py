@@ -393,11 +393,12 @@ def test_defaults_of_an_earlier_chart_are_not_enough(missing: str) -> None:
 
 @pytest.mark.parametrize("overlay", ["ingress", "egress", "transparent"])
 def test_values_of_the_previous_chart_mean_the_same(overlay: str) -> None:
-    """None has changed its name, or its default."""
+    """No value has changed its name, and none its default but the memory limit."""
     with tarfile.open(PREVIOUS) as package:
         found = package.extractfile("kafka-reauth-proxy/values.yaml")
         assert found is not None
         earlier = yaml.safe_load(found.read())
+    assert earlier.pop("resources")["limits"] == {"memory": "512Mi"}
     given = earlier | deploy.values(overlay)
     assert deploy.of_text(deploy.templated(given)) == helm(overlay)
 
