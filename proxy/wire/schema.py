@@ -13,6 +13,7 @@ that a version lacks holds its default. Names are those of Kafka in snake case, 
 `throttle_time_ms` is an int of milliseconds, an error code is an int, an id is 16 bytes.
 """
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
@@ -41,6 +42,9 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """Defaults of the types whose default is not 0."""
 _NUMBERS: Final = frozenset({"int8", "int16", "uint16", "int32", "uint32", "int64"})
+
+_LOCK: Final = threading.RLock()
+"""Held while a type is completed: requests are also decoded in threads."""
 
 M = TypeVar("M", bound="Message")
 
@@ -93,10 +97,12 @@ class _MadeAtFirstUse(type):
     """Type of a message: its fields and structures are read when one of them is needed."""
 
     def __getattr__(cls, name: str) -> Any:
-        if "FIELDS" in vars(cls) or cls.__name__ not in BLOCKS:
+        with _LOCK:
+            if "FIELDS" not in vars(cls) and cls.__name__ in BLOCKS:
+                _complete(cls)
+        if name not in vars(cls):
             raise AttributeError(f"{cls.__qualname__} has no {name!r}")
-        _complete(cls)
-        return getattr(cls, name)
+        return vars(cls)[name]
 
 
 class Message(metaclass=_MadeAtFirstUse):
@@ -236,7 +242,10 @@ def _default(kind: str, struct: type[Message] | None, text: str | None) -> Any:
     if kind.startswith("[]"):
         return ()
     if struct is not None:
-        return struct()
+        entity = object.__new__(struct)  # without a pause, during which the lock would be held
+        for name, value in struct.DEFAULTS.items():
+            setattr(entity, name, value)
+        return entity
     if text is None or kind not in _NUMBERS:
         return text == "true" if kind == "bool" else text or _DEFAULTS.get(kind, 0)
     return int(text, 0)

@@ -1,6 +1,8 @@
 """The codec against kio, and against bytes that lie."""
 
 import dataclasses
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -254,3 +256,30 @@ def test_an_entity_has_the_fields_of_its_structure_and_no_other() -> None:
     assert repr(MetadataRequest.MetadataRequestTopic(name="a")).startswith(
         "MetadataRequest.MetadataRequestTopic(topic_id="
     )
+
+
+def test_threads_that_need_a_type_first_get_the_same() -> None:
+    """Requests are decoded in threads, too, and a type is completed when one first needs it."""
+    program = """
+import sys, threading
+from proxy.wire import messages
+sys.setswitchinterval(1e-6)
+kinds = [messages.MetadataResponse, messages.FetchResponse, messages.StreamsGroupDescribeResponse]
+found = []
+together = threading.Barrier(8)
+def use():
+    together.wait()
+    found.append([
+        messages.MetadataResponse.MetadataResponseTopic,
+        messages.FetchResponse.PartitionData,
+        messages.StreamsGroupDescribeResponse.Member,
+        *(id(kind.FIELDS) for kind in kinds),
+    ])
+threads = [threading.Thread(target=use) for _ in range(8)]
+for one in threads: one.start()
+for one in threads: one.join()
+assert len(found) == 8 and all(one == found[0] for one in found), found
+print("same")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "same\n", done.stderr
