@@ -181,3 +181,14 @@ def test_a_response_cut_short_is_malformed() -> None:
     for end in range(len(body) - 1):
         with pytest.raises(Malformed):
             judgement.response(body[:end])
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_a_list_of_everything_passes_to_a_client_that_may_see_everything(version: int) -> None:
+    """Nothing is read of it, however long it is; operations would be those of the broker."""
+    asked = asking(version, None)
+    assert judged(metadata, asked, EVERYTHING) is FORWARD
+    assert judged(metadata, asked, NOTHING) is not FORWARD
+    if version >= 8:
+        with_operations = replace(asked, include_topic_authorized_operations=True)
+        assert judged(metadata, with_operations, EVERYTHING) is not FORWARD
