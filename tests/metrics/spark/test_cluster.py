@@ -163,5 +163,7 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
         for key in here.keys() - {"source", "run_id", "engine"}:
             assert comparable(facts[key]) == comparable(here[key]), key
     (of_run,) = (out / "runs").iterdir()
-    assert {path.name for path in of_run.iterdir()} == {"index.html", "report.json", "tables"}
+    assert {path.name for path in of_run.iterdir()} == {
+        *("index.html", "report.json", "report.prom", "tables")
+    }
     assert (of_run / "tables" / "clients" / "_SUCCESS").exists()

@@ -98,7 +98,13 @@ def test_the_report_is_whole(report: tuple[Path, dict[str, Any]]) -> None:
     with DuckEngine() as engine:
         clients = engine.rows(f"FROM read_parquet('{out}/tables/clients/*.parquet')")
     assert len(clients) == len(facts["clients"])
-    assert {path.name for path in out.iterdir()} == {"index.html", "report.json", "tables", "runs"}
+    assert {path.name for path in out.iterdir()} == {
+        "index.html",
+        "report.json",
+        "report.prom",
+        "tables",
+        "runs",
+    }
 
 
 def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
@@ -164,6 +170,7 @@ def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "index.html",
         "report.json",
+        "report.prom",
         "tables",
         "runs",
     }
@@ -396,7 +403,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     assert facts["engine"] == answered_by
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
-    assert left == {"index.html", "report.json", "tables", "runs"}
+    assert left == {"index.html", "report.json", "report.prom", "tables", "runs"}
 
 
 @pytest.mark.slow
