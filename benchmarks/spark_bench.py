@@ -1,4 +1,4 @@
-"""The readiness report at 1, 5 and 20 million events, by DuckDB, through Spark and by Spark.
+"""The readiness report at 1, 5 and 20 million events, with DuckDB, through Spark and with both.
 
     python -m benchmarks.spark_bench --events 1000000 5000000 20000000
     python -m benchmarks.spark_bench --events 5000000 --formats parquet --beside ../earlier
@@ -6,8 +6,8 @@
 Generates events (50,000 connections, 500 principals, 2,000 client ids, 4 days) and makes the whole
 report of them, in a process of its own: wall time from its start to its end, CPU time of the JVM
 and Python together, and the largest memory of the process tree. Of the tools, `duckdb` reads the
-folder, `fetched` has Spark fetch the files of an address first, and `cluster` is Spark alone, with
-two workers on this machine. `--beside` names a checkout of an earlier version, whose job
+folder, `fetched` has Spark fetch the files of an address first, and `cluster` has Spark look at the
+events, with two workers on this machine. `--beside` names a checkout of an earlier version, whose job
 (`metrics.spark.job`) runs in turn with them on the same events, as `earlier` within one JVM, and as
 `earlier-cluster` with two such workers. The format `summaries` is the summary rows of the same
 events alone.

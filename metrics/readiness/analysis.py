@@ -14,7 +14,7 @@ from metrics.readiness import (
     usage,
     what_if,
 )
-from metrics.readiness.engine import Engine, Row, words
+from metrics.readiness.engine import Engine, Events, Row, words
 from metrics.readiness.events import AT_READING, Problem
 from metrics.readiness.published import published
 
@@ -45,20 +45,21 @@ class Question:
 
 
 class Analysis:
-    """One report's relations in an engine, from one named `log` that has the fields of the log.
+    """One report's relations, from one of events named `log` that has the fields of the log.
 
     What the page shows is in `rows`, and what was read in `lines`.
     """
 
     def __init__(
         self,
+        log: Events,
         engine: Engine,
         question: Question,
         progress: Progress,
         tables: str | None = None,
         run_id: str = "",
     ) -> None:
-        """Ask `engine`.
+        """Ask `log` of the events, and `engine` of what is made of its answers.
 
         `tables`: the folder or address below which tables are published as those of the run
         `run_id`; None: they are not.
@@ -67,6 +68,7 @@ class Analysis:
         self.lines: dict[str, int] = {}
         self.files_aside: Mapping[Path, str] = {}
         """Files that were not read, with the reasons."""
+        self._log = log
         self._engine = engine
         self._question = question
         self._tables = tables
@@ -87,13 +89,13 @@ class Analysis:
 
         Most logs are clean, and most connections whole: only what is not so is looked at again.
         """
-        engine, asked = self._engine, self._question
-        engine.view("classified", events.classified("log"))
+        log, engine, asked = self._log, self._engine, self._question
+        log.view("classified", events.classified("log"))
         today = events.within(
             "classified", as_of_ms=asked.as_of_ms, since_ms=asked.since_ms, until_ms=asked.until_ms
         )
-        engine.view("judged", today)
-        engine.keep("seen", usage.usage("judged", engine.dialect, both_views=False))
+        log.view("judged", today)
+        log.keep("seen", usage.usage("judged", log.dialect, both_views=False))
         found = engine.rows(usage.by_problem("seen"))
         problems = {row["problem"]: row["events"] for row in found}
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
@@ -102,7 +104,7 @@ class Analysis:
         for each in (Problem.FUTURE, Problem.OUTSIDE):
             self.lines[each.value] = problems.get(each.value, 0)
         dated = self._dated()
-        engine.view("valid", f"SELECT * FROM judged WHERE problem IS NULL AND {dated}")
+        log.view("valid", f"SELECT * FROM judged WHERE problem IS NULL AND {dated}")
         self._gather("seen_usage", "seen_connections")
         self._mend()
 
@@ -130,25 +132,27 @@ class Analysis:
 
     def _mend(self) -> None:
         """Look again at connections of which events are missing or came twice."""
-        engine, totals = self._engine, self._totals
+        log, engine, totals = self._log, self._engine, self._totals
         seen, doubled = totals["events"], False
         if totals["suspects"]:
-            engine.view("suspects", "SELECT connection_id FROM seen_connections WHERE suspect")
-            engine.view("suspected", _of("valid", "suspects"))
-            engine.keep("doubled", usage.with_duplicates("suspected"))
+            self._choose("suspects", "SELECT connection_id FROM seen_connections WHERE suspect")
+            log.view("suspected", _of("valid", "suspects"))
+            log.keep("doubled", usage.with_duplicates("suspected"))
             doubled = bool(engine.rows("SELECT 1 AS one FROM doubled LIMIT 1"))
         if doubled:
-            engine.view("twice", _of("valid", "doubled"))
-            engine.keep("exact", usage.without_duplicates("twice"))
+            log.give("doubled")
+            log.view("twice", _of("valid", "doubled"))
+            log.keep("exact", usage.without_duplicates("twice"))
+            log.give("exact")
             columns = ", ".join(events.FIELDS)
             once = f"SELECT {columns}, problem FROM exact"
-            engine.view("events", f"{_not_of('valid', 'doubled')} UNION ALL {once}")
+            log.view("events", f"{_not_of('valid', 'doubled')} UNION ALL {once}")
         else:
-            engine.view("events", "SELECT * FROM valid")
+            log.view("events", "SELECT * FROM valid")
         if totals["parts"]:
-            engine.view("parts", "SELECT connection_id FROM seen_connections WHERE NOT whole")
-            engine.view("in_parts", _of("events", "parts"))
-            engine.keep("again", usage.usage("in_parts", engine.dialect, both_views=True))
+            self._choose("parts", "SELECT connection_id FROM seen_connections WHERE NOT whole")
+            log.view("in_parts", _of("events", "parts"))
+            log.keep("again", usage.usage("in_parts", log.dialect, both_views=True))
             whole = _not_of("seen_usage", "parts")
             engine.view("usage_rows", f"{whole} UNION ALL SELECT * FROM again")
             self._gather("usage_rows", "connections")
@@ -158,24 +162,29 @@ class Analysis:
         self.lines["duplicate"] = seen - self._totals["events"]
         self.lines["missing"] = self._totals["numbered"] - self._totals["events"]
 
+    def _choose(self, name: str, query: str) -> None:
+        """Give a query of connections a name that queries of events know, too."""
+        self._engine.view(name, query)
+        self._log.give(name)
+
     def base(self) -> None:
         """Make what most tables are made from: sessions, clients with their verdicts."""
-        engine = self._engine
+        log, engine = self._log, self._engine
         self._identities()
         if self._totals["expiring"]:
-            engine.view("expiring", "SELECT connection_id FROM connections WHERE expiring")
-            engine.view("expiring_events", _of("events", "expiring"))
+            self._choose("expiring", "SELECT connection_id FROM connections WHERE expiring")
+            log.view("expiring_events", _of("events", "expiring"))
             since_ms = self._question.since_ms
-            engine.keep("uses", expired_uses.uses("expiring_events", since_ms))
+            log.keep("uses", expired_uses.uses("expiring_events", since_ms))
         else:
             engine.keep("uses", expired_uses.NONE)
         engine.keep("use_intervals", expired_uses.intervals("uses"))
         engine.view("outcomes", expired_uses.outcomes("use_intervals"))
         engine.keep("named", sessions.named("identities"))
-        throttled = expired_uses.NOT_THROTTLED
         if self._totals["throttled"]:
-            throttled = expired_uses.throttled("events")
-        engine.keep("throttled", throttled)
+            log.keep("throttled", expired_uses.throttled("events"))
+        else:
+            engine.keep("throttled", expired_uses.NOT_THROTTLED)
         engine.keep("sessions", sessions.sessions("connections", "named", "outcomes", "throttled"))
         engine.keep("hasty", sessions.hasty("sessions"))
         engine.keep(
@@ -185,31 +194,32 @@ class Analysis:
         engine.keep("clients", sessions.clients("sessions", "client_days", "hasty"))
         engine.keep("standing", sessions.by_their_clients("sessions", "clients"))
         engine.keep("observed", trends.observed("usage_rows", "sessions"))
-        engine.keep("authentication_counts", self._authentication_counts())
+        log.keep("authentication_counts", self._authentication_counts())
 
     def _identities(self) -> None:
         """Say who each connection is: by its end, or where there is none by its last event."""
-        engine = self._engine
+        log, engine = self._log, self._engine
         engine.keep("ended", sessions.last_rows("usage_rows", "connections"))
         engine.view("going_on", _not_of("connections", "ended"))
         engine.keep("unnamed", "SELECT connection_id, last_sequence FROM going_on")
+        log.give("unnamed")
         if engine.rows("SELECT 1 AS one FROM unnamed LIMIT 1"):
-            engine.keep("last_of_open", sessions.last_events("events", "unnamed"))
+            log.keep("last_of_open", sessions.last_events("events", "unnamed"))
             engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
         else:
             engine.view("identities", "SELECT * FROM ended")
 
     def _authentication_counts(self) -> str:
         """Count by the events alone, except for connections whose events are incomplete."""
-        totals, view, since_ms = self._totals, self._engine.view, self._question.since_ms
+        totals, view, since_ms = self._totals, self._log.view, self._question.since_ms
         if not totals["incomplete"]:
             return authentications.counts("events")
         if totals["without_events"] == totals["connections"]:
             return authentications.counts_of_summaries("events", since_ms)
         incomplete = "SELECT connection_id FROM connections WHERE incomplete"
-        view("incomplete", incomplete)
-        view("without_events", f"{incomplete} AND without_events")
-        view("with_some", f"{incomplete} AND NOT without_events")
+        self._choose("incomplete", incomplete)
+        self._choose("without_events", f"{incomplete} AND without_events")
+        self._choose("with_some", f"{incomplete} AND NOT without_events")
         view("events_of_none", _of("events", "without_events"))
         view("events_of_some", _of("events", "with_some"))
         view("events_of_all", _not_of("events", "incomplete"))
@@ -222,30 +232,31 @@ class Analysis:
 
     def lifetimes(self) -> None:
         """Apply each lifetime to what was recorded, fetching the events of who is concerned."""
-        engine, lifetimes_ms = self._engine, self._question.lifetimes_ms
+        log, engine, lifetimes_ms = self._log, self._engine, self._question.lifetimes_ms
         engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
         # of a checkpoint the next event knows all, but of the last one
         wanted = f"""WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
             SELECT connection_id, last_sequence FROM unnamed)"""
         if self._totals["incomplete"]:
             engine.view("listed_connections", "SELECT * FROM connections WHERE incomplete")
-            engine.view("listed", _of("concerned", "listed_connections"))
-            engine.view("complete", _not_of("concerned", "listed_connections"))
-            engine.view("partly", _of("events", "listed"))
-            engine.view("fully", f"{_of('events', 'complete')} {wanted}")
-            engine.view("intervals_of_parts", what_if.intervals("partly", engine.dialect))
-            engine.view("intervals_of_all", what_if.intervals_if_complete("fully", engine.dialect))
+            self._choose("listed", _of("concerned", "listed_connections"))
+            self._choose("complete", _not_of("concerned", "listed_connections"))
+            log.view("partly", _of("events", "listed"))
+            log.view("fully", f"{_of('events', 'complete')} {wanted}")
+            log.view("intervals_of_parts", what_if.intervals("partly", log.dialect))
+            log.view("intervals_of_all", what_if.intervals_if_complete("fully", log.dialect))
             both = "SELECT * FROM intervals_of_parts UNION ALL SELECT * FROM intervals_of_all"
-            engine.view("intervals_used", both)
+            log.view("intervals_used", both)
         else:
-            engine.view("fully", f"{_of('events', 'concerned')} {wanted}")
-            engine.view("intervals_used", what_if.intervals_if_complete("fully", engine.dialect))
-        engine.keep("kills", what_if.kills("intervals_used", lifetimes_ms, engine.dialect))
+            log.give("concerned")
+            log.view("fully", f"{_of('events', 'concerned')} {wanted}")
+            log.view("intervals_used", what_if.intervals_if_complete("fully", log.dialect))
+        log.keep("kills", what_if.kills("intervals_used", lifetimes_ms, log.dialect))
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
 
     def tables(self) -> None:
         """Make the other tables, write them all, and keep what the page shows."""
-        keep = self._engine.keep
+        log, keep = self._log, self._engine.keep
         keep("principals", sessions.principals("clients"))
         keep("regressed", sessions.regressed("clients", "client_days"))
         keep("storms", authentications.storms("authentication_counts"))
@@ -268,7 +279,7 @@ class Analysis:
         ]
         self.rows |= {"denied_resources": [], "denied_count": [{"resources": 0}]}
         if self._totals["denied"]:
-            keep("denials", sessions.denials("events"))
+            log.keep("denials", sessions.denials("events"))
             keep("resources", sessions.denied_resources("denials"))
             names.append("denials")
             # by turns: who was denied a great deal pushes out nobody else
@@ -276,7 +287,7 @@ class Analysis:
             self._show("denied_count", "SELECT count(*) AS resources FROM resources")
         self.rows |= {"breaks_at_kafka_4": [], "breaks_at_kafka_4_count": [{"clients": 0}]}
         if self._totals["with_dropped_versions"]:
-            keep("dropped_uses", sessions.dropped_uses("events"))
+            log.keep("dropped_uses", sessions.dropped_uses("events"))
             keep("dropped_versions", sessions.dropped_versions("dropped_uses"))
             keep("breaks_at_kafka_4", sessions.breaks_at_kafka_4("dropped_uses"))
             names.append("dropped_versions")
@@ -295,14 +306,14 @@ class Analysis:
 
     def _groups(self) -> bool:
         """Add clients up by group, if any was a member of one; return whether any was."""
-        engine = self._engine
+        log, engine = self._log, self._engine
         self.rows |= {"groups": [], "group_count": [{"groups": 0}]}
         if not self._totals["with_groups"]:
             return False
         grouped = usage.occurred(usage.Occurrence.GROUP)
-        engine.view("in_groups", f"SELECT connection_id FROM connections WHERE {grouped}")
-        engine.view("events_in_groups", _of("events", "in_groups"))
-        engine.keep("memberships", sessions.memberships("events_in_groups"))
+        self._choose("in_groups", f"SELECT connection_id FROM connections WHERE {grouped}")
+        log.view("events_in_groups", _of("events", "in_groups"))
+        log.keep("memberships", sessions.memberships("events_in_groups"))
         engine.keep("members", sessions.members("memberships", "sessions", "clients"))
         engine.keep("groups", sessions.groups("members"))
         self._show("groups", f"SELECT * FROM groups ORDER BY {sessions.rank()}, principal")

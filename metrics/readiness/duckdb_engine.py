@@ -238,6 +238,9 @@ class DuckEngine:
         """Work a query out once."""
         self._database.execute(f"CREATE TABLE {name} AS {query}")
 
+    def give(self, name: str) -> None:
+        """Let queries of events use a relation: they can, as it is in the same database."""
+
     def rows(self, query: str) -> list[Row]:
         """Answer a query."""
         answer = self._database.execute(query)
@@ -269,7 +272,9 @@ def answered(
             try:
                 with duckdb_errors():
                     read(engine, broken)
-                    analysis = Analysis(engine, question, progress, str(made.tables), made.run_id)
+                    analysis = Analysis(
+                        engine, engine, question, progress, str(made.tables), made.run_id
+                    )
                     analysis.run(counts)
                     analysis.files_aside = engine.folder.aside
                     return analysis

@@ -1,4 +1,4 @@
-"""Engine that answers queries, and the spellings in which engines differ."""
+"""The two parts of a report: queries of events, and the database for all that follows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,12 +23,25 @@ class Dialect(Protocol):
         """
 
 
-class Engine(Protocol):
-    """Database of one report; relations are known by name, and a name is used once."""
+class Events(Protocol):
+    """Events of one report; relations are known by name, and a name is used once."""
 
     @property
     def dialect(self) -> Dialect:
-        """Give its spellings."""
+        """Return the spellings of queries of events."""
+
+    def view(self, name: str, query: str) -> None:
+        """Give a query of events a name; it is worked out wherever it is used."""
+
+    def keep(self, name: str, query: str) -> None:
+        """Work a query of events out once; the result is a relation of the report's database."""
+
+    def give(self, name: str) -> None:
+        """Let queries of events use a relation of the report's database."""
+
+
+class Engine(Protocol):
+    """Database of one report; relations are known by name, and a name is used once."""
 
     def view(self, name: str, query: str) -> None:
         """Give a query a name; it is worked out wherever it is used."""

@@ -55,7 +55,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     run_id = f"{moment:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     with _place(settings.out) as place, staging(place, run_id) as made:
         progress("reading events" if engine is EngineName.DUCKDB else "starting Spark")
-        ask = _by_duckdb if engine is EngineName.DUCKDB else _by_spark
+        ask = _by_duckdb if engine is EngineName.DUCKDB else _with_spark
         analysis, answered_by = ask(settings, made, progress)
         collected = Collected(
             as_of_ms=settings.as_of_ms,
@@ -133,13 +133,14 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
         engine.read(table.folder())
 
 
-def _by_spark(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
+def _with_spark(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
     try:
         from metrics.spark.run import analysed
     except ImportError:
-        from metrics.spark import PYSPARK
+        from metrics.spark import SPARK_PACKAGES
 
-        raise ReportError(f"this report needs PySpark: pip install '{PYSPARK}'") from None
+        needed = f"pip install {SPARK_PACKAGES}"
+        raise ReportError(f"this report needs PySpark and DuckDB: {needed}") from None
     return analysed(settings, made, progress, now_ms())
 
 

@@ -40,8 +40,8 @@ class Collected:
     run_id: str
     """The name of this run: tables, JSON and page that belong together bear the same."""
     engine: str
-    """The engine that answered the queries, `duckdb` or `spark`; `spark+duckdb`: Spark read the
-    events, or answered what was asked of them, and DuckDB the rest."""
+    """The engine that answered the queries: `duckdb`, or `spark+duckdb` if Spark read the events,
+    or answered what was asked of them."""
     files_aside: Mapping[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reasons."""
 

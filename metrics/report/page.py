@@ -44,7 +44,6 @@ _SET_ASIDE = {
 
 _ENGINES = {
     "duckdb": "DuckDB on one machine",
-    "spark": "Spark",
     "spark+duckdb": "DuckDB, of what Spark made of the events",
 }
 

@@ -1,6 +1,6 @@
-"""Readiness report by Spark: its session, sources, states, and the engine on it."""
+"""Readiness report with Spark: its session, sources, states, and the queries of events."""
 
 from typing import Final
 
-PYSPARK: Final = "pyspark>=4.3,<5"
-"""The requirement of the extra `spark`, as pip takes it wherever this package came from."""
+SPARK_PACKAGES: Final = "'duckdb>=2.0' 'pyspark>=4.3,<5'"
+"""The requirements of the extra `spark`, as a shell hands them to pip."""

@@ -1,13 +1,27 @@
-"""Engine on Spark, for what one machine does not hold, addresses, topics and states."""
+"""Events on Spark: what is asked of them, handed over to the report's database in DuckDB.
+
+A report looks at the events a few times, and each answer has a row for a connection and day at
+most. All that follows is some forty queries over these few rows: a cluster takes longer to plan
+each of them, and to hand it to its executors, than one machine to answer it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from metrics.readiness.engine import Row
+from metrics.readiness.duckdb_engine import DuckEngine
+from metrics.readiness.errors import ReportError
+from metrics.readiness.folder import is_remote
+from metrics.spark.files import HadoopFiles
 from metrics.spark.sources import literal
+
+_NOT_SHARED: Final = (
+    "what Spark's executors write cannot be read here: on several machines --out must be an"
+    " address, or a folder that all of them see"
+)
 
 
 class SparkDialect:
@@ -27,57 +41,65 @@ class SparkDialect:
         return f"aggregate({items}, {start}, (state, item) -> {step})"
 
 
-class SparkEngine:
-    """Temporary views of a session.
-
-    `scratch`: the folder (or address) for what is kept in between, so that memory does not grow
-    with the input; None: Spark's own memory. Who gives it empties it.
-    """
+class SparkEvents:
+    """Events as temporary views of a session; what is worked out is a table of DuckDB's."""
 
     dialect = SparkDialect()
 
-    def __init__(self, spark: SparkSession, scratch: str | None = None) -> None:
+    def __init__(self, spark: SparkSession, report: DuckEngine, shared: str, local: Path) -> None:
+        """Hand over to `report`.
+
+        `shared`: the folder, or address, that Spark's executors and this process reach. `local`:
+        a folder of this machine. The caller empties both.
+        """
         self._spark = spark
-        self._scratch = scratch
+        self._report = report
+        self._shared = shared
+        self._local = local
         self._names: list[str] = []
 
     def read(self, rows: DataFrame, name: str = "log") -> None:
         """Give rows a name; `log` has the fields of the log."""
-        self._name(name, rows)
+        rows.createOrReplaceTempView(name)
+        self._names.append(name)
 
     def view(self, name: str, query: str) -> None:
-        """Give a query a name."""
-        self._name(name, self._spark.sql(query))
+        """Give a query of events a name."""
+        self.read(self._spark.sql(query), name)
 
     def keep(self, name: str, query: str) -> None:
-        """Work a query out once."""
-        if self._scratch is None:
-            self._name(name, self._spark.sql(query).localCheckpoint())
-        else:
-            self.store(name, query, f"{self._scratch}/{name}")
+        """Work a query of events out, and hand the result over. Raises ReportError if what Spark
+        wrote is not all here."""
+        path = f"{self._shared}/{name}"
+        written = self._write(name, query, path)
+        folder = Path(path)
+        if is_remote(path):
+            folder = self._local / name
+            HadoopFiles(self._spark, path).download(path, folder)
+        if not any(folder.glob("*.parquet")):
+            raise ReportError(_NOT_SHARED)
+        self._report.view_parquet(name, folder)
+        counted = f"SELECT count(*) AS found FROM {name}"  # noqa: S608 - a name of `Analysis`
+        if self._report.rows(counted) != [{"found": written}]:
+            raise ReportError(_NOT_SHARED)
 
-    def store(self, name: str, query: str, path: str) -> int:
-        """Work a query out once, into a folder or address; return how many rows were written."""
-        frame = self._spark.sql(query)
-        observation = Observation(f"rows of {name}")
-        frame.observe(observation, f.count(f.lit(1)).alias("rows")).write.parquet(path)
-        self._name(name, self._spark.read.schema(frame.schema).parquet(literal(path)))
-        return int(observation.get["rows"])
-
-    def rows(self, query: str) -> list[Row]:
-        """Answer a query."""
-        return [row.asDict(recursive=True) for row in self._spark.sql(query).collect()]
-
-    def write(self, query: str, folder: str | Path) -> None:
-        """Write the answer to a query as Parquet files."""
-        frame = self._spark.sql(query)
-        (frame.coalesce(1) if self._scratch is None else frame).write.parquet(str(folder))
+    def give(self, name: str) -> None:
+        """Let queries of events use a relation of the report's database."""
+        folder = str(self._local / f"given-{name}")
+        self._report.write(f"SELECT * FROM {name}", folder)  # noqa: S608 - a name of `Analysis`
+        if is_remote(self._shared):
+            local, folder = folder, f"{self._shared}/given-{name}"
+            HadoopFiles(self._spark, self._shared).upload(local, folder)
+        self.read(self._spark.read.parquet(literal(folder)), name)
 
     def close(self) -> None:
-        """Forget all names."""
+        """Forget all names that Spark knows."""
         for name in self._names:
             self._spark.catalog.dropTempView(name)
 
-    def _name(self, name: str, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(name)
-        self._names.append(name)
+    def _write(self, name: str, query: str, path: str) -> int:
+        """Write the answer to a query into a folder or address; return the number of its rows."""
+        observation = Observation(f"rows of {name}")
+        rows = self._spark.sql(query).observe(observation, f.count(f.lit(1)).alias("rows"))
+        rows.write.parquet(path)
+        return int(observation.get["rows"])

@@ -1,26 +1,25 @@
 """Analysis that takes Spark: reads what DuckDB cannot, and on a cluster looks at the events.
 
-DuckDB answers the rest, if it is installed, and everything on one machine: to plan most of the
-queries takes Spark longer than DuckDB to answer them.
+DuckDB answers the rest, and everything on one machine: to plan most of the queries takes Spark
+longer than DuckDB to answer them.
 """
 
-import importlib.util
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
 from metrics.readiness.analysis import Analysis, Progress
+from metrics.readiness.duckdb_engine import DuckEngine, answered, duckdb_errors
 from metrics.readiness.errors import ReportError
 from metrics.readiness.events import DDL
 from metrics.readiness.folder import Folder, event_files, is_remote
 from metrics.readiness.output import Staging
 from metrics.readiness.settings import Settings
 from metrics.readiness.state import held
-from metrics.spark.engine import SparkEngine
+from metrics.spark.engine import SparkEvents
 from metrics.spark.error_messages import SPARK_ERRORS, explained
 from metrics.spark.executors import wait_for_executor
 from metrics.spark.files import HadoopFiles
@@ -29,9 +28,6 @@ from metrics.spark.remote_output import RemoteRun
 from metrics.spark.remote_state import held_at
 from metrics.spark.sources import FolderSource, KafkaSource, LineSource, holds_parquet, literal
 from metrics.spark.spark_session import make_session
-
-if TYPE_CHECKING:
-    from metrics.readiness.duckdb_engine import DuckEngine
 
 _STATE_OF_PARQUET = "--state takes lines (.jsonl): Parquet is read as fast as a state"
 
@@ -60,18 +56,10 @@ def analysed(
             for each in HadoopFiles(spark, settings.events).matched(settings.events):
                 settings.check_outside(each)
         with _state(spark, settings, now_ms):
-            if not has_duckdb():
-                ask = _by_spark
-            else:
-                ask = _by_duckdb if is_one_machine(spark) else _by_both
+            ask = _by_duckdb if is_one_machine(spark) else _by_both
             return ask(spark, settings, made, progress)
     except SPARK_ERRORS as error:
         raise ReportError(explained(error)) from error
-
-
-def has_duckdb() -> bool:
-    """Return True if DuckDB is installed where the driver is."""
-    return importlib.util.find_spec("duckdb") is not None
 
 
 def is_one_machine(spark: SparkSession) -> bool:
@@ -82,8 +70,6 @@ def is_one_machine(spark: SparkSession) -> bool:
 def _by_duckdb(
     spark: SparkSession, settings: Settings, made: Staging, progress: Progress
 ) -> tuple[Analysis, str]:
-    from metrics.readiness.duckdb_engine import answered
-
     if is_remote(settings.out):
         RemoteRun(settings.out, made.run_id).begin(spark)
     events, counts, found, place = settings.events, None, None, made.scratch / "fetched"
@@ -95,7 +81,7 @@ def _by_duckdb(
         HadoopFiles(spark, events).download(events, place)
         events = str(place)
 
-    def read(engine: "DuckEngine", broken: Mapping[Path, str]) -> None:
+    def read(engine: DuckEngine, broken: Mapping[Path, str]) -> None:
         engine.read(found or event_files(events, broken))
 
     analysis = answered(read, settings.question, progress, made, counts)
@@ -117,9 +103,6 @@ def _files_of(spark: SparkSession, table: EventTable, place: Path) -> Folder:
 def _by_both(
     spark: SparkSession, settings: Settings, made: Staging, progress: Progress
 ) -> tuple[Analysis, str]:
-    from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
-    from metrics.spark.divided_engine import DividedEngine
-
     shared = str(made.scratch)
     if is_remote(settings.out):
         run = RemoteRun(settings.out, made.run_id)
@@ -129,29 +112,13 @@ def _by_both(
     with (
         duckdb_errors(),
         DuckEngine(made.scratch) as here,
-        closing(DividedEngine(spark, here, shared, made.scratch)) as engine,
+        closing(SparkEvents(spark, here, shared, made.scratch)) as log,
     ):
-        engine.read(rows)
+        log.read(rows)
         tables = str(made.tables)
-        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
+        analysis = Analysis(log, here, settings.question, progress, tables, made.run_id)
         analysis.run(counts)
         return analysis, "spark+duckdb"
-
-
-def _by_spark(
-    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
-) -> tuple[Analysis, str]:
-    scratch, tables = str(made.scratch), str(made.tables)
-    if is_remote(settings.out):
-        run = RemoteRun(settings.out, made.run_id)
-        run.begin(spark)
-        scratch, tables = run.scratch, run.tables
-    counts, rows = _rows(spark, settings, scratch)
-    with closing(SparkEngine(spark, scratch)) as engine:
-        engine.read(rows)
-        analysis = Analysis(engine, settings.question, progress, tables, made.run_id)
-        analysis.run(counts)
-        return analysis, "spark"
 
 
 def _rows(

@@ -9,7 +9,6 @@ from typing import Any
 from metrics.events import MAX_INT64, ApiVersion, EventKind, SessionEvent
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
-from metrics.readiness.engine import Engine
 from metrics.readiness.events import LISTS, Problem
 from metrics.readiness.folder import Folder
 from metrics.readiness.sieve import MAX_ELEMENTS
@@ -186,7 +185,7 @@ def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:
 class Answers:
     """What the analysis says of a log."""
 
-    def __init__(self, engine: Engine, analysis: Analysis) -> None:
+    def __init__(self, engine: DuckEngine, analysis: Analysis) -> None:
         self.engine = engine
         self.lines = analysis.lines
         self.shown = analysis.rows
@@ -212,7 +211,7 @@ def answers(
     """Ask DuckDB everything; that Spark says the same, `test_engines` shows."""
     engine = duckdb_log(given)
     question = Question(as_of_ms=as_of_ms, lifetimes_ms=lifetimes_ms, **more)
-    analysis = Analysis(engine, question, lambda _: None)
+    analysis = Analysis(engine, engine, question, lambda _: None)
     analysis.run()
     return Answers(engine, analysis)
 

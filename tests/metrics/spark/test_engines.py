@@ -1,4 +1,4 @@
-"""DuckDB, Spark and both together answer alike: one text in SQL."""
+"""Events answer alike in DuckDB and in Spark: one text in SQL."""
 
 import json
 import random
@@ -15,11 +15,10 @@ from benchmarks.events.generate import Size, bad_lines, clients_of, simulated
 from metrics.events import EventKind
 from metrics.readiness.analysis import Analysis, Question
 from metrics.readiness.duckdb_engine import DuckEngine
-from metrics.readiness.engine import Engine
+from metrics.readiness.engine import Events
 from metrics.readiness.errors import ReportError
 from metrics.readiness.published import TABLES, published
-from metrics.spark.divided_engine import DividedEngine
-from metrics.spark.engine import SparkEngine
+from metrics.spark.engine import SparkEvents
 from metrics.spark.ingest import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import (
@@ -139,27 +138,23 @@ def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str) ->
     shared = (tmp_path / "shared").as_uri() if name == "amiss" else str(tmp_path / "shared")
     with (
         duckdb_log(lines) as duckdb,
-        closing(SparkEngine(spark)) as on_spark,
         DuckEngine(tmp_path) as here,
+        closing(SparkEvents(spark, here, shared, tmp_path)) as on_spark,
     ):
         on_spark.read(log)
-        expected = analysed(duckdb)
-        assert_same(expected, duckdb, analysed(on_spark), on_spark, name)
-        on_spark.close()  # the names are the same
-        with closing(DividedEngine(spark, here, shared, tmp_path)) as divided:
-            divided.read(log)
-            assert_same(expected, duckdb, analysed(divided), divided, name)
+        expected = analysed(duckdb, duckdb)
+        assert_same(expected, duckdb, analysed(on_spark, here), here, name)
 
 
-def analysed(engine: Engine) -> Analysis:
+def analysed(log: Events, engine: DuckEngine) -> Analysis:
     question = Question(as_of_ms=AS_OF_MS, principals=["User:alice", "Group:a"])
-    analysis = Analysis(engine, question, lambda _: None)
+    analysis = Analysis(log, engine, question, lambda _: None)
     analysis.run()
     return analysis
 
 
 def assert_same(
-    expected: Analysis, duckdb: Engine, found: Analysis, engine: Engine, name: str
+    expected: Analysis, duckdb: DuckEngine, found: Analysis, engine: DuckEngine, name: str
 ) -> None:
     for table in (*KEPT, *(OF_CASES if name == "cases" else ())):
         query = f"SELECT * FROM {table}"
@@ -178,19 +173,19 @@ def test_what_executors_wrote_elsewhere_is_missed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
     """On other machines, in folders of that name there: a report of the rest would be wrong."""
-    store = SparkEngine.store
+    write = SparkEvents._write
 
-    def elsewhere(engine: SparkEngine, name: str, query: str, path: str) -> int:
-        written = store(engine, name, query, path)
+    def elsewhere(events: SparkEvents, name: str, query: str, path: str) -> int:
+        written = write(events, name, query, path)
         for file in sorted(Path(path).glob("*.parquet"))[:lost]:
             file.unlink()
         return written
 
-    monkeypatch.setattr(SparkEngine, "store", elsewhere)
+    monkeypatch.setattr(SparkEvents, "_write", elsewhere)
     with (
         DuckEngine(tmp_path) as here,
-        closing(DividedEngine(spark, here, str(tmp_path), tmp_path)) as engine,
+        closing(SparkEvents(spark, here, str(tmp_path), tmp_path)) as log,
     ):
-        engine.read(spark.range(4).repartition(2))
+        log.read(spark.range(4).repartition(2))
         with pytest.raises(ReportError, match="--out must be an address, or a folder"):
-            engine.keep("kept", "SELECT * FROM log")
+            log.keep("kept", "SELECT * FROM log")

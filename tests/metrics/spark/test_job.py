@@ -37,6 +37,7 @@ PATIENCE = 600.0
 """Seconds for a process to begin, or to end: beyond, it hangs."""
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=3, skew_seconds=200, bad=True)
+PUBLISHED = {"index.html", "report.json", "report.prom", "tables"}
 AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
 
 
@@ -98,13 +99,7 @@ def test_the_report_is_whole(report: tuple[Path, dict[str, Any]]) -> None:
     with DuckEngine() as engine:
         clients = engine.rows(f"FROM read_parquet('{out}/tables/clients/*.parquet')")
     assert len(clients) == len(facts["clients"])
-    assert {path.name for path in out.iterdir()} == {
-        "index.html",
-        "report.json",
-        "report.prom",
-        "tables",
-        "runs",
-    }
+    assert {path.name for path in out.iterdir()} == {*PUBLISHED, "runs"}
 
 
 def test_beyond_what_is_collected_principals_count_and_the_worst_are_kept(
@@ -167,13 +162,7 @@ def test_what_a_killed_run_left_goes_with_the_next(folder: Path, tmp_path: Path)
     (tmp_path / ".half-1" / "scratch").mkdir(parents=True)
     (tmp_path / ".old-1").mkdir()
     run(settings(folder, tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "index.html",
-        "report.json",
-        "report.prom",
-        "tables",
-        "runs",
-    }
+    assert {path.name for path in tmp_path.iterdir()} == {*PUBLISHED, "runs"}
 
 
 @pytest.mark.slow
@@ -376,7 +365,7 @@ def test_parquet_says_what_lines_say(
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("kind", ["lines", "parquet"])
-@pytest.mark.parametrize("answered_by", ["duckdb", "spark+duckdb", "spark"])
+@pytest.mark.parametrize("answered_by", ["duckdb", "spark+duckdb"])
 def test_the_events_of_an_address_give_the_report_of_the_folder(
     folder: Path,
     report: tuple[Path, dict[str, Any]],
@@ -386,10 +375,9 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     kind: str,
     answered_by: str,
 ) -> None:
-    """By DuckDB of what Hadoop has fetched, by both as on a cluster, and by Spark as where the
-    driver has no DuckDB; none leaves anything behind."""
+    """From DuckDB with what Hadoop has fetched, and from both as on a cluster; neither leaves
+    anything behind."""
     monkeypatch.setattr(on_spark, "is_one_machine", lambda _: answered_by == "duckdb")
-    monkeypatch.setattr(on_spark, "has_duckdb", lambda: answered_by != "spark")
     events = folder
     if kind == "parquet":
         events = tmp_path / "events"
@@ -403,7 +391,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     assert facts["engine"] == answered_by
     assert facts["lines"] == report[1]["lines"]
     left = {path.name for path in out.iterdir()} - {"spark.log"}
-    assert left == {"index.html", "report.json", "report.prom", "tables", "runs"}
+    assert left == {*PUBLISHED, "runs"}
 
 
 @pytest.mark.slow
