@@ -7,10 +7,10 @@ Generates events (50,000 connections, 500 principals, 2,000 client ids, 4 days) 
 report of them, in a process of its own: wall time from its start to its end, CPU time of the JVM
 and Python together, and the largest memory of the process tree. Of the tools, `duckdb` reads the
 folder, `fetched` has Spark fetch the files of an address first, and `cluster` has Spark look at the
-events, with two workers on this machine. `--beside` names a checkout of an earlier version, whose job
-(`metrics.spark.job`) runs in turn with them on the same events, as `earlier` within one JVM, and as
-`earlier-cluster` with two such workers. The format `summaries` is the summary rows of the same
-events alone.
+events, with two workers on this machine. `--beside` names a checkout of an earlier version, whose
+job (`metrics.spark.job`) runs in turn with them on the same events, as `earlier` within one JVM,
+and as `earlier-cluster` with two such workers. The format `summaries` is the summary rows of the
+same events alone.
 
 Needs Java 17, `pip install pyspark duckdb`. JSON lines of 20 million events take 17 GB on disk.
 """

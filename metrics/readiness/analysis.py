@@ -172,10 +172,7 @@ class Analysis:
         log, engine = self._log, self._engine
         self._identities()
         if self._totals["expiring"]:
-            self._choose("expiring", "SELECT connection_id FROM connections WHERE expiring")
-            log.view("expiring_events", _of("events", "expiring"))
-            since_ms = self._question.since_ms
-            log.keep("uses", expired_uses.uses("expiring_events", since_ms))
+            log.keep("uses", self._uses())
         else:
             engine.keep("uses", expired_uses.NONE)
         engine.keep("use_intervals", expired_uses.intervals("uses"))
@@ -195,6 +192,19 @@ class Analysis:
         engine.keep("standing", sessions.by_their_clients("sessions", "clients"))
         engine.keep("observed", trends.observed("usage_rows", "sessions"))
         log.keep("authentication_counts", self._authentication_counts())
+
+    def _uses(self) -> str:
+        """Return the query for uses of sessions that may be past their end."""
+        log, since_ms = self._log, self._question.since_ms
+        expiring = "SELECT connection_id FROM connections WHERE expiring"
+        self._choose("expiring", f"{expiring} AND whole")
+        showing = f"WHERE {expired_uses.shows_use()}"
+        log.view("expiring_events", f"{_of('events', 'expiring')} {showing}")
+        if not self._totals["parts"]:
+            return expired_uses.uses("expiring_events", None, since_ms)
+        self._choose("expiring_parts", f"{expiring} AND NOT whole")
+        log.view("events_of_expiring_parts", _of("events", "expiring_parts"))
+        return expired_uses.uses("expiring_events", "events_of_expiring_parts", since_ms)
 
     def _identities(self) -> None:
         """Say who each connection is: by its end, or where there is none by its last event."""

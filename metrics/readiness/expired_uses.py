@@ -27,41 +27,72 @@ def throttled(events: str) -> str:
         FROM {events} WHERE throttled_ms > 0 GROUP BY connection_id"""
 
 
-def uses(events: str, since_ms: int | None) -> str:
-    """One row per connection, authentication and day on which its session was used.
+def shows_use() -> str:
+    """Say whether an event of a whole connection shows what its other events do not.
 
-    `past`: past the end, by at most `late_ms` (null: not known). `unjudged`: the lifetime of the
-    session is not in the log. The day of a use before `since_ms` is null.
+    A checkpoint does if the session was used past its end; a summary row does not.
     """
-    again, summary = is_kind(EventKind.REAUTHENTICATED), is_kind(EventKind.SUMMARY)
-    expiry = is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
+    past = """coalesce(expired_requests > 0, false) OR coalesce(announced_lifetime_ms > 0
+        AND last_request_ms > authenticated_ms + announced_lifetime_ms, false)"""
+    return f"""(NOT {is_kind(EventKind.CHECKPOINT, EventKind.SUMMARY)}
+        OR ({is_kind(EventKind.CHECKPOINT)} AND ({past})))"""
+
+
+def _from_rows(events: str, past: str) -> str:
+    """Give what events show of the session that each is about, and of one that it begins."""
+    again = is_kind(EventKind.REAUTHENTICATED)
     killed = f"kind = '{EventKind.EXPIRED_KILLED}' OR coalesce(close_reason = 'expired', false)"
-    counts = "expired_requests IS NOT NULL AS counts"
     begin = interval_start()
-    # where its intervals cannot show a use past the end, the row's count does
-    unlisted = f"""coalesce({summary} AND would_be_kills > 0
-        AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
-    seen = f"""SELECT connection_id,
+    return f"""SELECT connection_id,
             authentications - CASE WHEN {again} THEN 1 ELSE 0 END AS number, {begin} AS begin_ms,
             CASE WHEN NOT ({again}) THEN announced_lifetime_ms END AS announced,
-            {used_ms(begin)} AS age_ms, ({expiry} OR {unlisted}
-                OR coalesce(expired_requests > 0 AND NOT {summary}, false)) AS past,
-            {again} AS renewed, {killed} AS killed, {counts}, timestamp_ms
+            {used_ms(begin)} AS age_ms, ({past}) AS past, {again} AS renewed, {killed} AS killed,
+            expired_requests IS NOT NULL AS counts, timestamp_ms
         FROM {events} WHERE authentications > 0
         UNION ALL SELECT connection_id, authentications, timestamp_ms, announced_lifetime_ms,
-            NULL, false, false, false, true, NULL FROM {events} WHERE {again}
-        UNION ALL SELECT connection_id, each.number, each.authenticated_ms,
+            NULL, false, false, false, true, NULL FROM {events} WHERE {again}"""
+
+
+def _from_lists(events: str) -> str:
+    """Give what the intervals of summary rows show."""
+    return f"""SELECT connection_id, each.number, each.authenticated_ms,
             each.announced_lifetime_ms, each.last_request_since_auth_ms, false,
             coalesce(each.ended_by = '{IntervalEnd.REAUTHENTICATED}', false),
             coalesce(each.ended_by = '{IntervalEnd.EXPIRED_KILLED}', false), counts, NULL
-        FROM (SELECT connection_id, {counts}, explode(intervals) AS each FROM {events}
-            WHERE {summary}) AS listed WHERE each.number > 0"""
+        FROM (SELECT connection_id, expired_requests IS NOT NULL AS counts,
+            explode(intervals) AS each FROM {events}
+            WHERE {is_kind(EventKind.SUMMARY)}) AS listed WHERE each.number > 0"""
+
+
+def uses(whole: str, parts: str | None, since_ms: int | None) -> str:
+    """One row per connection, authentication and day on which its session was used.
+
+    `whole` are the events of whole connections for which `shows_use` holds, `parts` all events of
+    other connections. `past`: past the end, by at most `late_ms` (null: not known). `unjudged`: the
+    lifetime of the session is not in the log. The day of a use before `since_ms` is null.
+    """
+    summary = is_kind(EventKind.SUMMARY)
+    past = f"""{is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)}
+        OR coalesce(expired_requests > 0 AND NOT {summary}, false)"""
+    seen = _from_rows(whole, past)
+    if parts is not None:
+        # where its intervals cannot show a use past the end, the count of a summary row does
+        unlisted = f"""coalesce({summary} AND would_be_kills > 0
+            AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
+        more = (_from_rows(parts, f"{past} OR {unlisted}"), _from_lists(parts))
+        seen = " UNION ALL ".join((seen, *more))
     age = f"CASE WHEN age_ms BETWEEN 0 AND {MAX_DURATION_MS} THEN age_ms END"
-    known = f"""SELECT connection_id, number, begin_ms, {age} AS age_ms, past, renewed, killed,
+    # few rows of many checkpoints, before windows
+    few = f"""SELECT connection_id, number, begin_ms, announced, max({age}) AS age_ms, past,
+            renewed, killed, counts, max(timestamp_ms) AS timestamp_ms
+        FROM ({seen}) AS seen WHERE begin_ms BETWEEN 0 AND {MAX_EPOCH_MS}
+        GROUP BY connection_id, number, begin_ms, announced, past, renewed, killed, counts,
+            {day_of(f"(begin_ms + {age})")}"""
+    known = f"""SELECT connection_id, number, begin_ms, age_ms, past, renewed, killed,
             counts, timestamp_ms,
             max(announced) OVER (PARTITION BY connection_id, number) AS lifetime_ms,
             min(nullif(announced, 0)) OVER (PARTITION BY connection_id) AS least_ms
-        FROM ({seen}) AS seen WHERE begin_ms BETWEEN 0 AND {MAX_EPOCH_MS}"""
+        FROM ({few}) AS few"""
     judged = f"""SELECT *, coalesce(begin_ms + age_ms, CASE WHEN past THEN timestamp_ms END)
             AS used_at_ms,
             lifetime_ms BETWEEN 1 AND {MAX_DURATION_MS} AS has_end FROM ({known}) AS known"""
