@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka as confluent
 import pytest
 import yaml
 
@@ -28,6 +29,7 @@ JOB = "kafka/kafka-reauth-proxy"
 """As the Prometheus operator names the job of a PodMonitor."""
 REPORT_JOB = "kafka/readiness-report"
 SESSION_MS = 3_000
+_EVENTS_TOPIC = "session-events"
 DEADLINE_SECONDS = 240.0
 _ENFORCED, _PROBED, _ENCRYPTED = "enforced", "probed", "encrypted"
 _USERS = [
@@ -78,7 +80,9 @@ def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
     with ExitStack() as running:
         brokers = Program("broker", "proxy.demo.broker", [], directory / "broker.log")
         running.callback(_end, [brokers])
-        config = _config(brokers.wait_for_line(DEADLINE_SECONDS), directory)
+        bootstrap_servers = brokers.wait_for_line(DEADLINE_SECONDS)
+        _create_events_topic(bootstrap_servers)
+        config = _config(bootstrap_servers, directory)
         proxy = ProxyProcess(config, directory)
         for user in _USERS:
             (directory / user).write_text(user)
@@ -94,6 +98,13 @@ def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
         running.callback(_end, clients)
         until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
         yield prometheus
+
+
+def _create_events_topic(bootstrap_servers: str) -> None:
+    """By a message: the proxy's delivery asks for no topic to be created."""
+    producer = confluent.Producer({"bootstrap.servers": bootstrap_servers})
+    producer.produce(_EVENTS_TOPIC, b"{}")
+    assert producer.flush(DEADLINE_SECONDS) == 0
 
 
 @contextmanager
@@ -150,7 +161,7 @@ def _config(upstream: str, directory: Path) -> dict[str, Any]:
         "listeners": listeners,
         "authorizer": {"mode": "audit"},
         "quotas": {"mode": "enforce"},
-        "events": {"directory": "events", "deliver": {"to": (directory / "delivered").as_uri()}},
+        "events": {"directory": "events", "deliver": {"to": f"kafka:{_EVENTS_TOPIC}"}},
         "http": {"address": f"127.0.0.1:{free_ports(1)[0]}"},
         "shutdown.drain.ms": 1_000,
         "workers": 2,
@@ -180,7 +191,11 @@ def _prometheus(directory: Path, targets: Mapping[str, str]) -> Iterator[Prometh
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(DEPLOY / "prometheus" / "*.rules.yaml")],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": [target]}]}
+            {
+                "job_name": job,
+                "metrics_path": "/report.prom" if job == REPORT_JOB else "/metrics",
+                "static_configs": [{"targets": [target]}],
+            }
             for job, target in targets.items()
         ],
     }
