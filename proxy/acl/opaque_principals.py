@@ -1,4 +1,4 @@
-"""Names of opaque principals: clients whose login does not show who they are."""
+"""Names of opaque principals: clients that the proxy cannot identify by their login."""
 
 from typing import Final
 

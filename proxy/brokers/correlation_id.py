@@ -1,4 +1,4 @@
-"""Shared random number by which workers recognize each other's requests.
+"""Random correlation id, the same in all workers, that marks the proxy's own requests.
 
 It is chosen when this module is first imported, which the parent process does before it forks.
 """

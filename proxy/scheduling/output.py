@@ -1,4 +1,4 @@
-"""Standard output and standard error, whose readers no process of the proxy waits for.
+"""Standard output and standard error, written without waiting for a slow reader.
 
 A reader that stalls must not stop event loops, nor the parent. Rules:
 
