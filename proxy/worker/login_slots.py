@@ -26,27 +26,12 @@ are readable now have been read."""
 K = TypeVar("K")
 
 
-class LoginSlots(Generic[K]):
-    """Slots for logins, each taken by a key: a client."""
+class Slots(Generic[K]):
+    """Slots that owners share in turns, each taken by a key (a client) until it is released."""
 
-    def __init__(
-        self,
-        limit: int,
-        *,
-        silence: Callable[[K], float],
-        displace: Callable[[K], None],
-        call_later: Callable[[float, Callable[[], None]], object],
-    ) -> None:
-        """Create `limit` free slots.
-
-        `silence` returns for how many seconds a client that has a slot has kept its login waiting;
-        0 while the login waits for anything else. `displace` is called with a client that has lost
-        its slot. `call_later` calls a function after a delay in seconds.
-        """
+    def __init__(self, limit: int) -> None:
+        """Create `limit` free slots."""
         self.limit = limit
-        self._silence = silence
-        self._displace = displace
-        self._call_later = call_later
         self._owners: dict[K, str] = {}
         """The owner of each key that has a slot, or waits for one."""
         self._holders = set[K]()
@@ -54,9 +39,7 @@ class LoginSlots(Generic[K]):
         self._taken = Counter[str]()
         """Number of slots of each owner that has any."""
         self._waiting: dict[str, dict[K, Callable[[], None]]] = {}
-        """The function that continues each waiting login, by key, by owner, in their turns."""
-        self._is_resting = False
-        """True if the clients were examined less than `LOOK_SECONDS` ago."""
+        """The function that continues each waiting client, by key, by owner, in their turns."""
 
     @property
     def taken(self) -> int:
@@ -68,7 +51,6 @@ class LoginSlots(Generic[K]):
         self._owners[key] = owner
         self._waiting.setdefault(owner, {})[key] = go
         self._hand_out()
-        self._look()
 
     def release(self, key: K) -> None:
         """Free the slot of `key`, or stop waiting for one; again has no effect."""
@@ -100,6 +82,36 @@ class LoginSlots(Generic[K]):
         self._holders.add(key)
         self._taken[owner] += 1
         go()
+
+
+class LoginSlots(Slots[K]):
+    """Slots for logins, which are taken from silent clients while others wait."""
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        silence: Callable[[K], float],
+        displace: Callable[[K], None],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """Create `limit` free slots.
+
+        `silence` returns for how many seconds a client that has a slot has kept its login waiting;
+        0 while the login waits for anything else. `displace` is called with a client that has lost
+        its slot. `call_later` calls a function after a delay in seconds.
+        """
+        super().__init__(limit)
+        self._silence = silence
+        self._displace = displace
+        self._call_later = call_later
+        self._is_resting = False
+        """True if the clients were examined less than `LOOK_SECONDS` ago."""
+
+    def acquire(self, key: K, owner: str, go: Callable[[], None]) -> None:
+        """Call `go` when `key` has a slot, which may be at once."""
+        super().acquire(key, owner, go)
+        self._look()
 
     def _look(self) -> None:
         """Examine the clients soon if a login waits, but only once in `LOOK_SECONDS`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from proxy.quota.model import address_group
-from proxy.worker.login_slots import LoginSlots
+from proxy.worker.login_slots import Slots
 
 K = TypeVar("K")
 
@@ -27,14 +27,12 @@ SUSPECT_SECONDS: Final = 2.0
 is sent again after one second (RFC 6298 section 2.1)."""
 
 
-class Outage(LoginSlots[K]):
+class Outage(Slots[K]):
     """Places of the clients of one broker, none of which is taken until the broker is back."""
 
     def __init__(self) -> None:
         # No client that goes on loses its place: a dial has a time limit of its own
-        super().__init__(
-            0, silence=lambda _: 0.0, displace=self.release, call_later=lambda _, __: None
-        )
+        super().__init__(0)
         self.is_over = True
         """True if the broker could be reached, or no client waits for it."""
 
