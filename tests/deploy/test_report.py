@@ -1,6 +1,7 @@
 """The manifests of a fleet's report: valid, the same from both tools, and no contradictions."""
 
 import copy
+import http.client
 import importlib
 import re
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.deploy import (
     normal,
     operator_schema,
 )
+from tests.support.report import put_report, served_by_nginx
 
 NGINX = DEPLOY / "report" / "nginx.conf"
 
@@ -281,3 +283,37 @@ def test_a_report_of_another_topic_than_the_proxies_is_refused() -> None:
     values["config"]["events"]["deliver"] = {"to": "kafka:mine"}
     values["report"] = {"enabled": True, "events": "kafka:other", "bootstrapServers": "kafka:9092"}
     assert "report.events is kafka:other, and config" in deploy.templated(values, check=False)
+
+
+def test_a_web_server_serves_the_folder(tmp_path: Path) -> None:
+    """As the report's image configures it."""
+    put_report(tmp_path / "report")
+    (tmp_path / "report" / ".half-1").write_text("of a run that goes on")
+    (tmp_path / "secret").write_text("elsewhere")
+    (tmp_path / "report" / "link.json").symlink_to(tmp_path / "secret")
+    types = {
+        "/": "text/html; charset=utf-8",
+        "/report.json": "application/json",
+        "/report.prom": "text/plain; version=0.0.4; charset=utf-8",
+        "/tables/clients/part-00000.parquet": "application/vnd.apache.parquet",
+    }
+    with served_by_nginx(tmp_path / "report", tmp_path) as address:
+
+        def ask(path: str, method: str = "GET") -> tuple[int, str | None, str | None]:
+            connection = http.client.HTTPConnection(address, timeout=60)
+            connection.request(method, path)
+            answer = connection.getresponse()
+            found = answer.getheader("Content-Type"), answer.getheader("Content-Security-Policy")
+            connection.close()
+            return answer.status, *found
+
+        for path, content_type in types.items():
+            status, found, policy = ask(path)
+            assert (status, found) == (200, content_type)
+            assert policy is not None
+            assert "default-src 'none'" in policy
+        assert ask("/healthz")[0] == 200
+        assert ask("/.half-1")[0] == 404
+        assert ask("/tables/")[0] == 403, "folders are not listed"
+        assert ask("/link.json")[0] == 403
+        assert ask("/", "POST")[0] == 403

@@ -1,13 +1,11 @@
-"""The report's figures for Prometheus, and the web server that sends them."""
+"""The report's figures for Prometheus."""
 
-import http.client
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from metrics.report.prometheus import MAX_LIFETIMES, exposition
-from tests.support.report import facts_of, put_report, served_by_nginx
+from tests.support.report import facts_of
 
 PREFIX = "kafka_reauth_proxy_readiness_"
 
@@ -56,37 +54,3 @@ def test_series_are_bounded() -> None:
     found = [name for name in figures(facts | {"what_if": rows}) if name.startswith("killed_")]
     assert len(found) == MAX_LIFETIMES
     assert "killed_clients{301}" in found, "the shortest ones"
-
-
-def test_a_web_server_serves_the_folder(tmp_path: Path) -> None:
-    """As the report's image configures it."""
-    put_report(tmp_path / "report")
-    (tmp_path / "report" / ".half-1").write_text("of a run that goes on")
-    (tmp_path / "secret").write_text("elsewhere")
-    (tmp_path / "report" / "link.json").symlink_to(tmp_path / "secret")
-    types = {
-        "/": "text/html; charset=utf-8",
-        "/report.json": "application/json",
-        "/report.prom": "text/plain; version=0.0.4; charset=utf-8",
-        "/tables/clients/part-00000.parquet": "application/vnd.apache.parquet",
-    }
-    with served_by_nginx(tmp_path / "report", tmp_path) as address:
-
-        def ask(path: str, method: str = "GET") -> tuple[int, str | None, str | None]:
-            connection = http.client.HTTPConnection(address, timeout=60)
-            connection.request(method, path)
-            answer = connection.getresponse()
-            found = answer.getheader("Content-Type"), answer.getheader("Content-Security-Policy")
-            connection.close()
-            return answer.status, *found
-
-        for path, content_type in types.items():
-            status, found, policy = ask(path)
-            assert (status, found) == (200, content_type)
-            assert policy is not None
-            assert "default-src 'none'" in policy
-        assert ask("/healthz")[0] == 200
-        assert ask("/.half-1")[0] == 404
-        assert ask("/tables/")[0] == 403, "folders are not listed"
-        assert ask("/link.json")[0] == 403
-        assert ask("/", "POST")[0] == 403
