@@ -20,8 +20,7 @@ import uvloop
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acls import answer
+from proxy.handlers.acls import Acls, answer
 from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
 from proxy.worker.process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL

@@ -18,9 +18,8 @@ from typing import Final
 from benchmarks import machine
 from proxy.acl.authorizer import Authorizer
 from proxy.acl.decision import Change, Guard, Inquiry
-from proxy.acl.guards.describe_topics import describe_topic_partitions
 from proxy.acl.guards.groups import list_groups
-from proxy.acl.guards.metadata import metadata
+from proxy.acl.guards.metadata import describe_topic_partitions, metadata
 from proxy.acl.index import AclIndex
 from proxy.acl.model import (
     Acl,

@@ -4,7 +4,7 @@ Semantics are those of Kafka's `StandardAuthorizer`: super users may do everythi
 applies outweighs every ALLOW; READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS
 includes DESCRIBE_CONFIGS, where they are allowed but not where they are denied; a resource that no
 ACL names at all is open only with `allow.everyone.if.no.acl.found`. Hosts are compared as
-`proxy.acl.hosts` says.
+`proxy.acl.matching` says.
 
 A client has several principals where it is a member of groups (KIP-257). It is denied what an ACL
 denies to any of them, allowed what one allows to any of them, and a super user if any of them is
@@ -23,8 +23,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Final, NamedTuple
 
-from proxy.acl import index_tables, listing
-from proxy.acl.hosts import client_host_keys
+from proxy.acl import index_tables
+from proxy.acl.matching import Patterns, client_host_keys
 from proxy.acl.model import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -34,7 +34,6 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.acl.patterns import Patterns
 from sasl.identity import GROUP_TYPE
 
 _Codes = Mapping[int, tuple[int, ...]]
@@ -239,7 +238,7 @@ class AclIndex:
         self._publish(self._built(acls), version)
 
     def _built(self, acls: Iterable[Acl]) -> index_tables.Tables:
-        return index_tables.build(listing.in_order(acls), with_named=self._allow_everyone)
+        return index_tables.build(index_tables.in_order(acls), with_named=self._allow_everyone)
 
     def _publish(self, tables: index_tables.Tables, version: int) -> None:
         self.version = version
@@ -283,7 +282,7 @@ class AclIndex:
         return len(self._tables.acls)
 
     def __contains__(self, acl: Acl) -> bool:
-        return listing.position(self._tables.acls, acl)[1]
+        return index_tables.position(self._tables.acls, acl)[1]
 
     def decide(
         self,
@@ -401,7 +400,7 @@ class AclIndex:
         acls: Sequence[Acl] = self._tables.acls
         if wanted.principal is not None:
             acls = self._tables.of_principal.get(wanted.principal, ())
-        return chain.from_iterable(listing.chunks(acls, wanted))
+        return chain.from_iterable(index_tables.chunks(acls, wanted))
 
     def _client(self, principals: tuple[str, ...], host: str) -> _Client:
         """Return the rules for these principals or for every principal, at this address."""

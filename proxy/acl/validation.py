@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from proxy.acl.hosts import acl_host_key
+from proxy.acl.matching import acl_host_key
 from proxy.acl.model import (
     CLUSTER_NAME,
     Acl,

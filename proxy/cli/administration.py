@@ -21,8 +21,7 @@ from proxy.cli.common import (
     note,
 )
 from proxy.errors import ConfigError
-from proxy.quota.model import Default, EntityType, QuotaEntity, QuotaKey, Quotas
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes, Default, EntityType, QuotaEntity, QuotaKey, Quotas
 
 if TYPE_CHECKING:
     import asyncio

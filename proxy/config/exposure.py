@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from proxy.acl.model import AuthorizerMode
-from proxy.acl.principal_builder import ANONYMOUS
+from proxy.acl.principals import ANONYMOUS
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.tls import ClientAuth

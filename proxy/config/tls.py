@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from proxy.acl.principal_mapping import DEFAULT
+from proxy.acl.principals import DEFAULT
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.values import (
     CipherSuite,

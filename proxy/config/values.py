@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from proxy.acl.principal_mapping import PrincipalMapping
+from proxy.acl.principals import PrincipalMapping
 from proxy.declarations import (
     BeforeValidator,
     Field,

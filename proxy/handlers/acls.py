@@ -1,6 +1,4 @@
-"""DescribeAcls, CreateAcls and DeleteAcls v0 to v3 (KIP-140, KIP-290), from the store.
-
-`proxy.handlers.acl_batch` answers DescribeAcls v4.
+"""DescribeAcls v0-v4, CreateAcls and DeleteAcls v0-v3 (KIP-140, 290, 888), from the store.
 
 Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
 
@@ -13,14 +11,34 @@ Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliber
 
 Pure except for the store, whose writes wait for the disk; large requests take long, so `answer`
 is called in a thread. It does not hold the interpreter lock for long: no large sort, few objects.
+
+DescribeAcls v4 answers many filters at once:
+
+- Each filter has the result that it would have had alone, in v3, its own error included.
+- Where v3 refuses the request, each filter of v4 is refused: a response has no error of its own.
+- A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
+  is answered with a single result, INVALID_REQUEST, and the connection stays open. (In v0 to v3 a
+  request that does not parse closes it, as in Kafka.)
+- Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
+  that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from proxy.acl.index import AclIndex
-from proxy.acl.model import Acl, AclFilter
+from proxy.acl.model import (
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    exactly,
+)
 from proxy.acl.validation import (
     DISABLED,
     DISABLED_TO_DESCRIBE,
@@ -31,17 +49,181 @@ from proxy.acl.validation import (
     invalid,
 )
 from proxy.errors import ClientFault
-from proxy.handlers import acl_batch, acl_responses
-from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acl_requests import acl_of, filter_of, filter_parts, has_code_0
-from proxy.handlers.acl_resources import FIRST_FLEXIBLE
-from proxy.store.interface import StoreError, refusal_of
+from proxy.handlers import acl_responses
+from proxy.handlers.acl_responses import FIRST_FLEXIBLE, DescribeBatch, Place, refusal_of_all
+from proxy.scheduling.stepped_thread import pause
+from proxy.store.interface import AclStore, StoreError, refusal_of
 from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
-from proxy.wire.batch_describe import ACLS_BATCHED
+from proxy.wire.batch_describe import (
+    ACLS_BATCHED,
+    MAX_FILTERS,
+    MAX_RESULT_BYTES,
+    acl_filter_count,
+)
 from proxy.wire.codec import decode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from proxy.wire.primitives import Malformed, array_length
+
+_RESOURCE_TYPES: Final = {one.value: one for one in ResourceType}
+_PATTERN_TYPES: Final = {one.value: one for one in PatternType}
+_OPERATIONS: Final = {one.value: one for one in Operation}
+_PERMISSIONS: Final = {one.value: one for one in Permission}
+
+
+AclFilterParts = tuple[int, str | None, int, str | None, str | None, int, int]
+"""Fields of a filter, in their order."""
+
+
+def acl_of(creation: CreateAclsRequest.AclCreation) -> Acl:
+    """Return the ACL of one creation."""
+    return Acl(
+        _RESOURCE_TYPES.get(creation.resource_type, ResourceType.UNKNOWN),
+        _PATTERN_TYPES.get(creation.resource_pattern_type, PatternType.UNKNOWN),
+        creation.resource_name,
+        creation.principal,
+        creation.host,
+        _OPERATIONS.get(creation.operation, Operation.UNKNOWN),
+        _PERMISSIONS.get(creation.permission_type, Permission.UNKNOWN),
+    )
+
+
+def filter_parts(
+    queried: DescribeAclsRequest
+    | DescribeAclsRequest.DescribeAclsFilter
+    | DeleteAclsRequest.DeleteAclsFilter,
+) -> AclFilterParts:
+    """Return the fields of a filter."""
+    return (
+        queried.resource_type_filter,
+        queried.resource_name_filter,
+        queried.pattern_type_filter,
+        queried.principal_filter,
+        queried.host_filter,
+        queried.operation,
+        queried.permission_type,
+    )
+
+
+def filter_of(parts: AclFilterParts) -> AclFilter:
+    """Return the filter of these fields."""
+    resource_type, name, pattern_type, principal, host, operation, permission = parts
+    return AclFilter(
+        resource_type=_RESOURCE_TYPES.get(resource_type, ResourceType.UNKNOWN),
+        pattern_type=_PATTERN_TYPES.get(pattern_type, PatternType.UNKNOWN),
+        name=name,
+        principal=principal,
+        host=host,
+        operation=_OPERATIONS.get(operation, Operation.UNKNOWN),
+        permission=_PERMISSIONS.get(permission, Permission.UNKNOWN),
+    )
+
+
+def has_code_0(parts: AclFilterParts) -> bool:
+    """Return whether a filter has the code 0, which DescribeAcls refuses.
+
+    It accepts other unknown codes, which may be those of a later Kafka: no stored ACL has them.
+    """
+    resource_type, _, pattern_type, _, _, operation, permission = parts
+    return 0 in (resource_type, pattern_type, operation, permission)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acls:
+    """Access to the ACLs of the store."""
+
+    store: AclStore
+    current: Callable[[], AclIndex]
+    """Reads the ACLs from the store, puts them in force in this process, and returns them. Raises
+    StoreError."""
+
+    def create(self, acls: Sequence[Acl]) -> Refusal | None:
+        """Add the ACLs that are missing. Return the reason if not all exist now, else None."""
+        return self._change(lambda: self.store.create_acls(acls))
+
+    def delete(self, acls: Iterable[Acl]) -> Refusal | None:
+        """Remove the ACLs that exist. Return the reason if some remain, else None."""
+        return self._change(lambda: self.store.delete_acls([exactly(acl) for acl in acls]))
+
+    def _change(self, change: Callable[[], object]) -> Refusal | None:
+        refusal = None
+        try:
+            change()
+        except StoreError as problem:
+            refusal = Refusal(*refusal_of(problem))
+        # The change is stored: it takes effect when the store can be read again
+        with suppress(StoreError):
+            self.current()
+        return refusal
+
+
+_MALFORMED: Final = invalid("The request cannot be read.")
+_TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
+
+
+def answer_batch(
+    body: bytes, acls: Acls | None, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
+) -> bytes | Callable[[], bytes]:
+    """Return the response body, or the function that makes it in a long time.
+
+    `acls` is None if the authorizer is off. Raises StoreError.
+    """
+    try:
+        count = acl_filter_count(body)
+    except Malformed:
+        return _refusal(1, _MALFORMED)
+    if count > MAX_FILTERS:
+        return _refusal(1, _TOO_MANY)
+    if acls is None or not authorized:
+        return _refusal(count, DISABLED_TO_DESCRIBE if acls is None else UNAUTHORIZED)
+    return partial(_described, body, acls.current(), max_bytes)
+
+
+def _refusal(count: int, refusal: Refusal) -> bytes:
+    return refusal_of_all(ACLS_BATCHED, count, refusal, lists_matches=True)
+
+
+def _described(body: bytes, index: AclIndex, max_bytes: int) -> bytes:
+    try:
+        filters = decode(DescribeAclsRequest, ACLS_BATCHED, body).filters
+    except Malformed:
+        return _refusal(1, _MALFORMED)
+    made = DescribeBatch(len(filters), max_bytes=max_bytes)
+    too_large = Refusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"The results would take more than {max_bytes} bytes. Ask for fewer at once.",
+    )
+    places: dict[AclFilterParts, Place] = {}
+    is_full = False
+    for one in filters:
+        pause()
+        queried = filter_parts(one)
+        refusal = filter_refusal(filter_of(queried)) if has_code_0(queried) else None
+        if refusal is None:
+            is_full = is_full or not _added(made, queried, index, places)
+            refusal = too_large if is_full else None
+        if refusal is not None:
+            made.refuse(refusal)
+    return made.body()
+
+
+def _added(
+    made: DescribeBatch,
+    queried: AclFilterParts,
+    index: AclIndex,
+    places: dict[AclFilterParts, Place],
+) -> bool:
+    """Add a result if it fits; return whether it did."""
+    if queried in places:
+        return made.repeat(places[queried])
+    wanted = filter_of(queried)
+    # a refused one has a code of a later Kafka: no stored ACL can have it
+    found = () if filter_refusal(wanted) else index.matching(wanted)
+    if (place := made.add(found)) is None:
+        return False
+    places[queried] = place
+    return True
+
 
 MAX_ITEMS: Final = 10_000
 """Maximum number of creations, filters, or ACLs deleted per request: Kafka's limit of records per
@@ -92,7 +274,7 @@ def _describe(
     api_version: int, body: bytes, acls: Acls | None, *, authorized: bool
 ) -> bytes | Callable[[], bytes]:
     if api_version >= ACLS_BATCHED:
-        return acl_batch.answer(body, acls, authorized=authorized)
+        return answer_batch(body, acls, authorized=authorized)
     request = decode(DescribeAclsRequest, api_version, body)
     if acls is None:
         return acl_responses.describe_refusal(api_version, DISABLED_TO_DESCRIBE)
@@ -111,7 +293,7 @@ def _describe(
 def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return acl_responses.refusal_of_all(
+        return refusal_of_all(
             api_version, count, refusal, lists_matches=False, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
@@ -127,7 +309,7 @@ def _create(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
 def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: bool) -> bytes:
     count = _item_count(api_version, body)
     if refusal := _refusal_of_all(count, acls, authorized=authorized):
-        return acl_responses.refusal_of_all(
+        return refusal_of_all(
             api_version, count, refusal, lists_matches=True, with_message=count <= MAX_ITEMS
         )
     assert acls is not None
@@ -136,7 +318,7 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
         deletion = _Deletion(acls.current())
     except StoreError as problem:
         refusal = Refusal(*refusal_of(problem))
-        return acl_responses.refusal_of_all(api_version, count, refusal, lists_matches=True)
+        return refusal_of_all(api_version, count, refusal, lists_matches=True)
     wanted = (filter_of(filter_parts(item)) for item in request.filters)
     results = [deletion.result(one) for one in wanted]
     if deletion.found and (refusal := acls.delete(deletion.found)):

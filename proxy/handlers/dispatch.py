@@ -8,7 +8,7 @@ from proxy.connection.commands import AnswerFromStore
 from proxy.handlers import acls as acl_api
 from proxy.handlers import quotas as quota_api
 from proxy.handlers import scram_users
-from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import Acls
 from proxy.store import Store, UserStore
 from proxy.wire.apis import (
     ACL_APIS,

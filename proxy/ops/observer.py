@@ -15,7 +15,7 @@ from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
-from proxy.acl.opaque_principals import is_opaque
+from proxy.acl.principals import is_opaque
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
@@ -27,7 +27,7 @@ from proxy.wire.apis import APIS
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
 if TYPE_CHECKING:
-    from proxy.acl.denial_log import DenialNotice
+    from proxy.acl.authorizer import DenialNotice
 
 _LOGGED_CLOSES = frozenset(
     {

@@ -38,8 +38,7 @@ from proxy.process.service_manager import ServiceManager
 from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
 from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.scheduling.short_lived import ShortLived

@@ -25,16 +25,18 @@ from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import (
     DEBT,
     KEEP_UNTIL,
+    MAX_THROTTLE_TIME_MS,
     NUMBER_MASK,
     SAMPLES,
     VALUE_BITS,
     VALUE_MASK,
     SharedQuota,
     UsageTable,
+    max_in_window,
+    milliseconds,
     pack,
     unpack,
 )
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, max_in_window, milliseconds
 
 _LOOKS_PER_SAMPLE: Final = 10
 """Minimum number of times per sample that the other workers' usage is read while a quota is in

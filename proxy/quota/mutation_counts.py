@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.acl.decision import Judgement
-from proxy.acl.guards.responses import judge_items
+from proxy.acl.guards.common import judge_items
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS

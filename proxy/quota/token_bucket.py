@@ -22,14 +22,15 @@ from proxy.quota.precedence import Tags
 from proxy.quota.shared_memory import (
     DEBT,
     KEEP_UNTIL,
+    MAX_THROTTLE_TIME_MS,
     SAMPLES,
     VALUE_MASK,
     SharedQuota,
     UsageTable,
+    milliseconds,
     pack,
     unpack,
 )
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, milliseconds
 
 _LAG: Final = DEBT
 """Index of the word with the lag at the beginning of a sample, in microseconds."""

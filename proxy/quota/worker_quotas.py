@@ -26,10 +26,9 @@ from proxy.quota.guarded_callback import Fault, GuardedCallback
 from proxy.quota.meter import Count, Meter
 from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
 from proxy.quota.precedence import Index, IpLimits, StaticDefaults, Tags
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT, UsageTable
 from proxy.quota.throttle import ClientMeters, Mode
 from proxy.quota.token_bucket import Bucket
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, NANOSECONDS_PER_PERCENT
 
 METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaType.REQUEST)
 """Types that are measured as rates. Mutations have a bucket instead."""

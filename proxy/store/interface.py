@@ -18,7 +18,7 @@ from typing import Protocol
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
-from proxy.quota.store import QuotaStore
+from proxy.quota.model import QuotaStore
 from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 

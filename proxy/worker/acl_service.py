@@ -13,15 +13,14 @@ from typing import Final, Protocol, cast
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.acl.authorizer import Authorizer, Denial
-from proxy.acl.denial_log import DenialNotice, Denials
+from proxy.acl.authorizer import Authorizer, Denial, DenialNotice, Denials
 from proxy.acl.index import AclIndex
 from proxy.acl.model import AuthorizerMode, Operation
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import Acls
 from proxy.store import Store
 from proxy.store.acl_cache import CachedAcls
 from proxy.wire.apis import APIS

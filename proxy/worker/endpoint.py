@@ -8,8 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, cast
 
-from proxy.acl.certificate_subject import NamelessError
-from proxy.acl.principal_builder import ANONYMOUS, certified_principal
+from proxy.acl.principals import ANONYMOUS, NamelessError, certified_principal
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.config.tls import SecurityProtocol

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.acl.opaque_principals import OpaqueNames
-from proxy.acl.principal_mapping import PrincipalMapping
+from proxy.acl.principals import OpaqueNames, PrincipalMapping
 from proxy.brokers.access import Access
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker

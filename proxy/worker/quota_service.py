@@ -15,12 +15,10 @@ from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.quota.callback import Cluster, configured_callback
 from proxy.quota.meter import Count
-from proxy.quota.model import QuotaKey
+from proxy.quota.model import CachedQuotas, QuotaKey, QuotaStore
 from proxy.quota.precedence import Tags
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.store import CachedQuotas, QuotaStore
+from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, UsageTable
 from proxy.quota.throttle import Mode, Throttle, Throttled
-from proxy.quota.window import NANOSECONDS_PER_PERCENT
 from proxy.quota.worker_quotas import WorkerQuotas, entry_of_tags
 from proxy.scheduling.log_rate_limit import LogRateLimit
 from sasl.identity import Identity

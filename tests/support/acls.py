@@ -8,7 +8,7 @@ from kio.serial import entity_reader
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
-from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import Acls
 from proxy.store import AclChanges, AclSnapshot
 from tests.support.kio_messages import decode, encode, request_type, response_type
 

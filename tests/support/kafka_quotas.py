@@ -8,7 +8,7 @@ Sources, in Kafka: `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`,
 
 from dataclasses import dataclass
 
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, WindowConfig, milliseconds
+from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, WindowConfig, milliseconds
 
 
 @dataclass(slots=True)

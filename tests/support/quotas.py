@@ -12,10 +12,8 @@ from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers import quotas as quota_api
-from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.store import Changes, QuotaSnapshot, altered
-from proxy.quota.window import WindowConfig
+from proxy.quota.model import Changes, QuotaEntity, QuotaKey, QuotaSnapshot, altered
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.wire.apis import (
     ALTER_CLIENT_QUOTAS,
     CREATE_TOPICS,

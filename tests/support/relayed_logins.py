@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from proxy.acl.opaque_principals import OpaqueNames
+from proxy.acl.principals import OpaqueNames
 from proxy.wire.apis import is_flexible
 from sasl.credentials import ScramMechanism
 from sasl.mechanism import Mechanism

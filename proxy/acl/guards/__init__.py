@@ -13,47 +13,32 @@ from collections.abc import Mapping
 from typing import Final
 
 from proxy.acl.decision import Guard
-from proxy.acl.guards import (
-    cluster,
-    configs,
-    describe_topics,
-    groups,
-    members,
-    offsets,
-    partitions,
-    share,
-    share_offsets,
-    topics,
-    transactions,
-)
-from proxy.acl.guards.fetch import fetch
-from proxy.acl.guards.metadata import metadata
-from proxy.acl.guards.produce import produce
+from proxy.acl.guards import cluster, groups, metadata, offsets, records, topics, transactions
 from proxy.wire import apis
 
 GUARDS: Final[Mapping[int, Guard]] = {
     # Write on Topic; Write on TransactionalId
-    apis.PRODUCE: produce,
+    apis.PRODUCE: records.produce,
     # Read on Topic; of replicas ClusterAction on Cluster
-    apis.FETCH: fetch,
+    apis.FETCH: records.fetch,
     # Describe on Topic
-    apis.LIST_OFFSETS: partitions.list_offsets,
+    apis.LIST_OFFSETS: topics.list_offsets,
     # Describe on Topic; Create on Topic or Cluster if it is to be created
-    apis.METADATA: metadata,
+    apis.METADATA: metadata.metadata,
     # Read on Group and Topic
     apis.OFFSET_COMMIT: offsets.offset_commit,
     # Describe on Group and Topic
     apis.OFFSET_FETCH: offsets.offset_fetch,
     # Describe on Group or TransactionalId, or ClusterAction on Cluster (share)
-    apis.FIND_COORDINATOR: members.find_coordinator,
+    apis.FIND_COORDINATOR: groups.find_coordinator,
     # Read on Group
-    apis.JOIN_GROUP: members.join_group,
+    apis.JOIN_GROUP: groups.join_group,
     # Read on Group
-    apis.HEARTBEAT: members.heartbeat,
+    apis.HEARTBEAT: groups.heartbeat,
     # Read on Group
-    apis.LEAVE_GROUP: members.leave_group,
+    apis.LEAVE_GROUP: groups.leave_group,
     # Read on Group
-    apis.SYNC_GROUP: members.sync_group,
+    apis.SYNC_GROUP: groups.sync_group,
     # Describe on Group
     apis.DESCRIBE_GROUPS: groups.describe_groups,
     # Describe on Cluster or Group
@@ -63,12 +48,12 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # Delete on Topic (by name: and Describe), or Delete on Cluster
     apis.DELETE_TOPICS: topics.delete_topics,
     # Delete on Topic
-    apis.DELETE_RECORDS: partitions.delete_records,
+    apis.DELETE_RECORDS: topics.delete_records,
     # Write (and TwoPhaseCommit) on TransactionalId; without one IdempotentWrite on Cluster, or
     # Write on any Topic
     apis.INIT_PRODUCER_ID: transactions.init_producer_id,
     # Describe on Topic, or ClusterAction on Cluster
-    apis.OFFSET_FOR_LEADER_EPOCH: partitions.offset_for_leader_epoch,
+    apis.OFFSET_FOR_LEADER_EPOCH: topics.offset_for_leader_epoch,
     # Write on TransactionalId and Topic; from v4 ClusterAction on Cluster
     apis.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
     # Write on TransactionalId, Read on Group
@@ -80,9 +65,9 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # Write on TransactionalId, Read on Group and Topic
     apis.TXN_OFFSET_COMMIT: offsets.txn_offset_commit,
     # DescribeConfigs on Topic, Group or Cluster
-    apis.DESCRIBE_CONFIGS: configs.describe_configs,
+    apis.DESCRIBE_CONFIGS: cluster.describe_configs,
     # AlterConfigs on Topic, Group or Cluster
-    apis.ALTER_CONFIGS: configs.alter_configs,
+    apis.ALTER_CONFIGS: cluster.alter_configs,
     # Alter on Cluster
     apis.ALTER_REPLICA_LOG_DIRS: cluster.alter_replica_log_dirs,
     # Describe on Cluster
@@ -94,7 +79,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # Alter on Cluster
     apis.ELECT_LEADERS: cluster.elect_leaders,
     # AlterConfigs on Topic, Group or Cluster
-    apis.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    apis.INCREMENTAL_ALTER_CONFIGS: cluster.incremental_alter_configs,
     # Alter on Cluster
     apis.ALTER_PARTITION_REASSIGNMENTS: cluster.alter_partition_reassignments,
     # Describe on Cluster
@@ -112,7 +97,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # none; Describe on Cluster for rights
     apis.DESCRIBE_CLUSTER: cluster.describe_cluster,
     # Read on Topic
-    apis.DESCRIBE_PRODUCERS: partitions.describe_producers,
+    apis.DESCRIBE_PRODUCERS: topics.describe_producers,
     # Alter on Cluster
     apis.UNREGISTER_BROKER: cluster.unregister_broker,
     # Describe on TransactionalId and Topic
@@ -120,7 +105,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # Describe on TransactionalId
     apis.LIST_TRANSACTIONS: transactions.list_transactions,
     # Read on Group, Describe on Topic, or on all that a regular expression could match
-    apis.CONSUMER_GROUP_HEARTBEAT: members.consumer_group_heartbeat,
+    apis.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
     # Describe on Group and Topic
     apis.CONSUMER_GROUP_DESCRIBE: groups.consumer_group_describe,
     # GetTelemetrySubscriptions: none
@@ -130,29 +115,29 @@ GUARDS: Final[Mapping[int, Guard]] = {
     # DescribeConfigs on Cluster
     apis.LIST_CONFIG_RESOURCES: cluster.list_config_resources,
     # Describe on Topic
-    apis.DESCRIBE_TOPIC_PARTITIONS: describe_topics.describe_topic_partitions,
+    apis.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
     # Read on Group, Describe on Topic
-    apis.SHARE_GROUP_HEARTBEAT: members.share_group_heartbeat,
+    apis.SHARE_GROUP_HEARTBEAT: groups.share_group_heartbeat,
     # Describe on Group and Topic
     apis.SHARE_GROUP_DESCRIBE: groups.share_group_describe,
     # Read on Group and Topic
-    apis.SHARE_FETCH: share.share_fetch,
+    apis.SHARE_FETCH: records.share_fetch,
     # Read on Group and Topic
-    apis.SHARE_ACKNOWLEDGE: share.share_acknowledge,
+    apis.SHARE_ACKNOWLEDGE: records.share_acknowledge,
     # Alter on Cluster
     apis.ADD_RAFT_VOTER: cluster.add_raft_voter,
     # Alter on Cluster
     apis.REMOVE_RAFT_VOTER: cluster.remove_raft_voter,
     # Read on Group, Describe on Topic; Create on Cluster or on the internal Topics declared
-    apis.STREAMS_GROUP_HEARTBEAT: members.streams_group_heartbeat,
+    apis.STREAMS_GROUP_HEARTBEAT: groups.streams_group_heartbeat,
     # Describe on Group and Topic
     apis.STREAMS_GROUP_DESCRIBE: groups.streams_group_describe,
     # Describe on Group and Topic
-    apis.DESCRIBE_SHARE_GROUP_OFFSETS: share_offsets.describe_share_group_offsets,
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS: offsets.describe_share_group_offsets,
     # Read on Group and Topic
-    apis.ALTER_SHARE_GROUP_OFFSETS: share_offsets.alter_share_group_offsets,
+    apis.ALTER_SHARE_GROUP_OFFSETS: offsets.alter_share_group_offsets,
     # Delete on Group, Read on Topic
-    apis.DELETE_SHARE_GROUP_OFFSETS: share_offsets.delete_share_group_offsets,
+    apis.DELETE_SHARE_GROUP_OFFSETS: offsets.delete_share_group_offsets,
     # Read on Group
     apis.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (
         groups.streams_group_topology_description_update

@@ -1,14 +1,27 @@
-"""Guards of APIs that need a permission on the cluster as a whole.
+"""Guards of APIs that need a permission on the cluster as a whole, and of configurations.
 
 A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
+
+Configurations of topics and groups need a permission on these; those of brokers, loggers and client
+metrics need it on the cluster.
 """
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import FORWARD, Change, Guard, Inquiry, Judgement
-from proxy.acl.guards.checks import may_cluster
-from proxy.acl.guards.responses import MESSAGES, answer, on_response, read_request
+from proxy.acl.guards.common import (
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    MESSAGES,
+    TOPIC_DENIED,
+    answer,
+    judge_items,
+    may_cluster,
+    on_response,
+    read_request,
+    refused_topic,
+)
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
@@ -16,8 +29,7 @@ from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
 from proxy.wire.schema import Message
 
-_DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-_MESSAGE: Final = MESSAGES[_DENIED]
+_MESSAGE: Final = MESSAGES[CLUSTER_DENIED]
 
 R = TypeVar("R", bound=Message)
 
@@ -58,60 +70,29 @@ def _administers(kind: type[R], operation: Operation, refusal: Callable[[R], Mes
 
 def _refuse_txn_markers(request: messages.WriteTxnMarkersRequest, _: int) -> Message:
     response = messages.WriteTxnMarkersResponse
-
-    def refused(
-        topic: messages.WriteTxnMarkersRequest.WritableTxnMarkerTopic,
-    ) -> messages.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult:
-        partitions = tuple(
-            response.WritableTxnMarkerPartitionResult(partition_index=index, error_code=_DENIED)
-            for index in topic.partition_indexes
+    markers = (
+        response.WritableTxnMarkerResult(
+            producer_id=marker.producer_id,
+            topics=_refused(response.WritableTxnMarkerTopicResult, marker.topics),
         )
-        return response.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions)
-
-    return response(
-        markers=tuple(
-            response.WritableTxnMarkerResult(
-                producer_id=marker.producer_id, topics=tuple(map(refused, marker.topics))
-            )
-            for marker in request.markers
-        )
+        for marker in request.markers
     )
+    return response(markers=tuple(markers))
 
 
 def _refuse_replica_log_dirs(request: messages.AlterReplicaLogDirsRequest, _: int) -> Message:
     response = messages.AlterReplicaLogDirsResponse
-    return response(
-        results=tuple(
-            response.AlterReplicaLogDirTopicResult(
-                topic_name=topic.name,
-                partitions=tuple(
-                    response.AlterReplicaLogDirPartitionResult(
-                        partition_index=index, error_code=_DENIED
-                    )
-                    for index in topic.partitions
-                ),
-            )
-            for log_dir in pausing(request.dirs)
-            for topic in log_dir.topics
-        )
-    )
+    topics = (topic for log_dir in pausing(request.dirs) for topic in log_dir.topics)
+    return response(results=_refused(response.AlterReplicaLogDirTopicResult, topics))
 
 
 def _refuse_elections(request: messages.ElectLeadersRequest, version: int) -> Message:
     response = messages.ElectLeadersResponse
+    topics = request.topic_partitions or ()
     return response(
-        error_code=_DENIED if version >= 1 else ErrorCode.NONE,
-        replica_election_results=tuple(
-            response.ReplicaElectionResult(
-                topic=topic.topic,
-                partition_result=tuple(
-                    response.PartitionResult(
-                        partition_id=index, error_code=_DENIED, error_message=_MESSAGE
-                    )
-                    for index in topic.partitions
-                ),
-            )
-            for topic in request.topic_partitions or ()
+        error_code=CLUSTER_DENIED if version >= 1 else ErrorCode.NONE,
+        replica_election_results=_refused(
+            response.ReplicaElectionResult, topics, error_message=_MESSAGE
         ),
     )
 
@@ -119,21 +100,10 @@ def _refuse_elections(request: messages.ElectLeadersRequest, version: int) -> Me
 def _refuse_reassignments(request: messages.AlterPartitionReassignmentsRequest, _: int) -> Message:
     response = messages.AlterPartitionReassignmentsResponse
     return response(
-        error_code=_DENIED,
+        error_code=CLUSTER_DENIED,
         error_message=_MESSAGE,
-        responses=tuple(
-            response.ReassignableTopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    response.ReassignablePartitionResponse(
-                        partition_index=partition.partition_index,
-                        error_code=_DENIED,
-                        error_message=_MESSAGE,
-                    )
-                    for partition in topic.partitions
-                ),
-            )
-            for topic in request.topics
+        responses=_refused(
+            response.ReassignableTopicResponse, request.topics, error_message=_MESSAGE
         ),
     )
 
@@ -142,28 +112,25 @@ def _refuse_list_of_reassignments(
     request: messages.ListPartitionReassignmentsRequest, _: int
 ) -> Message:
     response = messages.ListPartitionReassignmentsResponse
-    return response(
-        error_code=_DENIED,
-        error_message=_MESSAGE,
-        topics=tuple(
-            response.OngoingTopicReassignment(
-                name=topic.name,
-                partitions=tuple(
-                    response.OngoingPartitionReassignment(partition_index=index)
-                    for index in topic.partition_indexes
-                ),
-            )
-            for topic in request.topics or ()
-        ),
+    topics = (
+        refused_topic(response.OngoingTopicReassignment, None, topic)
+        for topic in request.topics or ()
     )
+    return response(error_code=CLUSTER_DENIED, error_message=_MESSAGE, topics=tuple(topics))
+
+
+def _refused(kind: type[Message], topics: Iterable[Any], **values: Any) -> tuple[Any, ...]:
+    return tuple(refused_topic(kind, CLUSTER_DENIED, topic, **values) for topic in topics)
 
 
 def _refuse_scram_users(request: messages.DescribeUserScramCredentialsRequest) -> Message:
     response = messages.DescribeUserScramCredentialsResponse
     # Kafka repeats the error for each user, without the name
-    nameless = response.DescribeUserScramCredentialsResult(error_code=_DENIED, error_message=None)
+    nameless = response.DescribeUserScramCredentialsResult(
+        error_code=CLUSTER_DENIED, error_message=None
+    )
     results = (nameless,) * len(request.users or ())
-    return response(error_code=_DENIED, error_message=None, results=results)
+    return response(error_code=CLUSTER_DENIED, error_message=None, results=results)
 
 
 def _refuse_scram_changes(request: messages.AlterUserScramCredentialsRequest) -> Message:
@@ -172,7 +139,7 @@ def _refuse_scram_changes(request: messages.AlterUserScramCredentialsRequest) ->
     names |= dict.fromkeys(one.name for one in pausing(request.upsertions))
     results = (
         response.AlterUserScramCredentialsResult(
-            user=name, error_code=_DENIED, error_message=_MESSAGE
+            user=name, error_code=CLUSTER_DENIED, error_message=_MESSAGE
         )
         for name in names
     )
@@ -192,7 +159,7 @@ describe_log_dirs = _requires(
     messages.DescribeLogDirsRequest,
     Operation.DESCRIBE,
     refusal=messages.DescribeLogDirsResponse(
-        error_code=_DENIED
+        error_code=CLUSTER_DENIED
     ),  # before v3 there is no field for it
 )
 elect_leaders = _requires(messages.ElectLeadersRequest, Operation.ALTER, refusal=_refuse_elections)
@@ -213,37 +180,39 @@ alter_user_scram_credentials = _administers(
 describe_quorum = _requires(
     messages.DescribeQuorumRequest,
     Operation.DESCRIBE,
-    refusal=messages.DescribeQuorumResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.DescribeQuorumResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 update_features = _requires(
     messages.UpdateFeaturesRequest,
     Operation.ALTER,
-    refusal=messages.UpdateFeaturesResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.UpdateFeaturesResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 unregister_broker = _requires(
     messages.UnregisterBrokerRequest,
     Operation.ALTER,
-    refusal=messages.UnregisterBrokerResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 unregister_controller = _requires(
     messages.UnregisterControllerRequest,
     Operation.ALTER,
-    refusal=messages.UnregisterControllerResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.UnregisterControllerResponse(
+        error_code=CLUSTER_DENIED, error_message=_MESSAGE
+    ),
 )
 list_config_resources = _requires(
     messages.ListConfigResourcesRequest,
     Operation.DESCRIBE_CONFIGS,
-    refusal=messages.ListConfigResourcesResponse(error_code=_DENIED),
+    refusal=messages.ListConfigResourcesResponse(error_code=CLUSTER_DENIED),
 )
 add_raft_voter = _requires(
     messages.AddRaftVoterRequest,
     Operation.ALTER,
-    refusal=messages.AddRaftVoterResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.AddRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 remove_raft_voter = _requires(
     messages.RemoveRaftVoterRequest,
     Operation.ALTER,
-    refusal=messages.RemoveRaftVoterResponse(error_code=_DENIED, error_message=_MESSAGE),
+    refusal=messages.RemoveRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 
 
@@ -271,3 +240,138 @@ def describe_cluster(inquiry: Inquiry) -> Judgement:
 def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - no permission is checked
     """Allow every request: Kafka requires no permission for clients' telemetry (KIP-714)."""
     return FORWARD
+
+
+_Resource = (
+    messages.DescribeConfigsRequest.DescribeConfigsResource
+    | messages.AlterConfigsRequest.AlterConfigsResource
+    | messages.IncrementalAlterConfigsRequest.AlterConfigsResource
+)
+_Result = TypeVar(
+    "_Result",
+    messages.DescribeConfigsResponse.DescribeConfigsResult,
+    messages.AlterConfigsResponse.AlterConfigsResourceResponse,
+    messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+)
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_BROKER_LOGGER: Final = 8
+_CLIENT_METRICS: Final = 16
+_GROUP: Final = 32
+
+# `ConfigResource.Type`. Other types cannot be authorized, so they are never forwarded: a later
+# Kafka may define them.
+_DENIALS: Final = {
+    _TOPIC: (ResourceType.TOPIC, TOPIC_DENIED),
+    _BROKER: (ResourceType.CLUSTER, CLUSTER_DENIED),
+    _BROKER_LOGGER: (ResourceType.CLUSTER, CLUSTER_DENIED),
+    _CLIENT_METRICS: (ResourceType.CLUSTER, CLUSTER_DENIED),
+    _GROUP: (ResourceType.GROUP, GROUP_DENIED),
+}
+
+_DENIED_BY_BROKER: Final = frozenset({_BROKER, _BROKER_LOGGER})
+"""Types whose alteration Kafka's broker denies, without a message; its controller has one for the
+others. Before 4.4 the broker denied loggers alone."""
+
+
+def describe_configs(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeConfigs: DescribeConfigs on each topic or group, or on the cluster.
+
+    One resource of an unknown type fails the whole request, as in Kafka.
+    """
+    result = messages.DescribeConfigsResponse.DescribeConfigsResult
+    request = read_request(inquiry, messages.DescribeConfigsRequest)
+    if any(resource.resource_type not in _DENIALS for resource in pausing(request.resources)):
+        error = ErrorCode.INVALID_REQUEST
+        results = (
+            _refused_resource(result, each, error, MESSAGES[error])
+            for each in pausing(request.resources)
+        )
+        return answer(inquiry, messages.DescribeConfigsResponse(results=tuple(results)))
+
+    def refuse(
+        resource: messages.DescribeConfigsRequest.DescribeConfigsResource,
+    ) -> Sequence[Message] | None:
+        denial = _denial(inquiry, Operation.DESCRIBE_CONFIGS, resource)
+        if denial is None:
+            return None
+        return (_refused_resource(result, resource, denial, MESSAGES[denial]),)
+
+    return judge_items(
+        inquiry.api_version,
+        request,
+        messages.DescribeConfigsResponse,
+        refuse,
+        items="resources",
+        results="results",
+    )
+
+
+def alter_configs(inquiry: Inquiry) -> Judgement:
+    """Judge an AlterConfigs: AlterConfigs on each topic or group, or on the cluster.
+
+    This API has no loggers: Kafka reports them as unknown, whatever the permissions.
+    """
+    types = frozenset(_DENIALS) - {_BROKER_LOGGER}
+    result = messages.AlterConfigsResponse.AlterConfigsResourceResponse
+    return _judge_alteration(
+        inquiry, messages.AlterConfigsRequest, messages.AlterConfigsResponse, result, types
+    )
+
+
+def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
+    """Judge an IncrementalAlterConfigs: AlterConfigs on each topic or group, or on the cluster."""
+    return _judge_alteration(
+        inquiry,
+        messages.IncrementalAlterConfigsRequest,
+        messages.IncrementalAlterConfigsResponse,
+        messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
+        frozenset(_DENIALS),
+    )
+
+
+def _judge_alteration(
+    inquiry: Inquiry,
+    request: type[messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest],
+    response: type[Message],
+    result: type[_Result],
+    types: frozenset[int],
+) -> Judgement:
+    def refuse(resource: _Resource) -> Sequence[Message] | None:
+        if resource.resource_type not in types:
+            unknown = f"Unknown resource type {resource.resource_type}"
+            return (_refused_resource(result, resource, ErrorCode.INVALID_REQUEST, unknown),)
+        denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
+        if denial is None:
+            return None
+        message = None if resource.resource_type in _DENIED_BY_BROKER else MESSAGES[denial]
+        return (_refused_resource(result, resource, denial, message),)
+
+    return judge_items(
+        inquiry.api_version,
+        read_request(inquiry, request),
+        response,
+        refuse,
+        items="resources",
+        results="responses",
+        order_by=("resource_type", "resource_name"),
+    )
+
+
+def _denial(inquiry: Inquiry, operation: Operation, resource: _Resource) -> ErrorCode | None:
+    resource_type, error = _DENIALS[resource.resource_type]
+    on_cluster = resource_type is ResourceType.CLUSTER
+    name = CLUSTER_NAME if on_cluster else resource.resource_name
+    return None if inquiry.authority.may(operation, resource_type, name) else error
+
+
+def _refused_resource(
+    result: type[_Result], resource: _Resource, error: ErrorCode, message: str | None
+) -> _Result:
+    return result(
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

@@ -1,11 +1,11 @@
-"""Guards of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
+"""Guards of the offsets of groups, and of share groups (KIP-932).
 
 Since version 10 of OffsetCommit and OffsetFetch (KIP-848) and version 6 of TxnOffsetCommit
 (KIP-1319) topics are named by their ids.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Container, Iterable, Mapping
+from typing import Any, Final
 
 from proxy.acl.decision import (
     FORWARD,
@@ -15,14 +15,23 @@ from proxy.acl.decision import (
     TopicsUnknown,
     names_of,
 )
-from proxy.acl.guards.checks import may_describe, may_group, may_transact, topic_errors
-from proxy.acl.guards.responses import (
+from proxy.acl.guards.common import (
+    GROUP_DENIED,
+    MESSAGES,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID_DENIED,
     answer,
-    by_topic,
+    item_type,
+    may_describe,
+    may_group,
+    may_transact,
     merge_groups,
     on_response,
     only,
     read_request,
+    refused_topic,
+    refused_topics,
+    topic_errors,
 )
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
@@ -30,9 +39,8 @@ from proxy.wire import messages
 from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
-from proxy.wire.schema import NO_ID
+from proxy.wire.schema import NO_ID, Message
 
-_GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 _FIRST_BY_ID: Final = 10
 """First version of OffsetCommit and of OffsetFetch with topic ids."""
 _FIRST_TXN_BY_ID: Final = 6
@@ -46,61 +54,13 @@ Errors = Mapping[Any, ErrorCode]
 """Errors of the topics that are refused, by name or id, depending on the version."""
 
 
-class _Results(NamedTuple):
-    """Entity types of a response with results of partitions, by topic."""
-
-    response: type[Any]
-    topic: type[Any]
-    partition: type[Any]
-
-    def of(self, key: str, name: Any, partitions: Iterable[Any], error: ErrorCode) -> Any:
-        """Return the result of a topic, which `key` names, with the same error for partitions."""
-        results = (
-            self.partition(partition_index=each.partition_index, error_code=error)
-            for each in partitions
-        )
-        return self.topic(**{key: name, "partitions": tuple(results)})
-
-    def refusals(self, topics: Iterable[Any], key: str, errors: Errors) -> tuple[Any, ...]:
-        """Return the results of the topics that have an error."""
-        found = by_topic(topics, key, errors, lambda partition, _: partition)
-        return tuple(self.of(key, name, each, errors[name]) for name, each in found)
-
-
-_COMMIT: Final = _Results(
-    messages.OffsetCommitResponse,
-    messages.OffsetCommitResponse.OffsetCommitResponseTopic,
-    messages.OffsetCommitResponse.OffsetCommitResponsePartition,
-)
-_TXN_COMMIT: Final = _Results(
-    messages.TxnOffsetCommitResponse,
-    messages.TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
-    messages.TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
-)
-_DELETE: Final = _Results(
-    messages.OffsetDeleteResponse,
-    messages.OffsetDeleteResponse.OffsetDeleteResponseTopic,
-    messages.OffsetDeleteResponse.OffsetDeleteResponsePartition,
-)
-_FETCH: Final = _Results(
-    messages.OffsetFetchResponse,
-    messages.OffsetFetchResponse.OffsetFetchResponseTopics,
-    messages.OffsetFetchResponse.OffsetFetchResponsePartitions,
-)
-_FETCH_OF_ONE_GROUP: Final = _Results(
-    messages.OffsetFetchResponse,
-    messages.OffsetFetchResponse.OffsetFetchResponseTopic,
-    messages.OffsetFetchResponse.OffsetFetchResponsePartition,
-)
-
-
 def offset_commit(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetCommit: Read on the group, and on each topic."""
     request = read_request(inquiry, messages.OffsetCommitRequest)
     refusal = None
     if not may_group(inquiry, Operation.READ, request.group_id):
-        refusal = _GROUP_DENIED
-    return _commit(inquiry, request, _COMMIT, _key(inquiry), refusal)
+        refusal = GROUP_DENIED
+    return _commit(inquiry, request, messages.OffsetCommitResponse, _key(inquiry), refusal)
 
 
 def txn_offset_commit(inquiry: Inquiry) -> Judgement:
@@ -108,11 +68,11 @@ def txn_offset_commit(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.TxnOffsetCommitRequest)
     refusal = None
     if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
-        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        refusal = TRANSACTIONAL_ID_DENIED
     elif not may_group(inquiry, Operation.READ, request.group_id):
-        refusal = _GROUP_DENIED
+        refusal = GROUP_DENIED
     key = _key(inquiry, _FIRST_TXN_BY_ID)
-    return _commit(inquiry, request, _TXN_COMMIT, key, refusal)
+    return _commit(inquiry, request, messages.TxnOffsetCommitResponse, key, refusal)
 
 
 def _key(inquiry: Inquiry, first_by_id: int = _FIRST_BY_ID) -> str:
@@ -122,28 +82,29 @@ def _key(inquiry: Inquiry, first_by_id: int = _FIRST_BY_ID) -> str:
 def _commit(
     inquiry: Inquiry,
     request: Any,
-    results: _Results,
+    response: Any,
     key: str,
     refusal: ErrorCode | None,
 ) -> Judgement:
     """Judge the topics of a request, which `key` names; `refusal` is the error of all of them."""
     topics: tuple[Any, ...] = request.topics
+    kind = item_type(response, "topics")
     if refusal is not None:
-        refused = (results.of(key, getattr(one, key), one.partitions, refusal) for one in topics)
-        return answer(inquiry, results.response(topics=tuple(refused)))
+        refused = tuple(refused_topic(kind, refusal, topic) for topic in topics)
+        return answer(inquiry, response(topics=refused))
     errors = topic_errors(inquiry, Operation.READ, key, topics)
     if not errors:
         return FORWARD
-    first = results.refusals(topics, key, errors)
+    first = refused_topics(kind, topics, key, errors)
     kept = tuple(topic for topic in pausing(topics) if getattr(topic, key) not in errors)
     if not kept:
-        return answer(inquiry, results.response(topics=first))
+        return answer(inquiry, response(topics=first))
     return Change(
         request=encode(replace(request, topics=kept), inquiry.api_version),
         response=on_response(
             inquiry,
-            results.response,
-            lambda response: replace(response, topics=(*first, *response.topics)),
+            response,
+            lambda passed: replace(passed, topics=(*first, *passed.topics)),
         ),
     )
 
@@ -155,11 +116,12 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
     """
     request = read_request(inquiry, messages.OffsetDeleteRequest)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
-        return answer(inquiry, messages.OffsetDeleteResponse(error_code=_GROUP_DENIED))
+        return answer(inquiry, messages.OffsetDeleteResponse(error_code=GROUP_DENIED))
     errors = topic_errors(inquiry, Operation.READ, "name", request.topics)
     if not errors:
         return FORWARD
-    first = _DELETE.refusals(request.topics, "name", errors)
+    kind = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
+    first = refused_topics(kind, request.topics, "name", errors)
 
     def merge(response: messages.OffsetDeleteResponse) -> messages.OffsetDeleteResponse:
         if response.error_code != ErrorCode.NONE:
@@ -181,27 +143,29 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.OffsetFetchRequest)
     if inquiry.api_version < _FIRST_WITH_GROUPS:
         return _fetch_of_one_group(inquiry, request)
+    fetched = messages.OffsetFetchResponse.OffsetFetchResponseTopics
     refused: list[messages.OffsetFetchResponse.OffsetFetchResponseGroup | None]
-    refused, kept, refused_topics = [], [], []
+    hidden: list[tuple[Message, ...]]
+    refused, kept, hidden = [], [], []
     changed = False
     for group in request.groups:
         if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
             refusal = messages.OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=group.group_id, error_code=_GROUP_DENIED
+                group_id=group.group_id, error_code=GROUP_DENIED
             )
             refused.append(refusal)
             continue
         errors = _fetch_errors(inquiry, group.topics)
         refused.append(None)
         kept.append(_without(inquiry, group, errors))
-        refused_topics.append(_refused_topics(inquiry, _FETCH, group.topics, errors))
+        hidden.append(_refused_topics(inquiry, fetched, group.topics, errors))
         changed = changed or bool(errors) or group.topics is None
     if not kept and refused:
         groups = tuple(one for one in refused if one is not None)
         return answer(inquiry, messages.OffsetFetchResponse(groups=groups))
     if not changed and len(kept) == len(refused):
         return FORWARD
-    merge = merge_groups(refused, refused_topics, lambda group: _shown(inquiry, group))
+    merge = merge_groups(refused, hidden, lambda group: _shown(inquiry, group))
     return Change(
         request=encode(replace(request, groups=tuple(kept)), inquiry.api_version),
         response=on_response(inquiry, messages.OffsetFetchResponse, merge),
@@ -210,19 +174,17 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
 
 def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) -> Judgement:
     """Judge a version in which the group's fields are in the message itself."""
-    topics = request.topics
+    topics, fetched = request.topics, messages.OffsetFetchResponse.OffsetFetchResponseTopic
     if not may_group(inquiry, Operation.DESCRIBE, request.group_id):
-        errors = dict.fromkeys((topic.name for topic in topics or ()), _GROUP_DENIED)
-        refused = _refused_topics(inquiry, _FETCH_OF_ONE_GROUP, topics, errors)
+        errors = dict.fromkeys((topic.name for topic in topics or ()), GROUP_DENIED)
+        refused = _refused_topics(inquiry, fetched, topics, errors)
         old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
-        whole = messages.OffsetFetchResponse(
-            topics=refused if old else (), error_code=_GROUP_DENIED
-        )
+        whole = messages.OffsetFetchResponse(topics=refused if old else (), error_code=GROUP_DENIED)
         return answer(inquiry, whole)
     errors = _fetch_errors(inquiry, topics)
     if not errors and topics is not None:
         return FORWARD
-    last = _refused_topics(inquiry, _FETCH_OF_ONE_GROUP, topics, errors)
+    last = _refused_topics(inquiry, fetched, topics, errors)
 
     def merge(response: messages.OffsetFetchResponse) -> messages.OffsetFetchResponse:
         if response.error_code != ErrorCode.NONE:
@@ -252,23 +214,11 @@ def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
 
 
 def _refused_topics(
-    inquiry: Inquiry, results: _Results, topics: Iterable[Any] | None, errors: Errors
+    inquiry: Inquiry, kind: type[Message], topics: Iterable[Any] | None, errors: Errors
 ) -> tuple[Any, ...]:
     key = _key(inquiry)
     return tuple(
-        results.topic(
-            **{
-                key: getattr(topic, key),
-                "partitions": tuple(
-                    results.partition(
-                        partition_index=index,
-                        committed_offset=-1,
-                        error_code=errors[getattr(topic, key)],
-                    )
-                    for index in topic.partition_indexes
-                ),
-            }
-        )
+        refused_topic(kind, errors[getattr(topic, key)], topic, committed_offset=-1)
         for topic in topics or ()
         if getattr(topic, key) in errors
     )
@@ -290,3 +240,129 @@ def _shown(inquiry: Inquiry, group: Any) -> Any:
         return replace(group, topics=(), error_code=ErrorCode.UNKNOWN_TOPIC_ID)
     allowed = {topic_id for topic_id, name in names.items() if name and may_describe(inquiry, name)}
     return only(group, "topics", lambda each: each.topic_id in allowed)
+
+
+_GROUP_MESSAGE: Final = MESSAGES[GROUP_DENIED]
+_TOPIC_MESSAGE: Final = MESSAGES[TOPIC_DENIED]
+
+
+def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeShareGroupOffsets: Describe on each group and on each topic.
+
+    A request for all topics of a group (null) is answered with those that may be described.
+    """
+    response = messages.DescribeShareGroupOffsetsResponse
+    request = read_request(inquiry, messages.DescribeShareGroupOffsetsRequest)
+    refused: list[
+        messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup | None
+    ]
+    hidden: list[tuple[Message, ...]]
+    refused, kept, hidden = [], [], []
+    for group in request.groups:
+        if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
+            refused.append(
+                response.DescribeShareGroupOffsetsResponseGroup(
+                    group_id=group.group_id, error_code=GROUP_DENIED
+                )
+            )
+            continue
+        refused.append(None)
+        topics = group.topics or ()
+        denied = topic_errors(inquiry, Operation.DESCRIBE, "topic_name", topics)
+        hidden.append(
+            tuple(
+                refused_topic(
+                    response.DescribeShareGroupOffsetsResponseTopic,
+                    TOPIC_DENIED,
+                    topic,
+                    start_offset=-1,
+                    error_message=_TOPIC_MESSAGE,
+                )
+                for topic in pausing(topics)
+                if topic.topic_name in denied
+            )
+        )
+        kept.append(replace(group, topics=_kept(topics, denied)) if denied else group)
+    if refused and not kept:
+        groups = tuple(one for one in refused if one is not None)
+        return answer(inquiry, response(groups=groups))
+    everything = any(group.topics is None for group in kept)
+    if len(kept) == len(refused) and not any(hidden) and not everything:
+        return FORWARD
+
+    def shown(
+        group: messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup,
+    ) -> messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup:
+        return only(group, "topics", lambda topic: may_describe(inquiry, topic.topic_name))
+
+    return Change(
+        request=encode(replace(request, groups=tuple(kept)), inquiry.api_version),
+        response=on_response(inquiry, response, merge_groups(refused, hidden, shown)),
+    )
+
+
+def _kept(topics: Iterable[Any], denied: Container[str]) -> tuple[Any, ...]:
+    return tuple(topic for topic in pausing(topics) if topic.topic_name not in denied)
+
+
+def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
+    """Judge an AlterShareGroupOffsets: Read on the group, and on each topic.
+
+    The request is forwarded even if no topic is left: the broker may have an error for the group.
+    """
+    response = messages.AlterShareGroupOffsetsResponse
+    request = read_request(inquiry, messages.AlterShareGroupOffsetsRequest)
+    if not may_group(inquiry, Operation.READ, request.group_id):
+        return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
+    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
+    if not denied:
+        return FORWARD
+
+    kind = response.AlterShareGroupOffsetsResponseTopic
+    first = refused_topics(kind, request.topics, "topic_name", denied, error_message=_TOPIC_MESSAGE)
+    return _merged(inquiry, response, request, denied, first)
+
+
+def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
+    """Judge a DeleteShareGroupOffsets: Delete on the group, Read on each topic.
+
+    The broker is asked even if every topic is denied: an error of the group comes first.
+    """
+    response = messages.DeleteShareGroupOffsetsResponse
+    request = read_request(inquiry, messages.DeleteShareGroupOffsetsRequest)
+    if not may_group(inquiry, Operation.DELETE, request.group_id):
+        return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
+    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
+    if not denied:
+        return FORWARD
+    first = (
+        response.DeleteShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name, error_code=TOPIC_DENIED, error_message=_TOPIC_MESSAGE
+        )
+        for topic in request.topics
+        if topic.topic_name in denied
+    )
+    return _merged(inquiry, response, request, denied, tuple(first))
+
+
+def _merged(
+    inquiry: Inquiry,
+    response: type[
+        messages.AlterShareGroupOffsetsResponse | messages.DeleteShareGroupOffsetsResponse
+    ],
+    request: Any,
+    denied: Container[str],
+    first: tuple[Any, ...],
+) -> Judgement:
+    """Forward what is allowed, and put the refusals before the broker's results."""
+
+    def merge(passed: Any) -> Any:
+        if passed.error_code != ErrorCode.NONE:
+            return passed
+        return replace(passed, responses=(*first, *passed.responses))
+
+    kept = _kept(request.topics, denied)
+    return Change(
+        request=encode(replace(request, topics=kept), inquiry.api_version),
+        response=on_response(inquiry, response, merge),
+    )

@@ -1,9 +1,9 @@
-"""Guards of CreateTopics, CreatePartitions and DeleteTopics."""
+"""Guards of the APIs about named topics and their partitions."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace as with_changes
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import (
     FORWARD,
@@ -13,16 +13,25 @@ from proxy.acl.decision import (
     Judgement,
     names_of,
 )
-from proxy.acl.guards.checks import may_cluster, may_topic
-from proxy.acl.guards.responses import MESSAGES, judge_items, on_response, read_request
+from proxy.acl.guards.common import (
+    MESSAGES,
+    TOPIC_DENIED,
+    item_type,
+    judge_items,
+    may_cluster,
+    may_topic,
+    on_response,
+    read_request,
+    refused_topic,
+    refused_topics,
+)
 from proxy.acl.model import Operation
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
-from proxy.wire.schema import NO_ID
+from proxy.wire.schema import NO_ID, Message
 
-_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _REPEATED: Final = ErrorCode.INVALID_REQUEST
 _CONFIGS_IN_RESPONSE: Final = 5
 """First version of CreateTopics whose response has a new topic's configuration (KIP-525)."""
@@ -77,7 +86,7 @@ def create_topics(inquiry: Inquiry) -> Judgement:
     def refuse(
         topic: messages.CreateTopicsRequest.CreatableTopic,
     ) -> Sequence[messages.CreateTopicsResponse.CreatableTopicResult] | None:
-        error, message = _DENIED, "Authorization failed."
+        error, message = TOPIC_DENIED, "Authorization failed."
         if topic.name == _CLUSTER_METADATA:
             error = ErrorCode.INVALID_REQUEST
             message = f"Creation of internal topic {topic.name} is prohibited."
@@ -125,7 +134,7 @@ def _hide_configs(inquiry: Inquiry, hidden: set[str]) -> BodyTransform:
             return result
         return replace(
             result,
-            topic_config_error_code=_DENIED,
+            topic_config_error_code=TOPIC_DENIED,
             num_partitions=_HIDDEN_NUMBER,
             replication_factor=_HIDDEN_NUMBER,
             configs=(),
@@ -151,7 +160,7 @@ def create_partitions(inquiry: Inquiry) -> Judgement:
         result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
         return repetitions.result(
             topic.name,
-            result(name=topic.name, error_code=_DENIED),
+            result(name=topic.name, error_code=TOPIC_DENIED),
             result(name=topic.name, error_code=_REPEATED, error_message=_REPEATED_NAME),
         )
 
@@ -216,7 +225,7 @@ def _refuse_deletion_by_name(
             inquiry, Operation.DELETE, name
         ):
             return None
-        refusal = _undeleted(name, NO_ID, _DENIED, MESSAGES[_DENIED])
+        refusal = _undeleted(name, NO_ID, TOPIC_DENIED, MESSAGES[TOPIC_DENIED])
         repeated = _undeleted(name, NO_ID, _REPEATED, _REPEATED_NAME)
         return repetitions.result(name, refusal, repeated)
 
@@ -230,8 +239,81 @@ def _refuse_deletion_by_id(inquiry: Inquiry, topic_id: bytes, name: str | None) 
     if may_topic(inquiry, Operation.DELETE, name):
         return None
     described = may_topic(inquiry, Operation.DESCRIBE, name)
-    return _undeleted(name if described else None, topic_id, _DENIED, MESSAGES[_DENIED])
+    return _undeleted(name if described else None, topic_id, TOPIC_DENIED, MESSAGES[TOPIC_DENIED])
 
 
 def _undeleted(name: str | None, topic_id: bytes, error: ErrorCode, message: str) -> _Deleted:
     return _Deleted(name=name, topic_id=topic_id, error_code=error, error_message=message)
+
+
+def list_offsets(inquiry: Inquiry) -> Judgement:
+    """Judge a ListOffsets: Describe on each topic."""
+    request = read_request(inquiry, messages.ListOffsetsRequest)
+    return _judge_topics(inquiry, request, messages.ListOffsetsResponse, Operation.DESCRIBE)
+
+
+def delete_records(inquiry: Inquiry) -> Judgement:
+    """Judge a DeleteRecords: Delete on each topic.
+
+    A topic or partition that is named twice has one result, as in Kafka.
+    """
+    response = messages.DeleteRecordsResponse
+    request = read_request(inquiry, messages.DeleteRecordsRequest)
+    denied = {
+        topic.name: TOPIC_DENIED
+        for topic in pausing(request.topics)
+        if not may_topic(inquiry, Operation.DELETE, topic.name)
+    }
+    refused = refused_topics(
+        response.DeleteRecordsTopicResult, request.topics, "name", denied, low_watermark=-1
+    )
+    results = {topic.name: topic for topic in refused}
+
+    def refuse(topic: messages.DeleteRecordsRequest.DeleteRecordsTopic) -> Sequence[Message] | None:
+        if topic.name not in denied:
+            return None
+        if (result := results.pop(topic.name, None)) is None:
+            return ()
+        return (replace(result, partitions=tuple(dict.fromkeys(result.partitions))),)
+
+    return judge_items(inquiry.api_version, request, response, refuse)
+
+
+def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
+    """Judge an OffsetForLeaderEpoch: Describe on each topic, or ClusterAction on the cluster."""
+    if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
+        return FORWARD
+    request = read_request(inquiry, messages.OffsetForLeaderEpochRequest)
+    response = messages.OffsetForLeaderEpochResponse
+    return _judge_topics(inquiry, request, response, Operation.DESCRIBE)
+
+
+def describe_producers(inquiry: Inquiry) -> Judgement:
+    """Judge a DescribeProducers: Read on each topic."""
+    request = read_request(inquiry, messages.DescribeProducersRequest)
+    response, message = messages.DescribeProducersResponse, MESSAGES[TOPIC_DENIED]
+    order = ("name",)
+    return _judge_topics(
+        inquiry, request, response, Operation.READ, order_by=order, error_message=message
+    )
+
+
+def _judge_topics(
+    inquiry: Inquiry,
+    request: Message,
+    response: type[Message],
+    operation: Operation,
+    *,
+    order_by: tuple[str, ...] = (),
+    **values: Any,
+) -> Judgement:
+    """Judge a request that needs the operation on each topic; `values` as in `refused_topic`."""
+    kind = item_type(response, "topics")
+    name = "topic" if "topic" in kind.DEFAULTS else "name"
+
+    def refuse(topic: Any) -> Sequence[Message] | None:
+        if may_topic(inquiry, operation, getattr(topic, name)):
+            return None
+        return (refused_topic(kind, TOPIC_DENIED, topic, **values),)
+
+    return judge_items(inquiry.api_version, request, response, refuse, order_by=order_by)

@@ -4,14 +4,22 @@ from collections.abc import Iterable
 from typing import Final
 
 from proxy.acl.decision import FORWARD, Answer, Change, Inquiry, Judgement
-from proxy.acl.guards.checks import may_cluster, may_describe, may_group, may_topic, may_transact
-from proxy.acl.guards.responses import (
+from proxy.acl.guards.common import (
+    CLUSTER_DENIED,
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID_DENIED,
     answer,
-    by_topic,
     interleaved,
+    may_cluster,
+    may_describe,
+    may_group,
+    may_topic,
+    may_transact,
     on_response,
     only,
     read_request,
+    refused_topics,
 )
 from proxy.acl.model import Operation, ResourceType
 from proxy.scheduling.stepped_thread import pausing
@@ -20,7 +28,6 @@ from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
 
-_DENIED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 _FIRST_BATCHED: Final = 4
 """First version of AddPartitionsToTxn with several transactions, for brokers only (KIP-890)."""
 INTERNAL_TOPICS: Final = frozenset(
@@ -41,14 +48,14 @@ def init_producer_id(inquiry: Inquiry) -> Judgement:
             inquiry, Operation.IDEMPOTENT_WRITE, report=False
         ) or inquiry.authority.may_any(Operation.WRITE, ResourceType.TOPIC):
             return FORWARD
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        error = CLUSTER_DENIED
     else:
         needed = [Operation.WRITE]
         if request.enable2_pc:
             needed.append(Operation.TWO_PHASE_COMMIT)
         if all(may_transact(inquiry, each, request.transactional_id) for each in needed):
             return FORWARD
-        error = _DENIED
+        error = TRANSACTIONAL_ID_DENIED
     return answer(inquiry, messages.InitProducerIdResponse(error_code=error, producer_epoch=-1))
 
 
@@ -63,12 +70,12 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     if inquiry.api_version >= _FIRST_BATCHED:
         if may_cluster(inquiry, Operation.CLUSTER_ACTION):
             return FORWARD
-        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        error = CLUSTER_DENIED
         return answer(inquiry, messages.AddPartitionsToTxnResponse(error_code=error))
     topics = request.v3_and_below_topics
     names = dict.fromkeys(topic.name for topic in pausing(topics))
     if not may_transact(inquiry, Operation.WRITE, request.v3_and_below_transactional_id):
-        return _nothing_added(inquiry, topics, dict.fromkeys(names, _DENIED))
+        return _nothing_added(inquiry, topics, dict.fromkeys(names, TRANSACTIONAL_ID_DENIED))
     # The broker refuses internal topics itself; here they must only not count as allowed
     denied = {
         name
@@ -79,9 +86,7 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
         return FORWARD
     refused = denied | (INTERNAL_TOPICS & names.keys())
     errors = {
-        name: ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if name in refused
-        else ErrorCode.OPERATION_NOT_ATTEMPTED
+        name: TOPIC_DENIED if name in refused else ErrorCode.OPERATION_NOT_ATTEMPTED
         for name in pausing(names)
     }
     return _nothing_added(inquiry, topics, errors)
@@ -93,18 +98,7 @@ def _nothing_added(
     errors: dict[str, ErrorCode],
 ) -> Answer:
     response = messages.AddPartitionsToTxnResponse
-
-    def result(
-        index: int, error: ErrorCode
-    ) -> messages.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult:
-        return response.AddPartitionsToTxnPartitionResult(
-            partition_index=index, partition_error_code=error
-        )
-
-    results = tuple(
-        response.AddPartitionsToTxnTopicResult(name=name, results_by_partition=each)
-        for name, each in by_topic(topics, "name", errors, result)
-    )
+    results = refused_topics(response.AddPartitionsToTxnTopicResult, topics, "name", errors)
     return answer(inquiry, response(results_by_topic_v3_and_below=results))
 
 
@@ -112,9 +106,9 @@ def add_offsets_to_txn(inquiry: Inquiry) -> Judgement:
     """Judge an AddOffsetsToTxn: Write on the transactional id, Read on the group."""
     request = read_request(inquiry, messages.AddOffsetsToTxnRequest)
     if not may_transact(inquiry, Operation.WRITE, request.transactional_id):
-        return answer(inquiry, messages.AddOffsetsToTxnResponse(error_code=_DENIED))
+        return answer(inquiry, messages.AddOffsetsToTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
     if not may_group(inquiry, Operation.READ, request.group_id):
-        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        error = GROUP_DENIED
         return answer(inquiry, messages.AddOffsetsToTxnResponse(error_code=error))
     return FORWARD
 
@@ -124,7 +118,7 @@ def end_txn(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.EndTxnRequest)
     if may_transact(inquiry, Operation.WRITE, request.transactional_id):
         return FORWARD
-    return answer(inquiry, messages.EndTxnResponse(error_code=_DENIED))
+    return answer(inquiry, messages.EndTxnResponse(error_code=TRANSACTIONAL_ID_DENIED))
 
 
 def describe_transactions(inquiry: Inquiry) -> Judgement:
@@ -135,7 +129,7 @@ def describe_transactions(inquiry: Inquiry) -> Judgement:
     refused = [
         None
         if may_transact(inquiry, Operation.DESCRIBE, name)
-        else state(transactional_id=name, error_code=_DENIED)
+        else state(transactional_id=name, error_code=TRANSACTIONAL_ID_DENIED)
         for name in request.transactional_ids
     ]
     if refused and all(refused):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from proxy.acl.model import Acl, AclFilter, exactly
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes
 from proxy.store.brokers.administration import Brokers
 from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror

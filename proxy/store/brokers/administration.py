@@ -18,8 +18,7 @@ from proxy.acl.validation import acl_refusal
 from proxy.admin import AdminClient, AdminError, KafkaError
 from proxy.brokers.access import Access
 from proxy.errors import ProxyError
-from proxy.quota.model import QuotaEntity
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes, QuotaEntity
 from proxy.store.interface import StoreRefused
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.request import CLIENT_ID

@@ -13,8 +13,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from proxy.acl.model import Acl
-from proxy.quota.model import Quotas
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes, Quotas
 from proxy.store.interface import CredentialKey, Mirror, StoreError, StoreStart
 from proxy.store.sqlite import USED_OTHERWISE, SqliteStore, acls, credentials, quotas
 from sasl.credentials import ScramCredential

@@ -2,13 +2,20 @@
 
 import sqlite3
 
-from proxy.quota.model import BadEntity, QuotaEntity, QuotaKey, Quotas
-from proxy.quota.store import Changes, QuotaSnapshot, altered
+from proxy.quota.model import (
+    BadEntity,
+    Changes,
+    QuotaEntity,
+    QuotaKey,
+    Quotas,
+    QuotaSnapshot,
+    altered,
+)
 from proxy.store.sqlite.database import Database, version_step
 
 
 class SqliteQuotas(Database):
-    """Quotas in a SQLite file, a `proxy.quota.store.QuotaStore`."""
+    """Quotas in a SQLite file, a `proxy.quota.model.QuotaStore`."""
 
     def quota_version(self) -> int:
         """Return the number of the last change of quotas."""

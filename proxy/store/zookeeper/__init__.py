@@ -13,7 +13,7 @@ from typing import Final
 from proxy.acl.model import Acl, AclFilter
 from proxy.config.model import Store as StoreSettings
 from proxy.net.tls_contexts import Tls
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes
 from proxy.store.interface import CredentialKey, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
 from proxy.store.zookeeper.direct import Zookeeper

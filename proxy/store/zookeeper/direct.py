@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from proxy.acl.model import Acl, AclFilter, PatternType, ResourceType
 from proxy.config.model import Store as StoreSettings
-from proxy.quota.store import Changes, QuotaSnapshot
+from proxy.quota.model import Changes, QuotaSnapshot
 from proxy.store.interface import (
     AclSnapshot,
     CredentialInfo,

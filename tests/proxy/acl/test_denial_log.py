@@ -5,8 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.acl.authorizer import Denial
-from proxy.acl.denial_log import DenialNotice, Denials
+from proxy.acl.authorizer import Denial, DenialNotice, Denials
 from proxy.acl.model import Operation, ResourceType
 
 DENIAL = Denial(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.acl.certificate_subject import MAX_CHARACTERS, NamelessError
-from proxy.acl.principal_mapping import DEFAULT, PrincipalMapping
+from proxy.acl.principals import DEFAULT, MAX_CHARACTERS, NamelessError, PrincipalMapping
 from tests.support.certificates import DUKE, EMPTIED, REFUSED, REFUSED_HERE, RULES
 
 

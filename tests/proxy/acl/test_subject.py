@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.acl.certificate_subject import MAX_CHARACTERS, NamelessError, subject_of
+from proxy.acl.principals import MAX_CHARACTERS, NamelessError, subject_of
 from tests.support.certificates import (
     ALICE,
     NAMES,

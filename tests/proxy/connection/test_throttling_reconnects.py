@@ -5,8 +5,7 @@ import pytest
 from proxy.config import Quotas
 from proxy.connection.connection import Connection
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.wire.apis import PRODUCE
 from proxy.wire.codec import decode as strict_decode
 from proxy.wire.messages import FetchResponse

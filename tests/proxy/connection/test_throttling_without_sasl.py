@@ -4,8 +4,7 @@ import pytest
 
 from proxy.config import Quotas
 from proxy.quota.model import DEFAULT, QuotaEntity
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
 from tests.support.frames import produce, request

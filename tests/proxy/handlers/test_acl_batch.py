@@ -11,8 +11,7 @@ from kio.serial import entity_reader
 
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from proxy.handlers import acl_batch
-from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import Acls, answer_batch
 from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import (
@@ -65,7 +64,7 @@ def alone(store: MemoryAclStore | None, fields: dict[str, Any], *, authorized: b
 
 
 def bounded_answer(body: bytes, acls: Acls, max_bytes: int) -> bytes:
-    return whole(acl_batch.answer(body, acls, authorized=True, max_bytes=max_bytes))
+    return whole(answer_batch(body, acls, authorized=True, max_bytes=max_bytes))
 
 
 def bounded(

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
-from proxy.handlers import acl_resources
-from proxy.handlers.acl_resources import Resources, TooLarge
+from proxy.handlers import acl_responses
+from proxy.handlers.acl_responses import Resources, TooLarge
 from tests.support.acls import acl
 from tests.support.kio_messages import encode, response_type
 
@@ -81,8 +81,8 @@ def test_strings_cached_for_one_list_are_right_for_the_next(
 ) -> None:
     """Also when the cache is emptied in between."""
     lists = [[acl(f"t{m}{n}", f"User:{m}") for n in range(3)] for m in range(9)] * 2
-    for size in (acl_resources._MAX_CACHED, 2, 0):
-        monkeypatch.setattr(acl_resources, "_MAX_CACHED", size)
+    for size in (acl_responses._MAX_CACHED, 2, 0):
+        monkeypatch.setattr(acl_responses, "_MAX_CACHED", size)
         writer = Resources(3)
         for acls in lists:
             assert writer.write(acls)[0] == by_schema(3, acls)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
-from proxy.handlers.acl_changes import Acls
-from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES
+from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES, Acls
 from proxy.store import open_store
 from proxy.store.acl_cache import CachedAcls
 from tests.support.acls import (

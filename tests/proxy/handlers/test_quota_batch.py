@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader
 from kio.static.primitive import i8
 
-from proxy.handlers import quota_batch, quotas
+from proxy.handlers import quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
@@ -71,7 +71,7 @@ def results(
     authorized: bool = True,
     max_bytes: int = MAX_RESULT_BYTES,
 ) -> list[Any]:
-    reported = quota_batch.answer(body, store, authorized=authorized, max_bytes=max_bytes)
+    reported = quotas.answer_batch(body, store, authorized=authorized, max_bytes=max_bytes)
     response = decode(DescribeClientQuotasResponse, reported)
     assert encode(response) == reported, "and no bytes behind it"
     assert response.throttle_time.total_seconds() == 0
@@ -153,7 +153,7 @@ def test_results_are_as_if_each_filter_had_been_sent_alone(
 def test_the_api_hands_it_on() -> None:
     store = store_of(QuotaEntity(user="alice"))
     reported = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
-    assert reported == quota_batch.answer(body_of(ALICE), store, authorized=True)
+    assert reported == quotas.answer_batch(body_of(ALICE), store, authorized=True)
     response, size = entity_reader(DescribeClientQuotasResponse)(reported, 0)
     assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(reported))
 
@@ -193,13 +193,13 @@ def test_100_000_filters_and_one_more() -> None:
     store = store_of(QuotaEntity(user="u00007"))
     users = [f"u{n:05}" for n in range(MAX_FILTERS)]
     found, nothing = (
-        quota_batch.answer(body_of((("user", 0, user),)), store, authorized=True)
+        quotas.answer_batch(body_of((("user", 0, user),)), store, authorized=True)
         for user in ("u00007", "u00008")
     )
     (one,) = results(store, body_of((("user", 0, "u00007"),)))
     assert names_of(one) == [["u00007"]]
     result, other = found[5:-1], nothing[5:-1]
-    whole = quota_batch.answer(for_each(users), store, authorized=True)
+    whole = quotas.answer_batch(for_each(users), store, authorized=True)
     assert whole == (
         found[:4]
         + write_array_length(MAX_FILTERS, flexible=True)
@@ -230,5 +230,5 @@ def test_the_bound_is_kept(most: int, picks: list[Components]) -> None:
         plain(one) for one in results(store, body)[:fitting]
     ]
     refusals = sum(len(one.error_message) + 5 for one in reported[fitting:])
-    size = len(quota_batch.answer(body, store, authorized=True, max_bytes=most))
+    size = len(quotas.answer_batch(body, store, authorized=True, max_bytes=most))
     assert size <= 4 + 1 + most + refusals + 1

@@ -7,8 +7,7 @@ from typing import Final
 import pytest
 
 from proxy.errors import ClientFault
-from proxy.handlers import quota_batch
-from proxy.handlers.quotas import MAX_BYTES, MAX_ITEMS, answer
+from proxy.handlers.quotas import MAX_BATCH_ITEMS, MAX_BYTES, MAX_ITEMS, answer, answer_batch
 from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from proxy.wire.batch_describe import MAX_FILTERS
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint
@@ -129,13 +128,13 @@ def test_sentences_can_be_written_whatever_they_repeat(version: int, letter: str
 def test_sentences_of_many_filters_can_be_written_too() -> None:
     component = write_string("x" * MAX_STRING, flexible=True) + b"\x00\x00\x00"
     body = b"\x00\x02\x02" + component + END
-    reported = quota_batch.answer(body, MemoryStore(), authorized=True)
+    reported = answer_batch(body, MemoryStore(), authorized=True)
     assert MAX_STRING // 4 < len(reported) < MAX_STRING
 
 
-@pytest.mark.parametrize("count", [quota_batch.MAX_ITEMS, quota_batch.MAX_ITEMS + 1])
+@pytest.mark.parametrize("count", [MAX_BATCH_ITEMS, MAX_BATCH_ITEMS + 1])
 def test_many_filters_have_no_more_components_than_they_can_need(count: int) -> None:
     body = b"\x00" + b"\x02" + array(COMPONENT, count - 1) + END
-    reported = quota_batch.answer(body, MemoryStore(), authorized=True)
-    assert (b"cannot be read" in reported) is (count > quota_batch.MAX_ITEMS)
-    assert quota_batch.MAX_ITEMS == 3 * MAX_FILTERS
+    reported = answer_batch(body, MemoryStore(), authorized=True)
+    assert (b"cannot be read" in reported) is (count > MAX_BATCH_ITEMS)
+    assert MAX_BATCH_ITEMS == 3 * MAX_FILTERS

@@ -2,8 +2,7 @@
 
 import pytest
 
-from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.quota.store import Changes
+from proxy.quota.model import Changes, QuotaEntity, QuotaKey
 from proxy.store import StoreRefused
 from proxy.wire.error_codes import ErrorCode
 from tests.support.quotas import DONE, MemoryStore, Op, Parts, alter, describe

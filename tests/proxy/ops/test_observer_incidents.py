@@ -8,8 +8,7 @@ from metrics import registry
 from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.history import Timeline
 from metrics.tally import Tally
-from proxy.acl.authorizer import Denial
-from proxy.acl.denial_log import DenialNotice
+from proxy.acl.authorizer import Denial, DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
@@ -18,9 +17,8 @@ from proxy.connection.throttling import Throttling
 from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode, Throttle
-from proxy.quota.window import WindowConfig
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
 from proxy.wire.apis import PRODUCE
 from sasl.identity import Identity

@@ -2,8 +2,7 @@
 
 from metrics import registry
 from metrics.tally import Tally
-from proxy.acl.authorizer import Denial
-from proxy.acl.denial_log import DenialNotice
+from proxy.acl.authorizer import Denial, DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
 from proxy.ops.status.incidents import Incident

@@ -2,13 +2,11 @@
 
 import pytest
 
-from proxy.acl.certificate_subject import subject_of
-from proxy.acl.principal_mapping import PrincipalMapping
+from proxy.acl.principals import PrincipalMapping, subject_of
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.model import QuotaEntity, QuotaKey, sanitize
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode
-from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import WorkerQuotas
 from tests.support.certificates import NAMES, certificate
 from tests.support.quotas import DONE, MemoryStore, alter, describe

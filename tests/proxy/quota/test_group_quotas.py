@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from proxy.quota.callback import ClientPrincipal, ClientQuotaType, load_callback
 from proxy.quota.group_quotas import GroupQuotas
 from proxy.quota.model import DEFAULT, Default, QuotaEntity, QuotaKey
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode
-from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import WorkerQuotas
 
 PRODUCE, FETCH = ClientQuotaType.PRODUCE, ClientQuotaType.FETCH

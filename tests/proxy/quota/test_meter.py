@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.quota.meter import Meter
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from tests.support.kafka_quotas import Rate, throttle_time_ms
 
 CONFIG = WindowConfig()

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.quota.shared_memory import KEEP_UNTIL, NUMBER_MASK, VALUE_MASK, UsageTable, pack, unpack
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import (
+    KEEP_UNTIL,
+    NUMBER_MASK,
+    VALUE_MASK,
+    UsageTable,
+    WindowConfig,
+    pack,
+    unpack,
+)
 
 CONFIG = WindowConfig()
 

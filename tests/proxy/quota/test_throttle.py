@@ -4,9 +4,8 @@ import pytest
 
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import NANOSECONDS_PER_PERCENT, UsageTable, WindowConfig
 from proxy.quota.throttle import Mode, Throttle, Throttled
-from proxy.quota.window import NANOSECONDS_PER_PERCENT, WindowConfig
 
 TAGS = {"user": "u", "client-id": ""}
 

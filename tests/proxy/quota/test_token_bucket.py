@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.quota.shared_memory import UsageTable
+from proxy.quota.shared_memory import MAX_THROTTLE_TIME_MS, UsageTable, WindowConfig
 from proxy.quota.token_bucket import Bucket
-from proxy.quota.window import MAX_THROTTLE_TIME_MS, WindowConfig
 from tests.support.kafka_quotas import TokenBucket
 
 KIND, TAGS = "controller_mutation_rate", {"user": "u", "client-id": ""}

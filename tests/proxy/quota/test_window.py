@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.quota.window import (
+from proxy.quota.shared_memory import (
     MAX_THROTTLE_TIME_MS,
     WindowConfig,
     max_in_window,

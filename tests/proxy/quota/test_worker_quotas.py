@@ -4,12 +4,10 @@ import pytest
 
 from proxy.quota import guarded_callback
 from proxy.quota.callback import ClientQuotaType, Cluster, DefaultQuotaCallback
-from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
+from proxy.quota.model import DEFAULT, CachedQuotas, QuotaEntity, QuotaKey
 from proxy.quota.precedence import Tags
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.store import CachedQuotas
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode
-from proxy.quota.window import WindowConfig
 from proxy.quota.worker_quotas import MAX_COUNTS, METERED, OTHER_ENTRIES, WorkerQuotas
 from tests.support.processes import PATIENCE_SECONDS
 from tests.support.quota_callbacks.groups import QuotaGroups

@@ -14,7 +14,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, PatternType
 from proxy.brokers.access import Access, open_access
 from proxy.handlers import acls as acl_api
-from proxy.handlers.acl_changes import Acls
+from proxy.handlers.acls import Acls
 from proxy.net.dialler import Dialler
 from proxy.quota.model import Quotas
 from proxy.store import StoreRefused

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.acl.model import Acl, exactly
-from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas
-from proxy.quota.store import altered
+from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas, altered
 from proxy.store import Mirror
 from proxy.store.sqlite import acls as acls_module
 from proxy.store.sqlite.mirror import SqliteMirror

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.quota.store import CachedQuotas
+from proxy.quota.model import DEFAULT, CachedQuotas, QuotaEntity, QuotaKey
 from proxy.store import Store, StoreError, open_store
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from tests.support.quotas import MemoryStore

@@ -13,8 +13,7 @@ from time import monotonic
 import pytest
 
 from proxy.acl.model import AclFilter
-from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.quota.store import CachedQuotas
+from proxy.quota.model import CachedQuotas, QuotaEntity, QuotaKey
 from proxy.store import CachedCredentials, Store, StoreError, StoreStart, open_store
 from proxy.store.acl_cache import CachedAcls
 from proxy.store.in_use import StoreInUse

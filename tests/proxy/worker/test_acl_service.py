@@ -10,7 +10,7 @@ import pytest
 
 from metrics import registry
 from metrics.snapshot import Snapshot
-from proxy.acl.denial_log import DenialNotice
+from proxy.acl.authorizer import DenialNotice
 from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
 from proxy.config import Authorizer
 from proxy.connection.connection import Connection

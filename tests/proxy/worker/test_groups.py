@@ -9,14 +9,13 @@ import pytest
 from kio.schema.produce.v9.response import ProduceResponse
 from kio.static.primitive import i32
 
-from proxy.acl.denial_log import DenialNotice
+from proxy.acl.authorizer import DenialNotice
 from proxy.acl.model import Acl, AuthorizerMode
 from proxy.config import Authorizer, Quotas
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.quota.shared_memory import UsageTable
-from proxy.quota.window import WindowConfig
+from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.store import Store, open_store
 from proxy.wire.apis import FETCH, PRODUCE
 from proxy.wire.error_codes import ErrorCode

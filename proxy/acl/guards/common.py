@@ -1,0 +1,298 @@
+"""Checks and responses that several guards have in common."""
+
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+
+from proxy.acl.decision import FORWARD, Answer, BodyTransform, Change, Inquiry, Judgement, names_of
+from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.scheduling.stepped_thread import pausing
+from proxy.wire.codec import decode, encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.schema import NO_ID, Message, replace
+
+TOPIC_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+GROUP_DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
+CLUSTER_DENIED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+TRANSACTIONAL_ID_DENIED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+MESSAGES: Final = {
+    TOPIC_DENIED: "Topic authorization failed.",
+    GROUP_DENIED: "Group authorization failed.",
+    CLUSTER_DENIED: "Cluster authorization failed.",
+    TRANSACTIONAL_ID_DENIED: "Transactional Id authorization failed.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+    ErrorCode.INVALID_REQUEST: (
+        "This most likely occurs because of a request being malformed by the client library or the "
+        "message was sent to an incompatible broker. See the broker logs for more details."
+    ),
+}
+"""Kafka's messages for errors (`Errors`)."""
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+
+def read_request(inquiry: Inquiry, kind: type[M]) -> M:
+    """Return the decoded request. Raises Malformed."""
+    return decode(kind, inquiry.api_version, inquiry.body)
+
+
+def answer(inquiry: Inquiry, response: Message) -> Answer:
+    """Return an answer in place of the broker's."""
+    return Answer(encode(response, inquiry.api_version))
+
+
+def on_response(inquiry: Inquiry, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
+    """Return a transformation that applies `change` to the broker's response. An unchanged response
+    is not encoded again."""
+    return _transformed(inquiry.api_version, kind, change)
+
+
+def _transformed(version: int, kind: type[M], change: Callable[[M], M]) -> BodyTransform:
+    def transform(body: bytes) -> bytes:
+        response = decode(kind, version, body)
+        changed = change(response)
+        return body if changed is response else encode(changed, version)
+
+    return transform
+
+
+def on_listing(
+    inquiry: Inquiry, kind: type[Message], change: BodyTransform, *more: Hashable
+) -> BodyTransform:
+    """Return a transformation that applies `change` to a response about everything, such as all
+    topics, and reuses the result for an equal response.
+
+    It must depend on the response, the client's permissions and `more` alone. The throttle time at
+    the beginning of a response may differ.
+    """
+    first = kind.FIELDS[0]
+    version = inquiry.api_version
+    start = 4 if first.name == "throttle_time_ms" and first.versions.has(version) else 0
+
+    def transform(body: bytes) -> bytes:
+        key = kind.HEAD.api_key, version, *more
+        content = body[start:]
+        return body[:start] + inquiry.authority.reused(key, content, lambda: change(body)[start:])
+
+    return transform
+
+
+def only(response: M, array: str, may_show: Callable[[Any], bool]) -> M:
+    """Return the response, or an entity in it, with those items of an array that may be shown."""
+    items = getattr(response, array)
+    shown = tuple(item for item in items if may_show(item))
+    return response if len(shown) == len(items) else replace(response, **{array: shown})
+
+
+def judge_items(
+    version: int,
+    request: Message,
+    response: type[Message],
+    refuse: Callable[[Any], Sequence[Message] | None],
+    *,
+    items: str = "topics",
+    results: str = "topics",
+    order_by: tuple[str, ...] = (),
+) -> Judgement:
+    """Forward the allowed `items` of a request, and merge the results of the others.
+
+    `refuse` returns None for an item that is allowed, and the result of one that is denied, in a
+    tuple that is empty where Kafka has one result for several items. Results of denied items come
+    last, unless Kafka has them in the request's order: `order_by` then names the fields that
+    identify the item of a result.
+    """
+    requested = getattr(request, items)
+    kept: list[Any] = []
+    refused: list[Message] = []
+    for item in pausing(requested):
+        refusal = refuse(item)
+        if refusal is None:
+            kept.append(item)
+        else:
+            refused += refusal
+    if not refused:
+        return FORWARD
+    if not kept:
+        return Answer(encode(response(**{results: tuple(refused)}), version))
+
+    def merge(passed: Message) -> Message:
+        merged = [*getattr(passed, results), *refused]
+        if order_by:
+            key_of = attrgetter(*order_by)
+            places = {key_of(item): place for place, item in enumerate(pausing(requested))}
+            merged.sort(key=lambda result: places.get(key_of(result), len(places)))
+        return replace(passed, **{results: tuple(merged)})
+
+    return Change(
+        request=encode(replace(request, **{items: tuple(kept)}), version),
+        response=_transformed(version, response, merge),
+    )
+
+
+def interleaved(refused: Sequence[T | None], passed: Iterable[T]) -> tuple[T, ...]:
+    """Insert the broker's results where nothing was refused (None), in the request's order."""
+    results = iter(passed)
+    merged: list[T] = []
+    for refusal in refused:
+        merged += islice(results, 1) if refusal is None else [refusal]
+    return (*merged, *results)
+
+
+def item_type(kind: type[Message], array: str) -> Any:
+    """Return the entity type of the items of an array."""
+    (struct,) = (field.struct for field in kind.FIELDS if field.name == array)
+    return struct
+
+
+_NAMES: Final = ("name", "topic", "topic_name")
+_INDEXES: Final = ("partition_index", "partition", "index", "partition_id")
+_CODES: Final = ("error_code", "partition_error_code")
+"""Names of one field each, in the messages of different APIs."""
+
+
+def refused_topic(kind: Any, error: ErrorCode | None, *topics: Any, **values: Any) -> Any:
+    """Return the result, an entity of `kind`, for a topic that is refused with an error.
+
+    It names the topic and its partitions as the request does. Each partition has the error, unless
+    it is None, and `values` in its other fields. A topic that the request names several times is
+    given as several `topics`.
+    """
+    (array,) = (field for field in kind.FIELDS if field.struct)
+    partition = array.struct
+    index = _one_of(_INDEXES, partition.DEFAULTS)
+    if error is not None:
+        values[_one_of(_CODES, partition.DEFAULTS)] = error
+    results = tuple(
+        partition(**{index: each}, **values) for topic in topics for each in _indexes(topic)
+    )
+    name, topic_id = _name(topics[0]), getattr(topics[0], "topic_id", None)
+    named = {_one_of(_NAMES, kind.DEFAULTS): name} if name else {}
+    if topic_id:
+        named["topic_id"] = topic_id
+    return kind(**named, **{array.name: results})
+
+
+def refused_topics(
+    kind: Any, topics: Iterable[Any], key: str, errors: Mapping[Any, ErrorCode], **values: Any
+) -> tuple[Any, ...]:
+    """Return the results of those topics that have an error, as `refused_topic` makes them.
+
+    `key` is the field that identifies a topic. One that is named twice has one result, as in Kafka.
+    """
+    found: dict[Any, list[Any]] = {}
+    for topic in pausing(topics):
+        if (name := getattr(topic, key)) in errors:
+            found.setdefault(name, []).append(topic)
+    return tuple(refused_topic(kind, errors[one], *same, **values) for one, same in found.items())
+
+
+def _one_of(names: Iterable[str], known: Container[str]) -> str:
+    return next((name for name in names if name in known), "")
+
+
+def _name(topic: Any) -> Any:
+    return next((getattr(topic, name) for name in _NAMES if hasattr(topic, name)), None)
+
+
+def _indexes(topic: Any) -> Iterator[int]:
+    by_index = hasattr(topic, "partition_indexes")
+    for each in pausing(topic.partition_indexes if by_index else topic.partitions):
+        yield each if isinstance(each, int) else getattr(each, _one_of(_INDEXES, each.DEFAULTS))
+
+
+def merge_groups(
+    refused_groups: Sequence[Message | None],
+    refused_topics: Sequence[tuple[Any, ...]],
+    shown: Callable[[Any], Any],
+) -> Callable[[Any], Any]:
+    """Return a change of a response about the offsets of groups.
+
+    `refused_groups` has the results of the refused groups, and None for each that is forwarded;
+    `refused_topics` the results of the refused topics of each that is forwarded; `shown` cuts a
+    group of the broker's response.
+    """
+
+    def merge(response: Any) -> Any:
+        groups = [shown(group) for group in response.groups]
+        for place, topics in enumerate(refused_topics[: len(groups)]):
+            if groups[place].error_code == ErrorCode.NONE:
+                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
+        return replace(response, groups=interleaved(refused_groups, groups))
+
+    return merge
+
+
+def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:
+    """Return whether the operation is allowed on the cluster."""
+    return inquiry.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
+
+
+def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Return whether the operation is allowed on a topic."""
+    return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)
+
+
+def may_group(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Return whether the operation is allowed on a group."""
+    return inquiry.authority.may(operation, ResourceType.GROUP, name, report=report)
+
+
+def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
+    """Return whether the operation is allowed on a transactional id."""
+    return inquiry.authority.may(operation, ResourceType.TRANSACTIONAL_ID, name, report=report)
+
+
+def may_describe(inquiry: Inquiry, topic: str) -> bool:
+    """Return whether a topic may be listed; a denial is not reported."""
+    return may_topic(inquiry, Operation.DESCRIBE, topic, report=False)
+
+
+def may_describe_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
+    """Return whether all of these topics may be described; every denial is reported."""
+    denied = [name for name in set(topics) if not may_topic(inquiry, Operation.DESCRIBE, name)]
+    return not denied
+
+
+def topic_error(
+    inquiry: Inquiry,
+    operation: Operation,
+    name: str | None,
+    topic_id: bytes | None,
+    names: Mapping[bytes, str | None],
+) -> ErrorCode | None:
+    """Return the error with which the operation is refused on a topic, by name or id; None if it is
+    allowed.
+
+    `names` holds the names of the topic ids in the request; None stands for an unknown id.
+    """
+    if topic_id is not None:
+        name = names[topic_id]
+        if name is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+    assert name is not None
+    return None if may_topic(inquiry, operation, name) else TOPIC_DENIED
+
+
+def topic_errors(
+    inquiry: Inquiry, operation: Operation, key: str, topics: Iterable[Any]
+) -> dict[Any, ErrorCode]:
+    """Return the errors of the topics on which the operation is refused.
+
+    `key` is the field that identifies a topic: `topic_id`, or the field of its name. An id without
+    a topic is refused here: by the time the broker sees it, a topic could have it. Raises
+    `TopicsUnknown`.
+    """
+    keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))
+    if key == "topic_id":
+        names = names_of(inquiry.topics, [each for each in keys if each != NO_ID])
+    errors = {}
+    for each in keys:
+        name = each if key != "topic_id" else names.get(each)
+        if name is None:
+            errors[each] = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not may_topic(inquiry, operation, name):
+            errors[each] = TOPIC_DENIED
+    return errors

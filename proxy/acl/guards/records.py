@@ -1,0 +1,317 @@
+"""Guards of Produce, Fetch, ShareFetch and ShareAcknowledge.
+
+Produce requires Write on each topic, and on the transactional id. One with acks=0 has no response
+that could report a denial: as in Kafka, what is allowed is written, then the connection is closed.
+
+Fetch requires Read on each topic, or ClusterAction on the cluster, as replicas need. A fetch
+session (KIP-227) names its topics once. A session is therefore remembered by its id, and only if
+everything in it was allowed on this connection by the ACLs in force. Any other is answered with
+FETCH_SESSION_ID_NOT_FOUND, whereupon the client sends a full request. A request of which a part is
+denied is forwarded without a session: nothing that is denied ever gets into one. (Kafka keeps
+denied partitions in the session and denies them in each response.)
+
+ShareFetch and ShareAcknowledge (KIP-932) require Read on the group and each topic, which they name
+by id. A share session goes on fetching what earlier requests added to it, so each response is
+judged too: topics that may not be read any more lose their records and get
+TOPIC_AUTHORIZATION_FAILED. A topic that is denied in a request never gets into a session. (Kafka
+keeps it there and denies it in each response.) The rest of such a request is always forwarded, even
+if no topic is left in it: the session's epoch must advance.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from proxy.acl.decision import (
+    FORWARD,
+    Change,
+    Close,
+    FetchSessions,
+    Inquiry,
+    Judgement,
+    TopicsUnknown,
+    names_of,
+)
+from proxy.acl.guards.common import (
+    GROUP_DENIED,
+    TOPIC_DENIED,
+    TRANSACTIONAL_ID_DENIED,
+    answer,
+    may_cluster,
+    may_group,
+    may_topic,
+    may_transact,
+    on_response,
+    read_request,
+    refused_topic,
+    refused_topics,
+    topic_error,
+    topic_errors,
+)
+from proxy.acl.model import Operation
+from proxy.scheduling.stepped_thread import pausing
+from proxy.wire import fetch_requests, messages, produce_requests
+from proxy.wire.codec import encode
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_requests import FetchedTopic, session_of_response
+from proxy.wire.messages import FetchResponse, ProduceResponse, replace
+from proxy.wire.primitives import Malformed
+from proxy.wire.produce_requests import ProducedTopic, ProduceRequest
+from proxy.wire.schema import NO_ID
+
+_UNKNOWN_OFFSET: Final = -1
+"""Kafka's offset where there is none: of a batch that was not written, of a denied partition."""
+
+DeniedProduce = dict[ProducedTopic, ErrorCode]
+"""Errors of the topics that may not be written to."""
+
+
+def produce(inquiry: Inquiry) -> Judgement:
+    """Judge a Produce."""
+    request = produce_requests.parse(inquiry.api_version, inquiry.body)
+    denied = _denied_produce(inquiry, request)
+    if not denied:
+        return FORWARD
+    kept = [topic for topic in pausing(request.topics) if topic not in denied]
+    if not request.acks:
+        if not kept:
+            return Close()
+        body = produce_requests.keep(inquiry.api_version, inquiry.body, request, kept)
+        return Change(request=body, close=True)
+    if not kept:
+        return answer(inquiry, ProduceResponse(responses=_produce_entries(denied)))
+
+    def merge(response: ProduceResponse) -> ProduceResponse:
+        return replace(response, responses=(*response.responses, *_produce_entries(denied)))
+
+    return Change(
+        request=produce_requests.keep(inquiry.api_version, inquiry.body, request, kept),
+        response=on_response(inquiry, ProduceResponse, merge),
+    )
+
+
+def _denied_produce(inquiry: Inquiry, request: ProduceRequest) -> DeniedProduce:
+    if any(topic.transactional for topic in request.topics) and not _may_transact(inquiry, request):
+        return dict.fromkeys(request.topics, TRANSACTIONAL_ID_DENIED)
+    ids = (topic.topic_id for topic in request.topics if topic.topic_id is not None)
+    names = names_of(inquiry.topics, ids)
+    errors = (
+        (one, topic_error(inquiry, Operation.WRITE, one.name, one.topic_id, names))
+        for one in request.topics
+    )
+    return {topic: error for topic, error in errors if error}
+
+
+def _may_transact(inquiry: Inquiry, request: ProduceRequest) -> bool:
+    name = request.transactional_id
+    return name is not None and may_transact(inquiry, Operation.WRITE, name)
+
+
+def _produce_entries(denied: DeniedProduce) -> tuple[ProduceResponse.TopicProduceResponse, ...]:
+    kind = ProduceResponse.TopicProduceResponse
+    return tuple(
+        refused_topic(kind, error, topic, base_offset=_UNKNOWN_OFFSET)
+        for topic, error in denied.items()
+    )
+
+
+MAX_BYTES_IN_PART: Final = 1_048_576
+"""Maximum number of bytes in a response that is gathered to add denials to it. A broker sends more
+if the first batch alone is longer."""
+
+DeniedFetch = dict[FetchedTopic, ErrorCode]
+"""Errors of the topics that may not be read."""
+
+
+def fetch(inquiry: Inquiry) -> Judgement:
+    """Judge a Fetch."""
+    version, sessions = inquiry.api_version, inquiry.fetch_sessions
+    request = fetch_requests.parse(version, inquiry.body)
+    denied = _denied_fetch(inquiry, request.topics, replica=request.replica_id >= 0)
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+        if not denied and request.session_id in sessions:
+            return FORWARD
+        sessions.discard(request.session_id)
+        return answer(inquiry, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    if not denied:
+        if request.session_epoch == INITIAL_EPOCH:
+            return Change(watch=_note_session(version, sessions))
+        return FORWARD
+    kept = [topic for topic in pausing(request.topics) if topic not in denied]
+    if not kept:
+        return answer(inquiry, FetchResponse(responses=_fetch_entries(denied)))
+
+    def merge(response: FetchResponse) -> FetchResponse:
+        if response.error_code != ErrorCode.NONE:
+            return response
+        return replace(response, responses=(*response.responses, *_fetch_entries(denied)))
+
+    return Change(
+        request=fetch_requests.keep(
+            version,
+            inquiry.body,
+            request,
+            kept,
+            epoch=FINAL_EPOCH,
+            max_bytes=MAX_BYTES_IN_PART,
+        ),
+        response=on_response(inquiry, FetchResponse, merge),
+    )
+
+
+def _denied_fetch(
+    inquiry: Inquiry, topics: tuple[FetchedTopic, ...], *, replica: bool
+) -> DeniedFetch:
+    if replica:
+        if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
+            return {}
+        return dict.fromkeys(topics, TOPIC_DENIED)
+    names = names_of(inquiry.topics, (one.topic_id for one in topics if one.topic_id is not None))
+    errors = (
+        (one, topic_error(inquiry, Operation.READ, one.name, one.topic_id, names)) for one in topics
+    )
+    return {topic: error for topic, error in errors if error is not None}
+
+
+def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes], None]:
+    def note(content: bytes) -> None:
+        try:
+            session = session_of_response(api_version, content)
+        except Malformed:  # not a session to remember
+            return
+        if session:
+            sessions.clear()  # a connection has one session: the broker ended the previous one
+            sessions.add(session)
+
+    return note
+
+
+def _fetch_entries(denied: DeniedFetch) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
+    kind = FetchResponse.FetchableTopicResponse
+    return tuple(
+        refused_topic(kind, error, topic, high_watermark=_UNKNOWN_OFFSET)
+        for topic, error in denied.items()
+    )
+
+
+_FINAL_EPOCH: Final = -1
+"""Session epoch that closes a session: nothing is fetched any more."""
+
+
+def share_fetch(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareFetch."""
+    request = read_request(inquiry, messages.ShareFetchRequest)
+    if error := _group_error(inquiry, request.group_id):
+        return answer(inquiry, messages.ShareFetchResponse(error_code=error))
+    errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
+    refused = _refused_topics(request, errors)
+
+    def cut(response: messages.ShareFetchResponse) -> messages.ShareFetchResponse:
+        if response.error_code != ErrorCode.NONE:
+            return response
+        hidden = {
+            topic.topic_id
+            for topic in response.responses
+            if not _may_be_read(inquiry, topic.topic_id)
+        }
+        if not hidden and not refused:
+            return response
+        shown = (
+            replace(topic, partitions=tuple(map(_emptied, topic.partitions)))
+            if topic.topic_id in hidden
+            else topic
+            for topic in response.responses
+        )
+        return replace(response, responses=(*shown, *refused))
+
+    kept = tuple(topic for topic in request.topics if topic.topic_id not in errors)
+    changed = replace(request, topics=kept)
+    return Change(
+        request=encode(changed, inquiry.api_version) if errors else None,
+        response=on_response(inquiry, messages.ShareFetchResponse, cut),
+    )
+
+
+def share_acknowledge(inquiry: Inquiry) -> Judgement:
+    """Judge a ShareAcknowledge."""
+    request = read_request(inquiry, messages.ShareAcknowledgeRequest)
+    if error := _group_error(inquiry, request.group_id):
+        return answer(inquiry, messages.ShareAcknowledgeResponse(error_code=error))
+    errors = topic_errors(inquiry, Operation.READ, "topic_id", request.topics)
+    if not errors:
+        return FORWARD
+
+    kind = messages.ShareAcknowledgeResponse.ShareAcknowledgeTopicResponse
+    refused = refused_topics(kind, request.topics, "topic_id", errors)
+
+    def merge(response: messages.ShareAcknowledgeResponse) -> messages.ShareAcknowledgeResponse:
+        if response.error_code != ErrorCode.NONE:
+            return response
+        return replace(response, responses=(*response.responses, *refused))
+
+    kept = tuple(topic for topic in pausing(request.topics) if topic.topic_id not in errors)
+    return Change(
+        request=encode(replace(request, topics=kept), inquiry.api_version),
+        response=on_response(inquiry, messages.ShareAcknowledgeResponse, merge),
+    )
+
+
+def _group_error(inquiry: Inquiry, group_id: str | None) -> ErrorCode | None:
+    if group_id is None:
+        return ErrorCode.INVALID_REQUEST
+    if not may_group(inquiry, Operation.READ, group_id):
+        return GROUP_DENIED
+    return None
+
+
+def _may_be_read(inquiry: Inquiry, topic_id: bytes) -> bool:
+    """Return whether a topic of a response may be read; False if its name is unknown.
+
+    The ids of a session were looked up when they were added to it, on this connection.
+    """
+    try:
+        name = None if topic_id == NO_ID else inquiry.topics[topic_id]
+    except TopicsUnknown:
+        return False
+    return name is not None and may_topic(inquiry, Operation.READ, name)
+
+
+def _refused_topics(
+    request: messages.ShareFetchRequest, errors: dict[Any, ErrorCode]
+) -> tuple[messages.ShareFetchResponse.ShareFetchableTopicResponse, ...]:
+    acknowledges = any(
+        partition.acknowledgement_batches
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    fetches = request.share_session_epoch != _FINAL_EPOCH
+
+    def result(
+        partition: messages.ShareFetchResponse.PartitionData,
+    ) -> messages.ShareFetchResponse.PartitionData:
+        error = partition.error_code
+        return replace(
+            partition,
+            error_code=error if fetches else ErrorCode.NONE,
+            acknowledge_error_code=error if acknowledges else ErrorCode.NONE,
+        )
+
+    kind = messages.ShareFetchResponse.ShareFetchableTopicResponse
+    return tuple(
+        replace(topic, partitions=tuple(map(result, topic.partitions)))
+        for topic in refused_topics(kind, request.topics, "topic_id", errors)
+    )
+
+
+def _emptied(
+    partition: messages.ShareFetchResponse.PartitionData,
+) -> messages.ShareFetchResponse.PartitionData:
+    """Return the result for a partition that may not be read any more."""
+    return replace(
+        partition,
+        error_code=TOPIC_DENIED,
+        error_message=None,
+        current_leader=messages.ShareFetchResponse.LeaderIdAndEpoch(),
+        records=b"",
+        acquired_records=(),
+    )
