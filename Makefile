@@ -21,7 +21,7 @@ MODULES := docs.generate.configuration docs.generate.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift schemas lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ bench: $(VENV)/test ## CPU per request, latency and memory, beside HAProxy and K
 
 kafka-drift: $(VENV)/test ## what a release of Kafka has that is unknown here: KAFKA=4.4.0, or the newest
 	$(BIN)/python -m tests.drift $(KAFKA)
+
+record: $(VENV)/test ## what Kafka's authorizer answers, for the tests of the guards; needs Java
+	$(BIN)/python -m tests.support.kafka.acl_differential.recording
 
 schemas: $(VENV)/test ## generate the message definitions of a release: KAFKA=4.4.0; needs Java and Maven
 	$(BIN)/python -m tests.drift.generate $(KAFKA)

@@ -1,6 +1,7 @@
 """Comparison of both servers' answers to every request of every profile."""
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
@@ -42,6 +43,9 @@ _SINCE_4_4: Mapping[str, Sequence[str]] = {
     "StreamsGroupHeartbeat v0, denied": ("88 StreamsGroupHeartbeat of ",),
 }
 
+#: More differences than anybody reads.
+_SHOWN = 40
+
 #: By difference: parts of the names of the cases that show it.
 DELIBERATE: Mapping[str, Sequence[str]] = {
     "CreateAcls with ANY in one of several entries": tuple(
@@ -80,6 +84,38 @@ def explained_by(case: str) -> str | None:
         if any(part in case for part in parts):
             return difference
     return None
+
+
+def compare(kafkas: Mapping[str, str], ours: Mapping[str, str]) -> None:
+    """Raise AssertionError on an answer that differs in no documented way, or on a documented
+    difference that no answer shows."""
+    assert kafkas.keys() == ours.keys()
+    different = differences(kafkas, ours)
+    unexpected = [case for case in different if explained_by(case) is None]
+    assert not unexpected, described(unexpected, kafkas, ours)
+    assert {explained_by(case) for case in different} == set(DELIBERATE)
+
+
+def differences(left: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+    """The cases with different answers."""
+    return [case for case in left if left[case] != right.get(case)]
+
+
+def described(cases: Sequence[str], left: Mapping[str, str], right: Mapping[str, str]) -> str:
+    """How many cases differ by request, and the first of them."""
+    counts = Counter(case.split(": ", 1)[-1].rsplit(" v", 1)[0] for case in cases)
+    rows = [f"{count:5} {what}" for what, count in counts.most_common()]
+    for case in cases[:_SHOWN]:
+        rows += ["", case, *_around(left[case], right.get(case, "no answer"))]
+    return "\n".join(rows)
+
+
+def _around(left: str, right: str, width: int = 300) -> tuple[str, str]:
+    # Long answers are cut to what surrounds their first difference
+    pairs = enumerate(zip(left, right, strict=False))
+    first = next((index for index, (one, other) in pairs if one != other), 0)
+    start = max(0, first - width // 2)
+    return f"  < {left[start : start + width]}", f"  > {right[start : start + width]}"
 
 
 # An answer as text that two right servers have in common.
@@ -229,7 +265,6 @@ def _name_of(value: Any) -> str | None:
 # Every question of the tables, asked by every profile, in the versions that both sides offer
 
 Versions = Mapping[int, tuple[int, int]]
-Answers = dict[str, str]
 
 _AT_ONCE = 4
 
@@ -246,7 +281,7 @@ def offered(address: Address) -> Versions:
     return {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
 
 
-def answer_all(side: Side, versions: Versions) -> Answers:
+def answer_all(side: Side, versions: Versions) -> dict[str, str]:
     """By case: the answer. Profiles are independent of each other, so they share the time."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         done = pool.map(lambda profile: list(_answers(side, profile, versions)), PROFILES)

@@ -85,26 +85,35 @@ class Client:
         self._correlation_ids = itertools.count(1)
 
     def send(self, api_key: int, version: int, fields: Values) -> None:
-        """Sends one request."""
-        wire = self._connected()
-        correlation_id = next(self._correlation_ids)
-        flexible = is_flexible(api_key, version)
-        header = request_header(api_key, version, correlation_id, "acl", flexible=flexible)
-        wire.send_payload(header + request_body(api_key, version, **fields))
+        """Send one request."""
+        self._send(api_key, version, request_body(api_key, version, **fields))
 
     def receive(self, api_key: int, version: int, seconds: float = _DEADLINE_SECONDS) -> Any:
-        """The next answer decoded, or the `Outcome` that came instead."""
+        """Return the next response, decoded, or the `Outcome` that came instead."""
+        return _decoded(api_key, version, self._receive(api_key, version, seconds))
+
+    def ask(self, api_key: int, version: int, fields: Values) -> Any:
+        """Send a request and return its response."""
+        body = request_body(api_key, version, **fields)
+        return _decoded(api_key, version, self.exchange(api_key, version, body))
+
+    def exchange(self, api_key: int, version: int, body: bytes) -> bytes | Outcome:
+        """Send a request body and return the body of its response, after the header."""
+        self._send(api_key, version, body)
+        return self._receive(api_key, version, _DEADLINE_SECONDS)
+
+    def _send(self, api_key: int, version: int, body: bytes) -> None:
+        flexible = is_flexible(api_key, version)
+        correlation_id = next(self._correlation_ids)
+        header = request_header(api_key, version, correlation_id, "acl", flexible=flexible)
+        self._connected().send_payload(header + body)
+
+    def _receive(self, api_key: int, version: int, seconds: float) -> bytes | Outcome:
         frame = self._connected().receive(seconds)
         if isinstance(frame, Outcome):
             self.close()
             return frame
-        position = 4 + response_header_version(api_key, version)
-        return decode(response_type(api_key, version), frame, position)
-
-    def ask(self, api_key: int, version: int, fields: Values) -> Any:
-        """Sends and receives."""
-        self.send(api_key, version, fields)
-        return self.receive(api_key, version)
+        return frame[4 + response_header_version(api_key, version) :]
 
     def log_in(self) -> None:
         """Opens the connection, which the first request does otherwise."""
@@ -122,6 +131,10 @@ class Client:
             if self._user is not None:
                 log_in(self._wire, self._user)
         return self._wire
+
+
+def _decoded(api_key: int, version: int, body: bytes | Outcome) -> Any:
+    return body if isinstance(body, Outcome) else decode(response_type(api_key, version), body)
 
 
 def log_in(wire: WireClient, user: str, client_id: str = "acl") -> None:
