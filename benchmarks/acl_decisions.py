@@ -22,7 +22,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.handlers.acls import Acls, answer
 from proxy.store import open_store
-from proxy.store.acl_cache import CachedAcls
+from proxy.store.caches import CachedAcls
 from proxy.worker.process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED

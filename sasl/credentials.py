@@ -1,11 +1,14 @@
-"""SCRAM verifiers: what a server stores in place of a password, and its derivation.
+"""SCRAM verifiers, which a server stores in place of passwords: derivation and text form.
 
 A verifier (RFC 5802 section 3: salt, iteration count, StoredKey, ServerKey) proves a password
 without holding it. Passwords enter this module as arguments and leave it as verifiers.
 """
 
+import base64
+import binascii
 import hashlib
 import hmac
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
@@ -21,8 +24,16 @@ MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
 """Maximum number of iterations that AlterUserScramCredentials accepts: Kafka's
 `ScramMechanism.maxIterations` (KIP-554)."""
+MAX_STORED_ITERATIONS: Final = 2**31 - 1
+"""Maximum number of iterations: an INT32 in DescribeUserScramCredentials (KIP-554)."""
 DEFAULT_ITERATIONS: Final = 8192
 """Default number of iterations, as in Kafka's documentation: twice the minimum of RFC 7677."""
+_FORM: Final = re.compile(
+    r"salt=([^,=]+={0,2}),stored_key=([^,=]+={0,2}),server_key=([^,=]+={0,2}),iterations=(\d{1,10})",
+    re.ASCII,
+)
+"""Text of a verifier, as Kafka kept it in ZooKeeper (`ScramCredentialUtils`); the first three
+values are base64. Verifiers of an old cluster can be imported as they are."""
 
 
 class ScramMechanism(Enum):
@@ -169,3 +180,43 @@ class CredentialSource(Protocol):
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
         """Return the distribution of this mechanism's shapes, which was computed before."""
         ...
+
+
+class NoVerifier(ValueError):
+    """The text is not a verifier; the message says why, without quoting it."""
+
+
+def verifier_text(verifier: ScramCredential) -> str:
+    """Return a verifier's text. Keep it secret: it suffices to guess the password offline."""
+    keys = (verifier.salt, verifier.stored_key, verifier.server_key)
+    salt, stored_key, server_key = (base64.b64encode(each).decode() for each in keys)
+    return (
+        f"salt={salt},stored_key={stored_key},server_key={server_key}"
+        f",iterations={verifier.iterations}"
+    )
+
+
+def read_verifier(mechanism: ScramMechanism, text: str) -> ScramCredential:
+    """Parse a verifier's text. Raises NoVerifier."""
+    form = _FORM.fullmatch(text)
+    if form is None:
+        raise NoVerifier("must be salt=…,stored_key=…,server_key=…,iterations=…")
+    salt, stored_key, server_key = (_decoded(each) for each in form.groups()[:3])
+    if {len(stored_key), len(server_key)} != {mechanism.key_bytes}:
+        raise NoVerifier(f"the keys of {mechanism.value} have {mechanism.key_bytes} bytes")
+    iterations = int(form[4])
+    if iterations > MAX_STORED_ITERATIONS:
+        raise NoVerifier(f"iterations must be at most {MAX_STORED_ITERATIONS}")
+    try:
+        return ScramCredential(
+            salt=salt, stored_key=stored_key, server_key=server_key, iterations=iterations
+        )
+    except ValueError as error:
+        raise NoVerifier(str(error)) from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise NoVerifier("salt and keys must be base64") from None

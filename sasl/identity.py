@@ -1,4 +1,4 @@
-"""Identity of a client: its principal, and the groups it is a member of.
+"""Identity of a client: its principal, and its groups, such as those that a token names.
 
 Laws:
 
@@ -6,10 +6,15 @@ Laws:
   more than the bounds here, with a reason. Nothing is cut off, because an ACL may deny a group.
 - Names are compared as Kafka compares principals: character by character, without normalization, so
   that a look-alike is another name.
+- All groups of a token count, or the token is refused: an ACL may deny any of them. A token without
+  the claim has no groups. A token whose groups, or more of them, are elsewhere is refused (OpenID
+  Connect Core section 5.6.2, which Microsoft Entra ID uses above 200 groups; Entra's `hasgroups`).
 """
 
-from collections.abc import Iterable
-from typing import Final, final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, final
+
+from sasl.untrusted import ABSENT, BrokenPath, value_at
 
 USER_TYPE: Final = "User:"
 """Type of a principal that authenticates (`KafkaPrincipal.USER_TYPE`)."""
@@ -73,3 +78,59 @@ def is_group_name(name: str) -> bool:
         and name == name.strip()
         and name.isprintable()
     )
+
+
+_ELSEWHERE: Final = "_claim_names"
+"""Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
+_LEFT_OUT: Final = "hasgroups"
+"""Claim by which Microsoft Entra ID says that it left out `groups`: its tokens of the implicit flow
+name five at most."""
+_GROUPS: Final = "groups"
+
+
+class BadGroups(Exception):
+    """The token's groups are not accepted; the text says why, without what the token has."""
+
+
+def groups_of(
+    claims: Mapping[str, Any], path: str, prefix: str = "", reserved: tuple[str, ...] = ()
+) -> frozenset[str]:
+    """Return the groups at `path`, as principals, each name after `prefix`. Raises BadGroups, also
+    for a name that begins with one of `reserved`."""
+    _check_that_they_are_here(claims, path)
+    try:
+        value = value_at(claims, path)
+    except BrokenPath:
+        raise BadGroups("leads through what is no object") from None
+    if value is ABSENT:
+        return frozenset()
+    names = value if isinstance(value, list) else [value]
+    if len(names) > MAX_GROUPS:
+        raise BadGroups(f"names more than {MAX_GROUPS} groups")
+    groups = frozenset(GROUP_TYPE + _checked(name, prefix, reserved) for name in names)
+    if sum(map(len, groups)) > MAX_ALL_GROUP_CHARACTERS:
+        raise BadGroups(f"has more than {MAX_ALL_GROUP_CHARACTERS} characters in all groups")
+    return groups
+
+
+def _checked(name: object, prefix: str, reserved: tuple[str, ...]) -> str:
+    if not isinstance(name, str):
+        raise BadGroups("must be text or a list of texts")
+    if not is_group_name(name) or len(prefix) + len(name) > MAX_GROUP_CHARACTERS:
+        raise BadGroups(
+            f"must have names of 1 to {MAX_GROUP_CHARACTERS - len(prefix)} printable characters"
+            " without blanks around them, and not *"
+        )
+    if name.startswith(reserved):
+        raise BadGroups("has a name that begins with another issuer's principal.prefix")
+    return prefix + name
+
+
+def _check_that_they_are_here(claims: Mapping[str, Any], path: str) -> None:
+    """Raise BadGroups if the token says that its groups are in another document, or left out."""
+    elsewhere = claims.get(_ELSEWHERE, {})
+    names = (path, path.partition(".")[0])
+    if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint(names):
+        raise BadGroups(f"is not in the token, which refers to another document ({_ELSEWHERE})")
+    if path == _GROUPS and path not in claims and claims.get(_LEFT_OUT, False) is not False:
+        raise BadGroups(f"is not in the token, which says that there are groups ({_LEFT_OUT})")

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sasl.claim_paths import BrokenPath, value_at
-from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE, Identity
+from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE, BadGroups, Identity, groups_of
 from sasl.mechanism import FailureReason
+from sasl.untrusted import BrokenPath, value_at
 
 MAX_LIFETIME_SECONDS: Final = 365 * 86_400.0
 """Maximum lifetime of a token in seconds: an `exp` in the year 10^18 must not overflow the int64 of

@@ -16,10 +16,9 @@ from enum import Enum, auto
 from typing import Final, Protocol, final
 
 from sasl.jwt_claims import text_of
-from sasl.messages import MalformedMessage
-from sasl.oauthbearer_messages import read_client_initial_response
+from sasl.messages import MalformedMessage, read_client_initial_response
 from sasl.scram_messages import read_client_first
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 MAX_MESSAGE_BYTES: Final = 65_536
 """Maximum size of a client's message that is read, in bytes; a longer one teaches nothing. Bearer

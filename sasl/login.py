@@ -10,12 +10,13 @@ SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Law
 - Whatever the server does wrong is a `LoginError`.
 """
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sasl.credentials import ScramMechanism
-from sasl.log_text import fit_for_log
+from sasl import scram_messages as messages
+from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism
 from sasl.messages import (
     ILLEGAL_SASL_STATE,
     NONE,
@@ -24,17 +25,22 @@ from sasl.messages import (
     SASL_HANDSHAKE,
     MalformedMessage,
     authenticate_request,
+    client_initial_response,
     handshake_request,
     read_authenticate_response,
     read_handshake_response,
 )
-from sasl.oauthbearer_messages import client_initial_response
-from sasl.scram_client import SaltedPasswords, ScramClientError, ScramClientExchange
+from sasl.scram import auth_message, new_nonce, xor
+from sasl.untrusted import fit_for_log
 
 HANDSHAKE_VERSION: Final = 1
 """First version that SaslAuthenticate follows, not raw tokens (KIP-152)."""
 _ERROR_ACKNOWLEDGED: Final = b"\x01"
 """Message of a client whose token was rejected (RFC 7628 section 3.2.3)."""
+MAX_SALTED_PASSWORDS: Final = 16
+"""Maximum number of cached keys, whatever salts a server sends."""
+_GS2_HEADER: Final = "n,,"
+_CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
 
 
 class LoginError(Exception):
@@ -139,8 +145,39 @@ class OAuthBearerClient:
         return _ERROR_ACKNOWLEDGED if challenge else None
 
 
+class SaltedPasswords:
+    """Cache of keys that were derived from a password, so that not every login takes the
+    iterations.
+
+    Salt and iterations of a server stay the same until the password changes, or differ by node.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str, bytes, int], bytes] = {}
+
+    def known(
+        self, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
+    ) -> bytes | None:
+        """Return the cached key; None if there is none."""
+        return self._known.get((mechanism.value, password, salt, iterations))
+
+    def derive(
+        self, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
+    ) -> bytes:
+        """Derive the key, which takes milliseconds, and cache it."""
+        salted = mechanism.salted_password(password, salt, iterations)
+        if len(self._known) >= MAX_SALTED_PASSWORDS:
+            self._known.clear()
+        self._known[mechanism.value, password, salt, iterations] = salted
+        return salted
+
+
 class ScramClient:
-    """SCRAM (RFC 5802): both sides prove knowledge of the password without sending it."""
+    """SCRAM (RFC 5802): both sides prove knowledge of the password without sending it.
+
+    Only the server's signature at the end shows that it knows the verifier, and did not merely
+    accept whatever was sent.
+    """
 
     def __init__(
         self,
@@ -148,31 +185,69 @@ class ScramClient:
         username: str,
         password: str,
         salted: SaltedPasswords | None = None,
+        *,
+        nonce: str | None = None,
     ) -> None:
-        """`salted` holds keys derived in other logins of the same user; None to share none."""
+        """`salted` holds keys derived in other logins of the same user; None to share none.
+
+        `nonce` is for tests that replay a known exchange.
+        """
         self.mechanism: Final = mechanism.value
         self.secret: Final = password
-        self._exchange = ScramClientExchange(
-            mechanism=mechanism, username=username, password=password, salted=salted
-        )
-        self._proof_sent = False
+        self._scram = mechanism
+        self._salted = SaltedPasswords() if salted is None else salted
+        self._nonce = nonce or new_nonce()
+        self._bare = f"n={messages.encode_saslname(username)},r={self._nonce}"
+        self._expected: bytes | None = None
+        """Signature that the server must send; None before the proof."""
 
     def first(self) -> bytes:
         """Return the message with name and nonce."""
-        return self._exchange.first()
+        return f"{_GS2_HEADER}{self._bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
         """Return the proof; then check that of the server."""
-        try:
-            if self._proof_sent:
-                self._exchange.verify(challenge)
-                return None
-            self._proof_sent = True
-            if self._exchange.takes_long(challenge):
-                return Derive(lambda: self._exchange.final(challenge))
-            return self._exchange.final(challenge)
-        except ScramClientError as error:
-            raise LoginError(str(error)) from None
+        if self._expected is not None:
+            self.verify(challenge)
+            return None
+        server = self._read(challenge)
+        known = self._salted.known(self._scram, self.secret, server.salt, server.iterations)
+        return Derive(lambda: self.final(challenge)) if known is None else self.final(challenge)
+
+    def final(self, server_first: bytes) -> bytes:
+        """Return the message with the proof, which answers the server's first."""
+        server, mechanism = self._read(server_first), self._scram
+        given = mechanism, self.secret, server.salt, server.iterations
+        salted = self._salted.known(*given) or self._salted.derive(*given)
+        without_proof = f"c={_CHANNEL_BINDING},r={server.nonce}"
+        signed = auth_message(self._bare, server_first.decode(), without_proof)
+        client_key = mechanism.hmac(salted, b"Client Key")
+        proof = xor(client_key, mechanism.hmac(mechanism.hash(client_key), signed))
+        self._expected = mechanism.hmac(mechanism.hmac(salted, b"Server Key"), signed)
+        return f"{without_proof},p={messages.encode_base64(proof)}".encode()
+
+    def _read(self, server_first: bytes) -> messages.ServerFirst:
+        """Parse the server's first message. Raises LoginError.
+
+        Iterations must be within Kafka's bounds: with fewer, a false server could guess the
+        password from the proof; more would keep a processor busy.
+        """
+        server = messages.read_server_first(server_first)
+        if server is None:
+            raise LoginError("the server's first message does not parse")
+        if not server.nonce.startswith(self._nonce) or server.nonce == self._nonce:
+            raise LoginError("the server's nonce does not continue the client's")
+        if not MIN_ITERATIONS <= server.iterations <= MAX_ITERATIONS:
+            raise LoginError(f"the server asks for {server.iterations} iterations")
+        return server
+
+    def verify(self, server_final: bytes) -> None:
+        """Check the server's signature. Raises LoginError unless it is valid."""
+        signature = messages.read_server_final(server_final)
+        if signature is None or self._expected is None:
+            raise LoginError("the server's last message carries no signature")
+        if not hmac.compare_digest(signature, self._expected):
+            raise LoginError("the server's signature is wrong")
 
 
 class Login:

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sasl.jwks import RefreshSchedule
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
-from sasl.refresh_schedule import RefreshSchedule
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
 """Maximum size in bytes of a response, or of a file with a token: half of what a broker accepts in

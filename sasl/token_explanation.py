@@ -7,10 +7,8 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from sasl.group_claims import BadGroups
-from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE
-from sasl.issuers import MAX_UNVERIFIED_BYTES, TrustedIssuers
-from sasl.json_web_token import parse_token
+from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE, BadGroups
+from sasl.json_web_token import MAX_UNVERIFIED_BYTES, TrustedIssuers, parse_token
 from sasl.jwks import KeyMissing
 from sasl.jwt_claims import (
     OAuthBearerSettings,
@@ -24,7 +22,7 @@ from sasl.jwt_claims import (
 )
 from sasl.mechanism import FailureReason
 from sasl.signatures import ALGORITHMS
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 MAX_SHOWN: Final = 200
 """Longest value of a claim that is shown, in characters."""

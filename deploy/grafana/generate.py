@@ -104,13 +104,12 @@ def _laid_out(panels: Sequence[Panel | Row]) -> list[dict[str, Any]]:
 
 
 def _row(number: int, row: Row, y: int) -> dict[str, Any]:
-    place = {"x": 0, "y": y, "w": _WIDTH, "h": 1}
     return {
         "id": number,
         "type": "row",
         "title": row.title,
         "collapsed": False,
-        "gridPos": place,
+        "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1},
         "panels": [],
     }
 
@@ -149,7 +148,7 @@ def main() -> int:
         text = json.dumps(dashboard(name), indent=1) + "\n"
         if not check:
             file.write_text(text)
-        elif not file.exists() or file.read_text() != text:
+        elif file.read_text() != text:
             stale.append(file.name)
     if stale:
         print(f"not current: {', '.join(stale)}", file=sys.stderr)

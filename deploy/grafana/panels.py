@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class Panel:
     queries: Sequence[tuple[str, str]]
     kind: str = "timeseries"
     width: int = 8
+
+
+Stat = partial(Panel, kind="stat", width=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,21 @@ def per_second(metric: str, by: str = "", of: str = "%") -> str:
     return f"{grouped}(rate(P_{metric}{{{of}}}[$__rate_interval]))"
 
 
+def rates(metric: str, by: str, says: str = "", of: str = "%") -> tuple[str, str]:
+    """Return a legend of the labels in `by`, after `says`, and the query of the rates by them."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
+    return says + legend, per_second(metric, by, of)
+
+
 def greatest(query: str) -> str:
     """Query the ten greatest values, without those that are 0: most are, of many label sets."""
     return f"topk(10, {query} > 0)"
+
+
+def busiest(metric: str, by: str, says: str = "", of: str = "%") -> tuple[str, str]:
+    """Return the same as `rates`, of the ten greatest alone."""
+    legend, query = rates(metric, by, says, of)
+    return legend, greatest(query)
 
 
 def quantile(percent: int, metric: str, by: str = "", of: str = "%") -> str:
@@ -95,7 +111,7 @@ ANNOTATIONS = (
 )
 
 MIGRATION = (
-    Panel(
+    Stat(
         "Clients that re-authenticate",
         "Share of the logins of a day by clients that speak SaslAuthenticate v1 or later.",
         "percentunit",
@@ -106,81 +122,52 @@ MIGRATION = (
                 " / sum(increase(P_successful_authentication_total{%}[1d]))",
             )
         ],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Logins without re-authentication",
         "Of the last day: SaslAuthenticate v0 and raw tokens. To be 0 before the switch.",
         "short",
         [("", "sum(increase(P_successful_authentication_no_reauth_total{%}[1d]))")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Would have been killed",
         "Of the last day, in `probe`: used past the end of the session.",
         "short",
         [("", "sum(increase(P_expired_connections_would_be_killed_total{%}[1d]))")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Killed",
         "Of the last day, in `enforce`.",
         "short",
         [("", "sum(increase(P_expired_connections_killed_total{%}[1d]))")],
-        kind="stat",
-        width=6,
     ),
     Panel(
         "Who re-authenticates",
         "Re-authentications that succeeded, per second.",
         "ops",
-        [
-            (
-                "{{listener}} {{mechanism}}",
-                per_second("successful_reauthentication_total", by="listener, mechanism"),
-            )
-        ],
+        [rates("successful_reauthentication_total", "listener, mechanism")],
     ),
     Panel(
         "Who cannot",
         "Logins by clients that speak no SaslAuthenticate v1, per second. Names: the `no-reauth`"
         " events and the readiness report.",
         "ops",
-        [
-            (
-                "{{listener}} {{mechanism}}",
-                per_second("successful_authentication_no_reauth_total", by="listener, mechanism"),
-            )
-        ],
+        [rates("successful_authentication_no_reauth_total", "listener, mechanism")],
     ),
     Panel(
         "What is, or would be, killed",
         "Connections per second. Names: the `would-be-killed` and `expired-killed` events.",
         "ops",
         [
-            (
-                "would be: {{listener}} {{mechanism}}",
-                per_second("expired_connections_would_be_killed_total", by="listener, mechanism"),
-            ),
-            (
-                "killed: {{listener}} {{mechanism}}",
-                per_second("expired_connections_killed_total", by="listener, mechanism"),
-            ),
+            rates("expired_connections_would_be_killed_total", "listener, mechanism", "would be: "),
+            rates("expired_connections_killed_total", "listener, mechanism", "killed: "),
         ],
     ),
     Panel(
         "Re-authentications that failed",
         "Per second; each closed its connection.",
         "ops",
-        [
-            (
-                "{{listener}} {{mechanism}}",
-                per_second("failed_reauthentication_total", by="listener, mechanism"),
-            )
-        ],
+        [rates("failed_reauthentication_total", "listener, mechanism")],
     ),
     Panel(
         "Latency of re-authentications",
@@ -207,15 +194,10 @@ MIGRATION = (
         "Per second; brokers accepted them (`sasl.termination: broker`), and their principals are"
         " `Opaque:…`.",
         "ops",
-        [
-            (
-                "{{listener}} {{mechanism}}",
-                per_second("opaque_authentication_total", by="listener, mechanism"),
-            )
-        ],
+        [rates("opaque_authentication_total", "listener, mechanism")],
     ),
     Row("Fleet over time: the readiness report"),
-    Panel(
+    Stat(
         "Clients that are ready",
         "Share of those that logged in, in the last report of each job that serves one.",
         "percentunit",
@@ -226,32 +208,24 @@ MIGRATION = (
                 f" / sum by (job) ({of_report('clients', 'verdict', _LOGGED_IN)})",
             )
         ],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Clients that are not ready any more",
         "They were at the end of an earlier day. Names: the head of the report's page.",
         "short",
         [("{{job}}", of_report("regressed_clients"))],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Age of the report",
         "Since the last whole run.",
         "s",
         [("{{job}}", f"time() - {of_report('report_timestamp_seconds')}")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Age of its newest event",
         "If it grows while reports are new, events do not come together.",
         "s",
         [("{{job}}", f"time() - {of_report('newest_event_timestamp_seconds')}")],
-        kind="stat",
-        width=6,
     ),
     Panel(
         "Clients by verdict",
@@ -297,43 +271,35 @@ MIGRATION = (
 )
 
 OPERATION = (
-    Panel(
+    Stat(
         "Proxies",
         "That answer the scrape, and whose workers are all ready.",
         "short",
         [("", "count(min by (instance) (P_ready{@} or P_worker_up{@}) == 1) or vector(0)")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Connections",
         "Open now.",
         "short",
         [("", "sum(P_connections{%})")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Age of the signing keys",
         "Of the oldest; two hours are stale, a day is the end of OAUTHBEARER.",
         "s",
         [("", "max(P_jwks_age_seconds{%})")],
-        kind="stat",
-        width=6,
     ),
-    Panel(
+    Stat(
         "Time since the store was read",
         "Of the worst worker.",
         "s",
         [("", "max(P_store_age_seconds{@})")],
-        kind="stat",
-        width=6,
     ),
     Panel(
         "Requests",
         "Of authenticated clients, per second; the ten APIs with the most.",
         "reqps",
-        [("{{api}}", greatest(per_second("requests_total", by="api")))],
+        [busiest("requests_total", "api")],
     ),
     Panel(
         "Traffic",
@@ -387,10 +353,7 @@ OPERATION = (
         "ops",
         [
             ("opened", per_second("connections_opened_total")),
-            (
-                "closed: {{reason}}",
-                greatest(per_second("connections_closed_total", by="reason")),
-            ),
+            busiest("connections_closed_total", "reason", says="closed: "),
         ],
     ),
     Panel(
@@ -398,33 +361,22 @@ OPERATION = (
         "First ones, per second.",
         "ops",
         [
-            (
-                "good: {{mechanism}}",
-                per_second("successful_authentication_total", by="mechanism"),
-            ),
-            (
-                "failed: {{mechanism}}",
-                per_second("failed_authentication_total", by="mechanism"),
-            ),
+            rates("successful_authentication_total", "mechanism", "good: "),
+            rates("failed_authentication_total", "mechanism", "failed: "),
         ],
     ),
     Panel(
         "Failures by reason",
         "Of authentications and re-authentications, per second; the ten most frequent.",
         "ops",
-        [("{{reason}}", greatest(per_second("authentication_failures_total", by="reason")))],
+        [busiest("authentication_failures_total", "reason")],
     ),
     Panel(
         "Decisions about requests",
         "Of the authorizer, per second, the ten most frequent; what connections remember is not"
         " counted.",
         "ops",
-        [
-            (
-                "{{result}} {{operation}}",
-                greatest(per_second("authorizer_decisions_total", by="result, operation", of="@")),
-            )
-        ],
+        [busiest("authorizer_decisions_total", "result, operation", of="@")],
     ),
     Panel(
         "Connections throttled",
@@ -437,12 +389,7 @@ OPERATION = (
         "How often, per second, by the entry that limits, the ten most frequent; in `audit` nobody"
         " waits.",
         "ops",
-        [
-            (
-                "{{quota}} {{entry}}",
-                greatest(per_second("quota_throttles_total", by="quota, entry", of="@")),
-            )
-        ],
+        [busiest("quota_throttles_total", "quota, entry", of="@")],
     ),
     Panel(
         "No way to any broker",
@@ -458,14 +405,8 @@ OPERATION = (
         "Failed connections to brokers and failed loads of signing keys, per second.",
         "ops",
         [
-            (
-                "brokers of {{listener}}",
-                per_second("upstream_connect_failures_total", by="listener"),
-            ),
-            (
-                "keys of {{listener}}",
-                per_second("jwks_refresh_failures_total", by="listener"),
-            ),
+            rates("upstream_connect_failures_total", "listener", "brokers of "),
+            rates("jwks_refresh_failures_total", "listener", "keys of "),
         ],
     ),
     Panel(
@@ -473,22 +414,10 @@ OPERATION = (
         "Per second; each that fails closes a client's connection.",
         "ops",
         [
-            (
-                "good: {{listener}}",
-                per_second("upstream_successful_authentication_total", by="listener"),
-            ),
-            (
-                "renewed: {{listener}}",
-                per_second("upstream_successful_reauthentication_total", by="listener"),
-            ),
-            (
-                "failed: {{listener}}",
-                per_second("upstream_failed_authentication_total", by="listener"),
-            ),
-            (
-                "not renewed: {{listener}}",
-                per_second("upstream_failed_reauthentication_total", by="listener"),
-            ),
+            rates("upstream_successful_authentication_total", "listener", "good: "),
+            rates("upstream_successful_reauthentication_total", "listener", "renewed: "),
+            rates("upstream_failed_authentication_total", "listener", "failed: "),
+            rates("upstream_failed_reauthentication_total", "listener", "not renewed: "),
             ("no token", per_second("upstream_token_refresh_failures_total", of="@")),
         ],
     ),
@@ -498,7 +427,7 @@ OPERATION = (
         "ops",
         [
             ("written", per_second("events_written_total", of="@")),
-            ("not written: {{reason}}", per_second("events_dropped_total", by="reason", of="@")),
+            rates("events_dropped_total", "reason", of="@", says="not written: "),
         ],
     ),
     Panel(
@@ -528,12 +457,7 @@ OPERATION = (
         "CPU by worker",
         "1 is a whole core.",
         "short",
-        [
-            (
-                "{{instance}} {{worker}}",
-                per_second("worker_cpu_seconds_total", by="instance, worker", of="@"),
-            )
-        ],
+        [rates("worker_cpu_seconds_total", "instance, worker", of="@")],
     ),
     Panel(
         "Event loop lag",

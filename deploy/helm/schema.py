@@ -36,6 +36,7 @@ SELECTED = ["app", "reauth-proxy", "reauth-report"]
 """Labels by which the chart's own selectors find pods."""
 RULES = {"type": "array", "items": ANYTHING}
 DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
+IMAGE = {"repository": SOME_TEXT, "tag": TEXT, "digest": DIGEST}
 DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
 COUNT = {"type": "integer", "minimum": 0}
 POSITIVE = {"type": "integer", "minimum": 1}
@@ -82,14 +83,14 @@ def schema() -> dict[str, Any]:
         ),
         liveConfig=FLAG,
         mode={"enum": ["sidecar", "gateway", "report"]},
-        replicas={"type": "integer", "minimum": 1},
+        replicas=POSITIVE,
         service=section(
             type={"enum": ["ClusterIP", "LoadBalancer", "NodePort"]},
             annotations=ANYTHING,
             externalTrafficPolicy={"enum": ["", "Cluster", "Local"]},
             loadBalancerClass=TEXT,
             loadBalancerSourceRanges={"type": "array", "items": SOME_TEXT},
-            brokers={"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            brokers={"type": "array", "items": COUNT, "minItems": 1},
         ),
         serviceAccountName=TEXT,
         affinity=ANYTHING,
@@ -99,12 +100,7 @@ def schema() -> dict[str, Any]:
         nodeSelector=ANYTHING,
         tolerations=RULES,
         priorityClassName=TEXT,
-        image=section(
-            repository=SOME_TEXT,
-            tag=TEXT,
-            digest=DIGEST,
-            pullPolicy=PULL_POLICY,
-        ),
+        image=section(**IMAGE, pullPolicy=PULL_POLICY),
         resources=ANYTHING,
         terminationGracePeriodSeconds=POSITIVE,
         preStopSeconds=POSITIVE,
@@ -127,7 +123,7 @@ def schema() -> dict[str, Any]:
         events=ANYTHING,
         redirect=section(
             enabled=FLAG,
-            image=section(repository=SOME_TEXT, tag=TEXT, digest=DIGEST),
+            image=section(**IMAGE),
             brokerPorts={"type": "array", "items": {"type": "integer"}, "minItems": 1},
         ),
         networkPolicy=section(
@@ -170,7 +166,7 @@ def report() -> dict[str, Any]:
         history=TEXT,
         historyDays=POSITIVE,
         options={"type": "array", "items": {"type": "string", "pattern": "^--"}},
-        image=section(repository=SOME_TEXT, tag=TEXT, digest=DIGEST, pullPolicy=PULL_POLICY),
+        image=section(**IMAGE, pullPolicy=PULL_POLICY),
         resources=ANYTHING,
         scratchSize=SOME_TEXT,
         activeDeadlineSeconds=POSITIVE,
@@ -209,15 +205,10 @@ def main() -> int:
             file.parent.mkdir(exist_ok=True)
             file.write_text(text)
         return 0
-    stale = [file.name for file, text in wanted.items() if _content(file) != text]
+    stale = [file.name for file, text in wanted.items() if file.read_text() != text]
     if stale:
         print(f"not current: {', '.join(stale)}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _content(file: Path) -> str | None:
-    return file.read_text() if file.exists() else None
+    return bool(stale)
 
 
 if __name__ == "__main__":

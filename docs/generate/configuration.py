@@ -12,8 +12,6 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from proxy.config.deliver import Deliver, DeliverKafka
-from proxy.config.documentation import meanings
 from proxy.config.listener import (
     IssuerSettings,
     LimitSettings,
@@ -23,12 +21,20 @@ from proxy.config.listener import (
     ReauthOverride,
     SessionSettings,
 )
-from proxy.config.model import Admin, Authorizer, Config, Events, Http, Store, Upstream
-from proxy.config.quotas import Quotas
-from proxy.config.section import Section, described, keys, nested_section
-from proxy.config.tls import ListenerTls, UpstreamTls
-from proxy.config.upstream_sasl import UpstreamSasl
-from proxy.config.zookeeper import Zookeeper
+from proxy.config.model import (
+    Admin,
+    Authorizer,
+    Config,
+    Deliver,
+    DeliverKafka,
+    Events,
+    Http,
+    Quotas,
+    Store,
+    Upstream,
+)
+from proxy.config.section import Section, described, keys, meanings, nested_section
+from proxy.config.security import ListenerTls, UpstreamSasl, UpstreamTls, Zookeeper
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
 

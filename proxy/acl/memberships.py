@@ -20,7 +20,7 @@ from sasl.identity import (
     Identity,
     is_group_name,
 )
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Maximum size of the file in bytes. A Secret of Kubernetes has at most 1 MiB."""

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
 from proxy.admin.errors import BrokerUnavailable
-from proxy.brokers.api_versions import ask_api_versions
+from proxy.brokers.own_requests import ask_api_versions
 from proxy.errors import BrokerFault, host_port
 from proxy.net.dialler import Dialler
 from proxy.wire.apis import response_body_at

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import AuthenticationFailed, KafkaError, UnsupportedVersion, kafka_error
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
-from proxy.brokers.login import log_in
+from proxy.brokers.own_requests import log_in
 from proxy.wire.apis import SASL_AUTHENTICATE
 from sasl.login import (
     ClientExchange,

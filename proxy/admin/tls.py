@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Final, Literal
 
 from proxy.admin.files import read_file
-from proxy.config.tls import UpstreamTls
+from proxy.config.security import UpstreamTls
 from proxy.errors import ConfigError
-from proxy.net.pkcs12 import Pkcs12, read_pkcs12
 from proxy.net.tls_contexts import upstream_context
-from proxy.net.tls_material import MAX_BYTES, Material, certificates, check_material
+from proxy.net.tls_material import (
+    MAX_BYTES,
+    Material,
+    Pkcs12,
+    certificates,
+    check_material,
+    read_pkcs12,
+)
 
 _VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _JAVA_KEYSTORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")

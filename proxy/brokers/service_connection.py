@@ -10,11 +10,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from proxy.brokers.access import Access
-from proxy.brokers.api_versions import ask_api_versions
-from proxy.brokers.correlation_id import OWN_CORRELATION_ID
-from proxy.brokers.identity import UpstreamIdentity
-from proxy.brokers.login import log_in
+from proxy.brokers.access import Access, UpstreamIdentity
+from proxy.brokers.own_requests import OWN_CORRELATION_ID, ask_api_versions, log_in
 from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.wire import api_versions, metadata

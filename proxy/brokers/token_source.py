@@ -15,7 +15,6 @@ from urllib.parse import quote_plus
 
 from proxy.errors import ProxyError
 from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
-from sasl.log_text import fit_for_log
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
     TokenCache,
@@ -24,6 +23,7 @@ from sasl.token_cache import (
     read_refusal,
     read_token,
 )
+from sasl.untrusted import fit_for_log
 
 log = logging.getLogger(__name__)
 

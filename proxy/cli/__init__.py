@@ -15,8 +15,10 @@ from typer.main import get_command
 from proxy import __version__
 from proxy.cli.common import (
     ConfigArgument,
+    Exit,
     SameConfigOption,
     config_file,
+    fail,
     output_failed,
     require_linux,
     say,
@@ -35,6 +37,11 @@ GROUPS: Final = (
     "report",
 )
 """Commands with a module of their own, `proxy.cli.NAME`."""
+REMOVED: Final = {
+    ("webhook",): "admission policies add the sidecar: docs/kubernetes.md#injection",
+    ("report", "serve"): "a web server serves the report's folder: docs/fleet.md#seeing-it",
+}
+"""Commands of earlier versions, and what replaces them."""
 
 
 class Commands(TyperGroup):
@@ -60,6 +67,13 @@ class Commands(TyperGroup):
         """Parse the rest, and run the command."""
         with usage_explained():
             return super().invoke(ctx)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name, and its own arguments."""
+        for words, instead in REMOVED.items():
+            if tuple(args[: len(words)]) == words:
+                raise fail(f"{' '.join(words)} was removed; {instead}", Exit.USAGE)
+        return super().resolve_command(ctx, args)
 
     def _import_others(self) -> None:
         for name in GROUPS:

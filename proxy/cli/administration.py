@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from proxy.admin import AdminClient, ClientSettings
     from proxy.config.model import Config, Upstream
     from proxy.store import Store
-    from proxy.store.zookeeper.direct import Zookeeper
+    from proxy.store.zookeeper import Zookeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[A
 def _connected_to_brokers(upstream: "Upstream") -> Iterator[Administration]:
     from proxy.brokers.access import open_access
     from proxy.net.tls_contexts import open_upstream_tls
-    from proxy.store.brokers.administration import administrator
+    from proxy.store.brokers import administrator
 
     access = open_access(upstream, open_upstream_tls(upstream, time.time()))
     with _running(administrator(upstream, access)) as kafka:

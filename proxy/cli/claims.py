@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from proxy.cli.common import Exit, Misuse, fail
-from sasl.group_claims import BadGroups
-from sasl.identity import GROUP_TYPE, USER_TYPE, Identity, is_group_name
+from sasl.identity import GROUP_TYPE, USER_TYPE, BadGroups, Identity, is_group_name
 from sasl.jwt_claims import groups_in, principal_name, subject_of
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 if TYPE_CHECKING:
     from proxy.config import Config, Listener

@@ -26,8 +26,8 @@ from proxy.errors import ConfigError
 
 if TYPE_CHECKING:
     from proxy.config import Config, Routing
+    from proxy.config.changes import SettingInForce
     from proxy.config.document import Lines
-    from proxy.config.in_force import SettingInForce
 
 app = typer.Typer(
     help="Check, show and begin the configuration.", no_args_is_help=True, rich_markup_mode=None
@@ -152,8 +152,8 @@ def show(
     path = config_file(file, config)
     with explained(path):
         from proxy.config import judged, read
+        from proxy.config.changes import settings_in_force
         from proxy.config.document import Lines
-        from proxy.config.in_force import settings_in_force
 
         text = read(path)
         found = list(settings_in_force(judged(text, path), Lines(text)))

@@ -10,8 +10,7 @@ from proxy.cli.administration import Administration, Where, administration
 from proxy.cli.common import Exit, fail, note
 from proxy.cli.listing import Listing, Output, print_list
 from proxy.quota.model import QuotaEntity, QuotaKey
-from proxy.store.kraft import read_metadata
-from proxy.store.kraft.records import Metadata
+from proxy.store.kraft import Metadata, read_metadata
 
 if TYPE_CHECKING:
     from proxy.store import CredentialStore

@@ -48,7 +48,7 @@ from proxy.quota.precedence import Considered, Explanation, explain
 from sasl.identity import USER_TYPE
 
 if TYPE_CHECKING:
-    from proxy.config.quotas import Quotas as QuotaSettings
+    from proxy.config.model import Quotas as QuotaSettings
 
 app = typer.Typer(
     help="Manage how much clients may use (quotas).", no_args_is_help=True, rich_markup_mode=None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from proxy.cli.common import note
 from proxy.net.sockets import ask_privately
 from proxy.store import Store, open_store
-from proxy.store.in_use import StoreInUse
+from proxy.store.interface import StoreInUse
 
 if TYPE_CHECKING:
     from proxy.config import Store as StoreSettings
-    from proxy.store.zookeeper.direct import Zookeeper
+    from proxy.store.zookeeper import Zookeeper
 
 QUERY_TIMEOUT_S: Final = 5.0
 """Limit in seconds of the query to a proxy for the store that it reads."""
@@ -35,7 +35,7 @@ def opened_store(url: str, socket: Path) -> Iterator[Store]:
 def zookeeper(settings: "StoreSettings") -> "Zookeeper":
     """Return the users, ACLs and quotas in ZooKeeper itself."""
     from proxy.net.tls_contexts import open_zookeeper_tls
-    from proxy.store.zookeeper.direct import Zookeeper
+    from proxy.store.zookeeper import Zookeeper
 
     tls = open_zookeeper_tls(settings.zookeeper, time.time())
     return Zookeeper(settings, None if tls is None else lambda: tls.context)

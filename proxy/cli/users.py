@@ -37,7 +37,7 @@ from sasl.credentials import (
 from sasl.salts import new_salt
 
 if TYPE_CHECKING:
-    from proxy.store import CredentialInfo, CredentialStore, UserStore
+    from proxy.store import CredentialStore, UserStore
 
 MAX_PASSWORD_BYTES = 4_096
 """Maximum length of a password in bytes, far beyond any; bounds what a wrong path can cost."""
@@ -134,16 +134,19 @@ def _check_name(name: str) -> None:
 @takes_groups
 def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> None:
     """List who may log in, and how."""
+    from proxy.store import by_user
+
     with place.opened() as users:
-        infos = users.credential_infos()
-    listing: Listing[CredentialInfo] = Listing(
+        credentials = users.credential_snapshot().credentials
+    rows = [(*key, verifier.iterations) for key, verifier in by_user(credentials)]
+    listing: Listing[tuple[str, ScramMechanism, int]] = Listing(
         items="users",
         headings=("User", "Mechanism", "Iterations"),
-        lines=lambda one: [(one.user, one.mechanism.value, str(one.iterations))],
-        document=_row,
-        name=lambda one: one.user,
+        lines=lambda row: [(row[0], row[1].value, str(row[2]))],
+        document=lambda row: {"user": row[0], "mechanism": row[1].value, "iterations": row[2]},
+        name=lambda row: row[0],
     )
-    print_list(listing, infos, output)
+    print_list(listing, rows, output)
 
 
 @app.command()
@@ -276,11 +279,3 @@ def _read_password(file: Path) -> str:
     except UnicodeDecodeError:
         raise fail("the password is not UTF-8 text", Exit.USAGE) from None
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def _row(info: "CredentialInfo") -> dict[str, str | int]:
-    return {
-        "user": info.user,
-        "mechanism": info.mechanism.value,
-        "iterations": info.iterations,
-    }

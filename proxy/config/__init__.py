@@ -13,8 +13,7 @@ from proxy.config.listener import (
     Routing,
 )
 from proxy.config.load import from_mapping, json_schema, judged, judged_entirely, load, read
-from proxy.config.model import Authorizer, Config, Events, Http, Store, Upstream
-from proxy.config.quotas import Quotas, QuotasMode
+from proxy.config.model import Authorizer, Config, Events, Http, Quotas, QuotasMode, Store, Upstream
 from proxy.config.values import Address, PortRange
 
 __all__ = (

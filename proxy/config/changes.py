@@ -1,12 +1,15 @@
-"""Differences between two configurations, with those that a reload can apply."""
+"""Settings in force, and the differences between two configurations that a reload can apply."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.config.listener import Listener, OauthbearerSettings
 from proxy.config.model import Config
 from proxy.config.section import Section, described, keys
+
+if TYPE_CHECKING:
+    from proxy.config.document import Lines  # with PyYAML
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +94,32 @@ def _changed_items(
             yield from _changed(f"{place}[{item}].", before[item], after[item])
         else:
             yield f"{place}[{item}]", reloadable
+
+
+class SettingInForce(NamedTuple):
+    """One setting, and where its value is from."""
+
+    key: str
+    """The path of the setting, such as `listeners[0].address`."""
+    value: Any
+    """The value as JSON has it; of a secret, its source."""
+    line: int | None
+    """The line of the file; None: it is the default."""
+
+
+def settings_in_force(config: Config, lines: "Lines") -> Iterator[SettingInForce]:
+    """Yield every setting in the order of the documentation."""
+    return _of_section("", config, lines)
+
+
+def _of_section(prefix: str, section: Section, lines: "Lines") -> Iterator[SettingInForce]:
+    values = section.model_dump(mode="json", by_alias=True)
+    for key, name, _ in keys(type(section)):
+        path, value = f"{prefix}{key}", getattr(section, name)
+        if isinstance(value, Section):
+            yield from _of_section(f"{path}.", value, lines)
+        elif isinstance(value, tuple) and any(isinstance(one, Section) for one in value):
+            for index, one in enumerate(value):
+                yield from _of_section(f"{path}[{index}].", one, lines)
+        else:
+            yield SettingInForce(path, values[key], lines.of(path))

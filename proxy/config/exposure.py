@@ -8,7 +8,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.acl.principals import ANONYMOUS
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
-from proxy.config.tls import ClientAuth
+from proxy.config.security import ClientAuth
 
 
 def exposures(config: Config) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
-from proxy.config.tls import ListenerTls
+from proxy.config.security import ListenerTls
 from proxy.config.values import (
     AddressValue,
     BrokerPortsValue,

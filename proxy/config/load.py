@@ -1,23 +1,29 @@
 """Loader of the configuration file: every problem is one sentence with the key's path."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from metrics.delivery.target import missing_library
 from proxy.config.model import Config
-from proxy.config.section import KeyProblemError, Section, keys, nested_section
+from proxy.config.section import KeyProblemError, Section, keys, meanings, nested_section
 from proxy.config.values import shown
 from proxy.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
 _MAX_KEY = 120
 """Maximum length in characters of a key that is shown in full: no key of ours is longer."""
+_WRONG: Final = object()
+"""Stands for a value that is wrong, or missing."""
+
+_Location = tuple[int | str, ...]
+"""Keys and indices on the way to a setting, as in pydantic's errors."""
 
 
 def load(path: Path) -> Config:
@@ -67,13 +73,12 @@ def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[Config
     try:
         config = Config.model_validate(mapping, context={"base_dir": path.absolute().parent})
     except ValidationError as error:
-        from proxy.config.cross_checks import cross_problems
-
         found = _config_errors(error)
         every = error.errors(include_url=False)
         wrong = {one["loc"] for one in every} | _meant(every)
-        between = cross_problems(Config, mapping, wrong, path.absolute().parent)
-        found += [ConfigError(_key_path(at), problem) for at, problem in between]
+        checks = _CrossChecks(wrong, path.absolute().parent)
+        checks.make(Config, mapping)
+        found += checks.problems
         return None, list({str(one): one for one in found}.values())
     return config, list(_file_problems(config))
 
@@ -92,8 +97,17 @@ def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the configuration file."""
-    from proxy.config.documentation import DocumentedSchema
+    """Return the JSON Schema of the configuration file, with the documentation of each setting."""
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+    class DocumentedSchema(GenerateJsonSchema):
+        def model_schema(self, schema: Any) -> JsonSchemaValue:
+            made = super().model_schema(schema)
+            documented = meanings(schema["cls"])
+            for key, name, _ in keys(schema["cls"]):
+                if name in documented:
+                    made["properties"][key]["description"] = documented[name]
+            return made
 
     schema = Config.model_json_schema(by_alias=True, schema_generator=DocumentedSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -142,7 +156,7 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
     return [_config_error(one) for one in misspelt + causes]
 
 
-def _meant(every: "Sequence[ErrorDetails]") -> set[tuple[int | str, ...]]:
+def _meant(every: "Sequence[ErrorDetails]") -> set[_Location]:
     """Return the locations of the keys that are probably meant by those that do not exist."""
     return {
         (*one["loc"][:-1], nearest)
@@ -224,3 +238,64 @@ def _nearest_key(location: Sequence[int | str]) -> str | None:
     wanted = str(location[-1]).replace("_", ".")
     nearest = difflib.get_close_matches(wanted, known, n=1)
     return nearest[0] if nearest else None
+
+
+class _CrossChecks:
+    """Checks across settings of a configuration in which some settings are wrong.
+
+    pydantic makes them only once every setting of a section is right by itself. Here a section is
+    made without its wrong settings, and a check that reads one of these is skipped.
+    """
+
+    def __init__(self, wrong: Collection[_Location], base_dir: Path) -> None:
+        """`wrong` has the locations of pydantic's errors, and those of the keys that misspelt ones
+        stand for."""
+        self._wrong = wrong
+        self._context = {"base_dir": base_dir}
+        self.problems: list[ConfigError] = []
+        """Contradictions between settings that are right by themselves."""
+
+    def make(self, section: type[Section], given: object, at: _Location = ()) -> Any:
+        """Check a section, and return it with its right settings; `_WRONG` if it is no mapping."""
+        if not any(one[: len(at)] == at for one in self._wrong):
+            return self._validated(section, given)
+        if not isinstance(given, Mapping):
+            return _WRONG
+        made = {
+            name: value
+            for key, name, field in keys(section)
+            if (value := self._setting(field, given, key, (*at, key))) is not _WRONG
+        }
+        given_names = {name for key, name, _ in keys(section) if key in given and name in made}
+        instance = section.model_construct(given_names)
+        instance.__dict__.clear()  # of defaults, which stand for what is wrong, too
+        instance.__dict__.update(made)
+        for check in type(instance).__pydantic_decorators__.model_validators:
+            try:
+                getattr(instance, check)()
+            except KeyProblemError as problem:
+                self.problems.append(ConfigError(_key_path((*at, problem.key)), str(problem)))
+            except AttributeError:  # it reads what is wrong
+                continue
+        return instance
+
+    def _setting(
+        self, field: "FieldInfo", given: Mapping[str, Any], key: str, at: _Location
+    ) -> Any:
+        if not any(one[: len(at)] == at for one in self._wrong):
+            value = given[key] if key in given else field.get_default()
+            return self._validated(field.rebuild_annotation(), value)
+        section = nested_section(field.annotation)
+        if section is None or key not in given:
+            return _WRONG
+        if isinstance(field.annotation, type):
+            return self.make(section, given[key], at)
+        if not isinstance(given[key], Sequence) or isinstance(given[key], str):
+            return _WRONG
+        made = [self.make(section, one, (*at, index)) for index, one in enumerate(given[key])]
+        return _WRONG if any(one is _WRONG for one in made) else tuple(made)
+
+    def _validated(self, kind: Any, value: object) -> Any:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(kind).validate_python(value, context=self._context)

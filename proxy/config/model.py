@@ -1,23 +1,25 @@
 """Model of the whole configuration file, with the checks across sections."""
 
+import ipaddress
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
+from metrics.delivery.selection import HIDEABLE, Kinds
+from metrics.delivery.target import MEANT, Target, parse_target
 from proxy.acl.model import AuthorizerMode
-from proxy.config.address_limits import AddressLimits
-from proxy.config.deliver import Deliver
 from proxy.config.listener import Listener, Routing
-from proxy.config.quotas import Quotas
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
-from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.config.security import UpstreamSasl, Zookeeper
 from proxy.config.values import (
     MAX_INT32,
     Address,
     AddressValue,
     BrokerAddress,
     Bytes,
+    Count,
     DestinationsValue,
     KeepaliveIdle,
     Milliseconds,
@@ -31,9 +33,205 @@ from proxy.config.values import (
     shown,
     whole_number,
 )
-from proxy.config.zookeeper import Zookeeper
-from proxy.declarations import BeforeValidator, Field, StrictBool, model_validator
-from proxy.quota.model import canonical_ip
+from proxy.declarations import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
+from proxy.quota.model import QuotaKey, canonical_ip
+
+
+class QuotasMode(StrEnum):
+    """Treatment of quotas."""
+
+    OFF = "off"
+    """Quotas are stored and described, but nothing is measured."""
+    AUDIT = "audit"
+    """Excess is counted and logged; no client is throttled."""
+    ENFORCE = "enforce"
+
+
+def _callback(value: object) -> object:
+    module, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (module and colon and name.isidentifier()):
+        raise ValueError(f"must be package.module:Class, got {shown(value)}")
+    if module.startswith("proxy.quota.examples."):
+        raise ValueError(
+            f"{module} is not part of the program any more: copy it from tests/support/"
+            "quota_callbacks/ of the sources into a package of your own (docs/quotas.md)"
+        )
+    return value
+
+
+CallbackClass = Annotated[str, BeforeValidator(_callback)]
+
+
+class Quotas(Section):
+    """Quotas of clients."""
+
+    mode: QuotasMode = setting(QuotasMode.OFF, source=OWN)
+    """`off`: nothing is measured; the client-quota APIs still store and describe quotas. `audit`:
+    excess is counted and logged, no client is throttled. `enforce`: clients are throttled."""
+    quota_window_num: Annotated[Count, Field(ge=2, le=1_000)] = setting(11, source=KAFKA_BROKER)
+    """Number of samples that a rate is computed from, the current one included."""
+    quota_window_size_seconds: Annotated[Count, Field(le=3_600)] = setting(
+        1, source=KAFKA_BROKER, unit="s"
+    )
+    """Length of one sample."""
+    quota_producer_default: Bytes | None = setting(None, source=KAFKA_BROKER, unit="bytes/s")
+    """Produce quota of a client id that no entry limits; null: no limit. Removed in Kafka 4, where
+    an entry for the default client id takes its place."""
+    quota_consumer_default: Bytes | None = setting(None, source=KAFKA_BROKER, unit="bytes/s")
+    """Fetch quota of a client id that no entry limits; null: no limit. Removed in Kafka 4 as
+    well."""
+    client_quota_callback_class: CallbackClass | None = setting(None, source=KAFKA_BROKER)
+    """A custom quota callback (KIP-257): `package.module:Class`."""
+    client_quota_callback_configs: dict[str, Any] = setting({}, source=OWN)
+    """Configuration passed to the callback's `configure`."""
+
+    def static_defaults(self) -> dict[QuotaKey, float]:
+        """Return the static defaults, which are last in the precedence, by quota key."""
+        given = {
+            QuotaKey.PRODUCER_BYTE_RATE: self.quota_producer_default,
+            QuotaKey.CONSUMER_BYTE_RATE: self.quota_consumer_default,
+        }
+        return {key: float(limit) for key, limit in given.items() if limit is not None}
+
+
+def _target(value: object) -> Target:
+    if isinstance(value, Target):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{MEANT}, got {shown(value)}")
+    return parse_target(value)  # its errors do not show the value, which may contain a password
+
+
+def _kinds(value: object) -> object:
+    if value not in list(Kinds):
+        raise ValueError(f"must be {' or '.join(Kinds)}, got {shown(value)}")
+    return value
+
+
+def _field(value: object) -> object:
+    if value not in HIDEABLE:
+        raise ValueError(f"must be one of {', '.join(HIDEABLE)}, got {shown(value)}")
+    return value
+
+
+TargetValue = Annotated[
+    Target,
+    PlainValidator(_target),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "pattern": "^kafka:"}),
+]
+HiddenField = Annotated[
+    str,
+    BeforeValidator(_field),
+    WithJsonSchema({"type": "string", "enum": list(HIDEABLE)}),
+]
+
+
+class DeliverKafka(UpstreamSasl):
+    """Kafka cluster of the topic, where it is not the one behind the proxy.
+
+    The connection and the login are set as in `upstream`.
+    """
+
+    bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(
+        (), source=KAFKA_CLIENT, repeated_or_one=True
+    )
+    """Brokers of another cluster, with its `security.protocol`, `ssl.…` and `sasl.…` beside it, as
+    in `upstream`; empty: the topic is in the cluster behind the proxy, to which the proxy logs in
+    as for its clients."""
+
+    @model_validator(mode="after")
+    def _check_servers(self) -> Self:
+        others = [name for name in self.model_fields_set if name != "bootstrap_servers"]
+        if not self.bootstrap_servers and others:
+            raise KeyProblemError("bootstrap.servers", "is required with other settings beside it")
+        if self.bootstrap_servers and self.sasl and self.sasl_mechanism is None:
+            problem = f"is required with security.protocol: {self.security_protocol}"
+            raise KeyProblemError("sasl.mechanism", problem)
+        return self
+
+
+class Deliver(Section):
+    """Delivery of the event log, by a process beside the workers."""
+
+    to: TargetValue | None = setting(None, source=OWN)
+    """`kafka:TOPIC` (needs the extra `kafka`); null: event files stay where they are."""
+    kinds: Annotated[Kinds, BeforeValidator(_kinds)] = setting(Kinds.ALL, source=OWN)
+    """`all`, or `summary`: the summary rows alone, which answer the report's questions."""
+    hide: Annotated[tuple[HiddenField, ...], BeforeValidator(one_or_list)] = setting(
+        (), source=OWN, repeated_or_one=True
+    )
+    """Fields whose values are replaced by `hidden`: `client_host`, `client_id`, `principal`,
+    `claimed_principal`, `resource_name`, `proxy_id`, `groups`, `groups_joined` or `groups_left`."""
+    drain_ms: Milliseconds = setting(10_000, source=OWN, unit="ms")
+    """Longest time that the delivery of the last events may take when the proxy ends, after
+    `shutdown.drain.ms`."""
+    kafka: DeliverKafka = setting({}, source=OWN)
+
+    @model_validator(mode="after")
+    def _check_kafka(self) -> Self:
+        if self.kafka.bootstrap_servers and self.to is None:
+            raise KeyProblemError("kafka.bootstrap.servers", "has no meaning without to: kafka:")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AddressLimit:
+    """Limit of the connections that one address may have open."""
+
+    address: str
+    """IP address, in any spelling."""
+    max_connections: int
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Parse `127.0.0.1:200`, `::1:200` or `[::1]:200`: the number follows the last colon."""
+        if isinstance(value, cls):
+            return value
+        address, _, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        if address.startswith("[") and address.endswith("]"):
+            address = address[1:-1]
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            raise ValueError(
+                f"must be an IP address and a number such as 127.0.0.1:200, got {shown(value)}"
+            ) from None
+        if not (
+            number.isascii() and number.isdigit() and len(number) <= 10 and int(number) <= MAX_INT32
+        ):
+            raise ValueError(f"must end in a number from 0 to {MAX_INT32}, got {shown(value)}")
+        return cls(address, int(number))
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.max_connections}"
+
+
+def _listed(value: object) -> object:
+    """Return a list; Kafka's default, an empty text, is an empty one."""
+    return [] if value == "" else one_or_list(value)
+
+
+AddressLimits = Annotated[
+    tuple[
+        Annotated[
+            AddressLimit,
+            PlainValidator(AddressLimit.parse),
+            PlainSerializer(str),
+            WithJsonSchema({"type": "string", "title": "ADDRESS:COUNT"}),
+        ],
+        ...,
+    ],
+    BeforeValidator(_listed),
+]
 
 
 def socket_beside(store: Path) -> Path:

@@ -8,6 +8,9 @@ from proxy.declarations import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+import ast
+import inspect
+from functools import cache
 
 KAFKA_BROKER = "Kafka (broker)"
 KAFKA_CLIENT = "Kafka (client)"
@@ -92,3 +95,25 @@ def nested_section(annotation: Any) -> type[Section] | None:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := nested_section(part))), None)
+
+
+@cache
+def meanings(section: type[Section]) -> dict[str, str]:
+    """Return the docstrings of a section's settings, by attribute, including inherited ones."""
+    found: dict[str, str] = {}
+    for declaring in reversed(section.__mro__):
+        if issubclass(declaring, Section):
+            found.update(_strings_below(declaring))
+    return found
+
+
+def _strings_below(section: type[Section]) -> Iterator[tuple[str, str]]:
+    (declaration,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(declaration, ast.ClassDef)
+    for statement, below in zip(declaration.body, declaration.body[1:], strict=False):
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)

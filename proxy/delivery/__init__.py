@@ -1,1 +1,1 @@
-"""Delivery of the event log to a Kafka topic, an object store or a shared folder."""
+"""Delivery of the event log to a Kafka topic."""

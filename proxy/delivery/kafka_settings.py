@@ -16,8 +16,7 @@ from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.admin.tls import client_material, tls_settings
 from proxy.brokers.access import endpoint_tokens
 from proxy.brokers.token_source import TokenUnavailable
-from proxy.config.tls import UpstreamTls
-from proxy.config.upstream_sasl import UpstreamSasl
+from proxy.config.security import UpstreamSasl, UpstreamTls
 from proxy.delivery.topic import Settings
 from proxy.errors import ConfigError
 from proxy.net.tls_contexts import openssl_name

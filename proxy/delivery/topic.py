@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from metrics.delivery.deliverer import DeliveryFailed, Part
 from metrics.delivery.selection import connection_of
 from proxy.errors import ProxyError
-from sasl.log_text import fit_for_log
+from sasl.untrusted import fit_for_log
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from proxy.errors import ClientFault
-from proxy.store import CredentialKey, CredentialStore, StoreError, refusal_of
+from proxy.store import CredentialKey, CredentialStore, StoreError, by_user, refusal_of
 from proxy.wire import messages
 from proxy.wire.apis import ALTER_USER_SCRAM_CREDENTIALS
 from proxy.wire.codec import decode_bounded, encode
@@ -100,11 +100,11 @@ def describe(
         return _described(_UNAUTHORIZED, (nameless,) * len(users))
     counts = Counter(user.name for user in users)
     known: dict[str, _Infos] = {}
-    for info in store.credential_infos():
+    for (user, mechanism), verifier in by_user(store.credential_snapshot().credentials):
         described = messages.DescribeUserScramCredentialsResponse.CredentialInfo(
-            mechanism=info.mechanism.code, iterations=info.iterations
+            mechanism=mechanism.code, iterations=verifier.iterations
         )
-        known[info.user] = (*known.get(info.user, ()), described)
+        known[user] = (*known.get(user, ()), described)
     names = counts or known
     return _described(None, tuple(_describe_one(name, counts[name], known) for name in names))
 
@@ -153,7 +153,9 @@ def alter(
     if not authorized:
         return _altered((user, _UNAUTHORIZED) for user in _users(request))
     try:
-        existing = _existing(store) if request.deletions else frozenset()
+        existing = (
+            frozenset(store.credential_snapshot().credentials) if request.deletions else frozenset()
+        )
     except StoreError as problem:
         unknown = _Refusal(*refusal_of(problem))
         return _altered((user, unknown) for user in _users(request))
@@ -183,10 +185,6 @@ def _changes(request: messages.AlterUserScramCredentialsRequest) -> Iterator[_Ch
 
 def _users(request: messages.AlterUserScramCredentialsRequest) -> Iterable[str]:
     return dict.fromkeys(change.name for change in _changes(request))
-
-
-def _existing(store: CredentialStore) -> frozenset[CredentialKey]:
-    return frozenset((info.user, info.mechanism) for info in store.credential_infos())
 
 
 def _judged(

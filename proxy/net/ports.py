@@ -8,8 +8,14 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from proxy.config import Config
 from proxy.config.values import Address, PortMap, PortRange
 from proxy.errors import ConfigError
-from proxy.net.inherited import Inherited
-from proxy.net.sockets import KEEPALIVE_IDLE_MS, Claim, is_listening, keep_alive, numeric_host
+from proxy.net.sockets import (
+    KEEPALIVE_IDLE_MS,
+    Claim,
+    Inherited,
+    is_listening,
+    keep_alive,
+    numeric_host,
+)
 
 IpAddress = IPv4Address | IPv6Address
 

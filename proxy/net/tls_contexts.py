@@ -18,8 +18,7 @@ from typing import Final
 
 from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
-from proxy.config.tls import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
-from proxy.config.zookeeper import Zookeeper
+from proxy.config.security import ClientAuth, ListenerTls, TlsSettings, UpstreamTls, Zookeeper
 from proxy.errors import ConfigError
 from proxy.net.tls_material import Material, read, signatures
 

@@ -9,8 +9,7 @@ from typing import Final, Protocol, cast
 from proxy.connection.frames import Bytes
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, HandshakeResult, WrongProtocol
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
-from proxy.net.tls_messages import HandshakeMessages
-from proxy.net.tls_pace import FIRST_PIECE, MAX_HANDSHAKE, PIECE
+from proxy.net.tls_input import FIRST_PIECE, MAX_HANDSHAKE, PIECE, HandshakeMessages
 from proxy.net.tls_transport import TOO_LONG, TlsTransport, Wait, handshake_fault
 
 monotonic: Final = time.monotonic

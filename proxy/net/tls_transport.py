@@ -14,7 +14,7 @@ it cannot report what came instead of a handshake. Rules:
 - What OpenSSL has to send of its own, session tickets and key updates, goes with the side's answer
   to what was read at the same time, if there is one: one system call and one packet.
 - A peer whose bytes are expensive to decrypt waits for another iteration of the loop after each
-  piece (`proxy.net.tls_pace`); bytes that were read already are kept meanwhile, and no more are
+  piece (`proxy.net.tls_input`); bytes that were read already are kept meanwhile, and no more are
   read.
 - A stream may end with a close_notify or without: Kafka's frames have their length. Bytes after its
   end, or after a failed handshake, are dropped: OpenSSL would never read them.
@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Final, cast
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.read_buffer import BULK_READ, BufferedSide, ReadBuffer, read_in_bulk
 from proxy.net.sockets import peer_address
-from proxy.net.tls_pace import (
+from proxy.net.tls_input import (
     FIRST_PIECE,
     MAX_HANDSHAKE,
     MAX_RECORD,

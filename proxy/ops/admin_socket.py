@@ -26,8 +26,8 @@ from typing import Final, Protocol
 from proxy.errors import ProxyError
 from proxy.net.sockets import peer_of
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
-from proxy.store.in_use import StoreInUse
-from sasl.strict_json import read_object
+from proxy.store.interface import StoreInUse
+from sasl.untrusted import read_object
 
 log = logging.getLogger(__name__)
 

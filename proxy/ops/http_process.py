@@ -14,7 +14,7 @@ from proxy.ops.http import Report, make_pages, start_http
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.scheduling.lifeline import heed_parent
-from proxy.store.in_use import StoreInUse
+from proxy.store.interface import StoreInUse
 
 if TYPE_CHECKING:
     from proxy.config import Http

@@ -21,15 +21,21 @@ from typing import TYPE_CHECKING, Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
-from proxy.brokers.correlation_id import (
+from proxy.brokers.own_requests import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
 from proxy.config import Config, Listener, QuotasMode, Store
 from proxy.errors import ConfigError, ProxyError
-from proxy.net.inherited import Inherited
-from proxy.net.inherited import of_systemd as sockets_of_systemd
 from proxy.net.ports import BrokerPorts, refuse_overlaps
-from proxy.net.sockets import Claim, keep_alive, listen, listen_privately, remove_left_over
+from proxy.net.sockets import (
+    Claim,
+    Inherited,
+    keep_alive,
+    listen,
+    listen_privately,
+    remove_left_over,
+)
+from proxy.net.sockets import of_systemd as sockets_of_systemd
 from proxy.net.tls_contexts import open_tls
 from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor, logs
@@ -43,7 +49,7 @@ from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.scheduling.short_lived import ShortLived
 from proxy.store import StoreError, StoreStart, open_mirror, open_store
-from proxy.store.in_use import StoreInUse
+from proxy.store.interface import StoreInUse
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
@@ -259,7 +265,7 @@ class Server:
             from proxy.store.users_file import Users
 
             Users.checked(settings.users_file)
-            if store.credential_infos():
+            if store.credential_snapshot().credentials:
                 log.warning("store.users.file is set: SCRAM users of %s do not count", settings.url)
         finally:
             store.close()
@@ -381,7 +387,7 @@ class Server:
         return run(self._config, tls.upstream, self._store_start, self._lifeline, own)
 
     def _deliverer_main(self, counts: "DeliveryCounts", own: Heartbeat) -> int:
-        from proxy.delivery.process import run
+        from proxy.delivery.loop import run
 
         self._close_listening()
         return run(self._config, counts, self._lifeline, own)

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.store.credential_cache import CachedCredentials
+from proxy.store.caches import CachedCredentials
 from proxy.store.interface import (
     AclChanges,
     AclSnapshot,
     AclStore,
-    CredentialInfo,
     CredentialKey,
     CredentialSnapshot,
     CredentialStore,
@@ -20,20 +19,20 @@ from proxy.store.interface import (
     StoreRefused,
     StoreStart,
     UserStore,
+    by_user,
     refusal_of,
 )
 
 if TYPE_CHECKING:
     from proxy.config import Store as StoreSettings
     from proxy.net.tls_contexts import Tls
-    from proxy.store.brokers.administration import Brokers
+    from proxy.store.brokers import Brokers
 
 __all__ = (
     "AclChanges",
     "AclSnapshot",
     "AclStore",
     "CachedCredentials",
-    "CredentialInfo",
     "CredentialKey",
     "CredentialSnapshot",
     "CredentialStore",
@@ -44,6 +43,7 @@ __all__ = (
     "StoreRefused",
     "StoreStart",
     "UserStore",
+    "by_user",
     "open_mirror",
     "open_store",
     "open_users",

@@ -14,7 +14,8 @@ Rules of every store:
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.errors import ProxyError
@@ -56,15 +57,6 @@ def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialInfo:
-    """Public part of a credential."""
-
-    user: str
-    mechanism: ScramMechanism
-    iterations: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSnapshot:
     """All credentials as they were at one moment."""
 
@@ -72,15 +64,18 @@ class CredentialSnapshot:
     credentials: Mapping[CredentialKey, ScramCredential]
 
 
+def by_user(
+    credentials: Mapping[CredentialKey, ScramCredential],
+) -> list[tuple[CredentialKey, ScramCredential]]:
+    """Return verifiers with their keys, by user, then mechanism."""
+    return sorted(credentials.items(), key=lambda each: (each[0][0], each[0][1].value))
+
+
 class CredentialStore(Protocol):
     """Store of SCRAM verifiers."""
 
     def version(self) -> int:
         """Return the number of the last change of credentials."""
-        ...
-
-    def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return the public part of every credential, by user, then mechanism."""
         ...
 
     def credential_snapshot(self) -> CredentialSnapshot:
@@ -219,3 +214,52 @@ class Store(UserStore, AclStore, QuotaStore, BrokerStore, Protocol):
     def close(self) -> None:
         """Close the store; no other method may be called afterwards."""
         ...
+
+
+class StoreInUse(NamedTuple):
+    """Store that a proxy started with, and the file that it finds at the store's path now."""
+
+    path: str
+    """Path as the proxy sees it, which may be inside a container."""
+    identity: str
+    """Identity of the store that the proxy started with."""
+    device: int | None
+    """Device of the file at the path; None if there is no file."""
+    inode: int | None
+    """Inode of the file at the path; None if there is no file."""
+
+    @classmethod
+    def of(cls, path: Path, start: StoreStart) -> Self:
+        """Return the store of this start, with the file that is at `path` now."""
+        return cls(str(path.absolute()), start.identity, *_device_and_inode(path))
+
+    @classmethod
+    def read(cls, sent: Any) -> Self:
+        """Return the store in the answer of a proxy. Raises ValueError if it has none."""
+        try:
+            return cls(*sent)
+        except TypeError:
+            raise ValueError("the answer has no store") from None
+
+    def refuse_others(self, path: Path) -> None:
+        """Raise StoreError unless the proxy reads the store in this file."""
+        from proxy.store.sqlite.database import identity_of
+
+        there = _device_and_inode(path)
+        if there == (None, None):
+            raise StoreError(f"{path}: was removed while a proxy runs with it: restore it")
+        if there != (self.device, self.inode):
+            raise StoreError(f"{path}: the running proxy reads another file, {self.path}")
+        if identity_of(path) != self.identity:
+            raise StoreError(
+                f"{path}: is another store than the one that the running proxy started with:"
+                " restore that one, or restart the proxy"
+            )
+
+
+def _device_and_inode(path: Path) -> tuple[int, int] | tuple[None, None]:
+    try:
+        found = path.stat()
+    except OSError:
+        return None, None
+    return found.st_dev, found.st_ino

@@ -29,16 +29,21 @@ from typing import Any, Final, Self
 from proxy.errors import ConfigError
 from proxy.scheduling.file_signature import Signature, signature_of
 from proxy.store.interface import (
-    CredentialInfo,
     CredentialKey,
     CredentialSnapshot,
     StoreError,
     StoreRefused,
+    by_user,
 )
 from proxy.wire.error_codes import ErrorCode
-from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.strict_json import read_object
-from sasl.verifier_text import NoVerifier, read, written
+from sasl.credentials import (
+    NoVerifier,
+    ScramCredential,
+    ScramMechanism,
+    read_verifier,
+    verifier_text,
+)
+from sasl.untrusted import read_object
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +102,8 @@ class Users:
     def text(self) -> str:
         """Return the content of a file. It allows to guess passwords offline, so keep it secret."""
         users: dict[str, dict[str, str]] = {}
-        for (name, mechanism), verifier in sorted(
-            self.credentials.items(), key=lambda each: (each[0][0], each[0][1].value)
-        ):
-            users.setdefault(name, {})[mechanism.value] = written(verifier)
+        for (name, mechanism), verifier in by_user(self.credentials):
+            users.setdefault(name, {})[mechanism.value] = verifier_text(verifier)
         secret = base64.b64encode(self.secret).decode()
         return json.dumps({"secret": secret, "users": users}, indent=2, ensure_ascii=False) + "\n"
 
@@ -119,14 +122,6 @@ class UsersFile:
     def version(self) -> int:
         """Return the number of valid files read so far. Raises StoreError for an invalid file."""
         return self._current()[0]
-
-    def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return the public part of every credential, by user, then mechanism."""
-        infos = (
-            CredentialInfo(user=user, mechanism=mechanism, iterations=verifier.iterations)
-            for (user, mechanism), verifier in self._current()[1].credentials.items()
-        )
-        return tuple(sorted(infos, key=lambda info: (info.user, info.mechanism.value)))
 
     def credential_snapshot(self) -> CredentialSnapshot:
         """Return every credential, with the version that they belong to."""
@@ -212,6 +207,6 @@ def _credentials_of(name: str, found: object) -> dict[CredentialKey, ScramCreden
 
 def _verifier(mechanism: ScramMechanism, text: object) -> ScramCredential:
     try:
-        return read(mechanism, text if isinstance(text, str) else "")
+        return read_verifier(mechanism, text if isinstance(text, str) else "")
     except NoVerifier as error:
         raise ValueError(f"{mechanism.value}: {error}") from None

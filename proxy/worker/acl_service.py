@@ -22,7 +22,7 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers.acls import Acls
 from proxy.store import Store
-from proxy.store.acl_cache import CachedAcls
+from proxy.store.caches import CachedAcls
 from proxy.wire.apis import APIS
 from sasl.identity import Identity
 

@@ -11,7 +11,7 @@ from typing import Final, cast
 from proxy.acl.principals import ANONYMOUS, NamelessError, certified_principal
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.config.tls import SecurityProtocol
+from proxy.config.security import SecurityProtocol
 from proxy.connection.commands import (
     AnswerFromStore,
     AwaitBroker,

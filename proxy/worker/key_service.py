@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from proxy.brokers.token_source import FileTokens, TokenUnavailable
 from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
-from sasl.log_text import fit_for_log
+from sasl.untrusted import fit_for_log
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,7 @@ from proxy.worker.outage import Outage
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
-from sasl.issuers import TrustedIssuers
-from sasl.json_web_token import TrustedIssuer
+from sasl.json_web_token import TrustedIssuer, TrustedIssuers
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism

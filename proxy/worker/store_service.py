@@ -36,7 +36,7 @@ from proxy.store import (
 )
 
 if TYPE_CHECKING:
-    from proxy.store.brokers.administration import Brokers
+    from proxy.store.brokers import Brokers
     from proxy.worker.acl_service import AclService
     from proxy.worker.quota_service import QuotaService
 
@@ -62,7 +62,7 @@ def open_store_to_share(settings: config.Config, tls: ProxyTls, start: StoreStar
         return open_mirror(settings.store, tls.zookeeper, start=start)
 
     def brokers() -> "Brokers":
-        from proxy.store.brokers.administration import Brokers
+        from proxy.store.brokers import Brokers
 
         return Brokers(settings.upstream, open_access(settings.upstream, tls.upstream))
 

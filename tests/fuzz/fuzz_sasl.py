@@ -12,9 +12,9 @@ import sys
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache, KeyMissing
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS
+from sasl.login import LoginError, ScramClient
 from sasl.mechanism import Challenge, Failure, KeysNeeded, Success
-from sasl.oauthbearer_messages import client_initial_response, read_client_initial_response
-from sasl.scram_client import ScramClientError, ScramClientExchange
+from sasl.messages import client_initial_response, read_client_initial_response
 from tests.support.fuzzing import arg_parser, mutate, run
 from tests.support.sasl import (
     NOW,
@@ -46,8 +46,8 @@ class Fuzzer:
         self.scram_messages = self.good_login()
         self.server_first, self.server_final = self.server_messages()
 
-    def client(self) -> ScramClientExchange:
-        return ScramClientExchange(
+    def client(self) -> ScramClient:
+        return ScramClient(
             mechanism=self.mechanism, username="alice", password="secret", nonce="client"
         )
 
@@ -121,7 +121,7 @@ class Fuzzer:
         try:
             client.final(self.bent(self.server_first))
             client.verify(self.bent(self.server_final))
-        except ScramClientError:
+        except LoginError:
             return
         assert self.inputs == [self.server_first, self.server_final]
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from metrics.delivery.deliverer import Part
 from metrics.delivery.spool import SpoolFile
 from proxy.cli import app
-from proxy.config.deliver import DeliverKafka
+from proxy.config.model import DeliverKafka
 from proxy.delivery.kafka_settings import of_configuration
 from proxy.delivery.topic import Settings, TopicSink
 from tests.support.certificates import Authority

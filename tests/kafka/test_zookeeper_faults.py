@@ -18,8 +18,7 @@ from proxy.config import Config, from_mapping
 from proxy.net.tls_contexts import open_zookeeper_tls
 from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import StoreError
-from proxy.store.zookeeper import ZookeeperMirror, ZookeeperStore
-from proxy.store.zookeeper.direct import Zookeeper
+from proxy.store.zookeeper import Zookeeper, ZookeeperMirror, ZookeeperStore
 from proxy.store.zookeeper.follower import Follower
 from proxy.store.zookeeper.nodes import config_change
 from sasl.credentials import ScramCredential, ScramMechanism
@@ -106,7 +105,7 @@ class Following:
         return self.store.mirror().problem or ""
 
     def users(self) -> set[str]:
-        return {one.user for one in self.store.credential_infos()}
+        return {user for user, _ in self.store.credential_snapshot().credentials}
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(condition, what=what, details=self.problem)

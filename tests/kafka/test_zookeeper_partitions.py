@@ -18,8 +18,8 @@ import pytest
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.config import from_mapping
+from proxy.store.zookeeper import Zookeeper
 from proxy.store.zookeeper.content import Unanswered
-from proxy.store.zookeeper.direct import Zookeeper
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.fake_broker import running_in
 from tests.support.kafka.cluster import wait_until

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sasl.credentials import ScramMechanism
 from sasl.login import (
+    MAX_SALTED_PASSWORDS,
     ClientExchange,
     Derive,
     LoggedIn,
@@ -16,9 +17,11 @@ from sasl.login import (
     LoginError,
     OAuthBearerClient,
     PlainClient,
+    SaltedPasswords,
     ScramClient,
     Send,
 )
+from sasl.mechanism import Challenge
 from sasl.messages import (
     MAX_MECHANISMS,
     MalformedMessage,
@@ -31,7 +34,7 @@ from sasl.messages import (
     read_authenticate_response,
     read_handshake_response,
 )
-from sasl.scram_client import MAX_SALTED_PASSWORDS, SaltedPasswords
+from tests.support.sasl import NOW, scram_exchange
 
 WIRE = Path(__file__).parent.parent / "proxy/wire/captured"
 VERSIONS = range(3)
@@ -237,3 +240,55 @@ def test_a_servers_words_are_one_short_line_without_our_secret() -> None:
     assert len(reason("x" * 10_000)) < 1_000
     assert "pass" not in reason("who sent PASS,WORD?")
     assert reason("") == "error 58"
+
+
+def answered(server_first: bytes) -> bytes:
+    client = ScramClient(mechanism=SHA_256, username="alice", password="secret", nonce="client")
+    return client.final(server_first)
+
+
+@pytest.mark.parametrize(
+    "server_first",
+    [
+        b"",
+        b"e=other-error",
+        b"r=clientserver,s=,i=4096",
+        b"r=clientserver,s=YQ==,i=0",
+        b"r=clientserver,s=YQ==,i=4095",
+        b"r=clientserver,s=YQ==,i=16385",
+        b"r=clientserver,s=YQ==,i=999999999999999999999",
+        b"r=clientserver,s=YR==,i=4096",
+        b"r=client,s=YQ==,i=4096",
+        b"r=other,s=YQ==,i=4096",
+        b"m=x,r=clientserver,s=YQ==,i=4096",
+        b"\xff",
+    ],
+)
+def test_a_bad_server_gets_no_proof(server_first: bytes) -> None:
+    """A false server asks for few iterations, to guess offline, or for many, to stall us."""
+    with pytest.raises(LoginError):
+        answered(server_first)
+
+
+@pytest.mark.parametrize(
+    "server_final", [b"", b"e=invalid-proof", b"v=", b"v=AAAA", b"v=!", b"\xff"]
+)
+def test_a_server_that_does_not_know_the_verifier_is_noticed(server_final: bytes) -> None:
+    client = ScramClient(mechanism=SHA_256, username="alice", password="secret")
+    challenge = scram_exchange().step(client.first(), NOW)
+    assert isinstance(challenge, Challenge)
+    client.final(challenge.data)
+    with pytest.raises(LoginError):
+        client.verify(server_final)
+
+
+def test_a_signature_before_the_proof_is_refused() -> None:
+    client = ScramClient(mechanism=SHA_256, username="alice", password="secret")
+    with pytest.raises(LoginError):
+        client.verify(b"v=AAAA")
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_of_a_server_raise_only_our_error(data: bytes) -> None:
+    with pytest.raises(LoginError):
+        answered(data)

@@ -13,9 +13,9 @@ from sasl.credentials import (
     ShapeShares,
 )
 from sasl.identity import Identity
+from sasl.login import ScramClient
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.scram import AUTHORIZATION_ID_DIFFERS, ScramServer, ScramServerExchange
-from sasl.scram_client import ScramClientExchange
 from sasl.scram_messages import MAX_MESSAGE_BYTES
 from tests.support.sasl import (
     BAD_CREDENTIALS,
@@ -63,9 +63,7 @@ class Pencil:
 
 def good_messages() -> tuple[bytes, bytes]:
     """The two messages of alice that let her into `scram_exchange()`."""
-    client = ScramClientExchange(
-        mechanism=SHA_256, username="alice", password="secret", nonce="client"
-    )
+    client = ScramClient(mechanism=SHA_256, username="alice", password="secret", nonce="client")
     first = client.first()
     return first, client.final(challenge(scram_exchange().step(first, NOW)))
 
@@ -81,7 +79,7 @@ def test_published_exchange(mechanism: ScramMechanism) -> None:
         fake_secret=FAKE_SECRET,
         server_nonce=lambda: SERVER_NONCE,
     ).exchange()
-    client = ScramClientExchange(
+    client = ScramClient(
         mechanism=mechanism, username="user", password="pencil", nonce=CLIENT_NONCE
     )
     proof, verifier = PUBLISHED[mechanism]

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from sasl.identity import Identity
 from sasl.mechanism import FailureReason
-from sasl.messages import MalformedMessage
+from sasl.messages import MalformedMessage, client_initial_response
 from sasl.oauthbearer import OAuthBearerServer
-from sasl.oauthbearer_messages import client_initial_response
 from sasl.session import MAX_SESSION_LIFETIME_MS, Session, session_lifetime_ms
 from sasl.states import Authenticated, AwaitHandshake, Enforcement, Failed, Terms
 from tests.support.sasl import ALICE, NOW, SETTINGS, WALL, cache_of, claims, only, rsa_key, token

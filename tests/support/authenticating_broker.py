@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.wire.apis import API_VERSIONS, METADATA
 from sasl.credentials import ScramMechanism
-from sasl.scram_client import ScramClientExchange
+from sasl.login import ScramClient
 from tests.support.fake_broker import Peer, _Conversation
 from tests.support.frames import authenticate, handshake, metadata, read_authenticated
 from tests.support.playbook import SCRAM
@@ -52,7 +52,7 @@ class Client:
     async def log_in(self, password: str = "secret", user: str = "alice") -> int:  # noqa: S107 - made up
         """Log in, or again, by SCRAM; return the lifetime that is announced, or minus the error."""
         await self.ask(handshake(self.next_id(), SCRAM))
-        scram = ScramClientExchange(
+        scram = ScramClient(
             mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=password
         )
         first = await self.ask(authenticate(self.next_id(), scram.first()))

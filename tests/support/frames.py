@@ -6,8 +6,7 @@ from functools import cache
 
 from proxy.wire.apis import API_VERSIONS, APIS, FETCH, METADATA, PRODUCE, is_flexible
 from proxy.wire.primitives import write_string, write_uvarint
-from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from sasl.oauthbearer_messages import client_initial_response
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, client_initial_response
 from tests.support.sasl import claims, ed_key, rsa_key, token
 
 _HEADER = struct.Struct(">hhih")

@@ -61,11 +61,11 @@ from proxy.wire.apis import APIS, METADATA
 from proxy.wire.metadata import BrokerAddress
 from sasl.credentials import ScramMechanism
 from sasl.jwks import KeyCache
+from sasl.login import ScramClient
 from sasl.mechanism import Mechanism
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
-from sasl.scram_client import ScramClientExchange
 from sasl.states import Authenticated, Enforcement, Failed
 from tests.support.frames import (
     authenticate,
@@ -542,9 +542,7 @@ def log_in_by_scram(
     secret: str = "secret",  # noqa: S107 - made up
 ) -> None:
     """Authenticate with a password; `version` of SaslAuthenticate, None: raw tokens."""
-    client = ScramClientExchange(
-        mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=secret
-    )
+    client = ScramClient(mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=secret)
     play.client(handshake(first_id, SCRAM, 0 if version is None else 1))
     if version is None:
         play.raw = True

@@ -29,8 +29,7 @@ from typer.testing import CliRunner, Result
 from proxy.cli import app
 from proxy.ops.http import MIN_SCRAPE_SECONDS
 from proxy.wire.apis import API_VERSIONS, METADATA
-from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE
-from sasl.oauthbearer_messages import client_initial_response
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, client_initial_response
 from tests.support.fake_broker import FakeBroker
 from tests.support.frames import handshake, read_authenticated, request
 from tests.support.kafka.cluster import SASL_LISTENERS, SCRAM_ITERATIONS, wait_until

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from proxy.acl.principals import OpaqueNames
 from proxy.wire.apis import is_flexible
 from sasl.credentials import ScramMechanism
+from sasl.login import ScramClient
 from sasl.mechanism import Mechanism
 from sasl.messages import SASL_AUTHENTICATE, authenticate_response, handshake_response
 from sasl.relayed import RelaySettings
-from sasl.scram_client import ScramClientExchange
 from sasl.states import Authenticated, Enforcement
 from tests.support.frames import authenticate, handshake, response, sized
 from tests.support.playbook import HOUR_MS, SCRAM, Offer, Playbook
@@ -97,7 +97,7 @@ class Login:
         self.play.client(handshake(self.first_id, SCRAM))
 
     def first(self) -> None:
-        client = ScramClientExchange(
+        client = ScramClient(
             mechanism=ScramMechanism.SCRAM_SHA_256, username=self.user, password="secret"
         )
         self.message = client.first()

@@ -15,14 +15,19 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm, get_default_
 
 from sasl.credentials import MIN_ITERATIONS, ScramCredential, ScramMechanism, ShapeShares
 from sasl.identity import Identity
-from sasl.issuers import TrustedIssuers
-from sasl.json_web_token import AcceptedToken, TrustedIssuer, judge_token, parse_token
+from sasl.json_web_token import (
+    AcceptedToken,
+    TrustedIssuer,
+    TrustedIssuers,
+    judge_token,
+    parse_token,
+)
 from sasl.jwks import KeyCache, KeyCacheSettings, KeyMissing
 from sasl.jwt_claims import OAuthBearerSettings
+from sasl.login import ScramClient
 from sasl.mechanism import Challenge, Failure, FailureReason, Step, Success
 from sasl.oauthbearer import OAuthBearerServer, OAuthBearerServerExchange
 from sasl.scram import ScramServer, ScramServerExchange
-from sasl.scram_client import ScramClientExchange
 
 NOW = 5_000.0
 """Monotonic seconds."""
@@ -100,7 +105,7 @@ def login(
     password: str = "secret",  # noqa: S107
     mechanism: ScramMechanism = SHA_256,
 ) -> Step:
-    client = ScramClientExchange(mechanism=mechanism, username=user, password=password)
+    client = ScramClient(mechanism=mechanism, username=user, password=password)
     final = client.final(challenge(exchange.step(client.first(), NOW)))
     step = exchange.step(final, NOW)
     if isinstance(step, Success):

@@ -26,8 +26,7 @@ from proxy.wire.messages import AlterUserScramCredentialsRequest
 from proxy.wire.request import Request
 from proxy.worker.acl_service import AclService
 from proxy.worker.store_service import StoreService
-from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.verifier_text import written
+from sasl.credentials import ScramCredential, ScramMechanism, verifier_text
 from tests.support.acls import asking, create_body, creation, describe_body
 from tests.support.processes import PATIENCE_SECONDS
 
@@ -50,7 +49,7 @@ def content(**users: dict[str, str] | Any) -> dict[str, Any]:
 
 def of(*mechanisms: ScramMechanism, password: str = PASSWORD) -> dict[str, str]:
     """What stands there for one user."""
-    return {each.value: written(verifier(password, each)) for each in mechanisms}
+    return {each.value: verifier_text(verifier(password, each)) for each in mechanisms}
 
 
 def put(path: Path, found: object) -> None:

@@ -18,7 +18,7 @@ from proxy.config import from_mapping
 from proxy.connection.frames import Bytes
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_contexts import ProxyTls, Tls, open_tls
-from proxy.net.tls_pace import RECORD
+from proxy.net.tls_input import RECORD
 from proxy.net.tls_sides import ServerTls
 from tests.support.certificates import NOW, Authority, Issued
 from tests.support.relay import Secured, handshake_slots

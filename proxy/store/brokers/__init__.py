@@ -1,21 +1,200 @@
 """Store whose ACLs and quotas the brokers keep: read from a mirror, written to both.
 
 The mirror is a file on this host, which `follower` keeps up to date. SCRAM verifiers and the
-deployment's secrets are only in the file: brokers never reveal theirs (KIP-554).
+deployment's secrets are only in the file: brokers never reveal theirs (KIP-554). Each change has a
+connection and an event loop of its own: changes are rare, and are made in a thread beside the
+worker's event loop.
 """
 
+import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
+from typing import Final, Generic, TypeVar
 
+from proxy import config
 from proxy.acl.model import Acl, AclFilter, exactly
-from proxy.quota.model import Changes
-from proxy.store.brokers.administration import Brokers
-from proxy.store.interface import StoreError, StoreStart
+from proxy.acl.validation import acl_refusal
+from proxy.admin import AdminClient, AdminError, KafkaError
+from proxy.brokers.access import Access
+from proxy.errors import ProxyError
+from proxy.quota.model import Changes, QuotaEntity
+from proxy.store.interface import StoreError, StoreRefused, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
+from proxy.wire.error_codes import ErrorCode
+from proxy.wire.request import CLIENT_ID
+from sasl.login import LoginError
 
 log = logging.getLogger(__name__)
+
+CHANGE_TIMEOUT: Final = 30.0
+"""Limit of a whole change in seconds: the default of Kafka's `request.timeout.ms`."""
+_REFUSED: Final = "The brokers refused the change"
+_PARTLY_REFUSED: Final = "The brokers refused a part of the change"
+_NOT_KNOWN: Final = "It is not known whether the brokers made the change, or a part of it"
+
+T = TypeVar("T")
+
+
+class Administration:
+    """Client of the brokers that is replaced with the proxy's certificate.
+
+    One client is kept because it tries the server first that answered last.
+    """
+
+    def __init__(self, upstream: config.Upstream, access: Access) -> None:
+        self._upstream = upstream
+        self._access = access
+        self._context = access.context
+        self._client = administrator(upstream, access)
+
+    async def client(self) -> AdminClient:
+        """Return a client that uses the current certificate."""
+        if self._access.context is not self._context:
+            await self.close()
+            self._context = self._access.context
+            self._client = administrator(self._upstream, self._access)
+        return self._client
+
+    async def close(self) -> None:
+        """Close the client's connection; the next request opens another one."""
+        await self._client.close()
+
+
+def administrator(upstream: config.Upstream, access: Access) -> AdminClient:
+    """Return a client of the brokers that logs in as the proxy."""
+    return AdminClient(
+        [str(server) for server in upstream.bootstrap_servers],
+        login=access.identity,
+        ssl_context=access.context,
+        client_id=CLIENT_ID,
+        request_timeout_s=access.timeout_s,
+        dialler=access.dialler,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T]):
+    """Result of a change by the brokers."""
+
+    items: Sequence[T]
+    """Items that were changed; for deletions, the ACLs that each filter deleted."""
+    refusal: KafkaError | None = None
+    """Error of the first item that was refused; None if none was."""
+    at: float = field(default_factory=monotonic)
+    """Time of the brokers' response in monotonic seconds."""
+
+    def raise_refusal(self) -> None:
+        """Raise StoreRefused if an item was refused."""
+        if self.refusal is not None:
+            raise _refused(self.refusal, _PARTLY_REFUSED if any(self.items) else _REFUSED)
+
+    @classmethod
+    def of(cls, outcomes: Mapping[T, KafkaError | None]) -> "Done[T]":
+        """Return the result for items with their errors; None stands for success."""
+        refusals = [error for error in outcomes.values() if error is not None]
+        return cls(
+            [item for item, error in outcomes.items() if error is None],
+            refusals[0] if refusals else None,
+        )
+
+
+class Brokers:
+    """Changes of the brokers' ACLs and quotas, one at a time. Raises StoreRefused."""
+
+    def __init__(self, upstream: config.Upstream, access: Access) -> None:
+        """`access` is used in the event loops of the changes; use it in no other."""
+        self._administration = Administration(upstream, access)
+        self._lock = threading.Lock()
+
+    def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
+        """Add ACLs; those that exist already count as added."""
+        return Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
+        """Delete the ACLs that any of the filters matches; return those of each filter."""
+        results = self._change(lambda admin: admin.delete_acls(filters)).values()
+        found = [results[wanted] for wanted in filters]
+        refusals = [
+            error
+            for result in found
+            for error in (result.error, *(match.error for match in result.matches))
+            if error is not None
+        ]
+        # ACLs that this version does not know were never mirrored
+        deleted = [
+            tuple(
+                match.acl
+                for match in result.matches
+                if match.error is None and acl_refusal(match.acl) is None
+            )
+            for result in found
+        ]
+        return Done(deleted, refusals[0] if refusals else None)
+
+    def alter_quotas(self, changes: Changes) -> Done[QuotaEntity]:
+        """Set and remove quotas."""
+        by_name = {
+            entity: {key.value: value for key, value in ops.items()}
+            for entity, ops in changes.items()
+        }
+        return Done.of(self._change(lambda admin: admin.alter_client_quotas(by_name)).values())
+
+    def _change(self, change: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with (
+                asyncio.timeout(CHANGE_TIMEOUT),
+                await self._administration.client() as admin,
+            ):
+                return await change(admin)
+
+        try:
+            with self._lock:
+                return asyncio.run(run())
+        except KafkaError as error:
+            if isinstance(error.__cause__, LoginError):
+                raise _unanswered(error) from None
+            raise _refused(error, _REFUSED) from None
+        except AdminError as error:
+            raise _unanswered(error) from None
+        except TimeoutError:
+            raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, f"{_NOT_KNOWN}.") from None
+
+
+def reason_of(error: ProxyError) -> str:
+    """Return the reason of an error, without the broker's message: it might repeat credentials."""
+    if isinstance(error.__cause__, LoginError):
+        return f"the proxy's login failed: {error.__cause__.reason}"
+    if not isinstance(error, KafkaError):
+        return str(error)
+    if not isinstance(error.code, ErrorCode):
+        return f"error {error.code}"
+    name = error.code.name.upper()
+    return f"{name}: {_MEANINGS[error.code]}" if error.code in _MEANINGS else name
+
+
+_MEANINGS: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "the proxy's principal lacks permissions on the"
+    " cluster: allow it Describe and DescribeConfigs, for changes also Alter and AlterConfigs",
+    ErrorCode.SECURITY_DISABLED: "the brokers have no authorizer, so no ACLs",
+    ErrorCode.UNSUPPORTED_VERSION: "the brokers are too old",
+}
+
+
+def _refused(error: KafkaError, outcome: str) -> StoreRefused:
+    code = error.code if isinstance(error.code, ErrorCode) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return StoreRefused(code, f"{outcome}: {reason_of(error)}")
+
+
+def _unanswered(error: AdminError) -> StoreRefused:
+    """Log the reason for the operator; it may name addresses and files, which clients must not
+    learn."""
+    log.warning("the brokers did not answer a change: %s", reason_of(error))
+    return StoreRefused(ErrorCode.BROKER_NOT_AVAILABLE, f"{_NOT_KNOWN}.")
 
 
 class BrokerStore(SqliteMirror):

@@ -29,10 +29,10 @@ from proxy.quota.model import Quotas
 from proxy.scheduling.heartbeats import Heartbeat
 from proxy.scheduling.lifeline import heed_parent, run_until
 from proxy.scheduling.log_rate_limit import LogRateLimit
-from proxy.store.brokers.administration import Administration, reason_of
+from proxy.store.brokers import Administration, reason_of
 from proxy.store.interface import StoreError, StoreStart
 from proxy.store.sqlite.mirror import SqliteMirror
-from sasl.log_text import fit_for_log
+from sasl.untrusted import fit_for_log
 
 log = logging.getLogger(__name__)
 

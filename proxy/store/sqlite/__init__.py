@@ -1,12 +1,12 @@
 """Store in one SQLite file, shared by the workers and the command line."""
 
 import logging
+from collections.abc import Mapping
 from time import monotonic
 from typing import Final
 
 from proxy.store.interface import Mirror, StoreError, StoreStart
 from proxy.store.sqlite.acls import SqliteAcls
-from proxy.store.sqlite.brokers import SqliteBrokers
 from proxy.store.sqlite.credentials import SqliteCredentials
 from proxy.store.sqlite.quotas import SqliteQuotas
 
@@ -22,8 +22,8 @@ USED_OTHERWISE: Final = (
 )
 
 
-class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas, SqliteBrokers):
-    """Store in a SQLite file, a `proxy.store.Store`: one class per concern, all on one file."""
+class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
+    """Store in a SQLite file, a `proxy.store.Store`."""
 
     def begin(self) -> StoreStart:
         """Start the proxy with this store: a mirror becomes its own store. Raises StoreError."""
@@ -49,3 +49,21 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas, SqliteBrokers):
         with self.reading() as connection:
             row = connection.execute("SELECT asked_at, problem FROM mirror").fetchone()
         return None if row is None else Mirror(asked_at=row[0], problem=row[1])
+
+    def brokers(self, cluster: str) -> dict[int, tuple[str, int]]:
+        """Return host and port of each broker that was kept for a cluster, by id."""
+        with self.reading() as connection:
+            rows = connection.execute(
+                "SELECT id, host, port FROM brokers WHERE cluster = ?", (cluster,)
+            ).fetchall()
+        return {broker_id: (host, port) for broker_id, host, port in rows}
+
+    def keep_brokers(self, cluster: str, brokers: Mapping[int, tuple[str, int]]) -> None:
+        """Add brokers of a cluster, or replace their addresses, all in one transaction."""
+        with self.writing() as connection:
+            connection.executemany(
+                "INSERT INTO brokers VALUES (?, ?, ?, ?) ON CONFLICT (cluster, id)"
+                " DO UPDATE SET host = excluded.host, port = excluded.port"
+                " WHERE host != excluded.host OR port != excluded.port",
+                [(cluster, broker_id, host, port) for broker_id, (host, port) in brokers.items()],
+            )

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from proxy.store.interface import CredentialInfo, CredentialKey, CredentialSnapshot
+from proxy.store.interface import CredentialKey, CredentialSnapshot
 from proxy.store.sqlite.database import Database, version_step
 from proxy.store.sqlite.migrations import SCRAM_FAKE_SECRET
 from sasl.credentials import ScramCredential, ScramMechanism
@@ -19,19 +19,6 @@ class SqliteCredentials(Database):
         """Return the number of the last change."""
         with self.reading() as connection:
             return version(connection)
-
-    def credential_infos(self) -> tuple[CredentialInfo, ...]:
-        """Return the public part of every credential, by user, then mechanism."""
-        with self.reading() as connection:
-            rows = connection.execute(
-                "SELECT user, mechanism, iterations FROM scram_credentials ORDER BY user, mechanism"
-            ).fetchall()
-            return tuple(
-                CredentialInfo(
-                    user=user, mechanism=ScramMechanism(mechanism), iterations=iterations
-                )
-                for user, mechanism, iterations in rows
-            )
 
     def credential_snapshot(self) -> CredentialSnapshot:
         """Return every credential, with the version that they belong to."""

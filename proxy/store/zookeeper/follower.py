@@ -31,7 +31,7 @@ from proxy.store.zookeeper import ZookeeperMirror
 from proxy.store.zookeeper.changes import shared_secret
 from proxy.store.zookeeper.client import ZookeeperTree
 from proxy.store.zookeeper.content import Content, Reader, Unanswered, difference
-from sasl.log_text import fit_for_log
+from sasl.untrusted import fit_for_log
 
 log = logging.getLogger(__name__)
 

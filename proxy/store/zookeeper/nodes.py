@@ -31,10 +31,14 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
-from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.log_text import fit_for_log
-from sasl.strict_json import read_object
-from sasl.verifier_text import NoVerifier, read, written
+from sasl.credentials import (
+    NoVerifier,
+    ScramCredential,
+    ScramMechanism,
+    read_verifier,
+    verifier_text,
+)
+from sasl.untrusted import fit_for_log, read_object
 
 CONFIG: Final = "/config"
 USERS: Final = f"{CONFIG}/users"
@@ -204,7 +208,7 @@ def parse_config(entity: QuotaEntity, config: Mapping[str, str]) -> Config:
     for name, text in config.items():
         try:
             if (mechanism := mechanisms.get(name)) is not None:
-                credentials[mechanism] = read(mechanism, text)
+                credentials[mechanism] = read_verifier(mechanism, text)
             elif (key := key_of(entity, name)) is not None:
                 quotas[key] = _limit(key, text)
         except NoVerifier as error:
@@ -245,7 +249,7 @@ def with_credentials(
     """Return a configuration with verifiers set, and those that are None removed."""
     return _with(
         config,
-        {key.value: None if one is None else written(one) for key, one in changes.items()},
+        {key.value: None if one is None else verifier_text(one) for key, one in changes.items()},
     )
 
 

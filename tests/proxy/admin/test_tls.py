@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.admin import ClientSettings, read_client_properties
 from proxy.errors import ConfigError
-from proxy.net.pkcs12 import read_pkcs12
+from proxy.net.tls_material import read_pkcs12
 from tests.support.certificates import HOUR, Authority
 from tests.support.tls import (
     PASSWORD,

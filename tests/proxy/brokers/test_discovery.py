@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from proxy.brokers.access import Access
+from proxy.brokers.access import Access, PasswordIdentity
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import (
     MAX_AFTER_REFUSAL,
@@ -18,7 +18,6 @@ from proxy.brokers.discovery import (
     SidecarDiscovery,
 )
 from proxy.brokers.gateway import BrokerTable
-from proxy.brokers.identity import PasswordIdentity
 from proxy.brokers.transparent import TransparentDiscovery
 from proxy.config.values import Address, PortRange, Secret
 from proxy.connection.frames import route_key

@@ -22,8 +22,7 @@ from proxy.config import (
     load,
 )
 from proxy.config.document import parse
-from proxy.config.documentation import meanings
-from proxy.config.section import Section, described, keys, nested_section
+from proxy.config.section import Section, described, keys, meanings, nested_section
 from proxy.errors import ConfigError
 from proxy.process.validation import Changed, validate_change
 from sasl.identity import Identity

@@ -8,8 +8,8 @@ from sasl.identity import Identity
 from sasl.jwks import KeyCache
 from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import Mechanism
+from sasl.messages import client_initial_response
 from sasl.oauthbearer import OAuthBearerServer
-from sasl.oauthbearer_messages import client_initial_response
 from sasl.states import Authenticated, Authenticator, Enforcement
 from tests.support.frames import (
     authenticate,

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from proxy.connection.commands import CloseReason, DeriveKeys
 from sasl.credentials import ScramCredential, ScramMechanism
-from sasl.login import OAuthBearerClient, ScramClient
+from sasl.login import OAuthBearerClient, SaltedPasswords, ScramClient
 from sasl.mechanism import Challenge, Success
 from sasl.messages import authenticate_token
 from sasl.scram import ScramServer
-from sasl.scram_client import SaltedPasswords
 from tests.support.frames import response
 from tests.support.playbook import Playbook
 from tests.support.sasl import FAKE_SECRET, alice

@@ -13,7 +13,7 @@ from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceTyp
 from proxy.handlers import acls as api
 from proxy.handlers.acls import MAX_ITEMS, MAX_SEARCHES, Acls
 from proxy.store import open_store
-from proxy.store.acl_cache import CachedAcls
+from proxy.store.caches import CachedAcls
 from tests.support.acls import (
     APPLIED,
     CREATE,

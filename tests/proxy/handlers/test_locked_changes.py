@@ -100,7 +100,7 @@ def test_a_locked_store_is_an_error_for_each_item(
     assert len(reported) == 2
     assert f"a change was not made: {path}: is locked by another program" in caplog.messages
     assert store.acl_snapshot().acls == (acl("a"),)
-    assert [info.user for info in store.credential_infos()] == ["alice"]
+    assert [user for user, _ in store.credential_snapshot().credentials] == ["alice"]
     assert store.quota_snapshot().quotas == {}
     assert "none" in [code for code, _ in outcomes(QUESTIONS[api], ITEMS[api], reading)]
     if api == "DeleteAcls":

@@ -211,7 +211,8 @@ def test_the_answer_is_the_truth(
             else:
                 model[change.name, change.mechanism] = change.iterations
         assert {
-            (info.user, info.mechanism.code): info.iterations for info in store.credential_infos()
+            (user, mechanism.code): one.iterations
+            for (user, mechanism), one in store.credential_snapshot().credentials.items()
         } == model
     store.close()
 

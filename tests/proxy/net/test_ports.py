@@ -11,8 +11,8 @@ import pytest
 from proxy.config import from_mapping
 from proxy.config.values import PortRange
 from proxy.errors import ConfigError
-from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts, refuse_overlaps
+from proxy.net.sockets import Inherited
 from tests.support.keepalive import options
 from tests.support.processes import PATIENCE_SECONDS, free_port_range
 

@@ -10,7 +10,7 @@ import pytest
 from proxy.net.sockets import connect_privately, listen_privately
 from proxy.ops.admin_socket import AdminSocket
 from proxy.ops.worker_queries import WorkerPool
-from proxy.store.in_use import StoreInUse
+from proxy.store.interface import StoreInUse
 from tests.support.processes import until
 
 

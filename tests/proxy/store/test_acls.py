@@ -241,7 +241,7 @@ def test_a_database_of_the_first_release_is_brought_up_to_date(path: Path) -> No
     old.close()
 
     store = open_store(f"sqlite:{path}")
-    assert [one.user for one in store.credential_infos()] == ["alice"]
+    assert [user for user, _ in store.credential_snapshot().credentials] == ["alice"]
     assert store.version() == 7
     assert list(store.acl_snapshot().acls) == []
     store.create_acls([acl("a")])

@@ -18,8 +18,7 @@ from proxy.handlers.acls import Acls
 from proxy.net.dialler import Dialler
 from proxy.quota.model import Quotas
 from proxy.store import StoreRefused
-from proxy.store.brokers import BrokerStore
-from proxy.store.brokers.administration import Brokers, administrator
+from proxy.store.brokers import Brokers, BrokerStore, administrator
 from proxy.wire.error_codes import ErrorCode
 from tests.support.acls import acl, create_body, creation
 from tests.support.broker_store import (

@@ -15,8 +15,8 @@ import pytest
 from proxy.acl.model import AclFilter
 from proxy.quota.model import CachedQuotas, QuotaEntity, QuotaKey
 from proxy.store import CachedCredentials, Store, StoreError, StoreStart, open_store
-from proxy.store.acl_cache import CachedAcls
-from proxy.store.in_use import StoreInUse
+from proxy.store.caches import CachedAcls
+from proxy.store.interface import StoreInUse
 from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import STEPS
 from proxy.store.sqlite.mirror import SqliteMirror

@@ -12,9 +12,8 @@ import uvloop
 from proxy.brokers.access import open_access
 from proxy.config import from_mapping
 from proxy.connection.interfaces import NoAuthorizer
-from proxy.net.inherited import Inherited
 from proxy.net.ports import BrokerPorts
-from proxy.net.sockets import listen
+from proxy.net.sockets import Inherited, listen
 from proxy.scheduling.heartbeats import Heartbeat
 from proxy.store import open_store
 from proxy.store.interface import BrokerStore

@@ -30,9 +30,9 @@ from sasl.messages import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     authenticate_response,
+    client_initial_response,
     handshake_response,
 )
-from sasl.oauthbearer_messages import client_initial_response
 from tests.support import messages
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.authorization import Judge, Rights, cluster

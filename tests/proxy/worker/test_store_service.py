@@ -363,4 +363,4 @@ def test_users_of_a_file_are_described_and_not_altered(plain: Store, tmp_path: P
     assert b"hidden" not in reported
     removal = b"\2\6alice\1\0" + b"\1\0"
     assert b"in a file" in asyncio.run(ask(ALTER_USER_SCRAM_CREDENTIALS, removal))
-    assert [info.user for info in plain.credential_infos()] == ["hidden"]
+    assert [user for user, _ in plain.credential_snapshot().credentials] == ["hidden"]

@@ -1,7 +1,10 @@
-"""ApiVersions requests of the proxy to a broker, which fall back to older versions (KIP-511)."""
+"""The proxy's own requests to a broker: ApiVersions (KIP-511) and the login."""
 
+import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from functools import cache
+from typing import Final
 
 from proxy import __version__
 from proxy.errors import BrokerFault
@@ -15,7 +18,11 @@ from proxy.wire.api_versions import (
     write_request,
 )
 from proxy.wire.apis import API_VERSIONS
+from sasl.login import ClientExchange, LoggedIn, Login, Send, Step
 
+OWN_CORRELATION_ID: Final = secrets.randbelow(2**31)
+"""Correlation id that marks the proxy's own requests to brokers. It is chosen when this module is
+first imported, which the parent process does before it forks, so all workers have the same one."""
 Ask = Callable[[int, int, bytes], Awaitable[bytes]]
 """`request(api_key, api_version, body)`: sends a request, and returns the body of the response."""
 
@@ -41,3 +48,24 @@ async def ask_api_versions(software_name: str, request: Ask) -> UpstreamVersions
 @cache
 def _software(name: str) -> ClientSoftware:
     return ClientSoftware(name=name, version=__version__)
+
+
+async def log_in(
+    exchange: ClientExchange,
+    highest_version: int,
+    request: Ask,
+) -> LoggedIn:
+    """Log in. Raises LoginError.
+
+    `highest_version` is the server's highest version of SaslAuthenticate; negative: it has none.
+    `request` returns the body of the response alone.
+    """
+    login = Login(exchange, highest_version)
+    step: Step = login.begin()
+    while not isinstance(step, LoggedIn):
+        if isinstance(step, Send):
+            answer = await request(step.api_key, step.api_version, step.body)
+            step = login.answered(answer)
+        else:
+            step = login.derived(await asyncio.to_thread(step.work))
+    return step

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sasl.strict_json import MAX_NESTING, read_object
+from sasl.untrusted import MAX_NESTING, fit_for_log, read_object
 
 
 def nested(depth: int, opening: str = "[", closing: str = "]", *, within: str = "") -> bytes:
@@ -37,7 +37,7 @@ DEEP = """
 import threading
 from proxy.config.document import parse
 from proxy.errors import ConfigError
-from sasl.strict_json import read_object
+from sasl.untrusted import read_object
 
 def read():
     for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
@@ -62,3 +62,40 @@ def test_the_process_lives_in_a_thread_with_a_small_stack() -> None:
         [sys.executable, "-c", DEEP], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "lives\n", "")
+
+
+SECRET = "s3cret/with+signs"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("invalid_client: it's wrong", "invalid_client: it's wrong"),
+        ("one\r\ntwo\x1b[31m", "one\\r\\ntwo\\x1b[31m"),
+        ("left\u202eright", "left\\u202eright"),
+        ("\ud800", "\\ud800"),
+        ("y" * 10_000, "y" * 200 + "..."),
+    ],
+)
+def test_what_others_wrote_becomes_one_short_line(text: str, shown: str) -> None:
+    """Or a provider could write lines of our log, or paint the terminal that shows it."""
+    assert fit_for_log(text, [SECRET]) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"wrong secret {SECRET}",
+        f"wrong secret {SECRET.upper()}",
+        f"wrong secret {SECRET[:8]}...",
+        f"wrong secret ...{SECRET[-8:]}",
+    ],
+)
+def test_what_repeats_a_secret_is_withheld(text: str) -> None:
+    assert "not shown" in fit_for_log(text, ["another", SECRET])
+    assert SECRET[:8].lower() not in fit_for_log(text, [SECRET]).lower()
+
+
+def test_a_short_secret_is_withheld_as_a_whole() -> None:
+    assert "not shown" in fit_for_log("password pw is wrong", ["pw"])
+    assert fit_for_log("p w", ["pw"]) == "p w"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.store import StoreError
-from proxy.store.kraft import LOG_DIRECTORY, read_metadata
-from proxy.store.kraft.batches import crc32c
-from proxy.store.kraft.records import Metadata, UnknownRecord
+from proxy.store.kraft import LOG_DIRECTORY, Metadata, UnknownRecord, read_metadata
+from proxy.store.kraft_batches import crc32c
 from proxy.wire.primitives import Malformed
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.kraft_records import (

@@ -1,22 +1,42 @@
-"""Settings of TLS, under Kafka's names."""
+"""Settings of TLS and of the proxy's own logins, under Kafka's names."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import unquote, urlsplit
 
 from proxy.acl.principals import DEFAULT
-from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
+from proxy.config.section import (
+    KAFKA_BROKER,
+    KAFKA_CLIENT,
+    LIBRDKAFKA,
+    OWN,
+    KeyProblemError,
+    Section,
+    setting,
+)
 from proxy.config.values import (
     CipherSuite,
+    EndpointUrl,
     MappingRules,
+    Milliseconds,
     PathValue,
     SecretSource,
+    Text,
     available,
     one_or_list,
 )
-from proxy.declarations import BeforeValidator, Field, model_validator
+from proxy.declarations import BeforeValidator, Field, StrictBool, model_validator
 
 _STORE_TYPES = ("JKS", "PKCS12")
+_WITH_PASSWORD: Final = ("sasl.username", "sasl.password")
+_WITH_CREDENTIALS: Final = (
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+)
+_TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
+_OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
+"""Optional settings of the client credentials grant."""
 
 
 class ClientAuth(StrEnum):
@@ -172,6 +192,120 @@ class UpstreamTls(TlsSettings):
         if not self.tls:
             self._check_unused(self.security_protocol)
         self._check_keystore()
+        return self
+
+
+class UpstreamSasl(UpstreamTls):
+    """The proxy's identity towards brokers.
+
+    It is one for all clients: the proxy must be allowed everything that any of them may do. Where
+    every listener has `sasl.termination: broker`, clients log in themselves, and the proxy needs
+    none.
+    """
+
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
+        setting(None, source=KAFKA_CLIENT)
+    )
+    """Mechanism of the proxy's login to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`. Kafka's
+    default, GSSAPI, is not offered."""
+    sasl_username: Text | None = setting(None, source=LIBRDKAFKA)
+    """PLAIN, SCRAM: the user name."""
+    sasl_password: SecretSource | None = setting(None, source=LIBRDKAFKA)
+    """PLAIN, SCRAM: the source of the password, `file:PATH` or `env:NAME`. The file is read again
+    at each login, so a password is changed by replacing it."""
+    sasl_oauthbearer_token_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_CLIENT)
+    """OAUTHBEARER: the source of tokens. `file:`, a file that holds one and is read again at each
+    login, such as a Kubernetes service account's; `https:` or `http:`, a server that issues one for
+    the client credentials below (RFC 6749 section 4.4)."""
+    sasl_oauthbearer_client_credentials_client_id: Text | None = setting(None, source=KAFKA_CLIENT)
+    """Client id for the client credentials grant."""
+    sasl_oauthbearer_client_credentials_client_secret: SecretSource | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """Source of the client secret for the client credentials grant: `file:PATH` or `env:NAME`."""
+    sasl_oauthbearer_scope: Text | None = setting(None, source=KAFKA_CLIENT)
+    """The requested scope; null: the server's own choice."""
+
+    sasl_oauthbearer_header_urlencode: StrictBool | None = setting(None, source=KAFKA_CLIENT)
+    """true: id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1 wants
+    it and many servers do not; null, Kafka's default: they are not."""
+
+    def token_file(self) -> Path | None:
+        """Return the file that tokens are read from; None: they come from a server."""
+        parts = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+    @model_validator(mode="after")
+    def _check_sasl(self) -> Self:
+        given = {
+            name.replace("_", "."): getattr(self, name)
+            for name in UpstreamSasl.model_fields
+            if name.startswith("sasl_")
+        }
+        mechanism = given.pop("sasl.mechanism")
+        if not self.sasl:
+            self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
+        elif mechanism is None:
+            self._refuse(given, "security.protocol without sasl.mechanism")
+        else:
+            self._check_needed(mechanism, given)
+        return self
+
+    def _check_needed(self, mechanism: str, given: dict[str, object]) -> None:
+        needed: tuple[str, ...] = _WITH_PASSWORD
+        optional: tuple[str, ...] = ()
+        if mechanism == "OAUTHBEARER":
+            needed = (_TOKEN_URL,)
+            if given[_TOKEN_URL] is not None and self.token_file() is None:
+                needed, optional = (_TOKEN_URL, *_WITH_CREDENTIALS), _OPTIONAL
+        for key in needed:
+            if given[key] is None:
+                raise KeyProblemError(key, f"is required for {mechanism}")
+        left = {key: value for key, value in given.items() if key not in (*needed, *optional)}
+        self._refuse(left, f"{mechanism}{' from a file' if self.token_file() else ''}")
+
+    def _refuse(self, given: dict[str, object], cause: str) -> None:
+        """Refuse settings that would be without effect."""
+        for key, value in given.items():
+            if value is not None:
+                raise KeyProblemError(key, f"has no meaning with {cause}")
+
+
+class Zookeeper(UpstreamTls):
+    """Connection to ZooKeeper, `zookeeper:` only.
+
+    `ssl.…` as for `upstream`, and relative to the other settings here as Kafka's `zookeeper.ssl.…`.
+    """
+
+    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=OWN)
+    """Security protocol towards ZooKeeper. `SSL` and `SASL_SSL` are Kafka's
+    `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in by DIGEST-MD5, as with the
+    `DigestLoginModule` of ZooKeeper."""
+    username: Text | None = setting(None, source=OWN)
+    """The user name of the proxy at ZooKeeper; null: none, or that of the certificate. Without
+    `SASL_…` it is a user of ZooKeeper's scheme `digest`."""
+    password: SecretSource | None = setting(None, source=OWN)
+    """The source of the password: `file:PATH` or `env:NAME`. It is read for each connection."""
+    session_timeout_ms: Annotated[Milliseconds, Field(ge=1_000, le=600_000)] = setting(
+        18_000, source=KAFKA_BROKER, unit="ms"
+    )
+    """Time without an answer after which a connection counts as lost; also the longest time that
+    a request may take; 1000 to 600000."""
+    set_acl: StrictBool = setting(False, source=KAFKA_BROKER)
+    """true: only the proxy's user, which must be the brokers' own, may change the nodes that it
+    creates, and read those of users. As the brokers have it."""
+
+    @model_validator(mode="after")
+    def _check_login(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            missing = "username" if self.username is None else "password"
+            raise KeyProblemError(missing, "username and password are given together")
+        if self.sasl and self.username is None:
+            problem = f"is required with security.protocol: {self.security_protocol}"
+            raise KeyProblemError("username", problem)
+        has_identity = self.username is not None or self.ssl_keystore_location is not None
+        if self.set_acl and not has_identity:
+            raise KeyProblemError("set.acl", "needs username, or a certificate of the proxy")
         return self
 
 

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sasl.group_claims import BadGroups, groups_of
-from sasl.identity import MAX_ALL_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS, MAX_GROUPS
+from sasl.identity import (
+    MAX_ALL_GROUP_CHARACTERS,
+    MAX_GROUP_CHARACTERS,
+    MAX_GROUPS,
+    BadGroups,
+    groups_of,
+)
 from sasl.jwt_claims import AcceptedClaims, judge_claims
 from sasl.mechanism import FailureReason
 from tests.support.sasl import SETTINGS, WALL, claims

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.store import Store, StoreError, open_store
-from proxy.store.acl_cache import CachedAcls
+from proxy.store.caches import CachedAcls
 
 
 def acl(name: str) -> Acl:
