@@ -1,12 +1,15 @@
-"""Members of groups, and what is told of groups."""
+"""Topologies, descriptions and subscriptions of groups."""
 
+import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.acl.decision import FORWARD, Answer, Change
 from proxy.acl.guards import GUARDS
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import (
     NOTHING,
@@ -18,7 +21,6 @@ from tests.support.authorization import (
     received,
     sent,
     topic,
-    transactional_id,
 )
 from tests.support.messages import message, request, response, versions
 
@@ -27,55 +29,9 @@ TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 DESCRIBED = Operation.DESCRIBE
 
 
-def every_version(*api_keys: int) -> list[tuple[int, int]]:
-    return [(key, version) for key in api_keys for version in versions(key)]
-
-
-@pytest.mark.parametrize(("api_key", "version"), every_version(11, 12, 13, 14, 68, 76, 88, 93))
-def test_members_need_read_on_the_group(api_key: int, version: int) -> None:
-    asked = request(api_key, version, group_id="g", protocol_type="p", protocol_name="n")
-    assert judged(GUARDS[api_key], asked, group(Operation.READ, "g")) is FORWARD
-    denied = judged(GUARDS[api_key], asked, group(Operation.DESCRIBE, "g"))
-    assert isinstance(denied, Answer)
-    assert received(denied, asked).error_code == GROUP_DENIED
-
-
-@pytest.mark.parametrize(
-    ("api_key", "version", "body"),
-    [
-        # written by Kafka 4.1.0's own classes
-        (11, 0, "001effffffff00000000000000000000"),
-        (11, 5, "00000000001effffffff00000000000000000000"),
-        (11, 6, "00000000001effffffff0101010100"),
-        (11, 7, "00000000001effffffff000001010100"),
-        (11, 9, "00000000001effffffff00000100010100"),
-        (14, 3, "00000000001e00000000"),
-        (14, 5, "00000000001e00000100"),
-        (68, 0, "00000000001e00000000000000000000ff00"),
-        (76, 1, "00000000001e00000000000000000000ff00"),
-        # by Kafka 4.4.0's
-        (88, 0, "00000000001e0001" + "00" * 16 + "01" + "00" * 9),
-        (88, 1, "00000000001e0001" + "00" * 12 + "ff" * 8 + "01" + "00" * 10),
-        (93, 0, "00000000001e0000"),
-    ],
-)
-def test_a_denied_member_reads_kafkas_bytes(api_key: int, version: int, body: str) -> None:
-    asked = request(api_key, version, group_id="g", protocol_type="p", protocol_name="n")
-    assert judged(GUARDS[api_key], asked) == Answer(bytes.fromhex(body))
-
-
 def test_a_sync_group_without_protocol_is_the_brokers_to_refuse() -> None:
     """Kafka checks it before it authorizes, so it says nothing of the group."""
     assert judged(GUARDS[14], request(14, 5, group_id="g", protocol_type="p")) is FORWARD
-
-
-@pytest.mark.parametrize("api_key", [68, 76])
-def test_one_hidden_topic_refuses_a_heartbeat(api_key: int) -> None:
-    version = versions(api_key)[-1]
-    asked = request(api_key, version, group_id="g", subscribed_topic_names=["a", "secret"])
-    rights = group(Operation.READ, "g") | topic(DESCRIBED, "a")
-    assert received(judged(GUARDS[api_key], asked, rights), asked).error_code == TOPIC_DENIED
-    assert judged(GUARDS[api_key], asked, rights | topic(DESCRIBED, "secret")) is FORWARD
 
 
 TOPOLOGY = {
@@ -121,52 +77,7 @@ def test_a_topology_makes_no_topic_that_its_sender_may_not_make(
 # ---------------------------------------------------------------------- FindCoordinator
 
 
-@pytest.mark.parametrize("version", range(4))
-def test_find_one_coordinator(version: int) -> None:
-    asked = request(10, version, key="g")
-    assert judged(GUARDS[10], asked, group(DESCRIBED, "g")) is FORWARD
-    answer = received(judged(GUARDS[10], asked, transactional_id(DESCRIBED, "g")), asked)
-    assert (answer.error_code, answer.node_id, answer.host) == (GROUP_DENIED, -1, "")
-    assert getattr(answer, "error_message", None) == (
-        "Group authorization failed." if version else None
-    )
-
-
-@pytest.mark.parametrize("version", [4, 5, 6])
-def test_coordinators_come_in_the_order_of_their_keys(version: int) -> None:
-    asked = request(10, version, key_type=1, coordinator_keys=["x", "a", "y", "b"])
-    judgement = judged(GUARDS[10], asked, transactional_id(DESCRIBED, "a", "b"))
-    assert sent(judgement, asked).coordinator_keys == ("a", "b")
-    broker = response(10, version, coordinators=[{"key": "a"}, {"key": "b"}])
-    found = received(judgement, asked, broker).coordinators
-    denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert [(one.key, one.error_code) for one in found] == [
-        ("x", denied),
-        ("a", ErrorCode.NONE),
-        ("y", denied),
-        ("b", ErrorCode.NONE),
-    ]
-
-
-def test_share_coordinators_are_for_brokers() -> None:
-    asked = request(10, 6, key_type=2, coordinator_keys=["g:id:0"])
-    (found,) = received(judged(GUARDS[10], asked), asked).coordinators
-    assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert judged(GUARDS[10], asked, cluster(Operation.CLUSTER_ACTION)) is FORWARD
-    early = request(10, 5, key_type=2, coordinator_keys=["g:id:0"])
-    assert judged(GUARDS[10], early) is FORWARD
-
-
 # ---------------------------------------------------------------------- lists and descriptions
-
-
-@pytest.mark.parametrize("version", versions(16))
-def test_a_list_of_groups_is_cut(version: int) -> None:
-    asked = request(16, version)
-    assert judged(GUARDS[16], asked, cluster(DESCRIBED)) is FORWARD
-    broker = response(16, version, groups=[{"group_id": "g"}, {"group_id": "secret"}])
-    judgement = judged(GUARDS[16], asked, group(DESCRIBED, "g"))
-    assert [one.group_id for one in received(judgement, asked, broker).groups] == ["g"]
 
 
 def test_a_cut_list_reports_no_denials() -> None:
@@ -190,56 +101,11 @@ def test_groups_that_may_not_be_deleted_come_last(version: int) -> None:
     assert isinstance(judged(GUARDS[42], asked), Answer)
 
 
-def test_the_message_of_a_group_that_is_not_deleted_is_the_brokers() -> None:
-    asked = request(42, 3, groups_names=["x", "a"])
-    failed = {"group_id": "a", "error_code": ErrorCode.NON_EMPTY_GROUP, "error_message": "why"}
-    judgement = judged(GUARDS[42], asked, group(Operation.DELETE, "a"))
-    results = received(judgement, asked, response(42, 3, results=[failed])).results
-    assert [(one.group_id, one.error_message) for one in results] == [("a", "why"), ("x", None)]
-
-
-DESCRIPTIONS = every_version(15, 69, 77, 89)
-
-
 def asked_for(api_key: int, version: int, *names: str, operations: bool = False) -> Any:
     listed = list(names)
     return request(
         api_key, version, groups=listed, group_ids=listed, include_authorized_operations=operations
     )
-
-
-@pytest.mark.parametrize(("api_key", "version"), DESCRIPTIONS)
-def test_groups_that_may_not_be_described_come_first(api_key: int, version: int) -> None:
-    asked = asked_for(api_key, version, "a", "secret", "b")
-    judgement = judged(GUARDS[api_key], asked, group(DESCRIBED, "a", "b"))
-    assert sent(judgement, asked) == asked_for(api_key, version, "a", "b")
-    broker = response(api_key, version, groups=[{"group_id": "a"}, {"group_id": "b"}])
-    groups = received(judgement, asked, broker).groups
-    assert [(one.group_id, one.error_code) for one in groups] == [
-        ("secret", GROUP_DENIED),
-        ("a", ErrorCode.NONE),
-        ("b", ErrorCode.NONE),
-    ]
-    assert isinstance(judged(GUARDS[api_key], asked), Answer)
-
-
-@pytest.mark.parametrize(
-    ("api_key", "version"), [one for one in DESCRIPTIONS if one[1] >= 3 or one[0] != 15]
-)
-def test_operations_are_the_principals(api_key: int, version: int) -> None:
-    """A broker without authorizer tells everybody that they may do everything."""
-    asked = asked_for(api_key, version, "a", "gone", operations=True)
-    rights = group(DESCRIBED, "a", "gone") | group(Operation.READ, "a")
-    judgement = judged(GUARDS[api_key], asked, rights)
-    everything = {"authorized_operations": 0b1111111111}
-    dead = {"group_id": "gone", "error_code": ErrorCode.GROUP_ID_NOT_FOUND, **everything}
-    broker = response(api_key, version, groups=[{"group_id": "a", **everything}, dead])
-    reported = [one.authorized_operations for one in received(judgement, asked, broker).groups]
-    assert reported == [1 << Operation.READ | 1 << Operation.DESCRIBE, 0b1111111111]
-
-
-def test_a_description_without_operations_or_topics_passes() -> None:
-    assert judged(GUARDS[15], asked_for(15, 6, "a"), group(DESCRIBED, "a")) is FORWARD
 
 
 ASSIGNED = {"topic_partitions": [{"topic_name": "secret"}]}
@@ -302,20 +168,165 @@ def test_what_is_kept_of_the_question_includes_the_description() -> None:
     )
 
 
-def test_a_refused_description_is_kafkas_bytes() -> None:
-    """Written by Kafka 4.4.0's own classes."""
-    refused = judged(GUARDS[89], asked_for(89, 1, "g"))
-    body = "0000000002001e000267010000000000000000ff0180000000ff00000000"
-    assert refused == Answer(bytes.fromhex(body))
+MEMBER = group(Operation.READ, "g")
 
 
-def test_topics_of_an_update_of_a_topology_are_not_judged() -> None:
-    node = {"name": "source", "node_type": 1, "source_topics": ["secret"]}
-    described = {"subtopologies": [{"subtopology_id": "0", "nodes": [node]}]}
-    asked = request(93, 0, group_id="g", topology_description=described)
-    assert judged(GUARDS[93], asked, group(Operation.READ, "g")) is FORWARD
+def heartbeat(regex: str | None, *names: str) -> Any:
+    return request(
+        68, 1, group_id="g", subscribed_topic_names=list(names), subscribed_topic_regex=regex
+    )
 
 
-def test_any_type_of_resource_but_a_group_is_of_no_use() -> None:
-    rights = {(operation, ResourceType.TOPIC, "*") for operation in Operation}
-    assert isinstance(judged(GUARDS[12], request(12, 4, group_id="g"), rights), Answer)
+def wanted(regex: str) -> list[str]:
+    """What a member must be allowed to describe; `a*` is all that begins so."""
+    asked = inquiry(heartbeat(regex), MEMBER)
+    GUARDS[68](asked)
+    return [name for _, _, name in asked.authority.denials]  # type: ignore[attr-defined]
+
+
+def describing(*names: str) -> frozenset[Right]:
+    return MEMBER | topic(Operation.DESCRIBE, *names)
+
+
+@pytest.mark.parametrize(
+    ("regex", "beginning"),
+    [
+        ("orders-.*", "orders-"),
+        ("^orders-.*$", "orders-"),
+        (r"eu\.orders\-\d+", "eu.orders-"),
+        ("eu.orders", "eu"),
+        ("orders(-eu)?", "orders"),
+        ("orders(?:-eu)?", "orders"),
+        ("orders[12]", "orders"),
+        (r"orders\w", "orders"),
+        ("orders-$.*", "orders-"),
+        # A letter that need not be there
+        ("orders-*", "orders"),
+        ("orders-?.*", "orders"),
+        ("orders-{0,1}x", "orders"),
+        ("orders-+", "orders"),
+        (r"orders\.*", "orders"),
+        ("o*rders", ""),
+        # What begins with anything, or otherwise than it is written
+        (".*", ""),
+        ("(?i)orders-.*", ""),
+        ("orders|.*", ""),
+        ("orders-(eu|us)", ""),
+        ("[o]rders", ""),
+        ("(orders)-.*", ""),
+        ("^", ""),
+        ("^*orders", ""),
+        ("^^orders", ""),
+        (r"\Qorders\E.*", ""),
+        (r"\x6frders", ""),
+        (r"\Aorders", ""),
+        # A quantifier passes over these: `ab` matches
+        (r"abc\Q\E*", ""),
+        ("abc(?i)*", ""),
+        ("abc(?-s)?", ""),
+        # Not in a topic's name
+        ("order\u017f.*", ""),
+        ("orders ", ""),
+        ("orders\n", ""),
+        ("o" * 250 + ".*", ""),
+        ("(" * 10_000, ""),
+    ],
+)
+def test_a_regular_expression_asks_for_all_that_begins_as_it_must(
+    regex: str, beginning: str
+) -> None:
+    assert wanted(regex) == [f"{beginning}*"]
+
+
+@pytest.mark.parametrize("regex", ["eu.orders", r"eu\.orders", r"^eu\.orders$", r"eu\.orders$"])
+def test_one_that_matches_one_name_asks_for_it(regex: str) -> None:
+    assert wanted(regex) == (["eu*"] if regex == "eu.orders" else ["eu.orders"])
+
+
+PIECES = [
+    "a",
+    "b",
+    "-",
+    r"\.",
+    ".",
+    "*",
+    "?",
+    "+",
+    "{0,1}",
+    "(",
+    "(?:",
+    ")",
+    "[ab]",
+    "^",
+    "$",
+    "|",
+    r"\w",
+]
+
+
+def compiles(regex: str) -> bool:
+    try:
+        re.compile(regex)
+    except re.error:
+        return False
+    return True
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    regex=st.lists(st.sampled_from(PIECES), max_size=6).map("".join).filter(compiles),
+    data=st.data(),
+)
+def test_what_matches_begins_so(regex: str, data: st.DataObject) -> None:
+    """By Python's engine, which reads these as RE2/J does."""
+    name = data.draw(st.from_regex(regex, fullmatch=True))
+    for needed in wanted(regex):
+        assert name == needed or name.startswith(needed.removesuffix("*"))
+
+
+@pytest.mark.parametrize(
+    ("rights", "passes"),
+    [
+        (describing("orders-*"), True),
+        (describing("ord*"), True),
+        (describing("*"), True),
+        (describing("orders-eu*"), False),
+        (describing("orders-"), False),
+        (MEMBER, False),
+        (topic(Operation.DESCRIBE, "*"), False),
+        (NOTHING, False),
+    ],
+)
+def test_a_subscription_to_topics_that_may_not_be_described_is_refused(
+    rights: frozenset[Right], passes: bool
+) -> None:
+    asked = heartbeat("orders-.*")
+    assert (judged(GUARDS[68], asked, rights) is FORWARD) is passes
+
+
+def test_it_is_refused_as_a_name_is() -> None:
+    """Kafka's answer to a topic that may not be described: the code alone."""
+    by_regex, by_name = heartbeat(".*"), heartbeat(None, "secret")
+    refused = received(judged(GUARDS[68], by_regex, MEMBER), by_regex)
+    assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert refused == received(judged(GUARDS[68], by_name, MEMBER), by_name)
+
+
+@pytest.mark.parametrize("regex", [None, ""])
+def test_none_and_the_end_of_one_ask_for_nothing(regex: str | None) -> None:
+    assert judged(GUARDS[68], heartbeat(regex), MEMBER) is FORWARD
+
+
+def test_names_and_a_regular_expression_are_both_asked_for() -> None:
+    asked = heartbeat("orders-.*", "secret")
+    assert isinstance(judged(GUARDS[68], asked, describing("orders-*")), Answer)
+    assert judged(GUARDS[68], asked, describing("orders-*", "secret")) is FORWARD
+
+
+def test_those_of_a_topology_are_asked_for() -> None:
+    """Kafka 4.1 refuses them whoever sends them; a later one may not."""
+    topology = {"subtopologies": [{"source_topic_regex": ["a.*", "b.*"]}]}
+    asked = request(88, 0, group_id="g", topology=topology)
+    assert judged(GUARDS[88], asked, describing("a*", "b*")) is FORWARD
+    refused = received(judged(GUARDS[88], asked, describing("a*")), asked)
+    assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from proxy.acl.decision import FORWARD, Answer, Change, TopicsUnknown
+from proxy.acl.decision import Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
@@ -14,7 +14,6 @@ from tests.support.kio_messages import encode
 from tests.support.messages import request, response, versions
 
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-UNKNOWN = ErrorCode.UNKNOWN_TOPIC_ID
 A, SECRET, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {A.bytes: "a", SECRET.bytes: "secret", GONE.bytes: None}
 READS = group(Operation.READ, "g") | topic(Operation.READ, "a")
@@ -37,32 +36,6 @@ def fetched(version: int, *ids: UUID) -> Any:
     }
     responses = [{"topic_id": one, "partitions": [partition]} for one in ids]
     return response(78, version, responses=responses)
-
-
-def reported(answer: Any) -> dict[UUID, ErrorCode]:
-    return {one.topic_id: one.partitions[0].error_code for one in answer.responses}
-
-
-@pytest.mark.parametrize(
-    ("api_key", "version"), [(key, version) for key in (78, 79) for version in versions(key)]
-)
-def test_a_denied_group(api_key: int, version: int) -> None:
-    asked = asking(api_key, version, A)
-    denied = judged(GUARDS[api_key], asked, topic(Operation.READ, "*"), NAMES)
-    assert isinstance(denied, Answer)
-    answer = received(denied, asked)
-    assert (answer.error_code, answer.responses) == (ErrorCode.GROUP_AUTHORIZATION_FAILED, ())
-
-
-@pytest.mark.parametrize("version", versions(78))
-def test_what_is_denied_never_gets_into_a_session(version: int) -> None:
-    asked = asking(78, version, SECRET, A, GONE)
-    judgement = judged(GUARDS[78], asked, READS, NAMES)
-    assert sent(judgement, asked) == asking(78, version, A)
-    answer = received(judgement, asked, fetched(version, A))
-    assert reported(answer) == {A: ErrorCode.NONE, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
-    denied = answer.responses[1].partitions[0]
-    assert (denied.records, denied.acquired_records, denied.acknowledge_error_code) == (b"", (), 0)
 
 
 @pytest.mark.parametrize("version", versions(78))
@@ -116,17 +89,6 @@ def test_where_the_errors_of_a_fetch_stand(
     (denied,) = received(judgement, asked, fetched(1)).responses
     assert denied.partitions[0].error_code == fetch_error
     assert denied.partitions[0].acknowledge_error_code == acknowledge_error
-
-
-@pytest.mark.parametrize("version", versions(79))
-def test_acknowledgements(version: int) -> None:
-    asked = asking(79, version, SECRET, GONE, A, acknowledge=True)
-    judgement = judged(GUARDS[79], asked, READS, NAMES)
-    assert sent(judgement, asked) == asking(79, version, A, acknowledge=True)
-    done = {"topic_id": A, "partitions": [{"partition_index": 7}]}
-    answer = received(judgement, asked, response(79, version, responses=[done]))
-    assert reported(answer) == {A: ErrorCode.NONE, SECRET: TOPIC_DENIED, GONE: UNKNOWN}
-    assert judged(GUARDS[79], asking(79, version, A), READS, NAMES) is FORWARD
 
 
 @pytest.mark.parametrize("api_key", [78, 79])
