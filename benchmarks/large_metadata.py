@@ -29,7 +29,7 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.connection.long_requests import PausingAuthority, changed_in_steps
+from proxy.connection.long_work import PausingAuthority, changed_in_steps
 from proxy.wire.codec import encode
 from proxy.wire.messages import (
     DescribeTopicPartitionsRequest,

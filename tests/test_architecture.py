@@ -40,7 +40,7 @@ def neighbours(path: Path) -> set[str]:
 
 
 def test_the_data_path_has_no_circle() -> None:
-    """And nothing in it holds the connection: stages say what follows, and it carries that out."""
+    """No module of it imports the connection: stages return verdicts, which it carries out."""
     modules = {path.stem: neighbours(path) for path in (ROOT / "proxy/connection").glob("[!_]*.py")}
     assert [one for one, others in modules.items() if "connection" in others] == []
     while free := {one for one, others in modules.items() if not others & set(modules)}:

@@ -13,7 +13,7 @@ from proxy.scheduling.stepped_thread import pause, pausing
 from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import encode
 from proxy.wire.messages import MetadataRequest
-from proxy.wire.metadata_topics import MetadataTopics
+from proxy.wire.metadata import MetadataTopics
 from proxy.wire.request import CLIENT_ID, request_frame
 from proxy.wire.schema import NO_ID
 

@@ -8,7 +8,7 @@ from proxy.acl.validation import filter_refusal
 from proxy.admin.errors import InvalidRequest, UnsupportedVersion, kafka_error
 from proxy.admin.results import DeletedAcl, DescribedAcls, FilterResult
 from proxy.wire import messages
-from proxy.wire.batch_describe import ACLS_BATCHED
+from proxy.wire.apis import ACLS_BATCHED
 
 VERSIONS: Final = (0, 3)
 """Lowest and highest version of CreateAcls and DeleteAcls that this module understands."""

@@ -43,13 +43,15 @@ from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity
 from proxy.wire import messages
 from proxy.wire.apis import (
+    ACLS_BATCHED,
     ALTER_CLIENT_QUOTAS,
     CREATE_ACLS,
     DELETE_ACLS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
+    MAX_FILTERS,
+    QUOTAS_BATCHED,
 )
-from proxy.wire.batch_describe import ACLS_BATCHED, MAX_FILTERS, QUOTAS_BATCHED
 from proxy.wire.error_codes import ErrorCode
 
 REQUEST_TIMEOUT_S: Final = 30.0

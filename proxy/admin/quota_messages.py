@@ -17,7 +17,7 @@ from proxy.quota.model import (
     key_of,
     value_problem,
 )
-from proxy.wire.batch_describe import QUOTAS_BATCHED
+from proxy.wire.apis import QUOTAS_BATCHED
 from proxy.wire.messages import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 DESCRIBE_VERSIONS: Final = (0, QUOTAS_BATCHED)

@@ -27,8 +27,8 @@ from proxy.wire.apis import (
     is_flexible,
     offers,
 )
-from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
 from proxy.wire.metadata import BrokerAddress
+from proxy.wire.walks import APIS_CUT_THROUGH, LongFrameEndpoints
 
 FIRST_WITH_TRANSACTIONS: Final = 3
 """First Produce version that begins with a transactional id (KIP-98)."""

@@ -366,7 +366,7 @@ class ClusterDiscovery(Discovery):
         """Return the broker for a connection to the port of `broker_id`.
 
         It is another one if that broker is not known, and only logins can find it: the client logs
-        in there (`proxy.connection.login_relay`). None if no broker is ready.
+        in there (`proxy.connection.logins`). None if no broker is ready.
         """
         known = self.brokers.get(broker_id)
         return self.bootstrap_broker() if known is None and self._bootstrap else known

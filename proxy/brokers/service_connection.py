@@ -15,14 +15,19 @@ from proxy.brokers.own_requests import OWN_CORRELATION_ID, ask_api_versions, log
 from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
 from proxy.wire import api_versions, metadata
-from proxy.wire.api_versions import UNKNOWN_BROKER, BrokerIdentity, UpstreamVersions
+from proxy.wire.api_versions import (
+    UNKNOWN_BROKER,
+    BrokerIdentity,
+    UpstreamVersions,
+    identify,
+    metadata_version,
+)
 from proxy.wire.apis import (
     API_VERSIONS,
     METADATA,
     SASL_AUTHENTICATE,
     response_body_at,
 )
-from proxy.wire.identification import identify, metadata_version
 from proxy.wire.metadata import ClusterView
 from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame

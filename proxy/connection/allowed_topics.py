@@ -11,7 +11,7 @@ from proxy.acl.decision import AllowedTopics, FetchSessions
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
 from proxy.connection.frames import Bytes
 from proxy.wire.apis import FETCH, PRODUCE
-from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
 from proxy.wire.fetch_requests import plain as plain_fetch
 from proxy.wire.primitives import Malformed, string
 from proxy.wire.produce_requests import (

@@ -9,12 +9,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from proxy.acl.model import Operation
-from proxy.connection.commands import AnswerFromStore, Close, CloseReason, RefreshKeys
+from proxy.connection.commands import (
+    Answer,
+    AnswerFromStore,
+    Close,
+    CloseReason,
+    Misrouted,
+    RefreshKeys,
+    Relay,
+    SessionChanged,
+    Verdict,
+    Wait,
+)
 from proxy.connection.frames import SIZE, route_key
 from proxy.connection.interfaces import ConnectionRights, UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
-from proxy.connection.verdicts import Answer, Misrouted, Relay, SessionChanged, Verdict, Wait
 from proxy.errors import BrokerFault, ClientFault
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ApiVersionsAnswers, ApiVersionsRequest

@@ -4,7 +4,7 @@ Laws:
 
 - A request is judged by the ACLs that apply now.
 - What was found to be allowed is remembered by its bytes, and forgotten when rights change.
-- What is long is judged in steps (`proxy.connection.long_requests`): the client waits, nobody else
+- What is long is judged in steps (`proxy.connection.long_work`): the client waits, nobody else
   does.
 - Topics that are named by an id, and the names of all, are looked up on the connection's own way
   to the broker: the client waits, nobody else does, and it costs no connection.
@@ -35,16 +35,15 @@ from proxy.acl.topic_ids import (
     lookup_request,
 )
 from proxy.connection.allowed_topics import Allowed
-from proxy.connection.commands import CloseReason
+from proxy.connection.commands import Ask, CloseReason, Pending, Stage, Work
 from proxy.connection.inflight import ASKED_ID
-from proxy.connection.long_requests import (
+from proxy.connection.long_work import (
     Found,
     PausingAuthority,
     found,
     found_in_steps,
     takes_long,
 )
-from proxy.connection.verdicts import Ask, Pending, Stage, Work
 from proxy.errors import BrokerFault
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.primitives import Malformed

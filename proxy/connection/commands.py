@@ -1,100 +1,115 @@
-"""Commands of a connection to its shell on the control path."""
+"""Verdicts of the stages, and commands of the connection to its shell.
 
-from collections.abc import Callable
+Both are closed unions, and belong to the control path. The connection carries out verdicts, and the
+shell carries out commands. A verdict forwards, changes or answers a
+request, makes it wait or asks the broker first, or ends the connection; or it tells the connection
+of a change, after which the same request is looked at again. A frame that is forwarded unchanged at
+a first look needs no verdict, only the `Basis` on which later frames like it pass.
+"""
+
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, final
+from typing import Any, Final, TypeVar, final
 
-from proxy.scheduling.steps import LongTask
+from proxy.connection.fingerprints import Basis
+from proxy.connection.frames import Route
+from proxy.scheduling.steps import LongTask, Steps
+from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.request import Request
+from sasl.messages import SASL_AUTHENTICATE
+from sasl.states import Channel
 
 
 class CloseReason(StrEnum):
     """Reason of a close: a label of metrics and events."""
 
     CLIENT_CLOSED = "client_closed"
-    """Its client closed it, or was gone."""
+    """The client closed the connection, or disappeared."""
     BROKER_CLOSED = "broker_closed"
-    """Its broker closed it."""
+    """The broker closed the connection."""
     BROKER_UNREACHABLE = "broker_unreachable"
-    """No connection to its broker could be opened, also within the time that it is held."""
+    """No connection to the broker could be opened while the client was held."""
     BROKER_UNKNOWN = "broker_unknown"
-    """A gateway learned the brokers of the cluster from its login; it is to reconnect."""
+    """The client's login revealed the brokers of the cluster to a gateway; the client should
+    reconnect."""
     BROKER_LOGIN_FAILED = "broker_login_failed"
-    """The broker refused the proxy's own login, or did not finish it."""
+    """The broker refused the proxy's own login, or did not complete it."""
     BROKER_FAULT = "broker_fault"
-    """The broker's answer broke the protocol: wrong correlation id, impossible size."""
+    """The broker broke the protocol: wrong correlation id, impossible size."""
     EXPIRED = "expired"
-    """Used past the end of its session (KIP-368)."""
+    """The connection was used after the end of its session (KIP-368)."""
     TOKEN_EXPIRED = "token_expired"  # noqa: S105 - no password
-    """Used past the end of its token in `observe` or `probe` (KAFKA-13848)."""
+    """The connection was used after its token had expired, in `observe` or `probe`
+    (KAFKA-13848)."""
     EXPIRED_AT_LOGIN = "expired_at_login"
-    """Used after a login with a token that had expired, within the clock skew."""
+    """The login's token had already expired, within the clock skew, and the connection was used."""
     AUTHENTICATION_FAILED = "authentication_failed"
-    """Its login or re-authentication failed; the failure has a reason of its own."""
+    """A login or re-authentication failed; the failure has a reason of its own."""
     AUTHENTICATION_TIMEOUT = "authentication_timeout"
-    """Not logged in within `sasl.authentication.timeout.ms`."""
+    """The client did not log in within `sasl.authentication.timeout.ms`."""
     ILLEGAL_STATE = "illegal_state"
     """A request that is not legal before authentication."""
     IDLE = "idle"
-    """Silent for `connections.max.idle.ms`."""
+    """No bytes in either direction for `connections.max.idle.ms`."""
     MALFORMED_FRAME = "malformed_frame"
-    """Its frame is shorter than a request, or cannot be read."""
+    """A frame is shorter than a request, or does not parse."""
     OVERSIZE_FRAME = "oversize_frame"
-    """Its frame is longer than `socket.request.max.bytes`; or one of a login longer than
+    """A frame is longer than `socket.request.max.bytes`, or, during a login, than
     `sasl.server.max.receive.size`. A warning names clients that speak TLS, HTTP or the PROXY
     protocol."""
     DENIED = "denied"
-    """A Produce with acks=0 was denied, of which no answer could inform the client."""
+    """A Produce with acks=0 was denied; it has no response that could say so."""
     UNSUPPORTED_API = "unsupported_api"
     """An API key or version that is not offered."""
     TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
-    """Or something else came in its place."""
+    """The TLS handshake failed, or the client began with another protocol."""
     DESTINATION_REFUSED = "destination_refused"
-    """`transparent`: not redirected, or not to where `upstream.allowed` allows."""
+    """`transparent`: not redirected, or to a destination outside `upstream.allowed`."""
     DRAINED = "drained"
     """The proxy is shutting down."""
     KILLED = "killed"
-    """By an operator (`reauth-proxy sessions kill`)."""
+    """An operator closed it (`reauth-proxy sessions kill`)."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
-    """`max.connections` are open, all of them authenticated."""
+    """`max.connections` connections are open, all of them authenticated."""
     TOO_MANY_FROM_ADDRESS = "too_many_from_address"
-    """`max.connections.per.ip`, or what overrides it, are open from its address."""
+    """`max.connections.per.ip` connections, or the override's number, are open from its address."""
     EVICTED = "evicted"
-    """`max.connections` were open, and it had gone unauthenticated for longest."""
+    """`max.connections` connections were open, and this one had been unauthenticated for
+    longest."""
     CONNECTION_RATE = "connection_rate"
     """Its address creates connections faster than its quota allows (KIP-612)."""
     INTERNAL_ERROR = "internal_error"
-    """A mistake in the proxy; the log has the place."""
+    """A bug in the proxy; the log has a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectToBroker:
-    """Open the upstream connection, then call `broker_connected`, or `broker_is_down`."""
+    """Open the upstream connection, then call `broker_connected` or `broker_is_down`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitBroker:
-    """Call `broker_is_back` once the broker can be reached, or `broker_unreachable` at once if too
-    many clients wait for it."""
+    """Call `broker_is_back` once the broker can be reached; or, if too many clients wait for it,
+    finish with BROKER_UNREACHABLE at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSideConnection:
-    """Open a further connection to the same broker for a re-authentication, and try again until
-    `until`, in monotonic seconds; then call `side_connected`, or `side_unreachable`."""
+    """Open another connection to the same broker for a re-authentication, and retry until `until`,
+    in monotonic seconds; then call `side_connected` or `side_unreachable`."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class CloseSideConnection:
-    """Close the connection of a re-authentication, which is over."""
+    """Close the side connection: the re-authentication is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveToSideConnection:
-    """Close the upstream connection; that of the re-authentication takes its place."""
+    """Close the upstream connection; the side connection takes its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +124,14 @@ class ResumeClient:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Call `timer` at this moment, in monotonic seconds, if not before that."""
+    """Call `timer` at this time, in monotonic seconds, or earlier."""
 
     when: float
 
 
 @dataclass(frozen=True, slots=True)
 class CountUnread:
-    """Call `session_ended` with the number of the client's bytes that wait to be read."""
+    """Call `session_ended` with the number of the client's unread bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ class ResumeBroker:
 
 @dataclass(frozen=True, slots=True)
 class RefreshKeys:
-    """Look for newer signing keys, then call `keys_refreshed`."""
+    """Fetch newer signing keys, then call `keys_refreshed`."""
 
     issuer: str
     """Issuer of the keys (`sasl.mechanism.KeysNeeded`)."""
@@ -139,47 +154,50 @@ class RefreshKeys:
 
 @dataclass(frozen=True, slots=True)
 class GetIdentity:
-    """Find out who we are to brokers, then pass it to `upstream_login`."""
+    """Get the proxy's identity at brokers, then call `identified`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveKeys:
-    """Call `work`, which takes milliseconds, off the event loop; pass on its result."""
+    """Call `work`, which takes milliseconds, outside the event loop; then call `derived`."""
 
     work: Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFromStore:
-    """Answer a request that needs the store, off the event loop; then call `consulted`."""
+    """Answer a request that needs the store, outside the event loop; then call `store_answered`."""
 
     request: Request
     authorized: bool
-    """True if who asks has the right on the cluster that this API needs."""
+    """True if the client has the permission on the cluster that the API requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitMemory:
-    """Call `wait_for_room` for a long request of so many bytes."""
+    """Call `await_memory` for a long request of this size in bytes."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitTurn:
-    """Have it go on (`long_work.await_turn`) when others have had their turn."""
+    """Call `turn_came` when it is this principal's turn."""
+
+    principal: str
+    """Principal; empty: unauthenticated clients share a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLongTask:
-    """Take the steps of `long_task` beside the other connections, then call `done`."""
+    """Run the steps of `long_task` between the work of other connections, then call `done`."""
 
     long_task: LongTask
 
 
 @final
 class Close:
-    """Close both sides once what was written has left; nothing is called afterwards."""
+    """Close both sides once everything was sent; the connection must not be called afterwards."""
 
     __slots__ = ("after_broker", "delay", "farewell", "reason")
 
@@ -193,18 +211,17 @@ class Close:
     ) -> None:
         self.reason: Final = reason
         self.delay: Final = delay
-        """Seconds to wait first (`connection.failed.authentication.delay.ms`)."""
+        """Delay before that in seconds (`connection.failed.authentication.delay.ms`)."""
         self.farewell: Final = farewell
-        """Frame for the client, sent when the delay is over."""
+        """Frame for the client, sent after the delay."""
         self.after_broker: Final = after_broker
-        """True if the client's connection is closed only when the broker has read all that was
-        forwarded, and closed its own."""
+        """True if the client's connection is closed only after the broker has read everything and
+        closed its side."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountAuthenticated:
-    """Count the connection as authenticated, and free the slot of its relayed login; again has no
-    effect."""
+    """Count the connection as authenticated, and free the slot of its relayed login. Idempotent."""
 
 
 Command = (
@@ -229,3 +246,211 @@ Command = (
     | CountAuthenticated
     | Close
 )
+
+
+@final
+class Forward:
+    """Forward a whole frame, unchanged or changed."""
+
+    __slots__ = ("basis", "close", "frame", "owed", "route")
+
+    def __init__(
+        self,
+        frame: bytes,
+        route: Route,
+        owed: Route | None,
+        *,
+        basis: Basis | None = None,
+        close: Close | None = None,
+    ) -> None:
+        self.frame: Final = frame
+        self.route: Final = route
+        self.owed: Final = owed
+        """The route or an amendment of it; None if the broker will not answer (acks=0)."""
+        self.basis: Final = basis
+        """The basis on which later frames like this one pass; None if each must be judged."""
+        self.close: Final = close
+        """Close after this request; None to continue."""
+
+
+@final
+class Change:
+    """Forward changed bytes, of the same length, in place of the available bytes of a frame."""
+
+    __slots__ = ("start",)
+
+    def __init__(self, start: bytes) -> None:
+        self.start: Final = start
+
+
+@final
+class Answer:
+    """Answer a request."""
+
+    __slots__ = ("frame", "key", "throttle_time_ms")
+
+    def __init__(self, frame: bytes, key: int, throttle_time_ms: int = 0) -> None:
+        self.frame: Final = frame
+        self.key: Final = key
+        """API key and version of the answer, as in `route_key`."""
+        self.throttle_time_ms: Final = throttle_time_ms
+        """Minimum throttle time to announce, in milliseconds."""
+
+
+@final
+class SessionChanged:
+    """The SASL session has changed its state."""
+
+    __slots__ = ("confirms", "frame", "is_relayed")
+
+    def __init__(
+        self, frame: bytes | None, *, confirms: bool = False, is_relayed: bool = False
+    ) -> None:
+        self.frame: Final = frame
+        """Answer to the client; None if there is no answer."""
+        self.confirms: Final = confirms
+        """True if the broker must be asked at once whether the login is complete."""
+        self.is_relayed: Final = is_relayed
+        """True if the broker decided, and so delayed the answer to a failure itself."""
+
+
+@final
+class Relay:
+    """Send a message of a login to the broker, whose response decides."""
+
+    __slots__ = ("api_key", "api_version", "channel", "correlation_id", "frame")
+
+    def __init__(self, channel: Channel, frame: bytes, request: Request | None) -> None:
+        """`request` is None for a raw token."""
+        self.channel: Final = channel
+        self.frame: Final = frame
+        self.correlation_id: Final = None if request is None else request.correlation_id
+        """Correlation id of the response; None for a raw token, whose response has no header."""
+        self.api_key: Final = SASL_AUTHENTICATE if request is None else request.api_key
+        self.api_version: Final = 0 if request is None else request.api_version
+
+
+@final
+class Confirm:
+    """Ask the broker whether a login is complete, then look at the same request again."""
+
+
+@final
+class ClientNamed:
+    """The client id is known now; look at the same request again."""
+
+
+@final
+class Done:
+    """Nothing more can be processed until more bytes arrive, or a hold is released."""
+
+
+@final
+class Misrouted:
+    """The client connected to the wrong broker (KIP-1242)."""
+
+    __slots__ = ("answer", "request")
+
+    def __init__(self, answer: Answer, request: ApiVersionsRequest) -> None:
+        self.answer: Final = answer
+        """Answer with the error."""
+        self.request: Final = request
+
+
+@final
+class Expired:
+    """A request uses an expired session, and does not renew it (KIP-368)."""
+
+    __slots__ = ("api_key",)
+
+    def __init__(self, api_key: int) -> None:
+        self.api_key: Final = api_key
+
+
+@final
+class NeedMemory:
+    """Reserve memory for a long frame, then look at it again."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size: Final = size
+
+
+@final
+class Wait:
+    """Stop taking requests for now."""
+
+    __slots__ = ("command", "reason")
+
+    def __init__(self, reason: int, command: Command | None = None) -> None:
+        self.reason: Final = reason
+        """A bit of `PauseReason`."""
+        self.command: Final = command
+        """Command that ends the wait; None if time or the broker's bytes end it."""
+
+
+@final
+class Work:
+    """A stage needs the result of long work, done in steps."""
+
+    __slots__ = ("size", "steps")
+
+    def __init__(self, steps: Steps[Any], size: int) -> None:
+        self.steps: Final = steps
+        self.size: Final = size
+        """Size in bytes of the message that is processed."""
+
+
+@final
+class Ask:
+    """A stage needs the broker's response to a Metadata request of the proxy's own.
+
+    It resumes with the content after the size, or with None if the broker does not offer the
+    version.
+    """
+
+    __slots__ = ("api_version", "frame")
+
+    def __init__(self, api_version: int, frame: bytes) -> None:
+        self.api_version: Final = api_version
+        self.frame: Final = frame
+
+
+Verdict = (
+    Forward
+    | Change
+    | Answer
+    | SessionChanged
+    | Relay
+    | Confirm
+    | ClientNamed
+    | Done
+    | Misrouted
+    | Expired
+    | NeedMemory
+    | Wait
+    | Work
+    | Ask
+    | Close
+)
+
+T = TypeVar("T")
+
+Stage = Generator[Work | Ask, Any, T]
+"""A stage that may wait: it yields what it needs, and resumes with the result. Only its own client
+waits meanwhile."""
+
+
+@final
+class Pending:
+    """Whole request that is being judged."""
+
+    __slots__ = ("judged_by", "now", "request")
+
+    def __init__(self, request: Request, now: float) -> None:
+        self.request: Final = request
+        self.now = now
+        """Current time in monotonic seconds, updated after each wait."""
+        self.judged_by: object = None
+        """Identifies the rights by which it was last judged; None before that."""

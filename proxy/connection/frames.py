@@ -1,8 +1,8 @@
 """Frame headers, routes and in-flight entries of the hot path.
 
-A frame is never decoded to be forwarded. `REQUEST_HEAD` reads size, API key and version (as one
-number), correlation id and client id length in one call; the rest of the frame is not touched,
-but for the few bytes a `Check` needs.
+Forwarding a frame does not decode it. `REQUEST_HEAD` reads size, API key and version (as one
+number), correlation id and client id length in one call; of the rest, only a `Check` reads a few
+bytes.
 """
 
 import struct
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 COMPILED: Final = not __file__.endswith(".py")
-"""True if the data path is compiled: there machine integers (`i64`) beat `struct`."""
+"""True if the data path is compiled; compiled code reads integers faster with `i64` than with
+`struct`."""
 BUILD: Final = "compiled" if COMPILED else "interpreted"
-"""How the data path runs; stands behind the version."""
+"""How the data path runs; printed after the version."""
 
 Bytes = bytes | memoryview
-"""Bytes that were read, or the part of a shared read buffer that was filled."""
+"""Bytes that were read: an object of their own, or the filled part of a shared read buffer."""
 
 REQUEST_HEAD: Final = struct.Struct(">iIih")
 """Size, API key << 16 | version, correlation id, client id length."""
@@ -31,21 +32,22 @@ SIZE: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 
 MIN_REQUEST: Final = REQUEST_HEAD.size - SIZE.size
-"""A request header without client id: nothing that Kafka's own parser accepts is shorter."""
+"""Size of a request header without a client id, in bytes; Kafka's parser accepts nothing
+shorter."""
 MAX_BYTES_OF_A_LOOK: Final = 65_536
-"""A check that wants to see more of a frame than this is being led on."""
+"""Maximum number of bytes that a check may ask for; a frame that needs more is hostile."""
 MAX_BYTES_OF_A_HEAD: Final = 1_024
-"""Length of a Produce up to its first topic, in bytes; a longer one is gathered."""
+"""Maximum length of a Produce up to its first topic, in bytes; a longer one is gathered."""
 MAX_TAGS_OF_A_LOOK: Final = 16
-"""Tagged fields of a request header, of which Kafka has none so far: each look passes over all of
-them, and who sends byte by byte is looked at as often."""
+"""Maximum number of tagged fields in a request header; Kafka has defined none so far. The check
+reads them all again whenever a client sends another byte."""
 
 LONG_WRITE: Final = 16_384
-"""From a read buffer, what is longer is written without a copy, and at once."""
+"""Size in bytes above which part of a read buffer is written at once and without a copy."""
 
 
 def int32_at(data: bytes, at: "i64") -> "i64":
-    """The signed 32-bit number at `at`; for compiled code."""
+    """Return the signed 32-bit number at `at`; for compiled code."""
     a: i64 = data[at]
     b: i64 = data[at + 1]
     c: i64 = data[at + 2]
@@ -54,7 +56,8 @@ def int32_at(data: bytes, at: "i64") -> "i64":
 
 
 def cut(data: Bytes, start: int, end: int) -> Bytes:
-    """The part of `data` to be written: itself if it is all, a copy if it is short."""
+    """Return the part of `data` to be written: `data` itself if it is all, a copy if it is
+    short."""
     if end - start == len(data) and type(data) is bytes:
         return data
     piece = data[start:end]
@@ -62,38 +65,39 @@ def cut(data: Bytes, start: int, end: int) -> Bytes:
 
 
 def client_id_end(data: Bytes, pos: int) -> int:
-    """The end of the client id of the request at `pos`, perhaps beyond what is here."""
+    """Return the end of the client id of the request at `pos`, which may be past the end of
+    `data`."""
     length: int = _INT16.unpack_from(data, pos + REQUEST_HEAD.size - _INT16.size)[0]
     return pos + REQUEST_HEAD.size + max(length, 0)
 
 
 FORWARD: Final = 0
-"""Forward it; the broker will answer."""
+"""Forward the request; the broker will answer."""
 FORWARD_UNANSWERED: Final = 1
-"""Forward it; the broker will not answer (Produce with acks=0)."""
+"""Forward the request; the broker will not answer (Produce with acks=0)."""
 UNDECIDED: Final = 2
-"""The bytes at hand do not suffice."""
+"""More bytes are needed."""
 
 Check = Callable[[Bytes, int, int], tuple[int, int]]
-"""`check(data, at, end)`: look at a frame whose client id ends at `at`, and of which the bytes
-before `end` are here, and say what to do with it, and behind which byte that is no more seen."""
+"""Function `check(data, at, end)` that checks a frame whose client id ends at `at`, by its bytes
+before `end`. Returns what to do with it, and the position after the last byte that this depends
+on."""
 
 Transform = Callable[[bytes], bytes]
-"""From a response's content behind the size field to what the client is sent in its place."""
+"""Maps a response body to the body sent to the client; both begin with the correlation id."""
 
 
 class LongTransform(Protocol):
-    """Changes a response in passing, without changing its length."""
+    """Changes a response while it passes, without changing its length."""
 
     def feed(self, chunk: memoryview) -> None:
-        """Take the next bytes behind the size field and change them in place."""
-        ...
+        """Change the next bytes after the size field in place."""
 
 
 class Route:
-    """Way of the requests of one API key and version to one broker, with their counters.
+    """How requests of one API key and version are forwarded to one broker, with their counters.
 
-    The counters are plain integers that are read when metrics are collected.
+    The counters are plain integers; a scrape reads them.
     """
 
     __slots__ = (
@@ -123,76 +127,44 @@ class Route:
         self.api_key = api_key
         self.api_version = api_version
         self.check = check
-        """None: every such request is forwarded and answered."""
+        """None if every such request is forwarded and answered."""
         self.transform = transform
-        """None: responses pass as they came."""
+        """None if responses are passed on unchanged."""
         self.long_transform = long_transform
-        """Made per long response, from its size; None: long ones are gathered like others."""
+        """Makes the transform of a long response from its size; None if long ones are gathered,
+        too."""
         self.takes_long = takes_long
-        """True if a long response is changed in steps."""
+        """True if long responses are changed in steps."""
         self.metered = metered
-        """True if responses count towards a quota, if their client has one."""
+        """True if responses count towards their client's quota."""
         self.requests = 0
         self.request_bytes = 0
         self.response_bytes = 0
 
 
-class Amendment(Route):
-    """Stands for a route where the response to one request alone is treated in a way of its own."""
-
-    __slots__ = ("counted", "keeps")
-
-    def __init__(
-        self,
-        route: Route,
-        transform: Transform,
-        long_transform: Callable[[int], LongTransform] | None = None,
-        *,
-        takes_long: bool = False,
-        keeps: int = 0,
-    ) -> None:
-        """Include the route's own transforms in those given; see `keeps`."""
-        super().__init__(
-            route.api_key,
-            route.api_version,
-            None,
-            transform,
-            long_transform,
-            takes_long=takes_long or route.takes_long,
-            metered=route.metered,
-        )
-        self.counted: Route = route
-        """The route whose counters count the response."""
-        self.keeps = keeps
-        """About how many bytes of memory are kept until the response comes."""
-        if isinstance(route, Amendment):
-            self.counted = route.counted
-            self.keeps += route.keeps
-
-
 Owed = tuple[int, Route]
-"""Entry of the in-flight queue: the correlation id and route of the response that is owed, or
-what stands in place of the route (`proxy.connection.inflight`)."""
+"""Entry of the in-flight queue: correlation id and route of the response owed, or what replaces the
+route (`proxy.connection.inflight`)."""
 
 
 def route_key(api_key: int, api_version: int) -> int:
-    """The key under which a route is found, as `REQUEST_HEAD` reads it."""
+    """Return the key of a route, as `REQUEST_HEAD` reads it."""
     return api_key << 16 | api_version
 
 
 def look_closer(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """The look at what is never to be forwarded at a first look."""
+    """Check for requests that are always judged whole."""
     del data, at, end
     return FORWARD, 0
 
 
 def check_produce_before_v3(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """The look at a Produce of v0 to v2, which begins with its acks."""
+    """Check a Produce of v0 to v2, which begins with its acks."""
     return _acks(data, at, end)
 
 
 def check_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """The look at a Produce of v3 to v8: with acks=0 it gets no answer."""
+    """Check a Produce of v3 to v8; with acks=0 it gets no response."""
     if end < at + 2:
         return UNDECIDED, end
     (length,) = _INT16.unpack_from(data, at)
@@ -200,7 +172,7 @@ def check_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def check_flexible_produce(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """The look at a Produce of v9 or later (KIP-482)."""
+    """Check a Produce of v9 or later (KIP-482)."""
     try:
         tags, at = _uvarint(data, at, end)
         if tags > MAX_TAGS_OF_A_LOOK:

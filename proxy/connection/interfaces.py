@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
-from proxy.connection.latency import UNSAMPLED, LatencySampler
+from proxy.connection.inflight import UNSAMPLED, LatencySampler
 from proxy.quota.throttle import Throttle
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.api_versions import (

@@ -1,48 +1,50 @@
-"""Life of a connection as a table: why its client is not read, what leads to its end.
+"""Life of a connection as tables: its states, and the reasons for which its client is not read.
 
-| life      | begins when                  | takes requests  | ends, all being answered, unless  |
-|           |                              |                 | it is held for                    |
-|-----------|------------------------------|-----------------|-----------------------------------|
-| SERVING   | the client connects          | yes             | (does not end)                    |
-| FINISHING | the client sends no more     | what was sent   | anything, as it asked for more;   |
-|           |                              |                 | before it authenticated, or while |
-|           |                              |                 | its broker is down, nothing       |
-| DRAINING  | the proxy is to stop         | the rest of one | what is asked elsewhere, or steps |
-| ENDING    | a fault, a denial, an expiry | no              | nothing                           |
-| CLOSED    | so it ended; or a side is    | no              |                                   |
-|           | gone, silence, a mistake     |                 |                                   |
+`NEXT` is the state machine: state and input give the next state, and an input that is absent is
+illegal. `HELD_OPEN` adds when a state other than SERVING ends the connection: once all requests are
+answered, and no reason of its row applies. CLOSED also follows at once when a side disappears, a
+time limit passes, or the proxy finds a bug.
 
-A connection only ever moves down in this table. None ends while the broker has yet to take what was
-written, but by the last row.
+| state     | begins when                  | takes requests          |
+|-----------|------------------------------|-------------------------|
+| SERVING   | the client connects          | yes                     |
+| FINISHING | the client sends EOF         | those already sent      |
+| DRAINING  | the proxy is stopping        | the rest of one request |
+| ENDING    | a fault, a denial, an expiry | no                      |
+| CLOSED    | the connection has ended     | no                      |
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 
 class PauseReason:
-    """Reasons for which a client is not read, as bits. No IntFlag, which is slow to test."""
+    """Reasons for which a client is not read, as bits. Not an IntFlag, which is slow to test."""
 
     NO_BROKER: Final = 1
+    """The upstream connection is not open yet."""
     WAITING: Final = 2
-    """For keys, for the store, or for what the broker says of topics."""
+    """Keys, the store, or the broker's response to a question are needed first."""
     BROKER_FULL: Final = 4
+    """The broker does not read."""
     CLIENT_FULL: Final = 8
-    """It does not read its answers."""
+    """The client does not read its responses."""
     IN_FLIGHT: Final = 16
+    """The client is owed too many responses."""
     CLOSING: Final = 32
     THROTTLED: Final = 64
-    """It used more than its quota."""
+    """The client has exceeded a quota."""
     AUTHORIZING: Final = 128
-    """Its request is long, and is judged in steps."""
+    """A long request is being judged in steps."""
     NO_MEMORY: Final = 256
-    """Its request is long, and others' fill the memory that there is for such."""
+    """A long request waits for memory that other clients' long requests occupy."""
     LOGIN: Final = 512
-    """The proxy logs in to the broker."""
+    """A login to the broker is under way: the proxy's own, or the client's."""
     TURN: Final = 1_024
-    """Much was done for it, and others have their turn first."""
+    """Other clients have their turn first."""
     BROKER_DOWN: Final = 2_048
-    """Its broker cannot be reached for now. Unlike with the other reasons, the client is still read
-    within bounds, so that its disconnect is noticed."""
+    """The broker cannot be reached. Unlike with the other reasons, the client is still read, within
+    bounds, so that its disconnect is noticed."""
 
 
 BACK_PRESSURE: Final = (
@@ -52,13 +54,12 @@ BACK_PRESSURE: Final = (
     | PauseReason.THROTTLED
     | PauseReason.NO_MEMORY
 )
-"""Reasons for which a client is not read on purpose, whatever its session; Kafka does not read it
-either. All others are the proxy's own delay."""
+"""Reasons for which a client is not read on purpose, regardless of its session; Kafka does the
+same. All others are the proxy's own delay."""
 
 
 class Life:
-    """State of a connection in the table at the head of this module. No IntEnum, which is slow
-    to test."""
+    """States of a connection. Not an IntEnum, which is slow to test."""
 
     SERVING: Final = 0
     FINISHING: Final = 1
@@ -67,10 +68,51 @@ class Life:
     CLOSED: Final = 4
 
 
-def waits_for(life: int, *, authenticated: bool) -> int:
-    """Return the holds during which a connection does not end."""
-    if life == Life.FINISHING and authenticated:
-        return ~PauseReason.CLOSING
-    if life == Life.DRAINING:
-        return PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL
-    return PauseReason.BROKER_FULL
+class Input:
+    """Inputs of the state machine."""
+
+    CLIENT_FINISHED: Final = 0
+    """The client sent EOF."""
+    DRAIN: Final = 1
+    """The proxy is stopping."""
+    END: Final = 2
+    """A verdict ends the connection after the requests before it; there is at most one."""
+    CLOSE: Final = 3
+    """Close now."""
+
+
+NEXT: Final[Mapping[tuple[int, int], int]] = {
+    (Life.SERVING, Input.CLIENT_FINISHED): Life.FINISHING,
+    (Life.SERVING, Input.DRAIN): Life.DRAINING,
+    (Life.SERVING, Input.END): Life.ENDING,
+    (Life.SERVING, Input.CLOSE): Life.CLOSED,
+    (Life.FINISHING, Input.CLIENT_FINISHED): Life.FINISHING,
+    (Life.FINISHING, Input.DRAIN): Life.DRAINING,
+    (Life.FINISHING, Input.END): Life.ENDING,
+    (Life.FINISHING, Input.CLOSE): Life.CLOSED,
+    (Life.DRAINING, Input.CLIENT_FINISHED): Life.DRAINING,
+    (Life.DRAINING, Input.DRAIN): Life.DRAINING,
+    (Life.DRAINING, Input.END): Life.ENDING,
+    (Life.DRAINING, Input.CLOSE): Life.CLOSED,
+    (Life.ENDING, Input.CLIENT_FINISHED): Life.ENDING,
+    (Life.ENDING, Input.DRAIN): Life.ENDING,
+    (Life.ENDING, Input.CLOSE): Life.CLOSED,
+}
+"""Next state by state and input; what is absent is illegal."""
+
+HELD_OPEN: Final[Mapping[tuple[int, bool], int]] = {
+    (Life.FINISHING, False): PauseReason.BROKER_FULL,
+    (Life.FINISHING, True): ~PauseReason.CLOSING,  # it asked for more than it has been answered
+    (Life.DRAINING, False): PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL,
+    (Life.DRAINING, True): PauseReason.WAITING | PauseReason.AUTHORIZING | PauseReason.BROKER_FULL,
+    (Life.ENDING, False): PauseReason.BROKER_FULL,
+    (Life.ENDING, True): PauseReason.BROKER_FULL,
+}
+"""Reasons that keep a connection open, by state and whether its client was ever authenticated."""
+
+
+def next_life(life: int, event: int) -> int:
+    """Return the state after an input. Raises AssertionError for an illegal one."""
+    after = NEXT.get((life, event))
+    assert after is not None, f"input {event} in state {life}"
+    return after

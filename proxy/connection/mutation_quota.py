@@ -11,7 +11,7 @@ Laws:
   for one; what then was not done is given back. Without a response, it is not.
 - Requests of strict versions are refused while there is a debt; older ones are delayed with
   the response.
-- What is long is read, asked about and charged for in steps (`proxy.connection.long_requests`).
+- What is long is read, asked about and charged for in steps (`proxy.connection.long_work`).
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -28,12 +28,11 @@ from proxy.acl.decision import (
     Judgement,
 )
 from proxy.connection.authorization import MAX_LOOKED_UP
-from proxy.connection.commands import CloseReason
+from proxy.connection.commands import Ask, CloseReason, Pending, Stage, Work
 from proxy.connection.frames import route_key
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.interfaces import UpstreamBroker
-from proxy.connection.long_requests import MAX_VALUES, takes_long
-from proxy.connection.verdicts import Ask, Pending, Stage, Work
+from proxy.connection.long_work import MAX_VALUES, takes_long
 from proxy.errors import BrokerFault
 from proxy.quota.mutation_counts import CountedTopic, Key, MutationRequest, Topics
 from proxy.quota.throttle import Throttle
@@ -42,7 +41,7 @@ from proxy.scheduling.stepped_thread import TooManyValuesError, in_steps, pause
 from proxy.wire.apis import METADATA, response_body_at
 from proxy.wire.codec import encode
 from proxy.wire.messages import MetadataRequest
-from proxy.wire.metadata_topics import MetadataTopics, error_code
+from proxy.wire.metadata import MetadataTopics, error_code
 from proxy.wire.primitives import (
     Malformed,
 )

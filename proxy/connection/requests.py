@@ -1,25 +1,37 @@
-"""Client direction of one connection: requests, cut from what was read, and staged in order.
+"""Client direction of one connection: requests, cut from the bytes read, and judged in order.
 
 Laws:
 
-- Nothing is forwarded unless the session is authenticated and alive.
-- A frame is forwarded at a first look, as it was read, in one piece with its neighbours; its
-  body is never gathered. Only frames that the proxy answers itself are, within a bound, and those
-  that must be judged whole.
-- A frame is forwarded at a first look only if it is like one that was judged before, in all that
-  mattered for this (`proxy.connection.fingerprints`); every other meets `proxy.connection.stages`.
-- What is forwarded is written when all of a read was dealt with (`finish`), or before whatever
-  else is written to the broker.
-- A size is judged before a single byte of its frame is kept, and a long frame, other than a
-  Produce, is gathered only where there is memory for it (`proxy.scheduling.memory_budget`).
-- What is produced counts towards a quota once per read, before it is judged; who is throttled is
-  held behind a whole frame, so that the broker can answer it.
+- Requests are only forwarded while the session is authenticated and alive.
+- A frame that passes at a first look is forwarded as it was read, in one piece with its neighbours.
+  Only frames that the proxy answers itself, or must judge whole, are gathered, within a bound.
+- A frame passes at a first look only if it equals one that was judged before in every byte that the
+  verdict depended on (`proxy.connection.fingerprints`). Any other goes through
+  `proxy.connection.stages`.
+- Forwarded bytes are written when all of a read has been processed, or before anything else is
+  written to the broker.
+- A size is checked before any byte of its frame is kept. A long frame, other than a Produce, is
+  only gathered if there is memory for it (`proxy.scheduling.memory_budget`).
+- Produced bytes are charged once per read, before they are judged. A throttled client is held after
+  a whole frame, so that the broker can answer it.
 """
 
 from math import inf
 from typing import Final
 
-from proxy.connection.commands import Close, CloseReason, GetIdentity
+from proxy.connection.commands import (
+    Change,
+    ClientNamed,
+    Close,
+    CloseReason,
+    Confirm,
+    Done,
+    Forward,
+    GetIdentity,
+    NeedMemory,
+    Verdict,
+    Wait,
+)
 from proxy.connection.fingerprints import BY_HEAD, CORRELATED, JUDGE_EACH, Basis
 from proxy.connection.frames import (
     FORWARD,
@@ -38,15 +50,6 @@ from proxy.connection.life import PauseReason
 from proxy.connection.long_work import LongWork
 from proxy.connection.pipe import RequestPipe
 from proxy.connection.stages import TO_ANSWER, Gather, Stages
-from proxy.connection.verdicts import (
-    Change,
-    ClientNamed,
-    Confirm,
-    Forward,
-    NeedMemory,
-    Verdict,
-    Wait,
-)
 from proxy.scheduling.memory_budget import LONG_BYTES, LONG_BYTES_UNAUTHENTICATED
 from proxy.wire.apis import PRODUCE
 from proxy.wire.request import kept_characters
@@ -54,18 +57,21 @@ from sasl.messages import SASL_AUTHENTICATE
 
 CLIENT_NAMED: Final = ClientNamed()
 CONFIRM: Final = Confirm()
+DONE: Final = Done()
 MAX_API_KEY: Final = 256
-"""Bound on API keys: a raw token of GSSAPI begins with 0x60 or 0x05 (RFC 2743 section 3.1, RFC 4121
-section 4.2.6), and a request with a zero."""
+"""Upper bound of API keys: the first byte of a request is 0, that of a raw GSSAPI token 0x60 or
+0x05 (RFC 2743 section 3.1, RFC 4121 section 4.2.6)."""
 
 Gathered = tuple[bytearray, int, Gather]
-"""The part of a frame that is here, its size, and what is done with the whole."""
+"""Available part of a frame, its size, and what the whole is for."""
 
 
 class Requests:
     """Requests of one client, cut into frames."""
 
     __slots__ = (
+        "_closed",
+        "_data",
         "_flows_until",
         "_inflight",
         "_long_work",
@@ -99,66 +105,77 @@ class Requests:
         self._target = target
         self._rules = rules
         self._flows_until = -inf
-        """The last moment at which a read is forwarded at a first look; see `reconsider`."""
+        """Last time at which a read may be forwarded at a first look; see `reconsider`."""
+        self._closed = False
+        self._data: Bytes = b""
+        """Read that is being processed."""
         self.position = 0
-        """The position, in the bytes that were read, of the first that is not dealt with."""
+        """Position of the first unprocessed byte in the read."""
         self._unrecognised_at = -1
-        """The position in them of a frame that a first look left; -1: nobody looked there yet."""
+        """Position of a frame that is not recognized; -1 if there was no first look."""
         self.held = False
-        """True if no further request is to be taken for now."""
+        """True if no request may be taken for now."""
         self.rest = b""
-        """Bytes that could not be handled yet; they come before the next read."""
+        """Bytes that could not be processed yet; they precede the next read."""
         self.relaying = False
-        """True if a session is authenticated and no re-authentication is under way."""
+        """True if the session is authenticated and no re-authentication is under way."""
         self.is_unconfirmed = False
-        """True if a login may be complete, of which the broker is asked before anything but a token
-        is dealt with."""
+        """True if a login may be complete: the broker is asked before anything but a token is
+        processed."""
         self.nameless = False
-        """True if the first request with a client id names it: no login has."""
+        """True if the client id is still to be read from a request, because there was no login."""
         self.renew_at = inf
-        """The last moment at which the broker is sent anything before the proxy logs in again."""
+        """Last time at which requests are forwarded before the proxy renews its login."""
         self.gathered: Gathered | None = None
-        """The frame that is gathered; None: none is."""
+        """Frame that is being gathered; None if there is none."""
 
-    # What was read
+    # Reads
 
-    def flow(self, data: Bytes, now: float) -> bool:
-        """Forward what is recognised of a read, if all before it was dealt with.
+    def take(self, data: Bytes, now: float) -> Verdict | None:
+        """Process a read up to the first verdict that the connection carries out.
 
-        Returns whether nothing else is to be done; if it is, `next` does it from `position` on.
+        Returns None if all of it was forwarded at a first look, and nothing else has changed.
+        Otherwise the caller carries out the verdict, and calls `proceed`, until it is `DONE`.
         """
+        self._data = data
         if now > self._flows_until:
             self.position, self._unrecognised_at = 0, -1
-            return False
+            return self.proceed(now)
         pipe = self._pipe
         pos = pipe.pass_known(data, 0, now)
         enough = len(self._inflight.queue) > MAX_IN_FLIGHT
-        if pos == len(data) and not (pipe.left or pipe.produced or enough):
-            return True
-        self.position = self._unrecognised_at = pos
-        if pipe.left:
-            self._flows_until = -inf
-        enough = (pipe.produced > 0 and self._stages.count_produced(now)) or enough
-        return pos == len(data) and not enough
+        if pos < len(data) or pipe.left or pipe.produced or enough:
+            self.position = self._unrecognised_at = pos
+            if pipe.left:
+                self._flows_until = -inf
+            enough = (pipe.produced > 0 and self._stages.count_produced(now)) or enough
+            if pos < len(data) or enough:
+                return self.proceed(now)
+        self._data = b""
+        return None
 
-    def behind_rest(self, data: Bytes) -> Bytes:
-        """Return what to deal with, which begins with what could not be dealt with before."""
+    def resume(self, now: float) -> Verdict | None:
+        """Process the bytes that could not be processed before, like `take`."""
         if not self.rest:
-            return data
-        self._pipe.flush()
-        data, self.rest = b"".join((self.rest, data[self.position :])), b""
-        self.position, self._unrecognised_at = 0, -1
-        return data
+            self._pipe.waiting_since = inf
+            return None
+        self.position = 0
+        return self.proceed(now)
 
-    def next(self, data: Bytes, now: float) -> Verdict | None:
-        """Deal with requests up to the next verdict that the connection carries out.
+    def proceed(self, now: float) -> Verdict:
+        """Continue with the read up to the next verdict; `DONE` if nothing more can be processed.
 
-        None: no other can be dealt with for now. What a verdict but `Answer` or `Forward` is about
-        is looked at again.
+        The request of a verdict other than `Answer` or `Forward` is looked at again.
         """
-        pipe, end = self._pipe, len(data)
+        pipe = self._pipe
+        if self.rest:
+            pipe.flush()
+            self._data, self.rest = b"".join((self.rest, self._data[self.position :])), b""
+            self.position, self._unrecognised_at = 0, -1
+        data = self._data
+        end = len(data)
         verdict: Verdict | None = None
-        while (pos := self.position) < end and verdict is None:
+        while (pos := self.position) < end:
             if pipe.left:
                 self.position = pipe.cut_through(data, pos, now)
             elif self.gathered is not None:
@@ -171,25 +188,33 @@ class Requests:
             elif not self._pass(data, pos, now):
                 verdict = self._look(data, pos, end, now)
                 if verdict is None and self.position == pos:
-                    break  # for want of bytes
-        return verdict
+                    break  # bytes are missing
+            if verdict is not None:
+                return verdict
+        self._finish(now)
+        return DONE
 
-    def finish(self, data: Bytes, now: float, *, closed: bool) -> None:
-        """All that can be dealt with was."""
+    def _finish(self, now: float) -> None:
         self._pipe.flush()
         self._pipe.waiting_since = min(self._pipe.waiting_since, now) if self.held else inf
-        if self.position < len(data) and not closed:
-            self.rest = bytes(data[self.position :])
+        if self.position < len(self._data) and not self._closed:
+            self.rest = bytes(self._data[self.position :])
+        self._data = b""
         self._stages.took(self.position)
         self.reconsider()
 
     def hold(self) -> None:
-        """Take no further request until `held` is cleared again."""
+        """Stop taking requests until `held` is cleared."""
         self.held = True
         self._flows_until = -inf
 
+    def close(self) -> None:
+        """Stop for good, and forget all bytes."""
+        self.hold()
+        self._closed, self._data, self.rest, self.gathered = True, b"", b"", None
+
     def reconsider(self) -> None:
-        """Find out whether the next read can be forwarded at a first look."""
+        """Determine whether the next read may be forwarded at a first look."""
         flowing = (
             self.relaying
             and self._pipe.to_broker is not None
@@ -199,7 +224,7 @@ class Requests:
         self._flows_until = min(self._stages.expires_at, self.renew_at) if flowing else -inf
 
     def is_limited(self, now: float) -> bool:
-        """Count what was produced; return whether no further request is to be taken for now."""
+        """Charge produced bytes; return whether no request may be taken for now."""
         pipe, throttling = self._pipe, self._stages.throttling
         if pipe.produced:
             self._stages.count_produced(now)
@@ -210,7 +235,7 @@ class Requests:
     # One frame
 
     def _pass(self, data: Bytes, pos: int, now: float) -> bool:
-        """Forward the frames at `pos` that are recognised; return whether there were any."""
+        """Forward the frames at `pos` that are recognized; return whether there were any."""
         if (
             pos == self._unrecognised_at
             or not self.relaying
@@ -222,8 +247,11 @@ class Requests:
         return self.position > pos
 
     def _look(self, data: Bytes, pos: int, end: int, now: float) -> Verdict | None:
-        """Deal with the frame at `pos`, which is not recognised; None: it was, or was begun with,
-        if `position` moved; if not, more bytes are needed."""
+        """Process the frame at `pos`, which is not recognized.
+
+        Returns None if it was processed, at least in part; or, if `position` has not moved, if more
+        bytes are needed.
+        """
         if end - pos < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(data, pos)
@@ -251,7 +279,7 @@ class Requests:
     def _look_before_session(
         self, data: Bytes, pos: int, end: int, size: int, now: float
     ) -> Verdict | None:
-        """Deal with a frame while there is no session, or one is being renewed."""
+        """Process a frame while there is no session, or while it is being renewed."""
         if self.is_unconfirmed and size >= MIN_REQUEST:
             if end - pos < REQUEST_HEAD.size:
                 return None
@@ -263,12 +291,13 @@ class Requests:
         return self._take_whole(data, pos, size, TO_ANSWER, now)
 
     def _skips_client_id(self, data: Bytes, pos: int, size: int) -> bool:
-        """Return whether a request has no client id, or one that is not for us to refuse."""
+        """Return whether a request has no client id, or one that exceeds its frame (the broker's to
+        refuse)."""
         is_null = data[pos + REQUEST_HEAD.size - 2] >= 0x80
         return is_null or client_id_end(data, pos) > pos + SIZE.size + size
 
     def _learn_client_id(self, data: Bytes, pos: int, end: int) -> ClientNamed | None:
-        """Take notice of the client id of a request; None: not before more bytes come."""
+        """Read the client id of a request; None if more bytes are needed."""
         begin, behind = pos + REQUEST_HEAD.size, client_id_end(data, pos)
         if behind > end:
             return None
@@ -279,8 +308,8 @@ class Requests:
     def _forward(
         self, head: Head, data: Bytes, pos: int, end: int, basis: Basis, now: float
     ) -> Close | None:
-        """Forward the frame at `pos`, and others from now on that are like it in what `basis` says;
-        the broker is sent nothing if it cannot be forwarded."""
+        """Forward the frame at `pos`, and recognize others by `basis` from now on; return a close
+        if it is malformed, and None, without a step, if more bytes are needed."""
         size, key, correlation_id, length = head
         route = self._target.routes[key]
         self._long_work.spend(0)
@@ -308,7 +337,7 @@ class Requests:
         """Gather the frame at `pos`."""
         if self._needs_memory(data, pos, size, gather):
             return NeedMemory(size)
-        self._pipe.flush()  # what comes of it comes after what was forwarded
+        self._pipe.flush()  # its verdict comes after the forwarded frames
         self._long_work.spend(size)
         begin = pos + SIZE.size
         after = begin + size
@@ -338,7 +367,7 @@ class Requests:
             return None
         self.gathered = None
         whole = bytes(content)
-        content.clear()  # the same bytes twice would be much
+        content.clear()  # frees memory before the frame is judged
         return self._decide(whole, gather, now)
 
     def _decide(self, content: bytes, gather: Gather, now: float) -> Verdict:
@@ -354,11 +383,11 @@ class Requests:
         if owed is not None:
             self._inflight.owe(REQUEST_HEAD.unpack_from(frame)[2], owed)
         pipe.pass_one(frame, 0, len(frame), route, now, is_owed=owed is not None)
-        pipe.take_produced()  # which counted when it came
+        pipe.take_produced()  # charged before it was judged
         pipe.flush()
 
 
 def _impossible(size: int, most: int) -> Close:
-    """Return the close for a frame whose size is beyond its limits."""
+    """Return the close for a frame whose size is out of range."""
     reason = CloseReason.OVERSIZE_FRAME if size > most else CloseReason.MALFORMED_FRAME
     return Close(reason=reason)

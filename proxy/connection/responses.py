@@ -2,98 +2,117 @@
 
 Laws:
 
-- An answer of the proxy's own is never next in the queue (`proxy.connection.inflight`) while
-  nothing is half-sent: it leaves at once.
-- A response without a transform is written as it was read, in one piece with its
-  neighbours; its body is never gathered. Nor is that of a Fetch that counts towards a quota: where
-  it is exceeded already, what comes from the broker is dropped as it comes.
+- An answer of the proxy's own is sent at once when its turn comes: it is never next in the queue
+  (`proxy.connection.inflight`) between two whole responses.
+- A response without a transform is written as it was read, in one piece with its neighbours; its
+  body is never gathered. Nor is that of a Fetch that counts towards a quota: if the quota is
+  already exceeded, the broker's bytes are dropped as they arrive.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from proxy.connection.fingerprints import UNLIMITED
 from proxy.connection.frames import (
+    COMPILED,
     RESPONSE_HEAD,
     SIZE,
-    Amendment,
     Bytes,
     LongTransform,
+    Owed,
     Route,
     Transform,
     cut,
+    int32_at,
+    read_response_head,
 )
-from proxy.connection.inflight import InFlight, Question
-from proxy.connection.latency import TimedRequest
-from proxy.connection.long_requests import MAX_AT_ONCE
-from proxy.connection.pipe import ResponsePipe
-from proxy.connection.throttling import announcing
+from proxy.connection.inflight import Amendment, InFlight, Question, TimedRequest, announcing
+from proxy.connection.long_work import MAX_AT_ONCE
 from proxy.errors import BrokerFault
 from proxy.quota.throttle import Throttle
 from proxy.wire.apis import FETCHES, SASL_APIS, SHARE_FETCH
-from proxy.wire.fetch_bounds import without_records, without_topics
+from proxy.wire.fetch_requests import without_records, without_topics
 from proxy.wire.throttle_times import HEAD
 from sasl.messages import MAX_RESPONSE_BYTES
 
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
 MAX_GATHERED_BYTES: Final = 104_857_600
-"""Size of a response that must be rewritten whole (Metadata, say): Kafka's own limit of a frame."""
+"""Maximum size of a response that is rewritten as a whole, such as Metadata: Kafka's own limit of a
+frame."""
 LONG_RESPONSE: Final = 65_536
-"""From this size on a response with a long transform is not gathered but changed in passing."""
+"""Size in bytes from which a response with a long transform is changed while it passes, instead of
+being gathered."""
 
 
 class Responses:
-    """Responses of one broker, cut into frames."""
+    """Responses of one broker to one client."""
 
     __slots__ = (
         "_flowing",
         "_forgotten",
         "_gathered",
         "_long",
+        "_throttle_time_ms",
         "_to_change",
+        "bytes",
         "changing",
         "inflight",
-        "pipe",
+        "left",
         "rest",
+        "throttle",
+        "to_client",
     )
 
     def __init__(self, inflight: InFlight, to_client: Callable[[Bytes], None]) -> None:
         self.inflight = inflight
-        self.pipe = ResponsePipe(inflight, to_client)
+        self.to_client = to_client
+        """Function that writes to the client."""
+        self.bytes = 0
+        """Number of bytes sent to the client, including the proxy's own answers."""
+        self.left = 0
+        """Remaining bytes of a response of which the client, or nobody, has been sent a part."""
+        self.throttle: Throttle | None = None
+        """Counter of fetched bytes; None without such a quota."""
+        self._throttle_time_ms = 0
+        """Throttle time of the next response if it was counted already; 0 if it was not."""
         self._flowing = True
-        """True if a read begins with a response, and no own answer waits; see `_reconsider`."""
+        """True if the next read begins with a response, and no own answer waits; see
+        `_reconsider`."""
         self.rest = b""
-        """The head of a response of which too little came; it comes before the next read."""
+        """Start of a response that was too short to process; it precedes the next read."""
         self._forgotten = False
-        """True if what is left of a response is dropped."""
+        """True if the remaining bytes of a response are dropped."""
         self._gathered: tuple[bytearray, int, Route] | None = None
+        """Available part, size and entry of a response that is gathered; None if there is none."""
         self._long: LongTransform | None = None
         self.changing = False
-        """True while a long response is changed in steps: the bytes of the broker wait."""
+        """True while a long response is changed in steps, and the broker is not read."""
         self._to_change: tuple[Transform, bytes] | None = None
-        """The change, and the response to be changed; None: it was taken. See `take_change`."""
+        """Transform and content of that response until `take_change`."""
 
     @property
     def settled(self) -> bool:
-        """Return whether every request was answered, to the last byte."""
-        return not (
-            len(self.inflight) or self.pipe.left or self._gathered is not None or self.changing
-        )
+        """True if every request was answered, to the last byte."""
+        return not (len(self.inflight) or self.left or self._gathered is not None or self.changing)
 
     def answer(self, frame: bytes) -> None:
-        """Send an answer of the proxy's own, when its turn comes."""
+        """Send an answer of the proxy's own when its turn comes."""
         if self.settled:
-            self.pipe.send(frame)
+            self._send(frame)
         else:
             self.inflight.answer(frame)
             self._flowing = False
 
     def broker_bytes(self, data: Bytes, now: float) -> bool:
-        """Take what was read from the broker; return False if all of it passed as it came.
+        """Process bytes of the broker; return False if all of them passed unchanged.
 
-        Raises BrokerFault when it is no answer to what was asked.
+        Raises BrokerFault if they do not answer what was asked.
         """
         pos = 0
-        if self._flowing and (pos := self.pipe.pass_known(data, 0, len(data), now)) == len(data):
-            self._flowing = not self.pipe.left
+        if self._flowing and (pos := self._pass_known(data, 0, len(data), now)) == len(data):
+            self._flowing = not self.left
             return False
         self._take(data, pos, now)
         return True
@@ -107,14 +126,14 @@ class Responses:
             if self.changing:
                 self.rest = bytes(data[at:end])
                 break
-            if self.pipe.left:
+            if self.left:
                 pos = self._cut_through(data, at, end)
             elif self._gathered is not None:
-                pos = self._gather(self._gathered, data, at, end, now)
+                pos = self._gather(self._gathered, data, at, now)
             else:
-                # While own answers wait, one at a time: they may be due behind it.
+                # While own answers wait, one at a time: the next may be due after any response.
                 looks_end = min(at + 8, end) if self.inflight.waits else end
-                pos = self.pipe.pass_known(data, at, looks_end, now)
+                pos = self._pass_known(data, at, looks_end, now)
                 if pos == at and (pos := self._rewrite(data, at, end, now)) == at:
                     self.rest = bytes(data[at:end])
                     break
@@ -123,17 +142,106 @@ class Responses:
         self._reconsider()
 
     def _reconsider(self) -> None:
-        """Find out whether the next read begins with a response, and may end with any."""
+        """Determine whether the next read begins with a response, which may be followed by any."""
         self._flowing = not (
             self.rest
-            or self.pipe.left
+            or self.left
             or self._gathered is not None
             or self.inflight.waits
             or self.changing
         )
 
+    # Responses that pass unchanged
+
+    def _pass_known(self, data: Bytes, start: int, looks_end: int, now: float) -> int:
+        """Forward whole responses and the first bytes of one; return the position of the rest.
+
+        Nothing after `looks_end` is looked at.
+        """
+        count, queue = 0, self.inflight.queue
+        budget = left = UNLIMITED if self.throttle is None else self._budget(now)
+        pos, left = (
+            _pass_bytes(data, start, looks_end, queue, left)
+            if COMPILED and type(data) is bytes
+            else (start, left)
+        )
+        try:
+            while pos + 8 <= looks_end:
+                size, correlation_id = read_response_head(data, pos)
+                expected, route = queue[count]
+                if expected != correlation_id or size < 4 or route.transform is not None:
+                    break
+                if route.metered:
+                    if size <= left:
+                        left -= size
+                    elif self._stays(budget - left, size, len(data) - pos, now):
+                        budget = left
+                        break
+                    else:
+                        budget = left = self._budget(now)
+                size += 4
+                route.response_bytes += size
+                pos += size
+                count += 1
+        except IndexError:  # nothing is owed, which `_rewrite` reports
+            pass
+        if count:
+            del queue[:count]
+        if left < budget:
+            self._spend(budget - left)
+        if pos == start:
+            return start
+        end = pos if pos <= len(data) else len(data)
+        self.left = pos - end
+        self.bytes += end - start
+        whole = end - start == len(data) and type(data) is bytes
+        self.to_client(data if whole else cut(data, start, end))
+        return end
+
+    def _budget(self, now: float) -> int:
+        """Return how many bytes of metered responses pass without a closer look."""
+        if self.throttle is None:
+            return UNLIMITED
+        return 0 if self._throttle_time_ms else self.throttle.fetch_room(now)
+
+    def _spend(self, size: int) -> None:
+        if self.throttle is not None:
+            self.throttle.use_fetch_room(size)
+
+    def _stays(self, used: int, size: int, here: int, now: float) -> bool:
+        """Return whether a metered response must be changed; if not, it has been counted.
+
+        `used` is the part of the budget that the responses before it took, `here` the number of
+        available bytes.
+        """
+        self._spend(used)
+        if here < SIZE.size + min(size, HEAD):
+            return True
+        assert self.throttle is not None
+        if not self._throttle_time_ms:
+            self._throttle_time_ms = self.throttle.fetched(size, now)
+        return self._throttle_time_ms > 0
+
+    def _cut_through(self, data: Bytes, pos: int, end: int) -> int:
+        after = min(pos + self.left, end)
+        self.left -= after - pos
+        if self._forgotten:
+            self._forgotten = self.left > 0
+            return after
+        piece = cut(data, pos, after)
+        if self._long is not None:
+            if isinstance(piece, bytes):
+                piece = memoryview(bytearray(piece))
+            self._long.feed(piece)
+            if not self.left:
+                self._long = None
+        self._send(piece)
+        return after
+
+    # Responses that are changed, or the proxy's own
+
     def _rewrite(self, data: Bytes, pos: int, end: int, now: float) -> int:
-        """Take the response at `pos`, which the pipe left; return `pos` for want of bytes."""
+        """Process the response at `pos`, which did not pass; return `pos` if bytes are missing."""
         owed = self.inflight.next
         if owed is not None and isinstance(owed[1], Question) and owed[1].is_raw:
             return self._take_raw(owed[1], data, pos, end, now)
@@ -155,42 +263,34 @@ class Responses:
         counted = route.counted if isinstance(route, Amendment) else route
         counted.response_bytes += size + SIZE.size
         begin = pos + SIZE.size
-        throttle = self.pipe.throttle
+        throttle = self.throttle
         if throttle is not None and route.api_key in FETCHES:
-            route = self._metered(throttle, route, size, now)
+            ms = self._throttle_time_ms or throttle.fetched(size, now)
+            self._throttle_time_ms = 0
+            route = announcing(route, ms) if ms else route
             if throttle.leaves_out:
-                return self._leave_out(route, size, data, begin, end, now)
+                return self._leave_out(route, size, data, begin, now)
         if size >= LONG_RESPONSE and route.long_transform is not None:
-            self._long, self.pipe.left = route.long_transform(size), size
-            self.pipe.send(bytes(data[pos:begin]))
+            self._long, self.left = route.long_transform(size), size
+            self._send(bytes(data[pos:begin]))
             return begin
-        after = min(begin + size, end)
-        self._gathered = bytearray(), size, route
-        return self._gather(self._gathered, data, begin, after, now)
+        return self._gather((bytearray(), size, route), data, begin, now)
 
     def _take_raw(self, question: Question, data: Bytes, pos: int, end: int, now: float) -> int:
-        """Take the answer to a raw token, which may be empty; return `pos` for want of bytes."""
+        """Process the response to a raw token, which may be empty; return `pos` if bytes are
+        missing."""
         if end - pos < SIZE.size:
             return pos
         (size,) = SIZE.unpack_from(data, pos)
         if not 0 <= size <= MAX_RESPONSE_BYTES:
             raise BrokerFault("an answer to a login of an impossible size")
         self.inflight.pop()
-        begin = pos + SIZE.size
-        self._gathered = bytearray(), size, question
-        return self._gather(self._gathered, data, begin, min(begin + size, end), now)
+        return self._gather((bytearray(), size, question), data, pos + SIZE.size, now)
 
-    def _metered(self, throttle: Throttle, route: Route, size: int, now: float) -> Route:
-        """Count a Fetch, and have its response announce what follows."""
-        ms = self.pipe.count(throttle, size, now)
-        return announcing(route, ms) if ms else route
+    def _leave_out(self, route: Route, size: int, data: Bytes, begin: int, now: float) -> int:
+        """Answer a Fetch without topics, and drop the broker's response.
 
-    def _leave_out(
-        self, route: Route, size: int, data: Bytes, begin: int, end: int, now: float
-    ) -> int:
-        """Answer without topics, and let what the broker has answered go nowhere.
-
-        But for what a ShareFetch response says of acknowledgements.
+        The results of acknowledgements in a ShareFetch response are kept.
         """
         transform, api_version = route.transform, route.api_version
         assert transform is not None
@@ -198,32 +298,45 @@ class Responses:
             lean = Amendment(
                 route, lambda content: transform(without_records(api_version, content))
             )
-            self._gathered = bytearray(), size, lean
-            return self._gather(self._gathered, data, begin, min(begin + size, end), now)
+            return self._gather((bytearray(), size, lean), data, begin, now)
         head = bytes(data[begin : begin + min(size, HEAD)])
-        self._send_changed(transform(without_topics(route.api_key, api_version, head)))
-        self.pipe.left, self._forgotten = size, True
+        self._send_content(transform(without_topics(route.api_key, api_version, head)))
+        self.left, self._forgotten = size, True
         return begin
 
     def _gather(
-        self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, end: int, now: float
+        self, gathered: tuple[bytearray, int, Route], data: Bytes, pos: int, now: float
     ) -> int:
         content, size, route = gathered
-        after = min(pos + size - len(content), end)
+        after = min(pos + size - len(content), len(data))
         content += data[pos:after]
-        if len(content) == size:
-            self._gathered = None
-            assert route.transform is not None
-            if isinstance(route, Question):
-                route.taken(bytes(content), now)
-            elif size > MAX_AT_ONCE and route.takes_long:
-                self.changing, self._to_change = True, (route.transform, bytes(content))
-            else:
-                self._send_changed(route.transform(bytes(content)))
+        if len(content) < size:
+            self._gathered = gathered
+            return after
+        self._gathered = None
+        assert route.transform is not None
+        if isinstance(route, Question):
+            route.taken(bytes(content), now)
+        elif size > MAX_AT_ONCE and route.takes_long:
+            self.changing, self._to_change = True, (route.transform, bytes(content))
+        else:
+            self._send_content(route.transform(bytes(content)))
         return after
 
+    def take_change(self) -> tuple[Transform, bytes] | None:
+        """Take the transform and content of a response to be changed in steps, once; pass the
+        result to `changed`."""
+        to_change, self._to_change = self._to_change, None
+        return to_change
+
+    def changed(self, content: bytes) -> None:
+        """Send a response that was changed in steps."""
+        self.changing = False
+        self._send_content(content)
+        self._send_own()
+
     def time(self, timed: TimedRequest, now: float) -> None:
-        """Take notice of what bytes that were read at `now` are to the request that is timed."""
+        """Update the timed request after bytes that were read at `now`."""
         if self.inflight.owes_timed:
             return
         timed.responding(now)
@@ -233,39 +346,49 @@ class Responses:
                 self.inflight.timed = None
                 timed.responded()
 
-    def take_change(self) -> tuple[Transform, bytes] | None:
-        """Take what is to be changed in steps, and how; `changed` is given the result."""
-        to_change, self._to_change = self._to_change, None
-        return to_change
+    # Writing
 
-    def changed(self, content: bytes) -> None:
-        """A long response was changed; what came meanwhile is taken with the next bytes."""
-        self.changing = False
-        self._send_changed(content)
-        self._send_own()
+    def _send(self, piece: Bytes) -> None:
+        self.bytes += len(piece)
+        self.to_client(piece)
 
-    def _send_changed(self, content: bytes) -> None:
-        self.pipe.send(SIZE.pack(len(content)) + content)
-
-    def _cut_through(self, data: Bytes, pos: int, end: int) -> int:
-        after = min(pos + self.pipe.left, end)
-        self.pipe.left -= after - pos
-        if self._forgotten:
-            self._forgotten = self.pipe.left > 0
-            return after
-        piece = cut(data, pos, after)
-        if self._long is not None:
-            if isinstance(piece, bytes):
-                piece = memoryview(bytearray(piece))
-            self._long.feed(piece)
-            if not self.pipe.left:
-                self._long = None
-        self.pipe.send(piece)
-        return after
+    def _send_content(self, content: bytes) -> None:
+        self._send(SIZE.pack(len(content)) + content)
 
     def _send_own(self) -> None:
-        """Send own answers whose turn has come."""
-        if self.pipe.left or self._gathered is not None or self.changing:
+        """Send the proxy's own answers whose turn has come."""
+        if self.left or self._gathered is not None or self.changing:
             return
         while (frame := self.inflight.pop_answer()) is not None:
-            self.pipe.send(frame)
+            self._send(frame)
+
+
+def _pass_bytes(
+    data: bytes, start: "i64", looks_end: "i64", queue: list[Owed], budget: "i64"
+) -> "tuple[i64, i64]":
+    """Pass over the whole responses at `start` that are owed and pass unchanged.
+
+    The compiled form of the loop in `Responses._pass_known`. `budget` is the number of bytes that
+    metered ones may have. Returns the position of the rest, and the rest of the budget.
+    """
+    pos = start
+    left = budget
+    count: i64 = 0
+    while pos + 8 <= looks_end and count < len(queue):
+        size = int32_at(data, pos)
+        expected, route = queue[count]
+        if expected != int32_at(data, pos + 4) or size < 4 or route.transform is not None:
+            break
+        if route.metered:
+            if size > left:
+                break
+            left -= size
+        size += 4
+        route.response_bytes += size
+        pos += size
+        count += 1
+    if count == 1:  # the usual case, in which pop is cheaper than a slice
+        queue.pop(0)
+    elif count:
+        del queue[:count]
+    return pos, left

@@ -20,8 +20,20 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from proxy.acl import decision
 from proxy.connection.authentication import Authentication
-from proxy.connection.authorized_responses import cut, watched
-from proxy.connection.commands import Close, CloseReason, ConnectToBroker
+from proxy.connection.commands import (
+    Answer,
+    Change,
+    Close,
+    CloseReason,
+    ConnectToBroker,
+    Expired,
+    Forward,
+    Pending,
+    Stage,
+    Verdict,
+    Wait,
+    Work,
+)
 from proxy.connection.fingerprints import (
     BY_HEAD,
     JUDGE_EACH,
@@ -43,21 +55,11 @@ from proxy.connection.frames import (
     client_id_end,
     route_key,
 )
+from proxy.connection.inflight import announcing, changing, watched
 from proxy.connection.interfaces import ConnectionRules, UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
-from proxy.connection.throttling import Throttling, announcing
-from proxy.connection.verdicts import (
-    Answer,
-    Change,
-    Expired,
-    Forward,
-    Pending,
-    Stage,
-    Verdict,
-    Wait,
-    Work,
-)
+from proxy.connection.throttling import Throttling
 from proxy.errors import ClientFault
 from proxy.wire.apis import (
     API_VERSIONS,
@@ -73,7 +75,7 @@ from proxy.wire.apis import (
     answered_here,
 )
 from proxy.wire.commit_requests import numbers as commit_numbers
-from proxy.wire.fetch_bounds import FIRST_WITH_MAX_BYTES
+from proxy.wire.fetch_requests import FIRST_WITH_MAX_BYTES
 from proxy.wire.primitives import INT16
 from proxy.wire.request import Request, parse_request, response_frame
 from sasl.messages import SASL_HANDSHAKE
@@ -435,7 +437,7 @@ class Stages:
                 return Close(reason=CloseReason.MALFORMED_FRAME)
             owed = None if reply == FORWARD_UNANSWERED else route
         if change is not None and change.response is not None:
-            owed = cut(route, change.response, len(frame) - SIZE.size)
+            owed = changing(route, change.response, len(frame) - SIZE.size)
         elif change is not None and change.watch is not None:
             owed = watched(route, change.watch)
         sent, throttling = changed or frame, self.throttling

@@ -1,35 +1,77 @@
-"""Quota stage: what a client used, which requests wait for that, and how responses announce it.
+"""Quota stage: usage of one connection, requests that wait for it, and throttle times announced.
 
-A response is changed when it comes, and is never gathered for it unless the field stands at its
-end (Produce).
+Request time is measured as its worker spends it (request_percentage, KIP-124). It is charged where
+it can be announced: with an answer of the proxy's own before that is sent, or with the last
+response owed, once all bytes of a read have been processed. Time without such a response (part of a
+request, a waiting request, the broker's bytes) is charged with the next one. Only the time of a
+request that is never answered (a Produce with acks=0) is charged unannounced.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from proxy.connection.commands import Close, CloseReason, WakeAt
+from proxy.connection.commands import Answer, Change, Close, CloseReason, Wait, WakeAt
 from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis
-from proxy.connection.frames import (
-    MAX_BYTES_OF_A_LOOK,
-    SIZE,
-    Amendment,
-    Bytes,
-    LongTransform,
-    Route,
-)
+from proxy.connection.frames import MAX_BYTES_OF_A_LOOK, SIZE, Bytes
+from proxy.connection.inflight import announcing
 from proxy.connection.interfaces import UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
-from proxy.connection.request_time import Stopwatch
-from proxy.connection.verdicts import Answer, Change, Wait
 from proxy.errors import BrokerFault
 from proxy.quota.throttle import Throttle
+from proxy.scheduling.steps import Steps, T, timed
 from proxy.wire.apis import FETCHES, MUTATIONS, PRODUCE, SASL_APIS
-from proxy.wire.fetch_bounds import lowered, max_bytes_of_fetch
-from proxy.wire.throttle_times import has_throttle_time, is_first, patch, patch_in_place
+from proxy.wire.fetch_requests import lowered, max_bytes_of_fetch
+from proxy.wire.throttle_times import has_throttle_time, patch
 
 if TYPE_CHECKING:
     from proxy.connection.mutation_quota import MutationLimiter
+
+
+class Stopwatch:
+    """Measures the time that one connection takes."""
+
+    __slots__ = ("_began", "_charged", "_clock", "_pipe", "_spent_ns", "_ticking")
+
+    def __init__(self, clock: Callable[[], int], pipe: RequestPipe) -> None:
+        self._clock = clock
+        self._pipe = pipe
+        self._spent_ns = 0
+        self._ticking = False
+        self._began = 0
+        """While it is ticking: start of the time that `_spent_ns` does not include, in ns."""
+        self._charged = pipe.requests
+        """Number of requests when time was last charged."""
+
+    def start(self) -> bool:
+        """Start measuring; return False if it is running already."""
+        if self._ticking:
+            return False
+        self._ticking, self._began = True, self._clock()
+        return True
+
+    def stop(self) -> bool:
+        """Stop measuring; return whether requests arrived to charge the time to."""
+        self._ticking = False
+        self._spent_ns += self._clock() - self._began
+        return self._pipe.requests != self._charged
+
+    def timed(self, steps: Steps[T]) -> Steps[T]:
+        """Measure the steps of long work."""
+        return timed(steps, self.add, self._clock)
+
+    def add(self, nanoseconds: int) -> None:
+        """Add time that was measured elsewhere."""
+        self._spent_ns += nanoseconds
+
+    def lap(self) -> int:
+        """Return the time (ns) since the last call, which the caller charges now."""
+        if self._ticking:
+            began, self._began = self._began, self._clock()
+            self._spent_ns += self._began - began
+        self._charged = self._pipe.requests
+        spent, self._spent_ns = self._spent_ns, 0
+        return spent
 
 
 class Throttling:
@@ -39,35 +81,35 @@ class Throttling:
 
     def __init__(self, used: Throttle, pipe: RequestPipe) -> None:
         self.used = used
-        """Counts what is used."""
+        """Counter of the connection's usage."""
         self._pipe = pipe
         self.mutations: MutationLimiter | None = None
-        """Limits the creation and deletion of topics; None: nobody does."""
+        """Limiter of topic creation and deletion; None without such a quota."""
         self.stopwatch: Stopwatch | None = None
-        """Measures the time that the connection takes; None: nobody pays for it."""
+        """Measures request time; None without such a quota."""
 
     def time_requests(self, clock: Callable[[], int]) -> None:
-        """Measure the time by `clock` (ns) if, and as long as, there is a quota for it."""
+        """Start or stop measuring request time, as the current quotas require; `clock` is in ns."""
         if not self.used.times_requests:
             self.stopwatch = None
         elif self.stopwatch is None:
             self.stopwatch = Stopwatch(clock, self._pipe)
 
     def limit_mutations(self, target: UpstreamBroker, last_read: Callable[[], float]) -> None:
-        """Limit the creation and deletion of topics if, and as long as, there is a quota for it."""
+        """Start or stop limiting topic creation and deletion, as the current quotas require."""
         if self.used.mutations is None:
             self.mutations = None
         elif self.mutations is None:
-            from proxy.connection.mutation_quota import MutationLimiter  # with 16 MiB of schemas
+            from proxy.connection.mutation_quota import MutationLimiter  # few clients need it
 
             self.mutations = MutationLimiter(self.used, target, last_read)
 
     def holds(self, now: float) -> bool:
-        """Return whether the client is not to be read now."""
+        """Return whether the client must not be read now."""
         return self.used.enforced and now < self.used.held_until
 
     def announce(self, throttle_time_ms: int, api_key: int | None = None) -> None:
-        """Announce the throttle time in the response that is owed last (to `api_key`)."""
+        """Announce the throttle time in the last response owed (to `api_key`, if given)."""
         self._pipe.inflight.amend_last(
             lambda owed: (
                 api_key in (None, owed.api_key)
@@ -77,33 +119,34 @@ class Throttling:
         )
 
     def count_produced(self, now: float) -> bool:
-        """Count the Produces that passed; return whether that is too much."""
+        """Charge the Produces that were forwarded; return whether the quota is exceeded."""
         if ms := self.used.produced(self._pipe.take_produced(), now):
             self.announce(ms, PRODUCE)
         return ms > 0
 
     def charge_time(self, stopwatch: Stopwatch, now: float) -> bool:
-        """Charge for the time that was spent, and announce it with the last response; return
-        whether that is too much."""
+        """Charge the measured time, and announce a throttle time in the last response; return
+        whether the quota is exceeded."""
         if ms := self.used.spent(stopwatch.lap(), now):
             self.announce(ms)
         return ms > 0
 
     def closed(self, now: float) -> None:
-        """The connection is closed: settle what it used.
+        """Charge the rest when the connection closes.
 
-        Or who asks for much, and does not wait for the answer, would have it for nothing.
+        Otherwise a client that does not wait for its responses would pay nothing.
         """
         if self.stopwatch is not None:
             self.used.left(self.stopwatch.lap(), now)
         self.used.closed(now)
 
     def defer(self, api_key: int, now: float) -> Wait | None:
-        """Have a request wait; None: it does not have to.
+        """Return why a request must wait; None if it need not.
 
-        A request of a new connection waits for what is owed already, see `Throttle.admits`; never
-        a re-authentication. A Fetch waits until the broker answers the last, as Kafka takes them
-        one by one: or the broker would send what was asked for before it was known to be too much.
+        A request of a new connection waits until its principal's debt is paid, see
+        `Throttle.admits`; a re-authentication never does. A Fetch waits until the broker has
+        answered the one before it, because Kafka also processes them one by one: otherwise the
+        broker would send data that was requested before the quota was known to be exceeded.
         """
         if (
             self.used.is_new
@@ -116,7 +159,7 @@ class Throttling:
         return None
 
     def limits_mutations(self, api_key: int) -> bool:
-        """Return whether a request is limited in what it creates and deletes."""
+        """Return whether a request's creations and deletions are limited."""
         return self.mutations is not None and api_key in MUTATIONS
 
     # A Fetch or ShareFetch under a consumer_byte_rate
@@ -126,11 +169,11 @@ class Throttling:
         return api_key in FETCHES and self.used.bounds_fetches
 
     def lowers(self, max_bytes: int, now: float) -> bool:
-        """Return whether a Fetch may not ask for so much now."""
+        """Return whether a Fetch must ask for less than `max_bytes` now."""
         return self.used.bounds_fetches and not self.used.passes_fetch(max_bytes, now)
 
     def look(self, data: Bytes, pos: int, end: int, now: float) -> Basis | Change | Close | None:
-        """Bound the Fetch at `pos` by its bytes before `end`; None: they are too few."""
+        """Bound the Fetch at `pos` by its bytes before `end`; None if more bytes are needed."""
         size: int = SIZE.unpack_from(data, pos)[0]
         after = min(pos + SIZE.size + size, end)
         frame = bytes(data[pos:after])
@@ -138,18 +181,25 @@ class Throttling:
         if bounded is None:
             enough = after - pos == SIZE.size + size or after - pos > MAX_BYTES_OF_A_LOOK
             return Close(reason=CloseReason.MALFORMED_FRAME) if enough else None
-        return _basis(frame) if bounded is frame else Change(bounded)
+        if bounded is not frame:
+            return Change(bounded)
+        asked = max_bytes_of_fetch(frame)
+        if asked is None:
+            return JUDGE_EACH
+        max_bytes, after = asked
+        return Basis(((CORRELATED, after),), max_bytes=max(1, max_bytes))
 
     def bounded(self, frame: bytes, now: float) -> bytes | None:
-        """Return a Fetch that asks for no more than it may; None: too little of it is here."""
+        """Return a Fetch that asks for no more than the quota allows; None if the frame is too
+        short."""
         return lowered(frame, self.used.max_fetch_bytes(now))
 
-    # What the proxy answers
+    # The proxy's own answers
 
     def charged(self, answer: Answer, now: float) -> bytes:
-        """Charge for an answer of the proxy's own; return its frame, which announces that.
+        """Charge an answer of the proxy's own; return its frame, which announces the throttle time.
 
-        One that denies a Fetch is delivered all the same: it has no records to be left out.
+        An answer that denies a Fetch is sent even over quota: it has no records to leave out.
         """
         frame, ms, api_key = answer.frame, 0, answer.key >> 16
         if self.stopwatch is not None:
@@ -161,51 +211,6 @@ class Throttling:
             return frame
         try:
             content = patch(api_key, answer.key & 0xFFFF, frame[SIZE.size :], ms)
-        except BrokerFault:  # not the broker's, and not worth a connection
+        except BrokerFault:  # our own answer: not worth the connection
             return frame
         return frame[: SIZE.size] + content
-
-
-def _basis(frame: bytes) -> Basis:
-    """Return the basis on which a Fetch may pass as it came: how much it asks for."""
-    asked = max_bytes_of_fetch(frame)
-    if asked is None:
-        return JUDGE_EACH
-    max_bytes, behind = asked
-    return Basis(((CORRELATED, behind),), max_bytes=max(1, max_bytes))
-
-
-def announcing(owed: Route, throttle_time_ms: int) -> Amendment:
-    """Return `owed`, so that its response announces at least this throttle time."""
-    api_key, api_version = owed.api_key, owed.api_version
-
-    def transform(content: bytes) -> bytes:
-        changed = content if owed.transform is None else owed.transform(content)
-        return patch(api_key, api_version, changed, throttle_time_ms)
-
-    def long_transform(size: int) -> LongTransform:
-        return ThrottledHead(owed, size, throttle_time_ms)
-
-    is_last = has_throttle_time(api_key, api_version) and not is_first(api_key, api_version)
-    in_passing = not is_last and (owed.long_transform is not None or owed.transform is None)
-    return Amendment(owed, transform, long_transform if in_passing else None)
-
-
-class ThrottledHead:
-    """Announces the throttle time in the head of a response that is cut through."""
-
-    __slots__ = ("_inner", "_owed", "_throttle_time_ms")
-
-    def __init__(self, owed: Route, size: int, throttle_time_ms: int) -> None:
-        """Do also what `owed` does to a response of this size."""
-        self._owed = owed
-        self._inner = None if owed.long_transform is None else owed.long_transform(size)
-        self._throttle_time_ms = throttle_time_ms
-
-    def feed(self, chunk: memoryview) -> None:
-        """Take the next bytes behind the size field; the first are at least `HEAD`."""
-        if self._throttle_time_ms:
-            ms, self._throttle_time_ms = self._throttle_time_ms, 0
-            patch_in_place(self._owed.api_key, self._owed.api_version, chunk, ms)
-        if self._inner is not None:
-            self._inner.feed(chunk)

@@ -53,9 +53,11 @@ from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import FIRST_FLEXIBLE, DescribeBatch, Place, refusal_of_all
 from proxy.scheduling.stepped_thread import pause
 from proxy.store.interface import AclStore, StoreError, refusal_of
-from proxy.wire.apis import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
-from proxy.wire.batch_describe import (
+from proxy.wire.apis import (
     ACLS_BATCHED,
+    CREATE_ACLS,
+    DELETE_ACLS,
+    DESCRIBE_ACLS,
     MAX_FILTERS,
     MAX_RESULT_BYTES,
     acl_filter_count,

@@ -47,8 +47,9 @@ from proxy.quota.model import (
 )
 from proxy.store.interface import StoreError, refusal_of
 from proxy.wire import messages
-from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
-from proxy.wire.batch_describe import (
+from proxy.wire.apis import (
+    ALTER_CLIENT_QUOTAS,
+    DESCRIBE_CLIENT_QUOTAS,
     MAX_FILTERS,
     MAX_RESULT_BYTES,
     QUOTAS_BATCHED,

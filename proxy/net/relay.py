@@ -37,7 +37,7 @@ from proxy.connection.commands import (
     ResumeClient,
     WakeAt,
 )
-from proxy.connection.connection import Connection
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.handshake_errors import NEVER_KAFKA, WrongProtocol
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
@@ -225,7 +225,7 @@ class ClientSide(_Side):
         """Handle the end of the client's connection."""
         if self.connection is None:
             return
-        self.call(Connection.client_closed)
+        self.call(finishing(CloseReason.CLIENT_CLOSED))
         self._close_brokers()
         self._shell.closed(self)
 
@@ -252,7 +252,7 @@ class ClientSide(_Side):
             side.close()
             return
         self._side = side
-        self.call(lambda connection, now: connection.side_connected(side.write, now))
+        self.call(lambda connection, now: connection.relayed_login.side_connected(side.write, now))
 
     def is_served_by(self, broker: "BrokerSide") -> bool:
         """Return whether requests go to this half."""
@@ -273,7 +273,7 @@ class ClientSide(_Side):
 
     def evict(self) -> None:
         """Close now, to make room for another client, without sending what waits to be sent."""
-        self.call(lambda connection, now: connection.finish(CloseReason.EVICTED, now))
+        self.call(finishing(CloseReason.EVICTED))
         self.close()
 
     def call(self, what: Callable[[Connection, float], None]) -> None:
@@ -299,7 +299,7 @@ class ClientSide(_Side):
         """Log the exception that is being handled, a bug of the proxy, and close the connection."""
         assert self.connection is not None
         log.exception("connection %s: an error of the proxy", self.connection.connection_id)
-        self.connection.broke(now)
+        self.connection.finish(CloseReason.INTERNAL_ERROR, now)
 
     # Commands
 
@@ -482,12 +482,14 @@ class SideConnection(BrokerSide):
         if self._client.is_served_by(self):
             super().data_received(data)
         elif self._client.is_renewed_by(self):
-            self._client.call(lambda connection, now: connection.side_bytes(data, now))
+            self._client.call(
+                lambda connection, now: connection.relayed_login.side_bytes(data, now)
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the end of the connection."""
         if self._client.is_renewed_by(self):
-            self._client.call(Connection.side_closed)
+            self._client.call(lambda connection, now: connection.relayed_login.side_closed(now))
         else:
             super().connection_lost(exc)
 

@@ -4,8 +4,7 @@ It translates between `proxy` and `metrics`: it names the counters, and turns th
 into the fields of its events.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from metrics import registry
 from metrics.connection import Client, Grant, Origin
@@ -20,7 +19,7 @@ from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
-from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident, Incidents
 from proxy.quota.worker_quotas import entry_of_tags
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
@@ -44,61 +43,66 @@ NO_MECHANISM = "none"
 """Label of a failure that came before a mechanism was chosen."""
 
 
+class ObservedListener(Protocol):
+    """Listener whose connections are observed: a `proxy.worker.listener.Listener`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the listener."""
+
+    def enforcement(self) -> Enforcement:
+        """Return the mode for clients whose principal is not known yet."""
+
+    def upstream_failed(self, broker: DiscoveredBroker, problem: str, detail: str) -> None:
+        """Handle a failed connection to a broker."""
+
+    def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:
+        """Handle a sign that a broker is another one, or offers other versions."""
+
+    def inform(self, cause: str, text: str) -> None:
+        """Log a line, within the rate limit of its cause."""
+
+
+class ObservingWorker(Protocol):
+    """Worker that counts and records: a `proxy.worker.worker.Worker`."""
+
+    proxy_id: str
+    """Name of the proxy in its events."""
+    number: int
+    """Number of the worker."""
+    timeline: Timeline
+    cadence: Cadence
+    tally: Tally
+    event_limit: UnauthenticatedEventLimit
+    incidents: Incidents
+    """Incidents for the status page."""
+
+    def emit(self, line: str) -> None:
+        """Write a line to the event log."""
+
+
 class SessionObserver:
     """Observer that counts and records events of the connections of one listener of one worker."""
 
-    def __init__(
-        self,
-        *,
-        proxy_id: str,
-        worker: int,
-        listener: str,
-        enforcement: Callable[[], Enforcement],
-        timeline: Timeline,
-        cadence: Cadence,
-        tally: Tally,
-        event_limit: UnauthenticatedEventLimit,
-        emit: Callable[[str], None],
-        note: Callable[[Incident], None],
-        upstream_failed: Callable[[DiscoveredBroker, str, str], None],
-        may_have_changed: Callable[[DiscoveredBroker, float], None],
-        inform: Callable[[str, str], None],
-    ) -> None:
-        """Count in `tally`, and record events by `emit`, which gets the lines of the event log.
-
-        `enforcement` returns the listener's mode for clients whose principal is not known yet.
-        `note` gets incidents for the status page, `upstream_failed(broker, problem, detail)` failed
-        connections to brokers, `may_have_changed(broker, now)` brokers that may be others by
-        now, or offer other versions, and `inform(cause, text)` lines for the log, within its rate
-        limit.
-        """
-        self._proxy_id = proxy_id
-        self._worker = worker
-        self._listener = listener
-        self._enforcement = enforcement
-        self._timeline = timeline
-        self._cadence = cadence
-        self._tally = tally
-        self._event_limit = event_limit
-        self._emit = emit
-        self._note = note
-        self._upstream_failed = upstream_failed
-        self._may_have_changed = may_have_changed
-        self._inform = inform
+    def __init__(self, listener: ObservedListener, worker: ObservingWorker) -> None:
+        self._shell, self._worker = listener, worker
+        self._listener, self._tally = listener.name, worker.tally
 
     def opened(self, connection: Connection, now: float) -> None:
         """Record that a client connected."""
         self._tally.count(registry.CONNECTIONS_OPENED, self._listener)
         origin = Origin(
-            proxy_id=self._proxy_id,
-            worker=self._worker,
+            proxy_id=self._worker.proxy_id,
+            worker=self._worker.number,
             listener=self._listener,
             connection_id=connection.connection_id,
             client_host=connection.peer_host,
             connected_at=now,
         )
-        client = Client(enforcement=str(self._enforcement()))
-        connection.telemetry = SessionHistory(origin, client, self._timeline, self._cadence)
+        client = Client(enforcement=str(self._shell.enforcement()))
+        connection.telemetry = SessionHistory(
+            origin, client, self._worker.timeline, self._worker.cadence
+        )
 
     def refused(self, reason: CloseReason) -> None:
         """Record that a client was refused before it became a connection."""
@@ -164,7 +168,7 @@ class SessionObserver:
         incident = self._incident(history, EventKind.FAILED, reason, now)
         if claimed is not None:
             incident = incident._replace(claimed_principal=bounded_text(claimed))
-        self._note(incident)
+        self._worker.incidents.note(incident)
         self._log(incident, "unknown user" if failed.unknown_user else None)
 
     def expired(
@@ -185,7 +189,7 @@ class SessionObserver:
             line = history.would_be_killed(api_key, usage(connection), now, throttled)
         if line is not None:
             self._emit_all(history, [line])
-            self._note(self._incident(history, kind, _api_name(api_key), now))
+            self._worker.incidents.note(self._incident(history, kind, _api_name(api_key), now))
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
         """Record that a client meant another broker than it reached, and was answered so."""
@@ -202,8 +206,8 @@ class SessionObserver:
         )
         self._emit_limited(history, [line], now)
         what = f"node {request.node_id} of {meant}"
-        self._note(self._incident(history, EventKind.MISROUTED, what, now))
-        self._may_have_changed(target.broker, now)
+        self._worker.incidents.note(self._incident(history, EventKind.MISROUTED, what, now))
+        self._shell.may_have_changed(target.broker, now)
 
     def denied(self, connection: Connection, notice: "DenialNotice", now: float) -> None:
         """Record that ACLs denied a connection's request, or would have."""
@@ -223,7 +227,7 @@ class SessionObserver:
         what = bounded_text(denial.name)
         if denial.judged:
             what = f"{operation} on {resource_type} {what}".rstrip()
-        self._note(self._incident(history, kind, what, now, times=notice.count))
+        self._worker.incidents.note(self._incident(history, kind, what, now, times=notice.count))
 
     def reached_broker(self, connection: Connection) -> None:
         """Record that a client's requests go to its broker."""
@@ -248,7 +252,9 @@ class SessionObserver:
             else registry.UPSTREAM_FAILED_AUTHENTICATION
         )
         self._tally.count(metric, self._listener)
-        self._upstream_failed(cast(BrokerView, connection.target).broker, "login failed", reason)
+        self._shell.upstream_failed(
+            cast(BrokerView, connection.target).broker, "login failed", reason
+        )
 
     def connected(self, seconds: float) -> None:
         """Record that a connection to a broker was opened, within `seconds`."""
@@ -262,14 +268,14 @@ class SessionObserver:
     def unreachable(self, broker: DiscoveredBroker, problem: str) -> None:
         """Record that a connection to a broker could not be opened."""
         self._tally.count(registry.UPSTREAM_CONNECT_FAILURES, self._listener)
-        self._upstream_failed(broker, problem, "")
+        self._shell.upstream_failed(broker, problem, "")
 
     def closed(self, connection: Connection, reason: CloseReason, now: float) -> None:
         """Record the end of a connection."""
         why, history = str(reason), self._history_of(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
         if reason is CloseReason.BROKER_CLOSED:
-            self._may_have_changed(cast(BrokerView, connection.target).broker, now)
+            self._shell.may_have_changed(cast(BrokerView, connection.target).broker, now)
         broke_protocol = why in _PROTOCOL_ERRORS and history.principal is None
         lines = history.closed(why, usage(connection), now, without_handshake=broke_protocol)
         if not lines:
@@ -277,7 +283,7 @@ class SessionObserver:
         self._emit_limited(history, lines, now)
         if why in INCIDENT_CLOSES:
             incident = self._incident(history, EventKind.CLOSED, why, now)
-            self._note(incident)
+            self._worker.incidents.note(incident)
             if why in _LOGGED_CLOSES:
                 self._log(incident)
 
@@ -294,15 +300,15 @@ class SessionObserver:
         held_back, history.held_back = history.held_back, ()
         history.is_logged = None
         for line in (*held_back, *lines):
-            self._emit(line)
+            self._worker.emit(line)
 
     def _emit_limited(self, history: SessionHistory, lines: list[str], now: float) -> None:
         """Write lines; those of clients without a login or a broker within the limit."""
         if history.held_back or history.principal is None:
             lines, history.held_back = [*history.held_back, *lines], ()
-            if self._event_limit.allows(history, lines, now):
+            if self._worker.event_limit.allows(history, lines, now):
                 for line in lines:
-                    self._emit(line)
+                    self._worker.emit(line)
         elif history.is_logged is not False:
             self._emit_all(history, lines)
 
@@ -321,13 +327,13 @@ class SessionObserver:
             "software": incident.client_software,
         }
         parts += [f"{name} {text!a}" for name, text in named.items() if text is not None]
-        self._inform(f"{incident.what} {incident.client_host}", ", ".join(parts))
+        self._shell.inform(f"{incident.what} {incident.client_host}", ", ".join(parts))
 
     def _incident(
         self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1
     ) -> Incident:
         principal, client = history.principal, history.client
-        when_ms = self._timeline.epoch_ms(now)
+        when_ms = self._worker.timeline.epoch_ms(now)
         return Incident(
             kind=str(kind),
             what=what,
@@ -345,13 +351,14 @@ class SessionObserver:
     def _history_of(self, connection: Connection) -> SessionHistory:
         """Return the connection's history, updated with what the client has sent about itself."""
         history = cast(SessionHistory, connection.telemetry)
-        client = history.client
-        client.client_id = connection.client_id
-        client.client_software_name = connection.client_software_name
-        client.client_software_version = connection.client_software_version
-        if len(client.dropped_versions) < len(connection.dropped_versions):
+        client, authentication = history.client, connection.authentication
+        dropped = connection.stages.dropped_versions
+        client.client_id = authentication.client_id
+        client.client_software_name = authentication.client_software_name
+        client.client_software_version = authentication.client_software_version
+        if len(client.dropped_versions) < len(dropped):
             client.dropped_versions = [
-                (APIS[key >> 16].name, key & 0xFFFF) for key in sorted(connection.dropped_versions)
+                (APIS[key >> 16].name, key & 0xFFFF) for key in sorted(dropped)
             ]
         state = connection.session.state
         if isinstance(state, Authenticating) and state.previous is None:
@@ -363,7 +370,7 @@ class SessionObserver:
 def usage(connection: Connection) -> Usage:
     """Return what the connection has carried so far."""
     pipe = connection.pipe
-    return Usage(pipe.requests, pipe.bytes, connection.responses.pipe.bytes, pipe.last_at)
+    return Usage(pipe.requests, pipe.bytes, connection.responses.bytes, pipe.last_at)
 
 
 def _software(client: Client) -> str | None:

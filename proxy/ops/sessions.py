@@ -14,7 +14,8 @@ from metrics import registry
 from metrics.event_lines import bounded_text
 from metrics.snapshot import Histogram, Snapshot
 from proxy import config
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.errors import ProxyError
 from proxy.ops.status.incidents import Incidents
 from proxy.ops.status.recent import RecentCounts
@@ -141,7 +142,7 @@ class Sessions:
                 connection = _selected(client, selector)
                 if connection is not None:
                     killed.append(facts_of(connection, self._worker, monotonic()))
-                    client.call(Connection.killed)
+                    client.call(finishing(CloseReason.KILLED))
             yield killed
 
     def survey(self, snapshot: Snapshot) -> Iterator[None]:
@@ -194,7 +195,9 @@ def _selected(client: SessionClient, selector: Selector) -> Connection | None:
         return None
     session = _session(connection.session.state)
     principal = None if session is None else session.principal
-    chosen = selector.chooses(connection.connection_id, principal, connection.client_id)
+    chosen = selector.chooses(
+        connection.connection_id, principal, connection.authentication.client_id
+    )
     return connection if chosen else None
 
 
@@ -221,9 +224,9 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         principal=_text(session.principal) if session else None,
         mechanism=session.mechanism if session else mechanism,
         enforcement=session.enforcement if session else None,
-        client_id=_text(connection.client_id),
-        client_software_name=_text(connection.client_software_name),
-        client_software_version=_text(connection.client_software_version),
+        client_id=_text(connection.authentication.client_id),
+        client_software_name=_text(connection.authentication.client_software_name),
+        client_software_version=_text(connection.authentication.client_software_version),
         lifetime_announced=session.lifetime_announced if session and session.mechanism else None,
         reauthentications=session.reauthentications if session else 0,
         session_lifetime_ms=session.session_lifetime_ms if session else None,
@@ -232,7 +235,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         else None,
         requests=pipe.requests,
         request_bytes=pipe.bytes,
-        response_bytes=connection.responses.pipe.bytes,
+        response_bytes=connection.responses.bytes,
         idle_s=None if pipe.last_at is None else _seconds(now - pipe.last_at),
         throttle_left_s=_seconds(throttling.used.held_until - now)
         if throttling is not None and throttling.used.held_until

@@ -22,7 +22,7 @@ from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.precedence import Tags
 from proxy.quota.token_bucket import Bucket
-from proxy.wire.fetch_bounds import NEXT_TO_NOTHING
+from proxy.wire.fetch_requests import NEXT_TO_NOTHING
 
 
 class Mode(StrEnum):

@@ -10,7 +10,8 @@ Laws:
 
 The brokers in Metadata and DescribeCluster come first, so that the rest, which may be megabytes, is
 one copy. The leader end points in Produce, Fetch, ShareFetch and ShareAcknowledge (KIP-951,
-KIP-932) come last; see `walks`. Responses too long to be gathered are for `long_frames`.
+KIP-932) come last; see `walks`. Responses too long to be gathered are for
+`walks.LongFrameEndpoints`.
 """
 
 from collections.abc import Callable, Mapping

@@ -9,16 +9,24 @@ Laws:
   is known which broker that is (KIP-1242).
 - The broker's features are passed on: clients base the transaction protocol on them (KIP-890).
 
-Requests are read by hand, as every connection begins with one; tests compare that with kio.
+Requests are parsed by hand because every connection begins with one; tests compare the result with
+kio.
+
+A broker's identity, its node and cluster, is found from its own answers (`identify`, KIP-1242). A
+broker with ApiVersions v5 refuses an authenticated request that means another node. An older broker
+is identified if it advertises the address by which it was reached.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Generator, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, final
 
+from proxy import __version__
 from proxy.errors import BrokerFault, ClientFault
-from proxy.wire.apis import API_VERSIONS, APIS, Versions, offers
+from proxy.wire import metadata
+from proxy.wire.apis import API_VERSIONS, APIS, METADATA, Versions, offers
 from proxy.wire.codec import decode, encode
 from proxy.wire.messages import ApiVersionsRequest as WrittenRequest
 from proxy.wire.messages import ApiVersionsResponse
@@ -32,6 +40,7 @@ from proxy.wire.primitives import (
     skip_tags,
     string,
 )
+from proxy.wire.request import CLIENT_ID
 
 FIRST_FLEXIBLE: Final = APIS[API_VERSIONS].first_flexible
 FIRST_WITH_ALL_FEATURES: Final = 4
@@ -271,3 +280,74 @@ def _body(
         zk_migration_ready=upstream.zk_migration_ready,
     )
     return encode(response, api_version)
+
+
+SOFTWARE: Final = ClientSoftware(name=CLIENT_ID, version=__version__)
+_NOBODY: Final = -2
+"""Node id that no broker has; Kafka takes -1 for none."""
+
+Query = tuple[int, int, bytes]
+"""API key, version and body of a request."""
+Identification = Generator[Query, bytes, BrokerIdentity]
+"""Steps of an identification: yields requests, and is sent the responses from after their
+correlation ids. Raises BrokerFault."""
+
+
+def identify(
+    offered: UpstreamVersions,
+    address: tuple[str, int],
+    node_id: int | None,
+    most: int = metadata.MAX_BROKERS,
+) -> Identification:
+    """Find out which broker it is that offers these versions at this address.
+
+    `node_id` is that which it had before, or is said to have; None: unknown. At most `most` nodes
+    are tried.
+    """
+    api_version = metadata_version(offered)
+    if api_version is None:
+        return UNKNOWN_BROKER
+    answer = yield METADATA, api_version, metadata.write_request(api_version)
+    view = metadata.parse_response(api_version, answer)
+    if view.cluster_id is None:
+        return UNKNOWN_BROKER
+    here = [id_ for id_, one in view.brokers.items() if (one.host, one.port) == address]
+    if names_itself(offered):
+        guesses = here if node_id is None else [node_id, *here]
+        tried = islice(dict.fromkeys((*guesses, *view.brokers)), most)
+        found = yield from _find(view.cluster_id, [_NOBODY, *tried])
+        here = [] if found is None else [found]
+    return BrokerIdentity(cluster_id=view.cluster_id, node_ids=frozenset(here[:1]))
+
+
+def names_itself(offered: UpstreamVersions) -> bool:
+    """Return whether a broker that offers these versions checks which node is meant."""
+    return offered.apis.get(API_VERSIONS, (0, 0))[1] >= FIRST_WITH_IDS
+
+
+def meaning(cluster_id: str, node_id: int) -> Query:
+    """Return the ApiVersions request that no other node answers without an error."""
+    body = write_request(FIRST_WITH_IDS, ApiVersionsRequest(SOFTWARE, cluster_id, node_id))
+    return API_VERSIONS, FIRST_WITH_IDS, body
+
+
+def metadata_version(offered: UpstreamVersions) -> int | None:
+    """Return the highest version of Metadata that both sides know; None: there is none."""
+    low, high = offered.apis.get(METADATA, (0, 0))
+    api_version = min(high, metadata.HIGHEST_VERSION)
+    return api_version if api_version >= max(low, metadata.LOWEST_VERSION) else None
+
+
+def _find(cluster_id: str, node_ids: list[int]) -> Generator[Query, bytes, int | None]:
+    """Find which of these nodes it is; None: none, or it won't say.
+
+    It refuses every node but its own. One that does not refuse `_NOBODY` refuses nothing.
+    """
+    for node_id in node_ids:
+        answer = yield meaning(cluster_id, node_id)
+        error_code, _ = parse_response(FIRST_WITH_IDS, answer)
+        if error_code == 0:
+            return None if node_id == _NOBODY else node_id
+        if error_code != REBOOTSTRAP_REQUIRED:
+            return None
+    return None

@@ -14,8 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from proxy.scheduling.stepped_thread import free_in_steps, pause
-from proxy.wire.codec import codec, encode, field_codec
-from proxy.wire.codec_values import FORMATS, Read
+from proxy.wire.codec import FORMATS, Read, codec, encode, field_codec
 from proxy.wire.primitives import (
     Malformed,
     array_length,

@@ -28,7 +28,7 @@ from proxy.connection.commands import (
     RefreshKeys,
     RunLongTask,
 )
-from proxy.connection.connection import Connection
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import Bytes
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
@@ -63,7 +63,7 @@ class Endpoint:
         """Connect each client to the broker that `broker()` returns when the client connects.
 
         None: no broker is known, and the client is refused. If it is not the broker of `broker_id`,
-        the client only logs in there (`LoginRelay.wanted`).
+        the client only logs in there (`RelayedLogin.wanted`).
         """
         self._broker_id = broker_id
         self._listener = listener
@@ -184,9 +184,8 @@ class Endpoint:
         match command:
             case CountAuthenticated():
                 self._authenticated(client)
-            case AwaitTurn():
-                assert client.connection is not None
-                client.connection.await_turn(self._wait, client.call)
+            case AwaitTurn(principal):
+                self._wait(principal, lambda: client.call(Connection.turn_came))
             case ConnectToBroker():
                 self._connect_in_turn(client)
             case AwaitBroker():
@@ -243,7 +242,7 @@ class Endpoint:
             outage.begin()
             self._services.spawn(self._probe(broker, outage))
         if not outage.hold(client, client.peer_host, partial(self._go_on, client)):
-            client.call(Connection.broker_unreachable)
+            client.call(finishing(CloseReason.BROKER_UNREACHABLE))
 
     def _go_on(self, client: ClientSide) -> None:
         """Continue a held client; free its place if it waits for anything but the broker."""
@@ -379,7 +378,7 @@ class Endpoint:
             if address is None:  # it ends
                 return
             if client.dialled != (broker.host, broker.port):  # another node is there now
-                client.call(Connection.side_unreachable)
+                client.call(lambda connection, now: connection.relayed_login.side_unreachable(now))
                 return
             host, port = address
             try:
@@ -389,7 +388,7 @@ class Endpoint:
             else:
                 return
             if monotonic() + pause >= until:
-                client.call(Connection.side_unreachable)
+                client.call(lambda connection, now: connection.relayed_login.side_unreachable(now))
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY)
@@ -406,30 +405,30 @@ class Endpoint:
                 await _derive(client, step)
         except LoginError as error:
             failure = error
-            client.call(lambda connection, now: connection.login_failed(failure, now))
+            client.call(lambda connection, now: connection.upstream_login.failed(failure, now))
         except Exception:
             log.exception("a login to a broker failed")
-            client.call(Connection.broke)
+            client.call(finishing(CloseReason.INTERNAL_ERROR))
 
     async def _get_identity(self, client: ClientSide) -> None:
         identity = self._services.access.identity
         assert identity is not None
         exchange = await identity.exchange()
-        client.call(lambda connection, now: connection.identified(exchange, now))
+        client.call(lambda connection, now: connection.upstream_login.identified(exchange, now))
 
     async def _consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         try:
             body, spent_ns = await self._services.consult(question)
         except ClientFault:
-            client.call(lambda connection, now: connection.misunderstood(now))
+            client.call(lambda connection, now: connection.end(CloseReason.MALFORMED_FRAME, now))
             return
         except StoreError as error:
             self._listener.warn("store", f"a request to the store failed: {error}")
-            client.call(Connection.broke)
+            client.call(finishing(CloseReason.INTERNAL_ERROR))
             return
         except Exception:
             log.exception("a request to the store failed")
-            client.call(Connection.broke)
+            client.call(finishing(CloseReason.INTERNAL_ERROR))
             return
         assert client.connection is not None
         client.connection.spent(spent_ns, monotonic())
@@ -440,9 +439,9 @@ class Endpoint:
             result = await self._services.work_queues.run(long_task)
         except Exception:
             log.exception("a long request could not be processed")
-            client.call(Connection.broke)
+            client.call(finishing(CloseReason.INTERNAL_ERROR))
             return
-        client.call(lambda connection, now: connection.done(long_task, result, now))
+        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 class _Probe(asyncio.Protocol):
@@ -460,4 +459,4 @@ class _Probe(asyncio.Protocol):
 
 async def _derive(client: ClientSide, step: DeriveKeys) -> None:
     token = await asyncio.to_thread(step.work)
-    client.call(lambda connection, now: connection.derived(token, now))
+    client.call(lambda connection, now: connection.upstream_login.derived(token, now))

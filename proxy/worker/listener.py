@@ -17,8 +17,8 @@ from proxy.brokers.discovery import DiscoveredBroker
 from proxy.brokers.gateway import Gateway
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection
+from proxy.connection.inflight import LatencySampler
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
-from proxy.connection.latency import LatencySampler
 from proxy.errors import host_port
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
@@ -41,7 +41,7 @@ from sasl.identity import USER_TYPE, Identity
 from sasl.json_web_token import TrustedIssuer, TrustedIssuers
 from sasl.jwks import KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
-from sasl.mechanism import Mechanism
+from sasl.mechanism import FailureReason, Mechanism
 from sasl.oauthbearer import NAME as OAUTHBEARER
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.relayed import RelaySettings
@@ -68,7 +68,11 @@ _LoginSlots = tuple[LoginSlots[ClientSide], LoginSlots[ClientSide]]
 
 def _silence(client: ClientSide) -> float:
     assert client.connection is not None
-    return client.connection.silence(monotonic())
+    return client.connection.relayed_login.silence(monotonic())
+
+
+def _displaced(connection: Connection, now: float) -> None:
+    connection.relayed_login.failed(FailureReason.DISPLACED, now)
 
 
 class WorkerServices(Protocol):
@@ -339,7 +343,7 @@ class Listener:
             f"{client.peer_host} is disconnected: its login was silent while another waited for a"
             " slot; see sasl.broker.max.logins and sasl.broker.max.side.connections",
         )
-        client.call(Connection.displaced)
+        client.call(_displaced)
 
     def admit(self, connection: Evictable, address: str) -> CloseReason | None:
         """Count a connection, and evict another for it if need be; or return why it is refused."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
-from proxy.connection.long_requests import MAX_AT_ONCE
+from proxy.connection.long_work import MAX_AT_ONCE
 from proxy.scheduling.fair_queue import FairQueue
 from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.scheduling.steps import LongTask, Steps, T

@@ -25,8 +25,8 @@ from proxy import __version__, config
 from proxy.acl.model import AuthorizerMode
 from proxy.brokers.access import open_access
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.connection.commands import AnswerFromStore
-from proxy.connection.connection import Connection
+from proxy.connection.commands import AnswerFromStore, CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.read_buffer import ReadBuffer
@@ -84,11 +84,14 @@ class Worker:
         self.buffer = ReadBuffer()
         self.memory_budget = MemoryBudget()
         self.access = open_access(settings.upstream, inputs.tls.upstream)
+        self.number = inputs.number
+        self.proxy_id = socket.gethostname()
+        self.cadence = Cadence(checkpoint=settings.events.checkpoint_ms / 1000)
         self._settings = settings
         self._inputs = inputs
         self._started = time.time()
         self._connection_ids = connection_ids()
-        self._timeline = Timeline(wall=time.time(), now=self.loop.time())
+        self.timeline = Timeline(wall=time.time(), now=self.loop.time())
         self._store = open_store_to_share(settings, inputs.tls, inputs.store_start)
         self._users = open_users(settings.store.users_file, self._store)
         self._credentials = CachedCredentials(self._users)
@@ -119,7 +122,7 @@ class Worker:
         )
         self.outages: dict[DiscoveredBroker, Outage[ClientSide]] = {}
         self._stopping = asyncio.Event()
-        self._tally = Tally(
+        self.tally = Tally(
             run=next(self._connection_ids),
             sessions=[
                 (listener.name, mechanism)
@@ -130,7 +133,7 @@ class Worker:
             collect=self._collect,
         )
         self._events = self._event_writer()
-        self._event_limit = UnauthenticatedEventLimit(workers=settings.workers)
+        self.event_limit = UnauthenticatedEventLimit(workers=settings.workers)
         self._limits = ConnectionLimits(inputs.connections, inputs.number)
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._sessions = Sessions(
@@ -138,8 +141,9 @@ class Worker:
             lambda: self._listeners,
             self._not_ready,
             self._conditions,
-            lambda: self._recent.since(self._tally.snapshot(), monotonic()),
+            lambda: self._recent.since(self.tally.snapshot(), monotonic()),
         )
+        self.incidents = self._sessions.incidents
         self._recent = CounterHistory(monotonic())
         self._listeners = [self._listener(one) for one in settings.listeners]
         accepted = None
@@ -164,7 +168,7 @@ class Worker:
         return EventWriter(
             EventLogSettings(
                 directory=events.directory,
-                proxy_id=socket.gethostname(),
+                proxy_id=self.proxy_id,
                 worker=self._inputs.number,
                 rotate_bytes=events.rotate_bytes,
                 rotate_seconds=events.rotate_ms / 1000,
@@ -187,21 +191,7 @@ class Worker:
             tls=self._inputs.tls.listeners.get(settings.name),
             quotas=self._quotas,
         )
-        listener.observer = SessionObserver(
-            proxy_id=socket.gethostname(),
-            worker=self._inputs.number,
-            listener=settings.name,
-            enforcement=listener.enforcement,
-            timeline=self._timeline,
-            cadence=Cadence(checkpoint=self._settings.events.checkpoint_ms / 1000),
-            tally=self._tally,
-            event_limit=self._event_limit,
-            emit=self._emit,
-            note=self._sessions.incidents.note,
-            upstream_failed=listener.upstream_failed,
-            may_have_changed=listener.may_have_changed,
-            inform=listener.inform,
-        )
+        listener.observer = SessionObserver(listener, self)
         return listener
 
     def _make_quotas(self) -> "QuotaService | None":
@@ -225,7 +215,8 @@ class Worker:
         name = connection.rules.listener
         return next(one.observer for one in self._listeners if one.name == name)
 
-    def _emit(self, line: str) -> None:
+    def emit(self, line: str) -> None:
+        """Write a line to the event log, if there is one."""
         if self._events is not None:
             self._events.emit(line)
 
@@ -313,7 +304,7 @@ class Worker:
         while self._clients() and self.loop.time() < deadline:  # noqa: ASYNC110 - no such event
             await asyncio.sleep(DRAIN_CHECK_EVERY)
         for client in self._clients():
-            client.call(Connection.cut_short)
+            client.call(finishing(CloseReason.DRAINED))
 
     def _clients(self) -> list[ClientSide]:
         return [client for listener in self._listeners for client in listener.clients]
@@ -338,7 +329,7 @@ class Worker:
         while True:
             due = self.loop.time() + TICK
             await asyncio.sleep(TICK)
-            self._tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
+            self.tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
             if time.time() // 60 != minute:
                 minute = time.time() // 60
                 await self._sweep()
@@ -347,8 +338,8 @@ class Worker:
 
     async def _sweep(self) -> None:
         """Write the checkpoints and summaries that are due, at the end of a minute."""
-        self._recent.remember(self._tally.snapshot(), monotonic())
-        self._timeline.adjust(wall=time.time(), now=self.loop.time())
+        self._recent.remember(self.tally.snapshot(), monotonic())
+        self.timeline.adjust(wall=time.time(), now=self.loop.time())
         for listener in self._listeners:
             for number, client in enumerate(list(listener.clients)):
                 if client.connection is not None and not client.connection.closed:
@@ -380,7 +371,7 @@ class Worker:
     async def _quotas_changed(self) -> None:
         """Apply changed quotas to open connections."""
         for number, client in enumerate(self._clients()):
-            client.call(Connection.quotas_changed)
+            client.call(Connection.apply_quotas)
             if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
 
@@ -432,7 +423,7 @@ class Worker:
     def _snapshot(self) -> Iterator[Mapping[str, Any] | None]:
         surveyed = Snapshot()
         yield from self._sessions.survey(surveyed)
-        snapshot = self._tally.snapshot()
+        snapshot = self.tally.snapshot()
         snapshot.merge(surveyed)
         yield snapshot.to_json()
 
@@ -465,7 +456,7 @@ class Worker:
         self.access.collect(snapshot)
         self._endpoints.collect(snapshot)
         if self._events is not None:
-            self._events.report(snapshot, rate_limited=self._event_limit.dropped)
+            self._events.report(snapshot, rate_limited=self.event_limit.dropped)
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_configuration_stale)
         snapshot.gauge(registry.CONFIGURATION_LOADED, self._configured_at)
         self._store_service.collect(snapshot)

@@ -15,8 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from proxy.connection.connection import Connection
-from proxy.connection.inflight import MAX_IN_FLIGHT
-from proxy.connection.latency import LatencySampler
+from proxy.connection.inflight import MAX_IN_FLIGHT, LatencySampler
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.api_versions import BrokerIdentity
 from sasl.states import Enforcement
@@ -129,7 +128,7 @@ class Fuzzer:
         whole = entries[: self.rng.randint(0, 4)]
         if good and play.connection.pipe.left and len(whole) == len(entries):
             whole = whole[:-1]  # an honest broker answers no part of a request
-        partly = play.connection.responses.pipe.left or play.connection.responses._gathered
+        partly = play.connection.responses.left or play.connection.responses._gathered
         if good and (partly or play.connection.responses.rest):
             return
         data = b"".join(response(one, bytes(self.rng.choice((0, 9, 9_000)))) for one in whole)

@@ -19,7 +19,7 @@ from proxy.wire import metadata
 from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_request, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, METADATA, carries_addresses
-from proxy.wire.long_frames import APIS_CUT_THROUGH, LongFrameEndpoints
+from proxy.wire.walks import APIS_CUT_THROUGH, LongFrameEndpoints
 from tests.support.fuzzing import arg_parser
 from tests.support.responses import encode, responses
 

@@ -24,7 +24,7 @@ from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.connection.long_requests import MAX_AT_ONCE, PausingAuthority, found
+from proxy.connection.long_work import MAX_AT_ONCE, PausingAuthority, found
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.apis import PRODUCE

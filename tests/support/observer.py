@@ -1,5 +1,6 @@
 """Observers of connections, with what they would log and count kept for a test."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from metrics.event_rate_limit import UnauthenticatedEventLimit
@@ -10,23 +11,27 @@ from sasl.states import Enforcement
 from tests.support.sasl import NOW
 
 
-def observer_of(**given: Any) -> SessionObserver:
-    """Return an observer that drops what it is not `given` a place for."""
-    return SessionObserver(
+def observer_of(*, note: Any = lambda _incident: None, **given: Any) -> SessionObserver:
+    """Return an observer of listener `clients` that drops everything it has no `given` place for.
+
+    `note` takes incidents; the other names are those of the listener's and worker's attributes.
+    """
+    shell: Any = SimpleNamespace(
         **{
             "proxy_id": "proxy",
-            "worker": 0,
-            "listener": "clients",
+            "number": 0,
+            "name": "clients",
             "enforcement": lambda: Enforcement.ENFORCE,
             "timeline": Timeline(wall=NOW, now=NOW),
             "cadence": Cadence(),
             "tally": Tally(run="r"),
             "event_limit": UnauthenticatedEventLimit(workers=1),
+            "incidents": SimpleNamespace(note=note),
             "emit": lambda _line: None,
-            "note": lambda _incident: None,
             "upstream_failed": lambda _broker, _problem, _words: None,
             "may_have_changed": lambda _broker, _now: None,
             "inform": lambda _cause, _text: None,
             **given,
         }
     )
+    return SessionObserver(shell, shell)

@@ -39,14 +39,13 @@ from proxy.connection.commands import (
 from proxy.connection.connection import Connection
 from proxy.connection.enforcement import EnforcementPolicy, Override
 from proxy.connection.frames import Route
-from proxy.connection.inflight import Answer
+from proxy.connection.inflight import UNSAMPLED, Answer, LatencySampler
 from proxy.connection.interfaces import (
     ConnectionQuotas,
     ConnectionRights,
     ConnectionRules,
     NoAuthorizer,
 )
-from proxy.connection.latency import UNSAMPLED, LatencySampler
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
@@ -305,18 +304,22 @@ class Playbook:
         self.call(lambda connection, now: connection.broker_connected(self._write_to_broker, now))
 
     def side_connects(self) -> None:
-        self.call(lambda connection, now: connection.side_connected(self._write_to_side, now))
+        self.call(
+            lambda connection, now: connection.relayed_login.side_connected(
+                self._write_to_side, now
+            )
+        )
 
     def side(self, *pieces: bytes) -> None:
         """The broker sends bytes on the side connection, in one piece."""
         data = b"".join(pieces)
-        self.call(lambda connection, now: connection.side_bytes(data, now))
+        self.call(lambda connection, now: connection.relayed_login.side_bytes(data, now))
 
     def run_long_tasks(self) -> None:
         """Do the long work that waits first."""
         long_task = self.long_tasks.pop(0)
         result = finish(long_task.steps)
-        self.call(lambda connection, now: connection.done(long_task, result, now))
+        self.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
     def expire(self) -> None:
         """Let the session end, and the loop come to its timer at once."""
@@ -442,7 +445,7 @@ class Playbook:
             case AnswerFromStore():
                 self.log.append(f"consult {name_of(command.request.api_key)}")
             case AwaitTurn():
-                self.connection.await_turn(self._wait, self.call)
+                self.waiting.append(lambda: self.call(Connection.turn_came))
             case GetIdentity() | DeriveKeys():
                 self.log.append(type(command).__name__)
             case AwaitMemory(size):
@@ -451,9 +454,6 @@ class Playbook:
             case RunLongTask(long_task):
                 self.log.append("run long task")
                 self.long_tasks.append(long_task)
-
-    def _wait(self, _who: str, go_on: Callable[[], None]) -> None:
-        self.waiting.append(go_on)
 
     def _pause(self, side: str, paused: bool) -> None:
         self._paused[side] = paused

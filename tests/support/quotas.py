@@ -95,7 +95,7 @@ class Quoted:
     def tick(self) -> None:
         self.service.read()
         if self.service.take_over():
-            self.play.call(Connection.quotas_changed)
+            self.play.call(Connection.apply_quotas)
 
     @property
     def reported(self) -> Any:

@@ -29,7 +29,7 @@ from proxy.connection.commands import (
     CountAuthenticated,
     RunLongTask,
 )
-from proxy.connection.connection import Connection
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.interfaces import ConnectionRights, NoAuthorizer
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
@@ -159,9 +159,8 @@ class Shell:
             case CountAuthenticated():
                 assert client in self.clients
                 client.authenticated()
-            case AwaitTurn():
-                assert client.connection is not None
-                client.connection.await_turn(self.wait, client.call)
+            case AwaitTurn(principal):
+                self.wait(principal, lambda: client.call(Connection.turn_came))
             case ConnectToBroker():
                 self.tasks.append(self.loop.create_task(self._connect(client)))
             case RunLongTask(long_task):
@@ -189,7 +188,7 @@ class Shell:
 
     async def _run_long_task(self, client: ClientSide, long_task: LongTask) -> None:
         result = await TimeSlices(self.loop).run(long_task.steps)
-        client.call(lambda connection, now: connection.done(long_task, result, now))
+        client.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
 
 @dataclass
@@ -433,7 +432,7 @@ def listen(
             finally:
                 server.close()
                 for client in list(listener.clients):
-                    client.call(Connection.killed)
+                    client.call(finishing(CloseReason.KILLED))
                 await asyncio.gather(*services.tasks)
                 await until(lambda: not listener.clients)
 

@@ -13,9 +13,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import Records, TZAware, i32Timedelta
 
 from proxy.wire import apis
-from proxy.wire.long_frames import UNKNOWN_TAG, LongFrameEndpoints
 from proxy.wire.primitives import uvarint
-from proxy.wire.walks import TAGGED
+from proxy.wire.walks import TAGGED, UNKNOWN_TAG, LongFrameEndpoints
 from tests.support.kio_messages import response_type
 from tests.support.messages import read_response, response_bytes
 

@@ -52,12 +52,12 @@ def waiting_play() -> Playbook:
 
 
 def identify(play: Playbook, exchange: ClientExchange = PROXY_LOGIN) -> None:
-    play.call(lambda connection, now: connection.identified(exchange, now))
+    play.call(lambda connection, now: connection.upstream_login.identified(exchange, now))
 
 
 def derived(play: Playbook, derive: DeriveKeys) -> None:
     token = derive.work()
-    play.call(lambda connection, now: connection.derived(token, now))
+    play.call(lambda connection, now: connection.upstream_login.derived(token, now))
 
 
 def offers(*mechanisms: str, error_code: int = 0) -> bytes:

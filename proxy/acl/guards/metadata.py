@@ -49,7 +49,7 @@ from proxy.wire.messages import (
     MetadataResponse,
     replace,
 )
-from proxy.wire.metadata_topics import (
+from proxy.wire.metadata import (
     FIRST_WITH_OPERATIONS,
     LAST_WITH_CLUSTER_OPERATIONS,
     NOT_REQUESTED,

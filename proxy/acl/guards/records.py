@@ -52,8 +52,7 @@ from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import fetch_requests, messages, produce_requests
 from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
-from proxy.wire.fetch_bounds import FINAL_EPOCH, INITIAL_EPOCH
-from proxy.wire.fetch_requests import FetchedTopic, session_of_response
+from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH, FetchedTopic, session_of_response
 from proxy.wire.messages import FetchResponse, ProduceResponse, replace
 from proxy.wire.primitives import Malformed
 from proxy.wire.produce_requests import ProducedTopic, ProduceRequest

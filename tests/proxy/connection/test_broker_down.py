@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from proxy.acl.model import Operation, ResourceType
-from proxy.connection.connection import HELD_BYTES, HELD_SECONDS, Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import HELD_BYTES, HELD_SECONDS, Connection, finishing
 from proxy.connection.stages import MAX_DELAY
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.apis import DESCRIBE_ACLS
@@ -102,7 +103,7 @@ class TestAHeldClient:
 
     def test_can_be_killed(self, make: Callable[[], Playbook]) -> None:
         play = make()
-        play.call(Connection.killed)
+        play.call(finishing(CloseReason.KILLED))
         assert play.take() == ["closed killed", "close"]
         play.call(Connection.broker_is_back)
         assert play.take() == []
@@ -191,7 +192,7 @@ class TestTheBytesOfHeldClients:
     def test_are_released_when_it_leaves(self) -> None:
         memory = MemoryBudget()
         play = held(proxied(memory=memory), fetch(3))
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
         assert taken(memory) == 0
 
     def test_that_do_not_fit_close(self) -> None:
@@ -209,7 +210,7 @@ class TestTheBytesOfHeldClients:
         long = frame[:2] + b"\x80\0" + frame[4:] + bytes(0x8000 - len(frame) + 4)
         held(play, long)
         assert taken(memory) == len(long)
-        play.call(Connection.broker_unreachable)
+        play.call(finishing(CloseReason.BROKER_UNREACHABLE))
         assert taken(memory) == 0
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.wire.api_versions import BrokerIdentity
 from tests.support.frames import (
     api_versions,
@@ -58,7 +59,7 @@ def test_a_whole_life() -> None:
         "to client: #4 all topics<rewritten>",
         "to client: #5 records",
     ]
-    play.call(Connection.client_closed)
+    play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert play.take() == ["closed client_closed", "close"]
     assert play.connection.next_deadline() is None
 
@@ -226,9 +227,9 @@ class TestApiVersions:
         play = Playbook()
         play.client(api_versions(1, 3))
         connection = play.connection
-        assert connection.client_id == "app"
-        assert connection.client_software_name == "java"
-        assert connection.client_software_version == "4.1.0"
+        assert connection.authentication.client_id == "app"
+        assert connection.authentication.client_software_name == "java"
+        assert connection.authentication.client_software_version == "4.1.0"
 
 
 class TestTime:
@@ -302,7 +303,7 @@ class TestTheBroker:
         play = Playbook(connects=False)
         logged_in(play)
         play.client(fetch(3))
-        play.call(Connection.broker_unreachable)
+        play.call(finishing(CloseReason.BROKER_UNREACHABLE))
         assert play.take() == ["connect", "closed broker_unreachable", "close"]
 
     def test_requests_wait_until_it_is_connected(self) -> None:
@@ -353,7 +354,7 @@ class TestTheBroker:
 
 def test_a_mistake_of_the_proxy_closes() -> None:
     play = logged_in()
-    play.call(Connection.broke)
+    play.call(finishing(CloseReason.INTERNAL_ERROR))
     assert play.take() == ["closed internal_error", "close"]
     log_in(play)
     assert play.take() == []

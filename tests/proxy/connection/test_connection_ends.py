@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.connection.connection import Connection
+from proxy.connection.life import HELD_OPEN, NEXT, Input, Life, next_life
 from sasl.states import Enforcement
 from tests.support.frames import (
     authenticate,
@@ -18,6 +19,21 @@ from tests.support.playbook import (
     Playbook,
     logged_in,
 )
+
+
+def test_a_connection_only_moves_towards_its_end() -> None:
+    assert all(life <= after for (life, _), after in NEXT.items())
+    assert {after for (_, event), after in NEXT.items() if event == Input.CLOSE} == {Life.CLOSED}
+    assert {life for life, _ in HELD_OPEN} == {Life.FINISHING, Life.DRAINING, Life.ENDING}
+
+
+@pytest.mark.parametrize(
+    ("life", "event"),
+    [(Life.ENDING, Input.END), (Life.CLOSED, Input.CLOSE), (Life.CLOSED, Input.DRAIN)],
+)
+def test_an_input_that_is_not_in_the_table_is_illegal(life: int, event: int) -> None:
+    with pytest.raises(AssertionError, match=f"input {event} in state {life}"):
+        next_life(life, event)
 
 
 def test_drained_connections_answer_what_is_under_way() -> None:

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import finishing
 from proxy.connection.inflight import MAX_IN_FLIGHT
 from proxy.net.read_buffer import BUFFER_BYTES
 from tests.support.frames import (
@@ -203,5 +204,5 @@ def test_a_gathered_metadata_response_is_let_go() -> None:
 def test_closing_keeps_nothing() -> None:
     play = Playbook()
     play.client(handshake(1, SCRAM), authenticate(2, bearer())[:20])
-    play.call(Connection.client_closed)
+    play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert play.connection.requests.rest == b""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.connection import fingerprints, pipe
+from proxy.connection import fingerprints, responses
 from proxy.wire.apis import FETCH, METADATA
 from tests.support.frames import (
     api_versions,
@@ -38,7 +38,7 @@ def reads(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "bytes":
             patch.setattr(Playbook, "reads_bulk", False)
-            for module in (fingerprints, pipe):
+            for module in (fingerprints, responses):
                 patch.setattr(module, "COMPILED", True)
         yield
 

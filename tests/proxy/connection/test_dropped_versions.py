@@ -51,7 +51,7 @@ def test_every_one_passes_and_is_recorded(key: int, version: int) -> None:
     assert play.take() == ["connect", *sent]
     play.broker(response(3), response(4, b"answer"), response(5))
     assert play.take() == ["to client: #3", "to client: #4 answer", "to client: #5"]
-    assert play.connection.dropped_versions == {route_key(key, version)}
+    assert play.connection.stages.dropped_versions == {route_key(key, version)}
 
 
 @pytest.mark.parametrize(("key", "version"), FORWARDED)
@@ -61,7 +61,7 @@ def test_none_passes_where_acls_are_enforced_but_is_recorded(key: int, version: 
         play.client(old(key, version, 3))
         assert play.take() == ["closed unsupported_api", "close"]
         assert not play.to_broker
-        assert play.connection.dropped_versions == {route_key(key, version)}
+        assert play.connection.stages.dropped_versions == {route_key(key, version)}
 
 
 def test_all_pass_where_acls_are_only_audited() -> None:
@@ -99,20 +99,20 @@ def test_what_does_not_pass_is_not_reported() -> None:
 def test_others_are_not_recorded() -> None:
     play = passing()
     play.client(request(FETCH, 4, 3), request(LIST_OFFSETS, 1, 4))
-    assert play.connection.dropped_versions == frozenset()
+    assert play.connection.stages.dropped_versions == frozenset()
 
 
 def test_all_that_a_connection_used_are_recorded() -> None:
     play = passing()
     play.client(*(old(*each, number) for number, each in enumerate(FORWARDED, 3)))
-    assert play.connection.dropped_versions == {route_key(*each) for each in FORWARDED}
+    assert play.connection.stages.dropped_versions == {route_key(*each) for each in FORWARDED}
 
 
 def test_what_the_proxy_answers_itself_is_recorded() -> None:
     """DescribeAcls v0, which is in the offer of any listener."""
     play = passing()
     play.client(request(29, 0, 3, b"\x01\xff\xff\xff\xff\xff\xff\x01\x01"))
-    assert play.connection.dropped_versions == {route_key(29, 0)} <= DROPPED_BY_KAFKA_4
+    assert play.connection.stages.dropped_versions == {route_key(29, 0)} <= DROPPED_BY_KAFKA_4
 
 
 def test_kafka_4_is_sent_none_of_them() -> None:

@@ -9,9 +9,9 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
 from proxy.acl.model import Operation
+from proxy.connection.commands import Verdict
 from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.stages import Stages
-from proxy.connection.verdicts import Verdict
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.error_codes import ErrorCode
 from tests.support.authorization import Guarded, Right, group, topic

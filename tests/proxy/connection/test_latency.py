@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.connection.connection import Connection
-from proxy.connection.latency import SAMPLE_SECONDS, LatencySampler
-from proxy.connection.throttling import announcing
+from proxy.connection.inflight import SAMPLE_SECONDS, LatencySampler, announcing
 from proxy.net.read_buffer import BUFFER_BYTES
 from proxy.wire.apis import FETCH, METADATA, PRODUCE
 from tests.support.frames import fetch, metadata, produce, response

@@ -4,7 +4,7 @@ from typing import Any
 
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
-from proxy.connection.long_requests import MAX_AT_ONCE
+from proxy.connection.long_work import MAX_AT_ONCE
 from proxy.wire.apis import FIND_COORDINATOR
 from proxy.wire.error_codes import ErrorCode
 from tests.support.frames import request, response

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import finishing
 from proxy.scheduling.memory_budget import LONG_BYTES_UNAUTHENTICATED, MemoryBudget
 from sasl.jwks import KeyCache
 from tests.support.frames import authenticate, bearer, bearer_of_unknown_key, handshake
@@ -50,7 +51,14 @@ def test_frames_as_most_clients_send_them_need_no_room() -> None:
     assert play.session.principal == "User:alice"
 
 
-@pytest.mark.parametrize("ends", [Connection.client_closed, Connection.broke, Connection.killed])
+@pytest.mark.parametrize(
+    "ends",
+    [
+        finishing(CloseReason.CLIENT_CLOSED),
+        finishing(CloseReason.INTERNAL_ERROR),
+        finishing(CloseReason.KILLED),
+    ],
+)
 def test_who_goes_leaves_room(ends: Any) -> None:
     memory = MemoryBudget(SIZE)
     first, second = unauthenticated(memory, 1), unauthenticated(memory, 2)

@@ -8,8 +8,9 @@ from kio.static.primitive import i32
 
 from proxy.acl.model import Operation
 from proxy.connection.authorization import MAX_LOOKED_UP
-from proxy.connection.connection import Connection
-from proxy.connection.long_requests import MAX_AT_ONCE, MAX_VALUES
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
+from proxy.connection.long_work import MAX_AT_ONCE, MAX_VALUES
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.wire.apis import METADATA, PRODUCE
 from proxy.wire.error_codes import ErrorCode
@@ -93,7 +94,7 @@ class TestRequests:
     def test_a_client_that_is_gone_is_not_thought_about(self, groups: int) -> None:
         one = Describer()
         one.play.client(describe(1, more=groups))
-        one.play.call(Connection.client_closed)
+        one.play.call(finishing(CloseReason.CLIENT_CLOSED))
         one.play.run_long_tasks()
         assert not one.play.to_broker
 
@@ -280,7 +281,7 @@ class TestResponses:
     def test_the_client_may_be_gone(self) -> None:
         one, long = self.given()
         one.play.broker(long)
-        one.play.call(Connection.client_closed)
+        one.play.call(finishing(CloseReason.CLIENT_CLOSED))
         one.play.run_long_tasks()
         assert one.play.received == []
         assert one.play.kept_bytes == 0

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.life import PauseReason
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
 from proxy.wire.apis import CREATE_ACLS
@@ -36,7 +37,12 @@ def test_the_second_of_a_principal_waits_for_the_first() -> None:
 
 @pytest.mark.parametrize(
     "ends",
-    [Connection.client_closed, Connection.broke, Connection.killed, Connection.broker_closed],
+    [
+        finishing(CloseReason.CLIENT_CLOSED),
+        finishing(CloseReason.INTERNAL_ERROR),
+        finishing(CloseReason.KILLED),
+        Connection.broker_closed,
+    ],
 )
 @pytest.mark.parametrize("sent", [100, -1, None], ids=["its head", "most", "all"])
 def test_a_connection_that_ends_leaves_its_room(ends: Any, sent: int | None) -> None:
@@ -56,7 +62,7 @@ def test_one_that_ends_while_it_waits_does_not_keep_others_waiting() -> None:
     frame = describe(1, more=MUCH)
     for one in (first, second, third):
         one.play.client(frame)
-    second.play.call(Connection.client_closed)
+    second.play.call(finishing(CloseReason.CLIENT_CLOSED))
     first.play.run_long_tasks()
     third.play.run_long_tasks()
     assert third.play.to_broker == frame
@@ -75,7 +81,7 @@ def test_a_connection_that_ends_keeps_nothing(steps: int) -> None:
         for _ in range(steps):
             next(one.play.long_tasks[0].steps)
         assert tracemalloc.get_traced_memory()[0] - before > LONG_BYTES
-        one.play.call(Connection.client_closed)
+        one.play.call(finishing(CloseReason.CLIENT_CLOSED))
         for thread in threading.enumerate():
             if thread.name == "in-steps":
                 thread.join(60)
@@ -171,6 +177,6 @@ def test_what_the_proxy_answers_itself_needs_it_too() -> None:
     other.play.client(request(CREATE_ACLS, 3, 1, bytes(LONG_BYTES)))
     assert other.play.paused == {"client"}
     assert not any(line.startswith("consult") for line in other.play.take())
-    holder.play.call(Connection.client_closed)
+    holder.play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert "consult CreateAcls" in other.play.take()
     assert other.play.take() == []

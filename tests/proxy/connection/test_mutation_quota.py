@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import Operation
+from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
-from proxy.connection.long_requests import MAX_VALUES
+from proxy.connection.long_work import MAX_VALUES
 from proxy.connection.mutation_quota import BY_ID_SINCE, BY_NAME_SINCE, _question
 from proxy.quota.model import QuotaKey
 from proxy.quota.mutation_counts import STRICT_SINCE
@@ -106,7 +107,7 @@ class TestStrict:
     def test_what_a_client_of_the_same_quota_did_counts(self) -> None:
         first, second = Limited(), Limited()
         first.play.connection.rules = replace(first.play.rules, quotas=second.service)
-        first.play.call(Connection.quotas_changed)
+        first.play.call(Connection.apply_quotas)
         first.create(("a", BURST + 1))
         assert errors(second.create(("b", 1))) == {"b": EXCEEDED}
 
@@ -279,7 +280,7 @@ class TestAmongOtherRequests:
     def test_a_connection_that_ends_meanwhile(self) -> None:
         limited = Limited()
         limited.send(CREATE_TOPICS, 7, created(7, ("a", 1)))
-        limited.play.call(lambda connection, now: connection.client_closed(now))
+        limited.play.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
         assert limited.play.connection.closed
         assert limited.tokens == BURST
 
@@ -329,7 +330,7 @@ class TestLong:
         limited.play.runs_long_tasks_at_once = False
         limited.send(CREATE_TOPICS, 7, created(7, *((f"t{n}", 1) for n in range(2_000))))
         limited.play.run_long_tasks()
-        limited.play.call(lambda connection, now: connection.client_closed(now))
+        limited.play.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
         limited.broker.answer()
         assert limited.play.connection.closed
         assert limited.tokens == BURST
@@ -380,7 +381,7 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None}})
         limited.service.read()
         assert limited.service.take_over()
-        limited.play.call(Connection.quotas_changed)
+        limited.play.call(Connection.apply_quotas)
         limited.create(("a", 1_000))
         limited.create(("b", 1_000))
         assert limited.forwarded == [CREATE_TOPICS] * 2
@@ -391,6 +392,6 @@ class TestChanges:
         limited.store.alter_quotas({ALICE: {MUTATION_RATE: None, QuotaKey.PRODUCER_BYTE_RATE: 5.0}})
         limited.service.read()
         limited.service.take_over()
-        limited.play.call(Connection.quotas_changed)
+        limited.play.call(Connection.apply_quotas)
         limited.create(("a", 1))
         assert [key for key, _ in limited.broker.asked] == [CREATE_TOPICS]

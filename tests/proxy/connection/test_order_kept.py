@@ -118,7 +118,7 @@ def test_a_rate_that_is_removed_while_topics_are_made() -> None:
     one.store.alter_quotas({QuotaEntity(user=ALICE.user): {MUTATION_RATE: None}})
     one.service.read()
     assert one.service.take_over()
-    one.play.call(Connection.quotas_changed)
+    one.play.call(Connection.apply_quotas)
     one.broker.answer()
     assert errors(one.reported(CREATE_TOPICS, 5)) == {"t": NONE}
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.connection.commands import OpenSideConnection
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason, OpenSideConnection
+from proxy.connection.connection import Connection, finishing
 from proxy.connection.inflight import Answer
 from proxy.wire.apis import API_VERSIONS, APIS
 from sasl.messages import MAX_RESPONSE_BYTES, SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -201,7 +201,7 @@ class TestStrangers:
     def test_an_unreachable_broker_closes(self) -> None:
         play = relaying(connects=False)
         play.client(handshake(1, SCRAM))
-        play.call(Connection.broker_unreachable)
+        play.call(finishing(CloseReason.BROKER_UNREACHABLE))
         assert play.take() == ["connect", "closed broker_unreachable", "close"]
 
     def test_a_principal_that_was_refused_is_nobodys(self) -> None:
@@ -336,7 +336,7 @@ class TestSideConnections:
 
     def test_one_that_cannot_be_opened_ends_the_session(self) -> None:
         play = renewing()
-        play.call(Connection.side_unreachable)
+        play.call(lambda connection, now: connection.relayed_login.side_unreachable(now))
         assert play.take() == ["failed broker_unavailable", "closed authentication_failed", "close"]
 
     def test_one_that_waits_for_its_turn_has_the_time_of_the_session(self) -> None:
@@ -348,7 +348,7 @@ class TestSideConnections:
 
     def test_one_that_the_broker_closes_is_a_refusal(self) -> None:
         play = aside()
-        play.call(Connection.side_closed)
+        play.call(lambda connection, now: connection.relayed_login.side_closed(now))
         assert play.take() == ["failed refused_by_broker", "closed authentication_failed", "close"]
 
     @pytest.mark.parametrize(
@@ -389,7 +389,9 @@ class TestSideConnections:
     @pytest.mark.parametrize(
         "then",
         [
-            lambda play: play.call(Connection.side_closed),
+            lambda play: play.call(
+                lambda connection, now: connection.relayed_login.side_closed(now)
+            ),
             lambda play: play.side(answered(11)),
             lambda play: play.wait_for(NOW + 110),
         ],
@@ -442,7 +444,7 @@ class TestSideConnections:
         play.now += 100
         Login(play, play.side, first_id=10).run()
         play.take()
-        play.call(Connection.side_closed)
+        play.call(lambda connection, now: connection.relayed_login.side_closed(now))
         play.side(b"late")
         play.client(metadata(20))
         assert play.take() == ["to broker: Metadata v12 #20"]
@@ -454,6 +456,6 @@ class TestSideConnections:
 
     def test_a_closed_connection_hears_nothing_more(self) -> None:
         play = renewing()
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
         assert play.connection.closed
         assert not [one for _, one in play.connection.inflight.queue if isinstance(one, Answer)]

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.connection.connection import Connection
 from proxy.connection.life import PauseReason
 from proxy.wire.api_versions import (
     REBOOTSTRAP_REQUIRED,
@@ -14,6 +13,7 @@ from proxy.wire.api_versions import (
 )
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.wire.primitives import INT16, INT32
+from sasl.mechanism import FailureReason
 from sasl.states import Enforcement, Failed
 from tests.support import messages
 from tests.support.frames import (
@@ -131,7 +131,7 @@ class TestSilence:
     """For how long a login has waited for its client, which decides who gives a slot to others."""
 
     def silence(self, play: Playbook) -> float:
-        return play.connection.silence(play.now)
+        return play.connection.relayed_login.silence(play.now)
 
     def test_it_is_counted_from_the_brokers_answer_whatever_comes_of_the_next_message(self) -> None:
         play = relaying()
@@ -161,7 +161,9 @@ class TestSilence:
         play.now += 2
         assert self.silence(play) == 2
         play.take()
-        play.call(Connection.displaced)
+        play.call(
+            lambda connection, now: connection.relayed_login.failed(FailureReason.DISPLACED, now)
+        )
         assert play.take()[:2] == ["failed displaced", "closed authentication_failed"]
 
     def test_so_is_that_behind_requests_which_the_broker_answers_late(self) -> None:

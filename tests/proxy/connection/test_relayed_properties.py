@@ -107,8 +107,8 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from(
         [
             Connection.broker_closed,
-            Connection.side_closed,
-            Connection.side_unreachable,
+            lambda connection, now: connection.relayed_login.side_closed(now),
+            lambda connection, now: connection.relayed_login.side_unreachable(now),
             Connection.client_finished,
             Connection.drain,
         ]

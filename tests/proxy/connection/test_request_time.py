@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from proxy.acl.model import Operation
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.quota.model import QuotaKey
 from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
 from proxy.wire.primitives import int32
@@ -200,7 +201,7 @@ class TestWhoDoesNotWaitForTheAnswer:
     def test_is_charged_for_what_it_had(self) -> None:
         quoted, play = timed(rights=Judged())
         play.client(asking(OFFSET_FETCH, 8)[:-1])
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
         self.comes_after(quoted)
 
     def test_is_charged_for_a_judgement_that_is_given_up(self) -> None:
@@ -209,13 +210,13 @@ class TestWhoDoesNotWaitForTheAnswer:
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
         next(play.long_tasks[0].steps)
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
         self.comes_after(quoted)
 
     def test_is_charged_for_what_the_store_was_asked_for(self) -> None:
         quoted, play = timed(0)
         play.client(asking(DESCRIBE_USER_SCRAM_CREDENTIALS, 0))
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
         assert is_timed(play.connection)
         play.connection.spent(MUCH_NS, play.now)
         self.comes_after(quoted)

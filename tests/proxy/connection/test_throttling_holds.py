@@ -122,5 +122,5 @@ class TestChanges:
     def test_an_unauthenticated_client_has_no_quota(self) -> None:
         service = Quoted({}).service
         play = Playbook(quotas=service)
-        play.call(Connection.quotas_changed)
+        play.call(Connection.apply_quotas)
         assert play.connection.throttling is None

@@ -3,7 +3,8 @@
 import pytest
 
 from proxy.config import Quotas
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import Connection, finishing
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.wire.apis import PRODUCE
@@ -64,7 +65,7 @@ class Reconnecting:
 
     def close(self, play: Playbook) -> None:
         self.now = play.now
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
 
 
 def until_forwarded(play: Playbook, size: int) -> None:

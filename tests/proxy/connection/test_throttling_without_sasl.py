@@ -37,7 +37,7 @@ def test_its_first_request_tells_it(first: bytes) -> None:
     play = admitted(service(APP))
     play.client(first, produce(3, records=b"r" * 12_000))
     assert play.paused == {"client"}
-    assert play.connection.client_id == "app"
+    assert play.connection.authentication.client_id == "app"
 
 
 def test_other_client_ids_are_not_throttled() -> None:
@@ -84,5 +84,5 @@ def test_one_that_ends_behind_its_request_is_not_waited_for() -> None:
     play = admitted(service(APP))
     frame = bytes.fromhex("0000000c 0003 0000 00000001 7fff 6161")
     play.client(frame)
-    assert play.connection.client_id is None
+    assert play.connection.authentication.client_id is None
     assert play.kept_bytes == 0 or play.connection.closed

@@ -5,9 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from proxy.acl.model import Operation
-from proxy.connection.connection import Connection
-from proxy.connection.long_requests import MAX_BYTES_JUDGED_AT_ONCE, MAX_JUDGED_AT_ONCE, takes_long
-from proxy.connection.long_work import MAX_IN_A_TURN
+from proxy.connection.commands import AwaitTurn, CloseReason
+from proxy.connection.connection import Connection, finishing
+from proxy.connection.long_work import (
+    MAX_BYTES_JUDGED_AT_ONCE,
+    MAX_IN_A_TURN,
+    MAX_JUDGED_AT_ONCE,
+    takes_long,
+)
 from proxy.quota.model import QuotaKey
 from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.wire.apis import FETCH, PRODUCE
@@ -71,7 +76,7 @@ def test_what_is_forwarded_at_a_first_look_waits_for_nobody() -> None:
 def test_who_is_gone_is_not_waited_for() -> None:
     play = in_turns(logged_in())
     play.client(*(api_versions(number) for number in range(FLOOD)))
-    play.call(Connection.client_closed)
+    play.call(finishing(CloseReason.CLIENT_CLOSED))
     play.take()
     one_turn(play)
     assert (play.take(), play.waiting) == ([], [])
@@ -97,11 +102,9 @@ def test_a_drain_does_not_wait_for_a_turn() -> None:
 
 
 def test_the_turns_of_a_principal_are_its_own() -> None:
-    asked: list[str] = []
-    for play in (Playbook(), logged_in()):
-        in_turns(play)
-        play.connection.await_turn(lambda who, _: asked.append(who), play.call)
-    assert asked == ["", "User:alice"]
+    play = in_turns(logged_in())
+    play.client(*(api_versions(number) for number in range(FLOOD)))
+    assert AwaitTurn("User:alice") in play.commands
 
 
 def test_what_is_done_in_its_turn_counts_as_request_time() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from proxy.connection.commands import CloseReason
-from proxy.connection.connection import Connection
-from proxy.connection.upstream_login import MIN_INTERVAL, PATIENCE, RENEW_AFTER
+from proxy.connection.connection import Connection, finishing
+from proxy.connection.logins import MIN_INTERVAL, PATIENCE, RENEW_AFTER
 from sasl.login import LoginError
 from tests.support.frames import authenticate, bearer, fetch, handshake, produce, response
 from tests.support.playbook import OAUTHBEARER, Playbook, everything, logged_in
@@ -170,7 +170,7 @@ def test_a_broker_without_sasl_is_not_asked() -> None:
 def test_without_an_identity_there_is_no_login() -> None:
     """The token's server does not answer, say."""
     play = waiting_play()
-    play.call(lambda connection, now: connection.login_failed(LoginError("no token"), now))
+    play.call(lambda connection, now: connection.upstream_login.failed(LoginError("no token"), now))
     assert play.take() == ["login failed: no token", "closed broker_login_failed", "close"]
 
 
@@ -242,7 +242,7 @@ def test_a_client_that_does_not_read_is_not_the_brokers_silence() -> None:
 def test_a_client_that_leaves_in_the_middle() -> None:
     play = waiting_play()
     identify(play)
-    play.call(Connection.client_closed)
+    play.call(finishing(CloseReason.CLIENT_CLOSED))
     assert play.take()[1:] == ["closed client_closed", "close"]
     identify(play)
     play.broker(offers("PLAIN"))

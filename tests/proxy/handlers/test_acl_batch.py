@@ -16,7 +16,7 @@ from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceTyp
 from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import Resources, TooLarge
 from proxy.handlers.acls import Acls, answer_batch
-from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
+from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import (
     FILTERS_BETTER,

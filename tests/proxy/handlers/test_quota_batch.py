@@ -11,7 +11,7 @@ from kio.static.primitive import i8
 
 from proxy.handlers import quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-from proxy.wire.batch_describe import MAX_FILTERS, MAX_RESULT_BYTES
+from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.kio_messages.batch_describe import (

@@ -10,8 +10,7 @@ from proxy.errors import ClientFault
 from proxy.handlers.quotas import MAX_BATCH_ITEMS, MAX_BYTES, MAX_ITEMS, answer, answer_batch
 from proxy.quota.model import Changes, QuotaEntity, QuotaKey
 from proxy.store import StoreRefused
-from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
-from proxy.wire.batch_describe import MAX_FILTERS
+from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, MAX_FILTERS
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import MAX_STRING, MAX_TAGS, write_string, write_uvarint
 from tests.support.frames import array

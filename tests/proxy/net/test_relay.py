@@ -12,7 +12,8 @@ import pytest
 from kio.schema.describe_groups.v5.response import DescribeGroupsResponse
 
 from proxy.acl.model import Operation
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import finishing
 from proxy.connection.life import PauseReason
 from proxy.net import read_buffer
 from proxy.net import relay as module
@@ -315,7 +316,7 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
         assert transport is not None
         await until(lambda: transport.get_write_buffer_size() > 0)
         began = asyncio.get_running_loop().time()
-        client.call(Connection.cut_short)
+        client.call(finishing(CloseReason.DRAINED))
         assert relay.shell.clients
         await until(lambda: not relay.shell.clients)
         assert asyncio.get_running_loop().time() - began > 0.9

@@ -15,7 +15,8 @@ from typing import Any, Self
 import pytest
 import uvloop
 
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import finishing
 from proxy.connection.frames import Bytes
 from proxy.net import read_buffer
 from proxy.net import relay as module
@@ -448,7 +449,7 @@ def test_linger_holds_for_what_is_encrypted(
         assert transport is not None
         await until(lambda: transport.get_write_buffer_size() > 0)
         client.finish_sending()
-        side.call(Connection.cut_short)
+        side.call(finishing(CloseReason.DRAINED))
         assert side in relay.shell.clients
         await until(lambda: side not in relay.shell.clients)
         client.close()

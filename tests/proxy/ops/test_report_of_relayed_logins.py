@@ -8,7 +8,8 @@ from metrics.events import EventKind
 from metrics.history import Timeline
 from metrics.readiness.job import run
 from metrics.readiness.settings import EngineName, Settings
-from proxy.connection.connection import Connection
+from proxy.connection.commands import CloseReason
+from proxy.connection.connection import finishing
 from proxy.wire.apis import PRODUCE
 from sasl.states import Enforcement
 from tests.support.frames import authenticate, fetch, handshake, request, response
@@ -90,7 +91,7 @@ def lines() -> list[str]:
     for name, behave in CONNECTIONS.items():
         play = connected(name, recorded)
         behave(play)
-        play.call(Connection.client_closed)
+        play.call(finishing(CloseReason.CLIENT_CLOSED))
     return recorded
 
 

@@ -9,6 +9,7 @@ import pytest
 from metrics.registry import SESSION_LIFETIME_LEFT, THROTTLED_CONNECTIONS
 from metrics.snapshot import Snapshot
 from proxy import config
+from proxy.connection.commands import CloseReason
 from proxy.errors import ProxyError
 from proxy.ops.sessions import KILL_SLICE, SLICE, SURVEY_SLICE, Sessions, facts_of
 from proxy.ops.status.session_facts import EVERY_SESSION, SessionFacts
@@ -172,7 +173,7 @@ def test_a_refused_connection_that_is_closed_is_not_told() -> None:
     listener = crowd(1)
     (play,) = listener.clients
     refused(play)
-    play.call(lambda connection, now: connection.client_closed(now))
+    play.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
     assert slices(listener, "sessions") == [[]]
 
 
@@ -195,7 +196,7 @@ def test_clients_may_come_and_go_between_slices() -> None:
     with_throttle_time = listener.sessions().facts(EVERY_SESSION)
     assert len(next(with_throttle_time)) == SLICE
     gone = next(iter(listener.clients))
-    gone.call(lambda connection, now: connection.client_closed(now))
+    gone.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
     listener.clients.clear()
     listener.clients.add(Client())
     assert len(next(with_throttle_time)) in (4, 5)
@@ -259,7 +260,7 @@ def test_a_scrape_counts_slice_by_slice() -> None:
         for play in listener.clients
         if isinstance(play.connection.session.state, Authenticated)
     )
-    gone.call(lambda connection, now: connection.client_closed(now))
+    gone.call(lambda connection, now: connection.finish(CloseReason.CLIENT_CLOSED, now))
     snapshot = Snapshot()
     assert len(list(listener.sessions().survey(snapshot))) == 2
     name = SETTINGS.name

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.wire.apis import APIS
-from proxy.wire.codec import decode, encode
-from proxy.wire.codec_values import Unwritable
+from proxy.wire.codec import Unwritable, decode, encode
 from proxy.wire.messages import (
     CreateAclsRequest,
     DescribeAclsRequest,

@@ -7,7 +7,7 @@ import pytest
 from kio.static.primitive import i32
 
 from proxy.wire.apis import APIS, FETCH, SHARE_FETCH, response_header_version
-from proxy.wire.fetch_bounds import lowered, without_topics
+from proxy.wire.fetch_requests import lowered, without_topics
 from proxy.wire.throttle_times import HEAD
 from tests.support.frames import request
 from tests.support.kio_messages import decode, encode, request_type, response_type

@@ -10,7 +10,7 @@ from kio.schema.index import api_key_map
 from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, Kind, carries_addresses
-from proxy.wire.long_frames import APIS_CUT_THROUGH
+from proxy.wire.walks import APIS_CUT_THROUGH
 from tests.support.messages import read_response
 from tests.support.responses import Entity, judge, pass_through, resolved
 

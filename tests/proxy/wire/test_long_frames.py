@@ -11,8 +11,8 @@ from kio.index import load_response_schema
 
 from proxy.errors import BrokerFault
 from proxy.wire.apis import APIS, FETCH, PRODUCE, SHARE_ACKNOWLEDGE, SHARE_FETCH, carries_addresses
-from proxy.wire.long_frames import APIS_CUT_THROUGH, UNKNOWN_TAG, LongFrameEndpoints
 from proxy.wire.primitives import uvarint
+from proxy.wire.walks import APIS_CUT_THROUGH, UNKNOWN_TAG, LongFrameEndpoints
 from tests.support.responses import Entity, encode, entities, judge, pass_through, responses
 
 CUT_THROUGH = [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.wire.apis import APIS, METADATA
-from proxy.wire.metadata_topics import MetadataTopics
+from proxy.wire.metadata import MetadataTopics
 from tests.support.kio_messages import encode, response_type
 from tests.support.messages import large
 

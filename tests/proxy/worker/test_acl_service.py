@@ -13,6 +13,7 @@ from metrics.snapshot import Snapshot
 from proxy.acl.authorizer import DenialNotice
 from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
 from proxy.config import Authorizer
+from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.frames import route_key
 from proxy.store import StoreError, open_store
@@ -228,6 +229,6 @@ def test_a_connection_that_is_gone_gets_no_event(store: Failing) -> None:
     services = Services(store)
     services.may(Operation.READ, "a")
     services.may(Operation.READ, "a")
-    services.connection.client_closed(0.0)
+    services.connection.finish(CloseReason.CLIENT_CLOSED, 0.0)
     services.authorization.close()
     assert len(services.reported.notices) == 1

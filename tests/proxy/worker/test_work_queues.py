@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from proxy.connection.long_requests import MAX_AT_ONCE
+from proxy.connection.long_work import MAX_AT_ONCE
 from proxy.scheduling.memory_budget import LONG_BYTES
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.scheduling.time_slices import TimeSlices

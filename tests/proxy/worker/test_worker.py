@@ -68,7 +68,7 @@ def test_an_answer_in_steps_tells_their_time(
 
 def ticks(one: worker.Worker) -> int:
     """How often it has looked at deadlines."""
-    lags = one._tally.snapshot().histograms.get(registry.EVENT_LOOP_LAG.name, {})
+    lags = one.tally.snapshot().histograms.get(registry.EVENT_LOOP_LAG.name, {})
     return sum(sum(lag.counts) for lag in lags.values())
 
 
@@ -95,7 +95,7 @@ def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
 
 
 def ready(one: worker.Worker) -> dict[tuple[str, ...], float]:
-    return one._tally.snapshot().values[registry.READY.name]
+    return one.tally.snapshot().values[registry.READY.name]
 
 
 async def end(one: worker.Worker) -> None:

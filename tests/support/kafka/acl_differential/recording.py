@@ -23,7 +23,7 @@ from proxy.acl.decision import Answer, Authority, Change, Close, Inquiry, Judgem
 from proxy.acl.guards import GUARDS
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AuthorizerMode, Operation, PatternType, Permission, ResourceType
-from proxy.connection.long_requests import PausingAuthority
+from proxy.connection.long_work import PausingAuthority
 from proxy.handlers import acls as acl_api
 from proxy.handlers import quotas as quota_api
 from proxy.scheduling.stepped_thread import in_steps
