@@ -334,7 +334,10 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     except RecursionError:
         raise ValueError(f"has a pattern that is nested too deeply, {pattern!a:.60}") from None
     except (re.error, Warning, OverflowError) as error:
-        raise ValueError(f"has a pattern that cannot be used, {pattern!a:.60}: {error}") from None
+        raise ValueError(
+            f"has a pattern that cannot be used, {pattern!a:.60}: {error}"
+            "; docs/tls.md lists the supported constructs"
+        ) from None
     parts = tuple(_parts(replacement, compiled))
     return Rule(compiled, parts, _CASES[case], compiled.fullmatch("") is not None)
 
