@@ -20,8 +20,13 @@ THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 MODULES := docs.generate.configuration docs.generate.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
+# The prose linter, and what has no finding: folders of Python are added as they get there.
+VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
+UNREAD := $(addprefix docs/,compatibility.md configuration.md events.md metrics.md readiness.md report-tables.md)
+PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md $(filter-out $(UNREAD),$(wildcard docs/*.md))
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock
+.PHONY: help demo test fast pythons slow cluster check static fmt lint types imports prose docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -46,7 +51,7 @@ pythons: ## those, and the demo, on the oldest and the newest Python that is sup
 
 check: static test pythons slow ## everything that CI runs
 
-static: lint types imports docs-check site ## what can be judged without running the tests
+static: lint types imports prose docs-check site ## what can be judged without running the tests
 
 fmt: $(VENV)/test ## format, and mend what ruff can mend
 	$(BIN)/ruff format
@@ -61,6 +66,10 @@ types: $(VENV)/test ## mypy, strict
 
 imports: $(VENV)/test ## who may import whom
 	$(BIN)/lint-imports
+
+prose: ## plain English in docs, docstrings and comments; needs Vale
+	@command -v vale >/dev/null || { echo "Vale is missing: go install $(VALE)" >&2; exit 1; }
+	vale --output=line $(PROSE)
 
 docs: $(VENV)/test ## write the generated pages and tables anew
 	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done

@@ -29,7 +29,7 @@ _STYLE: Final = (
 
 
 def diagram() -> str:
-    """Return who connects to whom, as SVG."""
+    """Return the diagram of clients, proxy and brokers as SVG."""
     body = "\n".join(_parts())
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'

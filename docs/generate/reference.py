@@ -3,11 +3,10 @@
     python -m docs.generate.reference            write them
     python -m docs.generate.reference --check    write nothing; status 1 if a page is out of date
 
-A table stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; the text around it is
-written by hand.
+The markers `<!-- NAME: begin -->` and `<!-- NAME: end -->` enclose a table; the rest is written by
+hand.
 """
 
-import ast
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -21,9 +20,7 @@ from proxy.wire.schema import NEVER
 from sasl import session
 from sasl.mechanism import FailureReason
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-DOCS = ROOT / "docs"
-PACKAGES = ("proxy", "sasl", "metrics")
+DOCS = Path(__file__).resolve().parent.parent
 
 
 def apis() -> str:
@@ -65,25 +62,8 @@ def close_reasons() -> str:
     return table(("reason", "meaning"), members(CloseReason))
 
 
-def modules() -> str:
-    """Return the table of modules: file, and the first paragraph of its docstring."""
-    rows = ["| File | Contents |", "|---|---|"]
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if path.stat().st_size:
-                rows.append(f"| `{path.relative_to(ROOT)}` | {_summary(path)} |")
-    return "\n".join(rows)
-
-
-def _summary(path: Path) -> str:
-    text = ast.get_docstring(ast.parse(path.read_text()))
-    assert text is not None, f"{path} has no docstring"
-    paragraph = " ".join(text.split("\n\n")[0].split())
-    return paragraph.replace("|", "\\|")
-
-
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "architecture.md": {"session states": session_states, "modules": modules},
+    "architecture.md": {"session states": session_states},
     "events.md": EVENT_TABLES,
     "metrics.md": METRIC_TABLES,
     "operations.md": {"failure reasons": failure_reasons, "close reasons": close_reasons},

@@ -59,7 +59,7 @@ class CloseReason(StrEnum):
     `sasl.server.max.receive.size`. A warning names clients that speak TLS, HTTP or the PROXY
     protocol."""
     DENIED = "denied"
-    """A Produce with acks=0 was denied; it has no response that could say so."""
+    """A Produce with acks=0 was denied; it has no response that could report it."""
     UNSUPPORTED_API = "unsupported_api"
     """An API key or version that is not offered."""
     TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
