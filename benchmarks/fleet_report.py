@@ -54,7 +54,7 @@ def report(out: Path, *source: str) -> Figure:
     """Make the report of a source."""
     end_ms = round((EPOCH + DAYS * 86_400) * 1000)
     options = ["--engine", "duckdb", "--out", str(out), "--as-of-ms", str(end_ms)]
-    return measured([sys.executable, "-m", "metrics.readiness.job", "--events", *source, *options])
+    return measured([sys.executable, "-m", "proxy", "report", "--events", *source, *options])
 
 
 def facts(out: Path) -> dict[str, Any]:

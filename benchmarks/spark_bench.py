@@ -8,7 +8,7 @@ report of them, in a process of its own: wall time from its start to its end, CP
 and Python together, and the largest memory of the process tree. Of the tools, `duckdb` reads the
 folder, `fetched` has Spark fetch the files of an address first, and `cluster` has Spark look at the
 events, with two workers on this machine. `--beside` names a checkout of an earlier version, whose
-job (`metrics.spark.job`) runs in turn with them on the same events, as `earlier` within one JVM,
+command runs with Spark in turn with them on the same events, as `earlier` within one JVM,
 and as `earlier-cluster` with two such workers. The format `summaries` is the summary rows of the
 same events alone.
 
@@ -151,7 +151,7 @@ def command(tool: str, events: Path, out: Path) -> list[str]:
     """Make the whole report."""
     end_ms = round((EPOCH + DAYS * 86_400) * 1000)
     options = ["--out", str(out), "--as-of-ms", str(end_ms)]
-    job = [sys.executable, "-m", "metrics.readiness.job", *options, "--events"]
+    job = [sys.executable, "-m", "proxy", "report", *options, "--events"]
     match tool:
         case "duckdb":
             return [*job, str(events)]
@@ -159,8 +159,14 @@ def command(tool: str, events: Path, out: Path) -> list[str]:
             return [*job, events.as_uri()]
         case "cluster":
             return [*job, str(events), "--master", CLUSTER]
-    job[2] = "metrics.spark.job"
-    return [*job, str(events), "--master", CLUSTER if tool == "earlier-cluster" else "local[*]"]
+    return [
+        *job,
+        str(events),
+        "--engine",
+        "spark",
+        "--master",
+        CLUSTER if tool == "earlier-cluster" else "local[*]",
+    ]
 
 
 def run(sizes: Sequence[int], kinds: Sequence[str], folder: Path, beside: Path | None) -> None:

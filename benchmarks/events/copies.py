@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 from metrics.events import EVENT_SCHEMA
 from metrics.period import MINUTE_MS
-from metrics.spark.ingest import parsed
+from metrics.spark.lines import parsed
 from metrics.spark.spark_session import make_session
 
 _TIMES = (

@@ -15,7 +15,7 @@ from metrics.readiness import (
     what_if,
 )
 from metrics.readiness.engine import Engine, Events, Row, words
-from metrics.readiness.events import AT_READING, Problem
+from metrics.readiness.events import Problem
 from metrics.readiness.published import published
 
 MAX_ROWS = 5_000
@@ -75,16 +75,16 @@ class Analysis:
         self._run_id = run_id
         self._progress = progress
 
-    def run(self, counts: dict[str, int] | None = None) -> None:
-        """Ask everything. `counts`: of the lines that were set aside when the rows were made."""
-        self.clean(counts)
+    def run(self) -> None:
+        """Ask everything."""
+        self.clean()
         self.base()
         self._progress("applying lifetimes")
         self.lifetimes()
         self._progress("writing tables")
         self.tables()
 
-    def clean(self, counts: dict[str, int] | None = None) -> None:
+    def clean(self) -> None:
         """Look at the rows once, and set aside what is not valid, misdated or a duplicate.
 
         Most logs are clean, and most connections whole: only what is not so is looked at again.
@@ -99,10 +99,8 @@ class Analysis:
         found = engine.rows(usage.by_problem("seen"))
         problems = {row["problem"]: row["events"] for row in found}
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
-        counted = counts or {"lines": sum(problems.values()), **problems}
-        self.lines = {name: counted.get(name, 0) for name in ("lines", *map(str, AT_READING))}
-        for each in (Problem.FUTURE, Problem.OUTSIDE):
-            self.lines[each.value] = problems.get(each.value, 0)
+        self.lines = {"lines": sum(problems.values())}
+        self.lines |= {each.value: problems.get(each.value, 0) for each in Problem}
         dated = self._dated()
         log.view("valid", f"SELECT * FROM judged WHERE problem IS NULL AND {dated}")
         self._gather("seen_usage", "seen_connections")

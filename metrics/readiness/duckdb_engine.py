@@ -259,12 +259,10 @@ def answered(
     question: Question,
     progress: Progress,
     made: Staging,
-    counts: dict[str, int] | None = None,
 ) -> Analysis:
     """Answer everything; a file that cannot be read is set aside, and everything begins again.
 
-    `read` reads the events, without the files that it is given. `counts` are those of lines that
-    were set aside before. Raises ReportError.
+    `read` reads the events, without the files that it is given. Raises ReportError.
     """
     broken: dict[Path, str] = {}
     while True:
@@ -275,7 +273,7 @@ def answered(
                     analysis = Analysis(
                         engine, engine, question, progress, str(made.tables), made.run_id
                     )
-                    analysis.run(counts)
+                    analysis.run()
                     analysis.files_aside = engine.folder.aside
                     return analysis
             except BrokenFileError as error:

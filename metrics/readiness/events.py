@@ -97,15 +97,6 @@ class Problem(StrEnum):
     """The event is years away from the bulk of events: its proxy's clock was wrong."""
 
 
-AT_READING = (
-    Problem.UNREADABLE,
-    Problem.UNKNOWN_VERSION,
-    Problem.UNKNOWN_KIND,
-    Problem.IMPOSSIBLE,
-)
-"""The problems that are found from a line alone."""
-
-
 def problem() -> str:
     """Say why a row is no valid event, or null: of nearly all rows there is no reason.
 

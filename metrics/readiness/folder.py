@@ -1,9 +1,11 @@
-"""Event files of a local folder, looked at before any engine is started."""
+"""Local folders: the event files, listed before any engine starts, and the lock of a state."""
 
+import fcntl
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -131,3 +133,15 @@ def _found(folder: Path) -> list[Path]:
         folders[:] = [name for name in folders if not is_hidden(name)]
         found += (Path(directory) / name for name in names if is_event_file(name))
     return found
+
+
+@contextmanager
+def held(state: Path) -> Iterator[None]:
+    """Lock the folder of a state for this run. Raises ReportError and OSError."""
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ReportError(f"{state}: another run uses this --state; wait for its end") from None
+        yield

@@ -16,7 +16,7 @@ from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import is_remote
 from metrics.spark.files import HadoopFiles
-from metrics.spark.sources import literal
+from metrics.spark.lines import literal
 
 _NOT_SHARED: Final = (
     "what Spark's executors write cannot be read here: on several machines --out must be an"

@@ -3,16 +3,12 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import is_event_file, is_hidden
-from metrics.spark.error_messages import SPARK_ERRORS
-
-_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Option of S3A with which an object is made by one request only if there is none."""
 
 
 class HadoopFiles:
@@ -46,31 +42,6 @@ class HadoopFiles:
     def exists(self, address: str) -> bool:
         """Return True if there is a file or folder."""
         return bool(self._files.exists(self._path(address)))
-
-    def create(self, address: str) -> bool:
-        """Make an empty file; False: it is there already."""
-        builder = self._files.createFile(self._path(address)).recursive().overwrite(False)
-        try:
-            # S3A checks at the end, when it makes the object
-            builder.opt(_CONDITIONAL, True).build().close()
-        except SPARK_ERRORS:
-            if not self.exists(address):
-                raise
-            return False
-        return True
-
-    def empty(self, address: str) -> None:
-        """Write an empty file, in place of what is there."""
-        self._files.create(self._path(address), True).close()
-
-    def modified_ms(self, address: str) -> int | None:
-        """Return when a file was written, epoch ms; None: it is not there."""
-        try:
-            return int(self._files.getFileStatus(self._path(address)).getModificationTime())
-        except SPARK_ERRORS:
-            if self.exists(address):
-                raise
-            return None
 
     def names(self, address: str) -> list[str]:
         """List what is in a folder."""

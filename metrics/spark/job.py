@@ -1,18 +1,273 @@
-"""Readiness report by Spark: the job as spark-submit runs it.
+"""Readiness report with Spark, as a function and as the program that spark-submit runs.
 
     spark-submit --py-files dist/kafka_reauth_proxy-….whl submit.py --events s3a://… --out report
 
-`metrics.readiness.job` says what the options are.
+Spark reads what DuckDB cannot, and on a cluster it also answers the queries of events. DuckDB, in
+the driver, answers everything else: to plan most of the queries takes Spark longer than DuckDB
+takes to answer them.
+
+Exit status: 0 ready (or nothing was required), 1 not ready, 2 an error in one line.
 """
 
-from collections.abc import Sequence
+import argparse
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 
 from metrics.readiness import job
+from metrics.readiness.analysis import Analysis, Progress
+from metrics.readiness.duckdb_engine import DuckEngine, answered, duckdb_errors
+from metrics.readiness.errors import ReportError
+from metrics.readiness.errors import explained as explained_here
+from metrics.readiness.events import DDL
+from metrics.readiness.folder import Folder, event_files, held, is_remote
+from metrics.readiness.output import RUN_ID, RUNS, TABLES, Staging, publish, run_of
+from metrics.readiness.settings import EngineName, Settings
+from metrics.report.requirements import duration_ms, requirement
+from metrics.report.write import JSON_NAME, METRICS_NAME, PAGE_NAME
+from metrics.spark.engine import SparkEvents
+from metrics.spark.error_messages import SPARK_ERRORS, explained
+from metrics.spark.files import HadoopFiles
+from metrics.spark.lines import event_rows, holds_parquet, literal
+from metrics.spark.spark_session import make_session, wait_for_executor
+
+
+def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+    """Make the report; see `metrics.readiness.job.run`."""
+    put = partial(_publish_at, settings.out) if is_remote(settings.out) else publish
+    return job.run(settings, progress, analysed, put)
+
+
+def analysed(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
+    """Answer everything; return the answers, and which engine gave them.
+
+    Raises ReportError, with Spark's errors explained.
+    """
+    progress("starting Spark")
+    folder = None
+    if settings.topic is None and not is_remote(settings.events):
+        folder = event_files(settings.events)
+    master = settings.master or (None if settings.submitted else "local[*]")
+    try:
+        spark = make_session(
+            master=master,
+            input_bytes=None if folder is None else folder.line_bytes,
+            log=None if master is None else made.folder.parent / "spark.log",
+        )
+        wait_for_executor(spark)
+        if settings.topic is None and is_remote(settings.events):
+            for each in HadoopFiles(spark, settings.events).matched(settings.events):
+                settings.check_outside(each)
+        if is_remote(settings.out):  # what is wrong with the address is known before the work
+            HadoopFiles(spark, settings.out).make(_run_folder(settings.out, made))
+        state = settings.state
+        with nullcontext() if state is None or is_remote(state) else held(Path(state)):
+            ask = _by_duckdb if is_one_machine(spark) else _by_both
+            return ask(spark, settings, made, progress)
+    except SPARK_ERRORS as error:
+        raise ReportError(explained(error)) from error
+
+
+def is_one_machine(spark: SparkSession) -> bool:
+    """Return True if Spark has this machine alone, and no executors in processes of their own."""
+    return re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
+
+
+def _by_duckdb(
+    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
+) -> tuple[Analysis, str]:
+    events, found, place = settings.events, None, made.scratch / "fetched"
+    if settings.topic is not None or settings.state is not None:
+        found = _files_of(event_rows(spark, settings), settings.state, place)
+    elif is_remote(events):
+        holds_parquet(spark, events)  # says in a sentence what is wrong with the address
+        HadoopFiles(spark, events).download(events, place)
+        events = str(place)
+
+    def read(engine: DuckEngine, broken: Mapping[Path, str]) -> None:
+        engine.read(found or event_files(events, broken))
+
+    analysis = answered(read, settings.question, progress, made)
+    return analysis, "duckdb" if found is None else "spark+duckdb"
+
+
+def _files_of(rows: DataFrame, state: str | None, place: Path) -> Folder:
+    """Return Parquet files of this machine with the rows: those of a local state, or new ones."""
+    if state is not None and not is_remote(state):
+        files = [Path(unquote(urlsplit(each).path)) for each in rows.inputFiles()]
+    else:
+        rows.write.parquet(str(place))
+        files = list(place.glob("*.parquet"))
+    return Folder(sorted(files), parquet=True)
+
+
+def _by_both(
+    spark: SparkSession, settings: Settings, made: Staging, progress: Progress
+) -> tuple[Analysis, str]:
+    shared = str(made.scratch)
+    if is_remote(settings.out):
+        shared = f"{_run_folder(settings.out, made)}/{_SCRATCH}"
+    rows = event_rows(spark, settings)
+    if settings.state is None and not holds_rows(spark, settings):
+        rows.write.parquet(f"{shared}/rows")  # lines are parsed once
+        rows = spark.read.schema(DDL).parquet(literal(f"{shared}/rows"))
+    with (
+        duckdb_errors(),
+        DuckEngine(made.scratch) as here,
+        closing(SparkEvents(spark, here, shared, made.scratch)) as log,
+    ):
+        log.read(rows)
+        tables = str(made.tables)
+        analysis = Analysis(log, here, settings.question, progress, tables, made.run_id)
+        analysis.run()
+        return analysis, "spark+duckdb"
+
+
+def holds_rows(spark: SparkSession, settings: Settings) -> bool:
+    """Return True if the events are in Parquet files."""
+    return settings.topic is None and holds_parquet(spark, settings.events)
+
+
+_SCRATCH = "scratch"
+"""Folder of a run at an address for intermediate results."""
+
+
+def _run_folder(out: str, made: Staging) -> str:
+    return f"{out.rstrip('/')}/{RUNS}/{made.run_id}"
+
+
+def _publish_at(out: str, made: Staging, _: Path) -> None:
+    """Upload a report to an address, and delete the runs before the last one.
+
+        OUT/index.html, report.json, report.prom    of the last whole run
+        OUT/runs/RUN/…                              each run, with its tables
+
+    An object store cannot rename folders, so nothing is moved: a run has its own folder, and the
+    files beside `runs` are replaced when that is whole. Raises ReportError.
+    """
+    spark, out, folder = SparkSession.active(), out.rstrip("/"), _run_folder(out, made)
+    try:
+        files = HadoopFiles(spark, out)
+        before = _last_run(spark, f"{out}/{JSON_NAME}")
+        files.delete(f"{folder}/{_SCRATCH}")
+        for table in sorted(made.tables.iterdir()):
+            if table.is_dir():
+                files.upload(str(table), f"{folder}/{TABLES}/{table.name}")
+        for place in (folder, out):
+            for name in (JSON_NAME, METRICS_NAME, PAGE_NAME):
+                files.upload(str(made.folder / name), f"{place}/{name}")
+        for run_id in files.names(f"{out}/{RUNS}"):
+            if run_id not in {made.run_id, before} and RUN_ID.fullmatch(run_id):
+                files.delete(f"{out}/{RUNS}/{run_id}")
+    except SPARK_ERRORS as error:
+        raise ReportError(explained(error)) from error
+
+
+def _last_run(spark: SparkSession, address: str) -> str | None:
+    """Return the run of the report at an address; None if there is no report yet."""
+    try:
+        (row,) = spark.read.text(address, wholetext=True).collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None
+    return run_of(row.value)
+
+
+def arg_parser() -> argparse.ArgumentParser:
+    """Return the options of the program."""
+    parser = argparse.ArgumentParser(
+        prog="python -m metrics.spark.job",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder, or address")
+    parser.add_argument(
+        "--lifetime", type=_typed(duration_ms), action="append", default=[], metavar="15m"
+    )
+    parser.add_argument("--require", type=_typed(requirement), action="append", default=[])
+    for name in ("as-of", "since", "until"):
+        parser.add_argument(f"--{name}", type=_typed(job.time_ms), metavar="TIME")
+    parser.add_argument("--as-of-ms", type=int, help="epoch ms (default: now)")
+    parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
+    parser.add_argument("--state", metavar="DIR", help="read only what is new since the last run")
+    parser.add_argument("--history", type=Path, metavar="DIR", help="keep all runs' tables")
+    parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="for kafka:TOPIC")
+    parser.add_argument(
+        "--kafka-option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of Spark's connector",
+    )
+    return parser
+
+
+def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Report a ValueError of `read` as argparse reports its own."""
+
+    def typed(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return typed
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{name!r} is not NAME=VALUE")
+    return name, value
+
+
+def _print_step(step: str) -> None:
+    sys.stderr.write(f"{step}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job on Spark, with the master that spark-submit names."""
-    return job.main(argv, submitted=True)
+    """Run the program."""
+    options = arg_parser().parse_args(argv)
+    as_of_ms = options.as_of if options.as_of_ms is None else options.as_of_ms
+    settings = Settings(
+        events=options.events,
+        out=options.out,
+        lifetimes_ms=job.lifetimes(options.lifetime),
+        requirements=tuple(options.require),
+        as_of_ms=job.now_ms() if as_of_ms is None else as_of_ms,
+        since_ms=options.since,
+        until_ms=options.until,
+        engine=EngineName.SPARK,
+        master=options.master,
+        submitted=True,
+        state=options.state,
+        history=options.history,
+        bootstrap_servers=options.bootstrap_server,
+        kafka_options=dict(options.kafka_option),
+    )
+    try:
+        with job.sigterm_as_sigint():
+            _, unmet = run(settings, _print_step)
+    except KeyboardInterrupt:
+        sys.stderr.write("report: interrupted\n")
+        return 2
+    except job.FAILURES as error:
+        sys.stderr.write(f"report: {explained_here(error)}\n")
+        return 2
+    for text in unmet:
+        sys.stderr.write(f"not met: {text}\n")
+    return 1 if unmet else 0
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from metrics.readiness import job
-from metrics.readiness.errors import explained
+from metrics.readiness.analysis import Progress
+from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
 from metrics.report.write import PAGE_NAME
+from metrics.spark import SPARK_PACKAGES
 from proxy.cli.common import Exit, fail, say
 from proxy.cli.common import explained as config_explained
 
@@ -109,7 +111,7 @@ def report(
             kafka = topic_settings(settings, bootstrap_server, command_config)
         settings = replace(settings, **kafka)
         with job.sigterm_as_sigint():
-            _, unmet = job.run(settings, _print_progress)
+            _, unmet = run(settings, _print_progress)
     except KeyboardInterrupt:
         raise fail("interrupted", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
@@ -117,6 +119,18 @@ def report(
     say(f"{out.rstrip('/')}/{PAGE_NAME}")
     if unmet:
         raise fail(f"not met: {', '.join(unmet)}", Exit.REFUSED)
+
+
+def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+    """Make the report with the engine that it takes. Raises `job.FAILURES`."""
+    if settings.choose_engine() is EngineName.DUCKDB:
+        return job.run(settings, progress)
+    try:
+        from metrics.spark import job as on_spark
+    except ImportError:
+        needed = f"pip install {SPARK_PACKAGES}"
+        raise ReportError(f"this report needs PySpark and DuckDB: {needed}") from None
+    return on_spark.run(settings, progress)
 
 
 def topic_settings(

@@ -124,7 +124,7 @@ def test_a_report_is_the_same_in_any_time_zone(tmp_path: Path) -> None:
             fields = json.loads(to_json_line(each))
             moved = {name: fields[name] + then_ms for name in times if name in fields}
             file.write(json.dumps(fields | moved) + "\n")
-    command = [sys.executable, "-m", "metrics.readiness.job"]
+    command = [sys.executable, "-m", "proxy", "report"]
     found = []
     for zone in ("UTC", "America/New_York"):
         out = tmp_path / zone.replace("/", "-")

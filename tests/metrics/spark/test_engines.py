@@ -19,7 +19,7 @@ from metrics.readiness.engine import Events
 from metrics.readiness.errors import ReportError
 from metrics.readiness.published import TABLES, published
 from metrics.spark.engine import SparkEvents
-from metrics.spark.ingest import parsed
+from metrics.spark.lines import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import (
     IN_GROUPS,

@@ -7,11 +7,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from metrics.readiness import errors, job
+from metrics.readiness import errors
 from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import is_remote
+from metrics.readiness.settings import Settings
 from metrics.spark.error_messages import explained
-from metrics.spark.sources import holds_parquet
+from metrics.spark.lines import holds_parquet
 
 ACCESS = "access is denied; check the credentials, and what they allow"
 NO_JAR = "Spark has no jar for such addresses; docs/readiness.md says where to get it"
@@ -146,15 +147,15 @@ def test_an_address_is_no_local_folder(
     address: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its permissions are not looked at here, and no folder of such a name is made."""
     monkeypatch.chdir(tmp_path)
     assert is_remote(address)
     assert is_remote(str(Path(address)))
-    options = ["--events", str(tmp_path), "--out", str(tmp_path / "report")]
-    assert job.main([*options, "--history", address]) == 2
-    assert "a folder of this machine" in capsys.readouterr().err
+    out = str(tmp_path / "report")
+    given = Settings(events=str(tmp_path), out=out, as_of_ms=0, history=Path(address))
+    with pytest.raises(ReportError, match="a folder of this machine"):
+        given.check()
     assert list(tmp_path.iterdir()) == []
 
 

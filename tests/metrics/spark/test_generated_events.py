@@ -4,7 +4,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.events.copies import ALL_FIELDS, copied, schema_ddl
 from benchmarks.events.generate import Size, clients_of, main, simulated
-from metrics.spark.ingest import parsed
+from metrics.spark.lines import parsed
 
 SIZE = Size(connections=8, principals=3, clients=5, days=0.1, seed=2)
 

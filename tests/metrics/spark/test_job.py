@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from benchmarks.events.generate import EPOCH, Size, generate
 from metrics.readiness import analysis, job
@@ -24,12 +25,11 @@ from metrics.readiness.errors import ReportError
 from metrics.readiness.folder import event_files
 from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
-from metrics.spark import ingest
-from metrics.spark import run as on_spark
+from metrics.spark import job as on_spark
 from metrics.spark.files import HadoopFiles
-from metrics.spark.ingest import EventTable, ingest_batch, ingest_new
-from metrics.spark.remote_state import LOCK_SECONDS, held_at, take_over
-from metrics.spark.sources import FolderSource, holds_parquet
+from metrics.spark.lines import ALL_FILES, event_rows, holds_parquet, lines
+from proxy.cli import app
+from proxy.cli import report as command
 from tests.support.metrics import to_json_line
 from tests.support.readiness import comparable, login
 
@@ -46,7 +46,14 @@ def settings(events: Path | str, out: Path | str, **more: Any) -> Settings:
 
 
 def run(given: Settings) -> tuple[dict[str, Any], list[str]]:
-    return job.run(given, lambda _: None)
+    return command.run(given, lambda _: None)
+
+
+def main(options: list[str]) -> int:
+    """Run the command; return its exit status."""
+    found = CliRunner().invoke(app, ["report", *options])
+    sys.stderr.write(found.stderr)
+    return found.exit_code
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +157,7 @@ def test_a_run_that_fails_leaves_the_last_report_whole(
         (events / "events-p.parquet").write_bytes(b"beside lines")
     else:
         monkeypatch.setattr(job, "write_report", full_disk)
-    assert job.main(["--events", str(events), "--out", str(out)]) == 2
+    assert main(["--events", str(events), "--out", str(out)]) == 2
     assert files(out) == before
 
 
@@ -231,55 +238,8 @@ def test_two_runs_on_one_state_exclude_each_other(
     options = ["--events", str(folder), "--out", str(tmp_path / "out"), "--state", str(state)]
     with (state / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert job.main(options) == 2
+        assert main(options) == 2
     assert "another run uses this --state" in capsys.readouterr().err
-
-
-def test_a_state_at_an_address_is_of_one_run_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
-    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
-    now_ms = job.now_ms()
-    with held_at(spark, state, now_ms):
-        with pytest.raises(ReportError, match="another run uses this --state"):
-            held_at(spark, state, now_ms).__enter__()
-        assert lock.exists()
-    assert list(lock.parent.iterdir()) == []
-
-
-def test_the_state_of_a_run_that_was_killed_is_taken_over_by_one(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """A second one that saw the same lock, and was slow, does not get in."""
-    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
-    lock.parent.mkdir()
-    lock.touch()
-    then = time.time() - LOCK_SECONDS - 60
-    os.utime(lock, (then, then))
-    files = HadoopFiles(spark, state)
-    seen_ms = files.modified_ms(lock.as_uri())
-    assert seen_ms is not None
-    claim = lock.with_name(f".lock.{seen_ms}")
-    claim.touch()
-    assert not take_over(files, lock.as_uri(), seen_ms)
-    claim.unlink()
-    with held_at(spark, state, job.now_ms()):
-        assert not take_over(files, lock.as_uri(), seen_ms)
-        assert [path for path in lock.parent.iterdir() if path.suffix != ".crc"] == [lock]
-    assert list(lock.parent.iterdir()) == []
-
-
-def test_a_run_keeps_its_lock_fresh_and_removes_no_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    state, lock = (tmp_path / "state").as_uri(), tmp_path / "state" / ".lock"
-    with held_at(spark, state, job.now_ms(), renew_seconds=0.01):
-        first_ns = lock.stat().st_mtime_ns
-        deadline = time.monotonic() + PATIENCE
-        while lock.stat().st_mtime_ns == first_ns:
-            assert time.monotonic() < deadline
-    assert not lock.exists()
-    with held_at(spark, state, job.now_ms()):
-        os.utime(lock, (1, 1))
-    assert lock.exists()
 
 
 def test_parquet_has_no_state(
@@ -287,7 +247,7 @@ def test_parquet_has_no_state(
 ) -> None:
     spark.range(1).write.parquet(str(tmp_path / "events"))
     options = ["--events", str(tmp_path / "events"), "--out", str(tmp_path / "out")]
-    assert job.main([*options, "--state", str(tmp_path / "state")]) == 2
+    assert main([*options, "--state", str(tmp_path / "state")]) == 2
     assert "--state takes lines" in capsys.readouterr().err
 
 
@@ -304,7 +264,7 @@ def test_duckdb_is_not_asked_for_what_it_cannot_do(
     folder: Path, tmp_path: Path, option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--events", str(folder), "--out", str(tmp_path / "out"), "--engine", "duckdb"]
-    assert job.main([*options, *option]) == 2
+    assert main([*options, *option]) == 2
     assert "--engine spark" in capsys.readouterr().err
 
 
@@ -319,10 +279,9 @@ def test_in_portions_out_of_order_and_doubled_the_report_is_the_same(
     events, state = tmp_path / "events", str(tmp_path / "state")
     events.mkdir()
     portions = (lines[third * 2 :], lines[third : third * 2 + 50], lines[: third * 2])
-    table = EventTable(state)
     for number, portion in enumerate(portions):
         (events / f"events-p-0-{number}.jsonl").write_text("".join(portion))
-        ingest_new(spark, FolderSource(str(events)), table)
+        event_rows(spark, settings(events, tmp_path, state=state))
     facts, _ = run(settings(events, tmp_path / "report", state=state))
     assert facts["engine"] == "spark+duckdb"
     assert (
@@ -339,25 +298,26 @@ def test_a_file_that_comes_late_is_read_however_old_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Copied by `rsync -a` from a machine that was away for a fortnight, say."""
-    events, table = tmp_path / "events", EventTable(str(tmp_path / "state"))
+    events = tmp_path / "events"
     events.mkdir()
+    given = settings(events, tmp_path, state=str(tmp_path / "state"))
     for number, days_ago in enumerate((0, 14)):
         file = events / f"events-p-0-{number}.jsonl"
         file.write_text(to_json_line(login(connection_id=f"c-{number}")))
         then = file.stat().st_mtime - days_ago * 86_400
         os.utime(file, (then, then))
-        ingest_new(spark, FolderSource(str(events)), table)
-    assert table.counts(spark)["lines"] == 2
+        rows = event_rows(spark, given)
+    assert rows.count() == 2
 
 
 @pytest.mark.slow
 def test_parquet_says_what_lines_say(
     spark: SparkSession, folder: Path, report: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
-    table = EventTable(str(tmp_path / "table"))
-    ingest_batch(spark, FolderSource(str(folder)), table)
+    table = tmp_path / "table"
+    event_rows(spark, settings(folder, tmp_path)).write.parquet(str(table))
     for engine in (EngineName.DUCKDB, EngineName.SPARK):
-        facts, _ = run(settings(tmp_path / "table" / "events", tmp_path / "report", engine=engine))
+        facts, _ = run(settings(table, tmp_path / "report", engine=engine))
         assert facts["engine"] == "duckdb"  # whatever was asked for
         same(facts, report[1])
 
@@ -395,36 +355,6 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
 
 
 @pytest.mark.slow
-def test_a_state_of_many_batches_becomes_one_folder_and_tells_the_same(
-    spark: SparkSession,
-    folder: Path,
-    report: tuple[Path, dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Whatever a run that was killed left of a compaction."""
-    monkeypatch.setattr(ingest, "MOST_FOLDERS", 3)
-    (file,) = folder.glob("*.jsonl")
-    lines = file.read_text().splitlines(keepends=True)
-    events, table = tmp_path / "events", EventTable(str(tmp_path / "state"))
-    events.mkdir()
-    for number in range(5):
-        (events / f"events-p-0-{number}.jsonl").write_text("".join(lines[number::5]))
-        ingest_new(spark, FolderSource(str(events)), table)
-        if number == 3:
-            half = tmp_path / "state" / "events" / "upto=3"
-            (half / "_temporary").mkdir(parents=True)
-            assert table.folders(spark) == ["upto=2", "batch=3"]
-        table.compact(spark)
-    assert table.folders(spark) == ["upto=4"]
-    assert [each.name for each in (tmp_path / "state" / "events").iterdir()] == ["upto=4"]
-    assert [each.name for each in (tmp_path / "state" / "counts").iterdir()] == ["upto=4"]
-    facts, _ = run(settings(events, tmp_path / "report", state=str(tmp_path / "state")))
-    same(facts, report[1])
-    assert facts["lines"] == report[1]["lines"]
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_told_to_end_it_leaves_nothing_that_it_kept_in_between(
     folder: Path, tmp_path: Path
@@ -442,17 +372,15 @@ def test_told_to_end_it_leaves_nothing_that_it_kept_in_between(
     assert list(tmp_path.glob(".half-*")) == []
 
 
-@pytest.mark.slow
-def test_a_batch_that_is_repeated_replaces_itself(
-    spark: SparkSession, folder: Path, tmp_path: Path
+@pytest.mark.usefixtures("spark")
+def test_a_state_of_an_earlier_version_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A crash between writing and remembering makes Spark give the batch again."""
-    table = EventTable(str(tmp_path))
-    lines = FolderSource(str(folder)).batch(spark)
-    table.add(lines, 0)
-    once = (table.events(spark).count(), table.counts(spark))
-    table.add(lines, 0)
-    assert (table.events(spark).count(), table.counts(spark)) == once
+    """Its position in the events would be taken over, and its events would not."""
+    (tmp_path / "state" / "counts").mkdir(parents=True)
+    options = ["--events", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*options, "--state", str(tmp_path / "state")]) == 2
+    assert "is a --state of an earlier version" in capsys.readouterr().err
 
 
 def test_a_growing_file_is_read_up_to_its_last_whole_line(
@@ -469,9 +397,9 @@ def test_a_growing_file_is_read_up_to_its_last_whole_line(
 def test_a_folder_without_events_is_one_clear_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert job.main(["--events", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert main(["--events", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.strip().endswith("in this folder")
-    assert job.main(["--events", str(tmp_path / "no"), "--out", str(tmp_path / "out")]) == 2
+    assert main(["--events", str(tmp_path / "no"), "--out", str(tmp_path / "out")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
 
 
@@ -482,7 +410,7 @@ def test_lines_and_parquet_in_one_folder_are_refused(
     events = tmp_path / "events"
     spark.range(1).write.parquet(str(events / "table"))
     (events / "events-p-0-1.jsonl").write_text("{}")
-    assert job.main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
+    assert main(["--events", str(events), "--out", str(tmp_path / "out")]) == 2
     assert "holds both" in capsys.readouterr().err
     with pytest.raises(ReportError, match="holds both"):
         holds_parquet(spark, events.as_uri())
@@ -495,7 +423,7 @@ def test_what_is_written_does_not_become_events(
     (tmp_path / "events-p-0-1.jsonl").write_text("{}")
     outside = str(tmp_path.with_name("elsewhere"))
     given = {"--events": str(tmp_path), "--out": outside, option: str(tmp_path / "below")}
-    assert job.main([word for pair in given.items() for word in pair]) == 2
+    assert main([word for pair in given.items() for word in pair]) == 2
     assert f"{option} is within --events" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["events-p-0-1.jsonl"]
 
@@ -508,7 +436,7 @@ def test_a_state_to_which_nothing_came_yet_is_one_clear_sentence(
     events.mkdir()
     (events / "events-p-0-1.jsonl.open").write_text(to_json_line(login()))
     options = ["--events", str(events), "--out", str(tmp_path / "out")]
-    assert job.main([*options, "--state", str(tmp_path / "state")]) == 2
+    assert main([*options, "--state", str(tmp_path / "state")]) == 2
     assert "nothing to report on yet" in capsys.readouterr().err.strip().splitlines()[-1]
 
 
@@ -525,7 +453,7 @@ def test_a_file_that_cannot_be_unpacked_is_named(
     events.mkdir()
     (events / name).write_bytes(content)
     options = ["--events", str(events), "--out", str(tmp_path / "out"), "--engine", "spark"]
-    assert job.main(options) == 2
+    assert main(options) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"{events / name}: it is cut off" in said
 
@@ -545,7 +473,7 @@ def test_a_folder_is_no_pattern(spark: SparkSession, name: str, tmp_path: Path) 
     events = tmp_path / name
     events.mkdir()
     (events / "events-p-0-1.jsonl").write_text("{}")
-    assert FolderSource(str(events)).batch(spark).count() == 1
+    assert lines(spark.read, settings(events, tmp_path), ALL_FILES).count() == 1
 
 
 @contextmanager
@@ -573,7 +501,7 @@ def test_what_may_not_be_read_is_one_clear_sentence(
         (events / "events-p-0-1.jsonl").write_text("{}")
         (root / closed).chmod(0o000)
         with nobody():
-            status = job.main(["--events", str(events), "--out", str(root / "out")])
+            status = main(["--events", str(events), "--out", str(root / "out")])
         (root / closed).chmod(0o755)
     said = capsys.readouterr().err
     assert status == 2
@@ -613,7 +541,8 @@ def test_an_address_may_be_a_pattern(spark: SparkSession, tmp_path: Path, patter
         (events / name).write_text(to_json_line(login(connection_id=name)) + "\n")
     address = f"{events.as_uri()}/{pattern}"
     assert not holds_parquet(spark, address)
-    read = sorted(row.value for row in FolderSource(address).batch(spark).collect())
+    found = lines(spark.read, settings(address, tmp_path), ALL_FILES).collect()
+    read = sorted(row.value for row in found)
     HadoopFiles(spark, address).download(address, fetched)
     assert sorted(file.read_text().strip() for file in fetched.iterdir()) == read
     assert len(read) == {"*.jsonl": 1, "*": 3}.get(pattern, 2)
@@ -627,7 +556,7 @@ def test_no_pattern_of_events_has_the_report_among_them(
         (tmp_path / name).mkdir()
         (tmp_path / name / "events-p-0-1.jsonl").write_text(to_json_line(login()))
     out = (tmp_path / "b" / "out").as_uri()
-    assert job.main(["--events", f"{tmp_path.as_uri()}/*", "--out", out]) == 2
+    assert main(["--events", f"{tmp_path.as_uri()}/*", "--out", out]) == 2
     assert "--out is within --events" in capsys.readouterr().err
 
 
@@ -640,7 +569,7 @@ def test_events_for_which_the_disk_has_no_room_are_not_fetched(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert job.main(["--events", folder.as_uri(), "--out", str(tmp_path)]) == 2
+    assert main(["--events", folder.as_uri(), "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "GB of events are fetched to" in said
     assert "has 0.0 GB left; make room there" in said
@@ -660,7 +589,7 @@ def test_an_address_without_events_is_one_clear_sentence(
 def test_what_is_wrong_with_an_address_is_known_before_the_work(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert job.main(["--events", str(folder), "--out", "s3a://bucket/report"]) == 2
+    assert main(["--events", str(folder), "--out", "s3a://bucket/report"]) == 2
     said = capsys.readouterr().err
     assert "Spark has no jar for such addresses" in said
     assert "applying lifetimes" not in said
@@ -670,7 +599,7 @@ def test_what_is_wrong_with_an_address_is_known_before_the_work(
 def test_kafka_without_a_broker_is_one_clear_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert job.main(["--events", "kafka:events", "--out", str(tmp_path)]) == 2
+    assert main(["--events", "kafka:events", "--out", str(tmp_path)]) == 2
     assert "--bootstrap-server" in capsys.readouterr().err
 
 
@@ -679,9 +608,9 @@ def test_a_spark_without_the_connector_is_one_clear_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--events", "kafka:events", "--bootstrap-server", "127.0.0.1:1", "--engine", "spark"]
-    assert job.main([*options, "--out", str(tmp_path)]) == 2
+    assert main([*options, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("report: Spark has no connector for Kafka")
+    assert said.startswith("reauth-proxy: Spark has no connector for Kafka")
 
 
 @pytest.mark.parametrize("text", ["", "=x", "kafka.security.protocol"])
@@ -690,5 +619,5 @@ def test_an_option_without_a_value_is_refused_without_telling_it(
 ) -> None:
     options = ["--events", "kafka:events", "--out", str(tmp_path), "--kafka-option", text]
     with pytest.raises(SystemExit):
-        job.main(options)
+        on_spark.main(options)
     assert "NAME=VALUE" in capsys.readouterr().err

@@ -6,9 +6,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from metrics.readiness.events import classified
+from metrics.readiness.settings import Settings
 from metrics.spark.files import HadoopFiles
-from metrics.spark.ingest import parsed
-from metrics.spark.sources import FolderSource
+from metrics.spark.lines import event_rows, parsed
 from tests.support.readiness import LINES, SEEN_FILES, hidden_among_others
 
 
@@ -23,7 +23,8 @@ def test_hidden_files_are_the_same_to_spark(spark: SparkSession, tmp_path: Path)
     """Read by Spark itself, and fetched for DuckDB."""
     events, fetched = tmp_path / "events", tmp_path / "fetched"
     hidden_among_others(events)
-    rows = parsed(FolderSource(str(events)).batch(spark)).collect()
+    given = Settings(events=str(events), out="report", as_of_ms=0)
+    rows = event_rows(spark, given).collect()
     assert {row["connection_id"] for row in rows} == SEEN_FILES
     HadoopFiles(spark, events.as_uri()).download(events.as_uri(), fetched)
     found = {json.loads(file.read_text())["connection_id"] for file in fetched.iterdir()}

@@ -1,15 +1,19 @@
-"""How Spark is set, by the size of what it will read."""
+"""How Spark is configured for the size of its input, and the wait for the first executor."""
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from metrics.readiness.errors import ReportError
 from metrics.spark.spark_session import (
     JAVA_OPTIONS,
     MEDIUM_BYTES,
     SMALL_BYTES,
     local_options,
+    wait_for_executor,
 )
 
 PATIENCE = 600.0
@@ -73,3 +77,26 @@ def test_the_jvm_is_started_with_what_was_chosen(size: int) -> None:
         timeout=PATIENCE,
     )
     assert set(local_options(size)[JAVA_OPTIONS].split()) <= set(done.stdout.splitlines())
+
+
+def session(master: str, *sizes: int) -> Any:
+    """What is used of a SparkSession: of each look at the executors, how many there are."""
+    looks = iter(sizes)
+    status = SimpleNamespace(size=lambda: next(looks))
+    jvm_context = SimpleNamespace(getExecutorMemoryStatus=lambda: status)
+    java_context = SimpleNamespace(sc=lambda: jvm_context)
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master, _jsc=java_context))
+
+
+def test_elsewhere_nothing_is_waited_for() -> None:
+    """Nor are executors counted: there is no number to be had."""
+    wait_for_executor(session("local[2]"))
+
+
+def test_the_driver_alone_is_not_enough() -> None:
+    wait_for_executor(session("k8s://https://kubernetes.default.svc", 1, 1, 2))
+
+
+def test_an_executor_that_never_starts_is_one_sentence() -> None:
+    with pytest.raises(ReportError, match=r"no executor started in 0 s; `kubectl describe pods"):
+        wait_for_executor(session("k8s://https://kubernetes.default.svc", 1, 1, 1), seconds=0)
