@@ -59,6 +59,8 @@ class Size:
     last for days."""
     skew_seconds: float = 0.0
     """The largest error of the proxies' clocks, in seconds."""
+    short: bool = False
+    """True makes all connections last less than a minute, like those of cron jobs."""
     bad: bool = False
     """True adds a duplicate, a truncated line, an unknown version and kind, and an event of the
     future."""
@@ -95,6 +97,8 @@ def simulated(size: Size, clients: list[SimulatedClient]) -> Iterator[str]:
 
 def _seconds(size: Size, rng: random.Random, *, must_stay: bool) -> float:
     """Return how long a connection lasts: one of each client long enough to show its behaviour."""
+    if size.short:
+        return rng.uniform(1.0, 55.0)
     longest = size.days * DAY * 0.97
     if size.events is not None:
         mean = size.events / size.connections / _EVENTS_A_DAY * DAY
@@ -200,6 +204,7 @@ def arg_parser() -> argparse.ArgumentParser:
     parser.add_argument("--principals", type=int, default=20)
     parser.add_argument("--clients", type=int, default=60)
     parser.add_argument("--days", type=float, default=2.0)
+    parser.add_argument("--short", action="store_true", help="connections of less than a minute")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=["jsonl", "parquet"], default="jsonl")
     parser.add_argument("--skew-seconds", type=float, default=0.0, help="of the proxies' clocks")
@@ -217,6 +222,7 @@ def main(argv: list[str] | None = None) -> int:
         days=options.days,
         seed=options.seed,
         events=options.events,
+        short=options.short,
         skew_seconds=options.skew_seconds,
         bad=options.bad,
     )

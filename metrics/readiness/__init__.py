@@ -1,9 +1,8 @@
-"""Readiness analysis: one text in SQL from events to verdicts, for DuckDB and for Spark.
+"""Readiness analysis, from session events to verdicts, in two parts.
 
-Functions that give the text of a query and know no database, path or clock; one that asks them in
-order (`analysis`); one engine (`duckdb_engine`; the other is `metrics.spark.engine`); and the job
-that reads, asks and writes (`job`). docs/readiness.md says what each table means.
-
-The text is what both understand. Where Spark has a function that DuckDB lacks, DuckDB is given a
-macro of that name; the few things that are spelled differently are methods of `Dialect`.
+*Events to usage* reads events: `usage`, `expired_uses`, and parts of `authentications`, `sessions`
+and `what_if` give the text of its queries, which DuckDB (`duckdb_engine`) or Spark
+(`metrics.spark.engine`) answers. The text is in Spark's SQL; DuckDB knows the functions that it
+lacks as macros. *Usage to report* is DuckDB's alone. `analysis` asks all queries in their order,
+and `job` reads, asks and writes. docs/readiness.md says what each table means.
 """

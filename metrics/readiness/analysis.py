@@ -95,7 +95,8 @@ class Analysis:
             "classified", as_of_ms=asked.as_of_ms, since_ms=asked.since_ms, until_ms=asked.until_ms
         )
         log.view("judged", today)
-        log.keep("seen", usage.usage("judged", log.dialect, both_views=False))
+        shortest_ms = min(asked.lifetimes_ms) - 1
+        log.keep("seen", usage.usage("judged", both_views=False, shortest_ms=shortest_ms))
         found = engine.rows(usage.by_problem("seen"))
         problems = {row["problem"]: row["events"] for row in found}
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
@@ -150,9 +151,9 @@ class Analysis:
         if totals["parts"]:
             self._choose("parts", "SELECT connection_id FROM seen_connections WHERE NOT whole")
             log.view("in_parts", _of("events", "parts"))
-            log.keep("again", usage.usage("in_parts", log.dialect, both_views=True))
+            log.keep("again", usage.usage("in_parts", both_views=True))
             whole = _not_of("seen_usage", "parts")
-            engine.view("usage_rows", f"{whole} UNION ALL SELECT * FROM again")
+            engine.view("usage_rows", f"{whole} UNION ALL BY NAME SELECT * FROM again")
             self._gather("usage_rows", "connections")
         else:
             engine.view("usage_rows", "SELECT * FROM seen_usage")
@@ -205,13 +206,14 @@ class Analysis:
         return expired_uses.uses("expiring_events", "events_of_expiring_parts", since_ms)
 
     def _identities(self) -> None:
-        """Say who each connection is: by its end, or where there is none by its last event."""
+        """Say who each connection is: by its end, or by its last event if no end is recorded."""
         log, engine = self._log, self._engine
-        engine.keep("ended", sessions.last_rows("usage_rows", "connections"))
+        log.keep("identities_seen", usage.identities("events"))
+        engine.view("ended", sessions.ended("connections", "identities_seen"))
         engine.view("going_on", _not_of("connections", "ended"))
         engine.keep("unnamed", "SELECT connection_id, last_sequence FROM going_on")
         log.give("unnamed")
-        if engine.rows("SELECT 1 AS one FROM unnamed LIMIT 1"):
+        if self._totals["unnamed"]:
             log.keep("last_of_open", sessions.last_events("events", "unnamed"))
             engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
         else:
@@ -251,15 +253,13 @@ class Analysis:
             self._choose("complete", _not_of("concerned", "listed_connections"))
             log.view("partly", _of("events", "listed"))
             log.view("fully", f"{_of('events', 'complete')} {wanted}")
-            log.view("intervals_of_parts", what_if.intervals("partly", log.dialect))
-            log.view("intervals_of_all", what_if.intervals_if_complete("fully", log.dialect))
-            both = "SELECT * FROM intervals_of_parts UNION ALL SELECT * FROM intervals_of_all"
-            log.view("intervals_used", both)
+            parts, rest = what_if.intervals("partly"), what_if.intervals_if_complete("fully")
+            log.keep("intervals", f"{parts} UNION ALL {rest}")
         else:
             log.give("concerned")
             log.view("fully", f"{_of('events', 'concerned')} {wanted}")
-            log.view("intervals_used", what_if.intervals_if_complete("fully", log.dialect))
-        log.keep("kills", what_if.kills("intervals_used", lifetimes_ms, log.dialect))
+            log.keep("intervals", what_if.intervals_if_complete("fully"))
+        engine.keep("kills", what_if.kills("intervals", lifetimes_ms))
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
 
     def tables(self) -> None:

@@ -54,6 +54,9 @@ _MACROS = {
     "shiftright(value, bits)": "value >> bits",
     "make_dt_interval(days, hours, minutes, seconds)": "to_microseconds("
     "CAST((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000000 AS BIGINT))",
+    "named_struct(one, first, other, second)": "struct_pack(a := first, b := second)",
+    "xxhash64(a, b, c, d, e, f, g, h, i, j)": "CAST(hash(a, b, c, d, e, f, g, h, i, j) >> 1"
+    " AS BIGINT)",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
 }
@@ -73,26 +76,8 @@ def duckdb_errors() -> Iterator[None]:
         raise ReportError(str(error).splitlines()[0]) from error
 
 
-class DuckDialect:
-    """DuckDB's spellings."""
-
-    def field(self, items: str, name: str) -> str:
-        """Give the list of one field of the structs in a list."""
-        return f"list_transform({items}, lambda item: item.{name})"
-
-    def struct(self, fields: Mapping[str, str]) -> str:
-        """Give a struct of named expressions."""
-        return f"{{{', '.join(f'{name}: {text}' for name, text in fields.items())}}}"
-
-    def fold(self, items: str, start: str, step: str) -> str:
-        """Go through a list from `start`."""
-        return f"list_reduce({items}, lambda state, item: {step}, {start})"
-
-
 class DuckEngine:
     """A database in memory; what does not fit is in files below `scratch`, until the end."""
-
-    dialect = DuckDialect()
 
     def __init__(self, scratch: Path | None = None) -> None:
         self.folder = Folder((), parquet=False)

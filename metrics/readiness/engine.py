@@ -1,34 +1,17 @@
 """The two parts of a report: queries of events, and the database for all that follows."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 Row = dict[str, Any]
 
 
-class Dialect(Protocol):
-    """Spellings of what DuckDB and Spark write differently."""
-
-    def field(self, items: str, name: str) -> str:
-        """Give the list of one field of the structs in a list."""
-
-    def struct(self, fields: Mapping[str, str]) -> str:
-        """Give a struct of named expressions."""
-
-    def fold(self, items: str, start: str, step: str) -> str:
-        """Go through a list from `start`: `step` makes the next `state` of `state` and `item`.
-
-        All three are of one type.
-        """
-
-
 class Events(Protocol):
-    """Events of one report; relations are known by name, and a name is used once."""
+    """Events of one report; relations are known by name, and a name is used once.
 
-    @property
-    def dialect(self) -> Dialect:
-        """Return the spellings of queries of events."""
+    Queries of events are in Spark's SQL; DuckDB knows those of its functions that it lacks as
+    macros.
+    """
 
     def view(self, name: str, query: str) -> None:
         """Give a query of events a name; it is worked out wherever it is used."""

@@ -171,7 +171,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         ),
     ),
     "sessions": PublishedTable(
-        "a connection",
+        "a connection, but for [plain ones](readiness.md#what-it-costs), which other tables count",
         (
             _text("connection_id", "Connection."),
             *_CLIENT,
@@ -197,7 +197,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _text("ended_by", "What ended its last session. Null: it is open."),
             _count("ended_since_auth_ms", "Age of its last session at its end. Null: it is open."),
             _count("requests", "Requests."),
-            _time("connected_at", "When the client connected.", "connected_ms"),
+            _time("connected_at", "When the client connected.", "opened_ms"),
             _time("authenticated_at", "First authentication. Null: none.", "authenticated_ms"),
             _time("last_request_at", "Last request. Null: none.", "last_request_ms"),
             _time("first_event_at", "First event.", "first_event_ms"),
@@ -327,7 +327,8 @@ def published(name: str, run_id: str, as_of_ms: int) -> str:
     """Return the query for a published table, made of the relation of the same name."""
     columns = [f"{_expression(column)} AS {column.name}" for column in TABLES[name].columns]
     columns += [f"'{run_id}' AS run_id", f"{_time_of(str(as_of_ms))} AS as_of"]
-    return f"SELECT {', '.join(columns)} FROM {name}"
+    source = "(SELECT * FROM sessions WHERE alike = 1)" if name == "sessions" else name
+    return f"SELECT {', '.join(columns)} FROM {source} AS r"
 
 
 def _expression(column: Column) -> str:

@@ -1,6 +1,7 @@
 """Sessions: one row per connection with its identity. Clients: one row per what a client is.
 
-The numbers come from `usage`; the text from the last event of each connection.
+The numbers come from `usage`; the text from the last event of each connection. A row may stand for
+several plain connections (`alike`).
 """
 
 from metrics.events import EventKind, IntervalEnd
@@ -45,15 +46,14 @@ def same_client(one: str, other: str) -> str:
     return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in CLIENT_KEY)
 
 
-def last_rows(usage_rows: str, connection_rows: str) -> str:
-    """Give the identity of each connection of which the last event carries it."""
-    named = ", ".join(f"u.identity.{name} AS {name}" for name in IDENTITY)
-    return f"""SELECT connection_id, {", ".join(IDENTITY)} FROM (
-        SELECT u.connection_id, {named}, row_number() OVER (
-            PARTITION BY u.connection_id ORDER BY u.last_event_ms DESC) AS place
-        FROM {usage_rows} AS u JOIN {connection_rows} AS c
-        ON u.connection_id = c.connection_id AND u.last_sequence = c.last_sequence
-        WHERE u.identity IS NOT NULL) AS found WHERE place = 1"""
+def ended(connection_rows: str, identity_rows: str) -> str:
+    """Give the identity of each connection whose last event is its end."""
+    # a hash has one identity, or two with one hash would be one
+    once = f"""SELECT identity_id, {", ".join(f"min({name}) AS {name}" for name in IDENTITY)}
+        FROM {identity_rows} GROUP BY identity_id"""
+    return f"""SELECT c.connection_id, {", ".join(f"i.{name}" for name in IDENTITY)}
+        FROM {connection_rows} AS c JOIN ({once}) AS i ON c.identity_id = i.identity_id
+        WHERE c.ended_sequence = c.last_sequence"""
 
 
 def last_events(events: str, connection_rows: str) -> str:
@@ -101,7 +101,6 @@ def sessions(
         "login_failures": Occurrence.LOGIN_FAILURE,
         "closed": Occurrence.CLOSED,
     }
-    text = [name for name in IDENTITY if name != "since_auth_ms"]
     counts = f"""greatest({events}, {in_summaries}, coalesce(o.past_sessions, 0))
             AS would_be_kills, o.past_end_ms, coalesce(o.unjudged, 0) AS unjudged,
         o.connection_id IS NOT NULL AS looked_at, t.throttled_ms, t.throttled_by,
@@ -111,12 +110,11 @@ def sessions(
     ended_by = f"""CASE WHEN killed > 0 THEN '{IntervalEnd.EXPIRED_KILLED}'
         WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
         WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END"""
-    kept = (*(each for each in LEAST if each not in ("first_sequence", "opened_ms")), *GREATEST)
-    columns = f"""connection_id, {", ".join(kept)}, would_be_kills, looked_at, past_end_ms,
+    kept = (*(each for each in LEAST if each != "first_sequence"), *GREATEST)
+    columns = f"""connection_id, alike, {", ".join(kept)}, would_be_kills, looked_at, past_end_ms,
         throttled_ms, throttled_by, requests,
-        reauthentications, {", ".join(flags)}, {", ".join(text)}"""
+        reauthentications, {", ".join(flags)}, {", ".join(IDENTITY)}"""
     return f"""SELECT {columns}, ended_by,
-        CASE WHEN ended_by IS NOT NULL THEN since_auth_ms END AS ended_since_auth_ms,
         {standing()} AS standing
         FROM (SELECT *, {ended_by} AS ended_by
             FROM (SELECT c.*, {counts}, {", ".join(f"i.{name}" for name in IDENTITY)}
@@ -238,13 +236,15 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
         "requests",
     )
     extremes = ("announced_ms", "used_ms", "longest_gap_ms", "outlived_credential_ms")
-    rows = f"""SELECT {key}, count(*) AS connections,
+    raw = "authenticate_version IS NULL AND principal IS NOT NULL"
+    rows = f"""SELECT {key}, {total("alike")} AS connections,
         count_if(ended_by IS NULL) AS open_connections,
         sort_array(collect_set(client_host)) AS all_hosts,
         sort_array(collect_set(listener)) AS listeners,
         min(authenticate_version) AS authenticate_version,
-        count_if(standing = '{Verdict.NOT_CAPABLE}') AS not_capable_connections,
-        count_if(authenticate_version IS NULL AND principal IS NOT NULL) AS raw_token_connections,
+        {total(f"CASE WHEN standing = '{Verdict.NOT_CAPABLE}' THEN alike ELSE 0 END")}
+            AS not_capable_connections,
+        {total(f"CASE WHEN {raw} THEN alike ELSE 0 END")} AS raw_token_connections,
         {", ".join(f"max({name}) AS {name}" for name in extremes)},
         max(past_end_ms) AS past_end_ms, max(throttled_ms) AS throttled_ms,
         max_by(throttled_by, throttled_ms) AS throttled_by, count(throttled_by) > 0 AND
@@ -302,6 +302,7 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
     """
     columns = [
         "connection_id",
+        "alike",
         *CLIENT_KEY,
         "used_ms",
         "ended_by",

@@ -49,7 +49,8 @@ def observed(usage_rows: str, session_rows: str) -> str:
             max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day) AS days"""
     return f"""SELECT s.connections, h.from_ms, h.to_ms,
         least(h.to_ms - h.from_ms, h.hours * {_HOUR_MS}) AS covered_ms
-        FROM (SELECT count(principal) AS connections FROM {session_rows}) AS s
+        FROM (SELECT coalesce({total("CASE WHEN principal IS NOT NULL THEN alike END")}, 0)
+            AS connections FROM {session_rows}) AS s
         CROSS JOIN ({hours}) AS h"""
 
 
@@ -82,7 +83,7 @@ def session_lengths(session_rows: str) -> str:
     """
     up_to = f"""CAST(pow(2, ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})))
         * {MINUTE_MS} AS BIGINT)"""
-    return f"""SELECT {up_to} AS up_to_ms, standing, count(*) AS connections
+    return f"""SELECT {up_to} AS up_to_ms, standing, {total("alike")} AS connections
         FROM {session_rows} WHERE used_ms IS NOT NULL
         GROUP BY {up_to}, standing"""
 

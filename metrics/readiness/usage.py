@@ -5,17 +5,22 @@ connection did is taken as the greatest of what either says, so that a dropped e
 that is still to come, and an order of arrival change nothing.
 
 This is the one look at all events, so its cost is the report's. Spark aggregates numbers in place,
-and with text among them would sort all events instead; so whose connection it is stands among the
-keys, and only in the rows of its end (`identity`), of which there are one or two. Problems are a
+and would sort all events if there were text among them; so whose connection it is stands as a
+number, the hash of its identity at its end, and `identities` has the text of each. Problems are a
 key, too. And where no event of a connection is missing, one view is enough: the lists of its
 summary rows say nothing new, and reading them takes more time than all else.
+
+A fleet may have many short connections. Plain ones are added up by identity and day before they
+leave the engine of the events: short ones, closed, with all their events, one login and nothing
+that needs a second look. `alike` is the number of connections that a row stands for.
 """
 
+from collections.abc import Mapping
 from enum import IntFlag
 
 from metrics.events import EventKind, IntervalEnd
-from metrics.readiness.engine import Dialect, words
-from metrics.readiness.events import MAX_DURATION_MS, counted, day_of, total
+from metrics.readiness.engine import words
+from metrics.readiness.events import MAX_DURATION_MS, MINUTE_MS, counted, day_of, total
 
 IDENTITY = (
     "principal",
@@ -28,9 +33,6 @@ IDENTITY = (
     "enforcement",
     "handshake_version",
     "authenticate_version",
-    "connected_ms",
-    "last_request_ms",
-    "since_auth_ms",
 )
 """The columns that identify a connection, of which the latest values are valid."""
 
@@ -39,10 +41,10 @@ LEAST = (
     "credential_lifetime_ms",
     "least_announced_ms",
     "shortest_gap_ms",
-    "first_event_ms",
-    "first_sequence",
     "opened_ms",
     "counts_expired",
+    "first_event_ms",
+    "first_sequence",
 )
 GREATEST = (
     "last_event_ms",
@@ -52,6 +54,10 @@ GREATEST = (
     "longest_gap_ms",
     "announced_ms",
     "outlived_credential_ms",
+    "last_request_ms",
+    "ended_since_auth_ms",
+    "ended_sequence",
+    "identity_id",
 )
 SUMMED = (
     "events",
@@ -64,13 +70,6 @@ SUMMED = (
     "summary_requests",
 )
 """The columns of which the least, the greatest, or the sum is kept."""
-
-_LEAST_NUMBERS = (
-    "credential_lifetime_ms",
-    "least_announced_ms",
-    "shortest_gap_ms",
-    "counts_expired",
-)
 
 BITS = ("saw", "hours")
 """The columns of which all bits are kept."""
@@ -111,6 +110,9 @@ _SQUARABLE = 1_000_000
 
 _HOUR_MS = 3_600_000
 
+_NO_TEXT = "'\u2400'"
+"""Text that stands for null where identities are told apart."""
+
 
 def is_kind(*kinds: EventKind) -> str:
     """Say whether the event is of one of these kinds."""
@@ -139,37 +141,99 @@ def used_ms(begin: str) -> str:
         CASE WHEN {expiry} THEN since_auth_ms END)"""
 
 
-def usage(source: str, dialect: Dialect, *, both_views: bool) -> str:
-    """One row per problem, connection, day and, in rows of its end, identity."""
-    rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary,
-        {_lists(dialect) if both_views else "1 AS lists"} FROM {source}"""
+def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
+    """One row per problem, connection and day; plain connections of a day and identity are one row.
+
+    `both_views`: read the intervals of summary rows as well. `shortest_ms`: a connection whose
+    session was used longer is not plain; 0 if none is.
+    """
+    rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary
+        FROM {source}"""
     rows = f"SELECT *, {used_ms('begin_ms')} AS age_ms FROM ({rows}) AS aged"
-    columns = _numbers() | (_from_both_views() if both_views else _from_events())
-    ends = f"problem IS NULL AND ({is_kind(EventKind.CLOSED)} OR final)"
-    identity = dialect.struct({name: name for name in IDENTITY})
-    keys = {
-        "connection_id": "CASE WHEN problem IS NULL THEN connection_id END",
-        "day": f"CASE WHEN problem IS NULL THEN {day_of('timestamp_ms')} END",
-        "identity": f"CASE WHEN {ends} THEN {identity} END",
-    }
-    small = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
-    select = ", ".join(f"{text} AS {name}" for name, text in (keys | columns).items())
-    return f"""SELECT problem, {", ".join(keys)},
-        count(*) AS events,
-        {total(small)} AS sequences,
-        {total(f"{small} * sequence")} AS sequence_squares,
+    columns = _of_events(both_views=both_views)
+    numbers = f"SELECT {_aliased(columns)} FROM ({rows}) AS aged"
+    if both_views:
+        intervals = dict.fromkeys(columns, "NULL") | _of_intervals()
+        numbers += f""" UNION ALL SELECT {_aliased(intervals)}
+            FROM (SELECT connection_id, timestamp_ms, authentications, credential_lifetime_ms,
+                announced_lifetime_ms, explode(intervals) AS each FROM {source}
+                WHERE {is_kind(EventKind.SUMMARY)}) AS listed"""
+    keys = "problem, connection_id, day"
+    found = f"""SELECT {keys},
+        {"count(is_event)" if both_views else "count(*)"} AS events,
+        {total(_SMALL)} AS sequences, {total(f"{_SMALL} * sequence")} AS sequence_squares,
         min(sequence) AS first_sequence, max(sequence) AS last_sequence,
         min(timestamp_ms) AS first_event_ms, max(timestamp_ms) AS last_event_ms,
-        max(authentications) AS authentications,
-        min(authenticated_ms) AS authenticated_ms,
-        {", ".join(f"min({name}) AS {name}" for name in ("opened_ms", *_LEAST_NUMBERS))},
-        {", ".join(f"max({name}) AS {name}" for name in GREATEST[3:])},
+        {", ".join(f"min({name}) AS {name}" for name in LEAST[:6])},
+        {", ".join(f"max({name}) AS {name}" for name in GREATEST[2:])},
         {", ".join(f"bit_or({name}) AS {name}" for name in BITS)},
         count_if(is_authentication) AS authentication_events,
         count_if(would_be_kill) AS would_be_kill_events,
         {", ".join(f"{total(name)} AS {name}" for name in SUMMED[5:])}
-        FROM (SELECT problem, {select} FROM ({rows}) AS aged) AS numbers
-        GROUP BY problem, {", ".join(keys)}"""
+        FROM ({numbers}) AS numbers GROUP BY {keys}"""
+    if not shortest_ms:
+        return f"SELECT *, CAST(1 AS BIGINT) AS alike FROM ({found}) AS found"
+    # classes of length as `trends.session_lengths` has them
+    name = f"""concat('alike-', identity_id, '-', day, '-',
+        coalesce(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})), -1))"""
+    named = f"""SELECT *, CASE WHEN {_is_plain(shortest_ms)} THEN {name} ELSE connection_id END
+        AS name FROM ({found}) AS found"""
+    return f"""SELECT problem, name AS connection_id, day, {_added()}, count(*) AS alike
+        FROM ({named}) AS named GROUP BY problem, name, day"""
+
+
+def identities(source: str) -> str:
+    """Give the identity of each `identity_id`, at least once."""
+    return f"""SELECT DISTINCT {_identity_id()} AS identity_id, {", ".join(IDENTITY)} FROM {source}
+        WHERE {_ENDS}"""
+
+
+_ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
+_SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
+
+
+def _identity_id() -> str:
+    """Give a number for the identity of an event; null is a value of its own."""
+    numbers = ("handshake_version", "authenticate_version")
+    values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
+    return f"xxhash64({', '.join(values)})"
+
+
+def _is_plain(shortest_ms: int) -> str:
+    """Say whether a row has all of a connection, and nothing that needs a second look."""
+    plain = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.OTHER_KIND
+    return f"""problem IS NULL AND ended_sequence = last_sequence AND authentications = 1
+        AND authentication_events = 1 AND ({occurred(Occurrence.CLOSED)})
+        AND (saw | {plain.value}) = {plain.value} AND first_sequence = 0 AND {_is_run()}
+        AND NOT ({_is_expiring()}) AND coalesce(used_ms <= {shortest_ms}, true)"""
+
+
+def _added() -> str:
+    """Give the columns of several rows together."""
+    return f"""{", ".join(f"{total(name)} AS {name}" for name in SUMMED)},
+        {", ".join(f"min({name}) AS {name}" for name in LEAST)},
+        {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
+        {", ".join(f"bit_or({name}) AS {name}" for name in BITS)}"""
+
+
+def _is_run() -> str:
+    """Say whether the sequence numbers are those from the first to the last, each once."""
+    width = "(last_sequence - first_sequence + 1)"
+    squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
+    return f"""(CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
+        sequences * 2 = (first_sequence + last_sequence) * {width}
+        AND sequence_squares * 6 = {squares} ELSE false END)"""
+
+
+def _is_expiring() -> str:
+    """Say whether a session may have been used past its end."""
+    return f"""coalesce(would_be_kill_events + would_be_kills_in_summaries > 0, false)
+        OR {occurred(Occurrence.EXPIRED_USE)}
+        OR coalesce(used_ms > least_announced_ms + {ROUNDING_MS}, false)"""
+
+
+def _aliased(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{text} AS {name}" for name, text in columns.items())
 
 
 def by_problem(source: str) -> str:
@@ -194,29 +258,19 @@ def by_connection(source: str, since_ms: int | None) -> str:
     first = "0"
     if since_ms is not None:
         first = f"CASE WHEN opened_ms < {since_ms} THEN first_sequence ELSE 0 END"
-    expiring = f"""coalesce(would_be_kill_events + would_be_kills_in_summaries > 0, false)
-        OR {occurred(Occurrence.EXPIRED_USE)}
-        OR coalesce(used_ms > least_announced_ms + {ROUNDING_MS}, false)"""
-    width = "(last_sequence - first_sequence + 1)"
-    squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
-    run = f"""CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
-        sequences * 2 = (first_sequence + last_sequence) * {width}
-        AND sequence_squares * 6 = {squares} ELSE false END"""
-    sums = ", ".join(f"{total(name)} AS {name}" for name in SUMMED)
-    return f"""SELECT *, NOT {run} AS suspect, {run} AND first_sequence = 0 AS whole,
+    return f"""SELECT *, NOT is_run AS suspect, is_run AND first_sequence = 0 AS whole,
         authentication_events < authentications AND {occurred(Occurrence.SUMMARY)} AS incomplete,
-        authentication_events = 0 AS without_events, {expiring} AS expiring,
-        last_sequence + 1 - {first} AS numbered
-        FROM (SELECT connection_id, {sums},
-            {", ".join(f"min({name}) AS {name}" for name in LEAST)},
-            {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
-            {", ".join(f"bit_or({name}) AS {name}" for name in BITS)}
-            FROM {source} GROUP BY connection_id) AS added"""
+        authentication_events = 0 AS without_events, {_is_expiring()} AS expiring,
+        CASE WHEN alike > 1 THEN events ELSE last_sequence + 1 - {first} END AS numbered
+        FROM (SELECT *, alike > 1 OR {_is_run()} AS is_run
+            FROM (SELECT connection_id, max(alike) AS alike, {_added()}
+                FROM {source} GROUP BY connection_id) AS added) AS judged"""
 
 
 def totals(source: str) -> str:
     """One row: how many connections and events there are, and should be, and what to look at."""
-    return f"""SELECT count(*) AS connections, coalesce({total("events")}, 0) AS events,
+    return f"""SELECT coalesce({total("alike")}, 0) AS connections,
+        coalesce({total("events")}, 0) AS events,
         coalesce({total("numbered")}, 0) AS numbered, count_if(expiring) AS expiring,
         count_if({occurred(Occurrence.DENIAL)}) AS denied,
         count_if({occurred(Occurrence.DROPPED_VERSION)}) AS with_dropped_versions,
@@ -225,7 +279,8 @@ def totals(source: str) -> str:
         count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
         count_if(incomplete) AS incomplete,
-        count_if(incomplete AND without_events) AS without_events FROM {source}"""
+        count_if(incomplete AND without_events) AS without_events,
+        count_if(NOT coalesce(ended_sequence = last_sequence, false)) AS unnamed FROM {source}"""
 
 
 def with_duplicates(source: str) -> str:
@@ -253,12 +308,23 @@ def _six_squares(last: str) -> str:
     return f"{last} * ({last} + 1) * ({last} * 2 + 1)"
 
 
-def _numbers() -> dict[str, str]:
-    """Give the columns that mean the same in events and in summary rows."""
+def _of_events(*, both_views: bool) -> dict[str, str]:
+    """Give what an event proper and a summary row say, but for the intervals of the row."""
+    again = is_kind(EventKind.REAUTHENTICATED)
+    other = Occurrence.OTHER_KIND
+    failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
+        ELSE {Occurrence.LOGIN_FAILURE.value} END"""
     return {
+        "problem": "problem",
+        "connection_id": "CASE WHEN problem IS NULL THEN connection_id END",
+        "day": f"CASE WHEN problem IS NULL THEN {day_of('timestamp_ms')} END",
+        "is_event": "1",
+        "identity_id": f"CASE WHEN problem IS NULL AND {_ENDS} THEN {_identity_id()} END",
+        "ended_sequence": f"CASE WHEN {_ENDS} THEN sequence END",
         "sequence": "sequence",
         "timestamp_ms": "timestamp_ms",
         "authentications": "authentications",
+        "last_request_ms": "last_request_ms",
         "credential_lifetime_ms": "nullif(credential_lifetime_ms, 0)",  # 0: it had expired
         "hours": f"""CASE WHEN problem IS NULL THEN shiftleft(1, CAST(
             floor(timestamp_ms / {_HOUR_MS}) % 24 AS INT)) END""",
@@ -269,16 +335,6 @@ def _numbers() -> dict[str, str]:
             THEN CASE WHEN expired_requests IS NULL THEN 0 ELSE 1 END END""",
         "event_requests": "CASE WHEN NOT is_summary THEN requests END",
         "summary_requests": "CASE WHEN is_summary THEN requests END",
-    }
-
-
-def _from_events() -> dict[str, str]:
-    """Give the columns of an event proper; of a summary row, all but its intervals."""
-    again = is_kind(EventKind.REAUTHENTICATED)
-    other = Occurrence.OTHER_KIND
-    failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
-        ELSE {Occurrence.LOGIN_FAILURE.value} END"""
-    return {
         "authenticated_ms": "begin_ms",
         "used_ms": "age_ms",
         "longest_gap_ms": f"CASE WHEN {again} THEN since_auth_ms END",
@@ -286,6 +342,8 @@ def _from_events() -> dict[str, str]:
         "announced_ms": "announced_lifetime_ms",
         "least_announced_ms": "nullif(announced_lifetime_ms, 0)",
         "outlived_credential_ms": f"CASE WHEN NOT {again} THEN age_ms - credential_lifetime_ms END",
+        "ended_since_auth_ms": f"""CASE WHEN {_ENDS}
+            OR {is_kind(EventKind.EXPIRED_KILLED, EventKind.FAILED)} THEN since_auth_ms END""",
         "saw": f"""{_saw_in_any()} |
             CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
             CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other} | CASE
@@ -295,8 +353,36 @@ def _from_events() -> dict[str, str]:
             WHEN {is_kind(EventKind.FAILED)} THEN {other.value} | {failure}
             WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
                 THEN {Occurrence.DENIAL | other}
-            WHEN is_summary THEN {Occurrence.SUMMARY} ELSE {other} END""",
-        "would_be_kills_in_summaries": "CAST(0 AS BIGINT)",
+            WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final
+                THEN {Occurrence.CLOSED} ELSE 0 END
+            ELSE {other} END""",
+        # of a whole connection there is an event for each
+        "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END"
+        if both_views
+        else "CAST(0 AS BIGINT)",
+    }
+
+
+def _of_intervals() -> dict[str, str]:
+    """Give what an interval of a summary row says."""
+    used = f"""CASE WHEN each.last_request_since_auth_ms BETWEEN 0 AND {MAX_DURATION_MS}
+        THEN each.last_request_since_auth_ms END"""
+    gap = f"""CASE WHEN each.ended_by = '{IntervalEnd.REAUTHENTICATED}'
+        THEN each.ended_since_auth_ms END"""
+    return {
+        "connection_id": "connection_id",
+        "day": day_of("timestamp_ms"),
+        "authenticated_ms": "each.authenticated_ms",
+        "used_ms": used,
+        "longest_gap_ms": gap,
+        "shortest_gap_ms": gap,
+        "announced_ms": "each.announced_lifetime_ms",
+        "least_announced_ms": "nullif(each.announced_lifetime_ms, 0)",
+        "outlived_credential_ms": f"""CASE WHEN each.number = authentications
+            THEN ({used}) - credential_lifetime_ms END""",
+        "saw": f"""CASE WHEN each.ended_by = '{IntervalEnd.EXPIRED_KILLED}'
+            THEN {Occurrence.KILLED.value}
+            WHEN each.ended_by = '{IntervalEnd.FAILED}' THEN {_failed_again()} ELSE 0 END""",
     }
 
 
@@ -310,57 +396,3 @@ def _saw_in_any() -> str:
 def _failed_again() -> str:
     any_, renewal = Occurrence.REAUTH_FAILURE, Occurrence.RENEWAL_FAILURE
     return f"CASE WHEN announced_lifetime_ms > 0 THEN {any_ | renewal} ELSE {any_.value} END"
-
-
-def _lists(dialect: Dialect) -> str:
-    """Give the lists of fields of a summary row's intervals."""
-    names = {
-        "begins": "authenticated_ms",
-        "uses": "last_request_since_auth_ms",
-        "announced": "announced_lifetime_ms",
-        "ages": "ended_since_auth_ms",
-        "ends": "ended_by",
-    }
-    lists = [f"{dialect.field('intervals', field)} AS {name}" for name, field in names.items()]
-    return ", ".join(lists)
-
-
-def _from_both_views() -> dict[str, str]:
-    events, summaries = _from_events(), _from_summaries()
-    return {
-        name: f"CASE WHEN is_summary THEN {summaries[name]} ELSE {events[name]} END"
-        for name in events
-    }
-
-
-def _from_summaries() -> dict[str, str]:
-    """Give the columns of a summary row."""
-    ended = {
-        IntervalEnd.EXPIRED_KILLED: Occurrence.KILLED.value,
-        IntervalEnd.FAILED: _failed_again(),
-    }
-    saw = [
-        f"{Occurrence.SUMMARY}",
-        _saw_in_any(),
-        f"CASE WHEN final THEN {Occurrence.CLOSED} ELSE 0 END",
-    ]
-    saw += [
-        f"CASE WHEN array_contains(ends, '{end}') THEN {what} ELSE 0 END"
-        for end, what in ended.items()
-    ]
-    longest, latest = "array_max(uses)", "try_element_at(uses, -1)"
-    gaps = "slice(ages, 1, size(uses) - 1)"  # all but the last one ended by a re-authentication
-    return {
-        "authenticated_ms": "array_min(begins)",
-        "used_ms": f"CASE WHEN {longest} BETWEEN 0 AND {MAX_DURATION_MS} THEN {longest} END",
-        "longest_gap_ms": f"CASE WHEN size(uses) > 1 THEN array_max({gaps}) END",
-        "shortest_gap_ms": f"CASE WHEN size(uses) > 1 THEN array_min({gaps}) END",
-        "announced_ms": "array_max(announced)",
-        "least_announced_ms": """coalesce(nullif(array_min(announced), 0),
-            nullif(announced_lifetime_ms, 0))""",
-        "outlived_credential_ms": f"""CASE
-            WHEN size(uses) > 0 AND {latest} BETWEEN 0 AND {MAX_DURATION_MS}
-                THEN {latest} - credential_lifetime_ms END""",
-        "saw": " | ".join(saw),
-        "would_be_kills_in_summaries": counted("would_be_kills"),
-    }

@@ -10,7 +10,7 @@ nobody has seen what they would have done by then.
 """
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind, IntervalEnd
-from metrics.readiness.engine import Dialect, values, words
+from metrics.readiness.engine import values, words
 from metrics.readiness.events import (
     DAY_MS,
     MAX_DURATION_MS,
@@ -50,7 +50,7 @@ def adds_to_intervals() -> str:
 _PARTS = "connection_id, number, authenticated_ms, used_ms"
 
 
-def intervals(events: str, dialect: Dialect) -> str:
+def intervals(events: str) -> str:
     """One row per connection and authentication, with the last use and the minutes of use.
 
     `runs` are those of the summary rows that touch the interval, so their first and last ones may
@@ -66,10 +66,10 @@ def intervals(events: str, dialect: Dialect) -> str:
     numbers = f"""SELECT connection_id, each.number AS number, active_from_ms, bits
         FROM (SELECT connection_id, active_from_ms, {_bits()} AS bits, explode(intervals) AS each
             FROM {events} WHERE {summary}) AS summed"""
-    return _one_each(parts, numbers, dialect)
+    return _one_each(parts, numbers)
 
 
-def intervals_if_complete(events: str, dialect: Dialect) -> str:
+def intervals_if_complete(events: str) -> str:
     """Return the same for connections with an event for each authentication.
 
     The lists of their summary rows say nothing new, and reading them takes more time than all else.
@@ -81,7 +81,7 @@ def intervals_if_complete(events: str, dialect: Dialect) -> str:
     numbers = f"""SELECT connection_id, explode(sequence(authentications - {earlier},
             authentications)) AS number, active_from_ms, {_bits()} AS bits
         FROM {events} WHERE {is_kind(EventKind.SUMMARY)}"""
-    return _one_each(parts, numbers, dialect)
+    return _one_each(parts, numbers)
 
 
 def _bits() -> str:
@@ -95,7 +95,7 @@ def _with_latest(events: str) -> str:
         {interval_start()} AS begin_ms FROM {events}"""
 
 
-def _one_each(parts: str, numbers: str, dialect: Dialect) -> str:
+def _one_each(parts: str, numbers: str) -> str:
     """Gather what is said of each interval: when it began, its last use, runs of minutes of use.
 
     Most rows of minutes are one run of ones; of others each minute is a run. A run is a struct of
@@ -113,7 +113,7 @@ def _one_each(parts: str, numbers: str, dialect: Dialect) -> str:
             FROM (SELECT *, {count} AS ones, {lowest} AS first FROM ({numbers}) AS rows
                 WHERE bits <> 0) AS bits) AS minutes
         WHERE whole OR shiftright(bits, minute) % 2 = 1"""
-    run = f"CASE WHEN a IS NOT NULL THEN {dialect.struct({'a': 'a', 'b': 'b'})} END"
+    run = "CASE WHEN a IS NOT NULL THEN named_struct('a', a, 'b', b) END"
     return f"""SELECT connection_id, number, min(authenticated_ms) AS authenticated_ms,
         {at_most("max(used_ms)", MAX_DURATION_MS)} AS used_ms,
         sort_array(collect_list({run})) AS runs
@@ -125,7 +125,7 @@ def _one_each(parts: str, numbers: str, dialect: Dialect) -> str:
         HAVING min(authenticated_ms) IS NOT NULL"""
 
 
-def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -> str:
+def kills(interval_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
     """Return how often each interval would have been killed under each lifetime: at least, at most.
 
     A killed client comes back, and its next session expires L later. Walking through the active
@@ -142,7 +142,7 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -
     rows = f"""SELECT *, {minute_of("authenticated_ms + used_ms")} AS last_minute_ms,
         authenticated_ms + lifetime_ms AS expiry_ms, {whole} + {2 * MINUTE_MS} AS sure_ms,
         greatest({whole}, {MINUTE_MS}) AS perhaps_ms,
-        CASE WHEN size(runs) > 0 THEN array_max({dialect.field("runs", "b")}) END AS known_to_ms
+        list_max(list_transform(runs, lambda run: run.b)) AS known_to_ms
         FROM {interval_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
         WHERE used_ms > lifetime_ms"""
     sure = f"{minute_of('expiry_ms')} + {MINUTE_MS}"
@@ -152,8 +152,8 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -
         CASE WHEN {tail} < {2 * MINUTE_MS} THEN 0
             ELSE CAST(floor(({tail}) / lifetime_ms) AS BIGINT) + 1 END AS in_tail,
         CAST(floor((used_ms - 1) / lifetime_ms) AS BIGINT) AS most,
-        {_walk(sure, "sure_ms", dialect)} AS sure,
-        {_walk(perhaps, "perhaps_ms", dialect)} AS perhaps
+        {_walk(sure, "sure_ms")} AS sure,
+        {_walk(perhaps, "perhaps_ms")} AS perhaps
         FROM ({rows}) AS rows"""
     return f"""SELECT connection_id, number, lifetime_ms,
         greatest(1, least(most, sure)) AS kills_least,
@@ -162,17 +162,17 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...], dialect: Dialect) -
         FROM ({walked}) AS walked"""
 
 
-def _walk(due: str, period: str, dialect: Dialect) -> str:
+def _walk(due: str, period: str) -> str:
     """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
 
     What is carried from run to run is where the next kill is due, `a`, and the kills so far, `b`.
     """
     first, last = "greatest(state.a, item.a)", "least(item.b, last_minute_ms)"
     count = f"(CAST(floor(({last} - {first}) / {period}) AS BIGINT) + 1)"
-    after = dialect.struct({"a": f"{first} + {count} * {period}", "b": f"state.b + {count}"})
-    start = dialect.struct({"a": due, "b": "CAST(0 AS BIGINT)"})
+    after = f"{{a: {first} + {count} * {period}, b: state.b + {count}}}"
     step = f"CASE WHEN {first} <= {last} THEN {after} ELSE state END"
-    return f"({dialect.fold('runs', start, step)}).b"
+    start = f"{{a: {due}, b: CAST(0 AS BIGINT)}}"
+    return f"list_reduce(runs, lambda state, item: {step}, {start}).b"
 
 
 def what_if(

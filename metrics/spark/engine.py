@@ -5,7 +5,6 @@ most. All that follows is some forty queries over these few rows: a cluster take
 each of them, and to hand it to its executors, than one machine to answer it.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -24,27 +23,8 @@ _NOT_SHARED: Final = (
 )
 
 
-class SparkDialect:
-    """Spark's spellings."""
-
-    def field(self, items: str, name: str) -> str:
-        """Give the list of one field of the structs in a list."""
-        return f"{items}.{name}"
-
-    def struct(self, fields: Mapping[str, str]) -> str:
-        """Give a struct of named expressions."""
-        parts = (f"'{name}', {text}" for name, text in fields.items())
-        return f"named_struct({', '.join(parts)})"
-
-    def fold(self, items: str, start: str, step: str) -> str:
-        """Go through a list from `start`."""
-        return f"aggregate({items}, {start}, (state, item) -> {step})"
-
-
 class SparkEvents:
     """Events as temporary views of a session; what is worked out is a table of DuckDB's."""
-
-    dialect = SparkDialect()
 
     def __init__(self, spark: SparkSession, report: DuckEngine, shared: str, local: Path) -> None:
         """Hand over to `report`.

@@ -76,10 +76,12 @@ def _rows_of_state(spark: SparkSession, settings: Settings, state: str) -> DataF
         .start()
     )
     query.awaitTermination()
-    if not files.exists(below(rows, "_spark_metadata")):
-        raise ReportError(_NOTHING_YET)
-    # not as a literal: Spark takes a folder with such a log by its name
-    return spark.read.schema(DDL).parquet(rows)
+    if files.exists(below(rows, "_spark_metadata")):
+        # not as a literal: Spark takes a folder with such a log by its name
+        found = spark.read.schema(DDL).parquet(rows)
+        if found.inputFiles():
+            return found
+    raise ReportError(_NOTHING_YET)
 
 
 def lines(reader: Any, settings: Settings, names: str) -> DataFrame:

@@ -13,6 +13,8 @@ from tests.support.readiness import MINUTE_MS, STANDINGS, Row, answers, duckdb_l
 
 HOUR_MS = 60 * MINUTE_MS
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
+SINGLY: dict[str, Any] = {"lifetimes_ms": (1,)}
+"""Question with which no connection is plain, so that none is added up with others."""
 UNTOLD = {"session_lifetime_ms": 0, "announced_lifetime_ms": 0}
 
 
@@ -151,7 +153,7 @@ def population() -> list[SessionEvent]:
 
 
 def compared(given: Iterable[SessionEvent]) -> list[tuple[Any, ...]]:
-    found = answers(given).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+    found = answers(given, **SINGLY).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
     return sorted(tuple(row[name] for name in COMPARED) for row in found)
 
 
@@ -170,9 +172,9 @@ def test_either_view_alone_and_both_tell_the_same(population: list[SessionEvent]
 
 def test_of_a_whole_connection_the_quick_look_tells_all(population: list[SessionEvent]) -> None:
     """Without the intervals of its summary rows; else that look would not be enough for any."""
-    found = answers(population)
+    found = answers(population, **SINGLY)
     assert found.query("SELECT * FROM seen_connections WHERE NOT whole") == []
-    both = usage.usage("events", found.engine.dialect, both_views=True)
+    both = usage.usage("events", both_views=True)
     found.engine.keep("full_usage", both)
     found.engine.keep("listed", usage.by_connection("full_usage", None))
     found.engine.keep(
@@ -193,7 +195,7 @@ def test_of_a_connection_that_was_joined_late_the_summary_rows_are_read(
     used = ("connection_id", "authentications", "used_ms", "announced_ms", "authenticate_version")
 
     def known(given: list[SessionEvent]) -> set[tuple[Any, ...]]:
-        found = answers(given).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
+        found = answers(given, **SINGLY).query("SELECT * FROM sessions WHERE principal IS NOT NULL")
         return {tuple(row[name] for name in used) for row in found}
 
     whole = known(population)
@@ -236,7 +238,7 @@ def same_intervals(one: Intervals, other: Intervals) -> None:
 def intervals_of(given: Iterable[SessionEvent], *, complete: bool = False) -> Intervals:
     engine = duckdb_log(given)
     read_as = what_if.intervals_if_complete if complete else what_if.intervals
-    rows = engine.rows(read_as("log", engine.dialect))
+    rows = engine.rows(read_as("log"))
     return {(row["connection_id"], row["number"]): row for row in rows}
 
 

@@ -90,8 +90,8 @@ def killed_at_least_and_most(
     events: Sequence[SessionEvent],
 ) -> dict[tuple[str, int], tuple[int, int]]:
     engine = duckdb_log(events)
-    intervals = what_if.intervals("log", engine.dialect)
-    engine.keep("kills", what_if.kills(f"({intervals})", LIFETIMES_MS, engine.dialect))
+    intervals = what_if.intervals("log")
+    engine.keep("kills", what_if.kills(f"({intervals})", LIFETIMES_MS))
     found = engine.rows(
         """SELECT connection_id, lifetime_ms, sum(kills_least) AS least, sum(kills_most) AS most
         FROM kills GROUP BY connection_id, lifetime_ms"""
@@ -103,7 +103,7 @@ def killed_at_least_and_most(
 
 def intervals_of(events: Sequence[SessionEvent]) -> list[Row]:
     engine = duckdb_log(events)
-    return engine.rows(what_if.intervals("log", engine.dialect))
+    return engine.rows(what_if.intervals("log"))
 
 
 @pytest.mark.parametrize("view", ["both", "events", "summaries"])
@@ -178,10 +178,8 @@ def test_the_bits_of_a_summary_row_are_runs_of_minutes() -> None:
         ]
         assert sorted(minutes) == runs
     engine = duckdb_log(given)
-    intervals = what_if.intervals("log", engine.dialect)
-    assert len(engine.rows(what_if.kills(f"({intervals})", (300_000,), engine.dialect))) == len(
-        ROWS
-    )
+    intervals = what_if.intervals("log")
+    assert len(engine.rows(what_if.kills(f"({intervals})", (300_000,)))) == len(ROWS)
 
 
 def test_a_session_is_killed_beyond_its_lifetime_and_not_at_it() -> None:
