@@ -23,7 +23,7 @@ from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceTyp
 from proxy.handlers.acls import Acls, answer
 from proxy.store import open_store
 from proxy.store.caches import CachedAcls
-from proxy.worker.process import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
+from proxy.worker.worker import COLLECTOR_THRESHOLD, SWITCH_INTERVAL
 
 TOPIC, LITERAL, PREFIXED = ResourceType.TOPIC, PatternType.LITERAL, PatternType.PREFIXED
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE

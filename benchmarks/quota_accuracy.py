@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.programs import Address, free_address, running
+from proxy.admin.client import authenticate
 from proxy.admin.connection import AdminConnection
-from proxy.admin.login import authenticate
 from proxy.admin.security import Scram
 from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity, QuotaKey

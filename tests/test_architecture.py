@@ -65,7 +65,7 @@ def test_addresses_are_written_with_their_brackets() -> None:
     assert found == [
         "proxy/demo/broker.py",  # 127.0.0.1
         "proxy/errors.py",
-        "proxy/worker/stored_brokers.py",  # a key in stores
+        "proxy/worker/endpoints.py",  # a key in stores
     ]
 
 

@@ -17,8 +17,7 @@ from docs.generate import reference
 from metrics.spark import SPARK_PACKAGES
 from proxy.config import load
 from proxy.config.document import parse
-from proxy.demo.processes import Program
-from proxy.demo.setup import free_ports
+from proxy.demo.setup import Program, free_ports
 from sasl import states
 from tests.support.processes import free_port_range
 

@@ -8,6 +8,14 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.admin.acl_messages import (
+    CreateAclsResult,
+    DeleteAclsResult,
+    DeletedAcl,
+    DescribeAclsResult,
+    DescribedAcls,
+    FilterResult,
+)
 from proxy.admin.client import AdminClient
 from proxy.admin.errors import (
     AdminError,
@@ -21,21 +29,13 @@ from proxy.admin.errors import (
     UnsupportedVersion,
 )
 from proxy.admin.properties import ClientSettings, read_client_properties
-from proxy.admin.quota_changes import AlterClientQuotasResult
 from proxy.admin.quota_messages import (
     ANY_NAME,
+    AlterClientQuotasResult,
     ClientQuotaEntity,
     ClientQuotaFilter,
     ClientQuotas,
     DescribeClientQuotasResult,
-)
-from proxy.admin.results import (
-    CreateAclsResult,
-    DeleteAclsResult,
-    DeletedAcl,
-    DescribeAclsResult,
-    DescribedAcls,
-    FilterResult,
 )
 from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey

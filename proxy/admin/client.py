@@ -3,41 +3,40 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.admin import acl_messages, quota_messages
-from proxy.admin.connection import AdminConnection
-from proxy.admin.errors import (
-    BrokerUnavailable,
-    KafkaError,
-    UnsupportedVersion,
-    kafka_error,
-)
-from proxy.admin.login import authenticate
-from proxy.admin.quota_changes import (
-    ALTER_VERSIONS,
-    AlterClientQuotasResult,
-    QuotaChanges,
-    alter_request,
-    altered,
-)
-from proxy.admin.quota_messages import (
-    ClientQuotaFilter,
-    ClientQuotas,
-    DescribeClientQuotasResult,
-)
-from proxy.admin.results import (
+from proxy.admin.acl_messages import (
     CreateAclsResult,
     DeleteAclsResult,
     DescribeAclsResult,
     DescribedAcls,
     FilterResult,
 )
-from proxy.admin.security import Login
+from proxy.admin.connection import AdminConnection
+from proxy.admin.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    KafkaError,
+    UnsupportedVersion,
+    kafka_error,
+)
+from proxy.admin.quota_messages import (
+    ALTER_VERSIONS,
+    AlterClientQuotasResult,
+    ClientQuotaFilter,
+    ClientQuotas,
+    DescribeClientQuotasResult,
+    QuotaChanges,
+    alter_request,
+    altered,
+)
+from proxy.admin.security import Login, OAuthBearer, Plain, Scram
+from proxy.brokers.own_requests import log_in
 from proxy.errors import ConfigError
 from proxy.net.dialler import Dialler
 from proxy.quota.model import QuotaEntity
@@ -51,8 +50,17 @@ from proxy.wire.apis import (
     DESCRIBE_CLIENT_QUOTAS,
     MAX_FILTERS,
     QUOTAS_BATCHED,
+    SASL_AUTHENTICATE,
 )
 from proxy.wire.error_codes import ErrorCode
+from sasl.login import (
+    ClientExchange,
+    LoggedIn,
+    LoginError,
+    OAuthBearerClient,
+    PlainClient,
+    ScramClient,
+)
 
 REQUEST_TIMEOUT_S: Final = 30.0
 """Default limit of one exchange with a broker in seconds: Kafka's `request.timeout.ms`."""
@@ -391,3 +399,32 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
     rest = list(items)
     for start in range(0, len(rest), MAX_ITEMS_AT_ONCE):
         yield rest[start : start + MAX_ITEMS_AT_ONCE]
+
+
+async def authenticate(
+    connection: AdminConnection, login: Login, offered: Mapping[int, tuple[int, int]]
+) -> LoggedIn:
+    """Authenticate, or re-authenticate. Raises KafkaError if it fails."""
+    _, version = offered.get(SASL_AUTHENTICATE, (0, -1))
+    if version < 0:
+        raise UnsupportedVersion(f"{connection.address} does not support SaslAuthenticate")
+    try:
+        return await log_in(await _exchange(login), version, connection.exchange)
+    except LoginError as error:
+        raise _failure(error) from error
+
+
+async def _exchange(login: Login) -> ClientExchange:
+    match login:
+        case Plain():
+            return PlainClient(login.username, login.password)
+        case Scram():
+            return ScramClient(login.mechanism, login.username, login.password)
+        case OAuthBearer():
+            return OAuthBearerClient(login.current())
+        case identity:
+            return await identity.exchange()
+
+
+def _failure(error: LoginError) -> KafkaError:
+    return kafka_error(error.error_code, error.reason) or AuthenticationFailed(error.reason)

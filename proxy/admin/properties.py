@@ -6,17 +6,58 @@ be a password.
 
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from proxy.admin.files import MAX_FILE_BYTES, read_file
-from proxy.admin.java_properties import parse_properties
-from proxy.admin.security import Login, OAuthBearer, Plain, Scram
+from proxy.admin.security import MAX_FILE_BYTES, Login, OAuthBearer, Plain, Scram, read_file
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
+
+_SEPARATOR: Final = re.compile(r"(?<!\\)(?:\\\\)*(?P<end>[ \t\f]*[=:][ \t\f]*|[ \t\f]+)")
+_ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.S)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the properties in the text of a file; the last value of a key counts."""
+    properties = {}
+    for line in filter(None, _logical_lines(text)):
+        separator = _SEPARATOR.search(line)
+        key, value = (
+            (line, "")
+            if separator is None
+            else (line[: separator.start("end")], line[separator.end() :])
+        )
+        properties[_unescaped(key)] = _unescaped(value)
+    return properties
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    parts: list[str] = []
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(" \t\f")
+        if not parts and (not line or line[0] in "#!"):
+            continue
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        parts.append(line[:-1] if continues else line)
+        if not continues:
+            yield "".join(parts)
+            parts = []
+    if parts:
+        yield "".join(parts)
+
+
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        escape = match[1]
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
+
+    # Java's escapes are UTF-16 code units: a pair is one character, a lone surrogate none
+    return _ESCAPE.sub(plain, text).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 

@@ -1,14 +1,14 @@
 """Options of `reauth-proxy acls`, named as in kafka-acls.sh, and the ACLs and filters they mean.
 
-Two things that Kafka's tool accepts are refused here (`Misuse`): `--remove --operation X` without a
+Two things that Kafka's tool accepts are refused here: `--remove --operation X` without a
 principal, which removes every ACL of the resource there, and `--cluster` with a pattern type other
 than literal, which it ignores there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Annotated, Final
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -24,11 +24,13 @@ from proxy.acl.model import (
     ResourceType,
     exactly,
 )
-from proxy.cli.common import Misuse, principal_name
+from proxy.cli.common import principal_name
 from sasl.identity import GROUP_TYPE, USER_TYPE
 
 MAX_TEXT: Final = 8_000
 """Maximum length of a name in characters: in UTF-8 it fits into a STRING, of 32,767 bytes."""
+
+Member = TypeVar("Member", bound=IntEnum)
 
 _OPERATION_NAMES: Final = {
     one.name.replace("_", "").lower(): one for one in Operation if one > Operation.ANY
@@ -127,7 +129,7 @@ class Listed(Resources):
     ] = field(default_factory=list)
 
     def filters(self) -> tuple[AclFilter, ...]:
-        """Return the filters that find these ACLs. Raises Misuse."""
+        """Return the filters that find these ACLs. Raises BadParameter."""
         wanted = [pattern.filter() for pattern in self.patterns()] or [AclFilter()]
         names: list[str | None] = [*map(principal, self.principal)] or [None]
         return tuple(replace(one, principal=name) for one in wanted for name in names)
@@ -183,19 +185,19 @@ class AclRules:
         ):
             if hosts and not principals:
                 word = permission.name.lower()
-                raise Misuse(f"--{word}-host needs --{word}-principal")
+                raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
             for given in principals:
                 for host in hosts or (WILDCARD,):
                     yield principal(given), text(host), permission
 
 
 def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
-    """Return the ACLs to add. Raises Misuse."""
+    """Return the ACLs to add. Raises BadParameter."""
     if resources.resource_pattern_type.pattern_type < PatternType.LITERAL:
-        raise Misuse("--resource-pattern-type must be literal or prefixed when adding")
+        raise typer.BadParameter("--resource-pattern-type must be literal or prefixed when adding")
     acls = _acls(resources, rules)
     if not acls:
-        raise Misuse("give --allow-principal or --deny-principal")
+        raise typer.BadParameter("give --allow-principal or --deny-principal")
     return acls
 
 
@@ -209,7 +211,7 @@ def doubt_about(acl: Acl) -> str | None:
 
 
 def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter, ...]:
-    """Return the filters that find the ACLs to remove. Raises Misuse.
+    """Return the filters that find the ACLs to remove. Raises BadParameter.
 
     Without a principal, they find all ACLs of the resources.
     """
@@ -217,7 +219,7 @@ def filters_to_remove(resources: Resources, rules: AclRules) -> tuple[AclFilter,
     if acls:
         return tuple(map(exactly, acls))
     if rules.operation or rules.by_role:
-        raise Misuse("give --allow-principal or --deny-principal: whose ACLs to remove")
+        raise typer.BadParameter("give --allow-principal or --deny-principal: whose ACLs to remove")
     return tuple(pattern.filter() for pattern in resources.patterns())
 
 
@@ -226,12 +228,14 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     _check_role(resources, rules)
     patterns = resources.patterns()
     if not patterns:
-        raise Misuse(
+        raise typer.BadParameter(
             "give a resource: --topic, --group, --cluster, --transactional-id,"
             " --delegation-token or --user-principal"
         )
     if resources.cluster and resources.resource_pattern_type is PatternKind.PREFIXED:
-        raise Misuse("--cluster is one resource: it needs --resource-pattern-type literal")
+        raise typer.BadParameter(
+            "--cluster is one resource: it needs --resource-pattern-type literal"
+        )
     wanted = list(_by_role(patterns, rules) if rules.by_role else _by_option(patterns, rules))
     return tuple(
         dict.fromkeys(
@@ -253,21 +257,23 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
 def _check_role(resources: Resources, rules: AclRules) -> None:
     """Check the options that go with `--producer` and `--consumer`, as Kafka's tool does."""
     if rules.idempotent and not rules.producer:
-        raise Misuse("--idempotent needs --producer")
+        raise typer.BadParameter("--idempotent needs --producer")
     if not rules.by_role:
         return
     if rules.operation or rules.deny_principal or rules.deny_host:
-        raise Misuse(
+        raise typer.BadParameter(
             "--producer and --consumer exclude --operation, --deny-principal and --deny-host"
         )
     if resources.delegation_token or resources.user_principal:
-        raise Misuse("--producer and --consumer exclude --delegation-token and --user-principal")
+        raise typer.BadParameter(
+            "--producer and --consumer exclude --delegation-token and --user-principal"
+        )
     if not resources.topic:
-        raise Misuse("--producer and --consumer need a --topic")
+        raise typer.BadParameter("--producer and --consumer need a --topic")
     if rules.consumer and not resources.group:
-        raise Misuse("--consumer needs a --group")
+        raise typer.BadParameter("--consumer needs a --group")
     if not rules.producer and (resources.cluster or resources.transactional_id):
-        raise Misuse("--cluster and --transactional-id need --producer")
+        raise typer.BadParameter("--cluster and --transactional-id need --producer")
 
 
 _PRODUCER: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
@@ -297,16 +303,18 @@ def _by_option(patterns: Sequence[Pattern], rules: AclRules) -> Iterator[tuple[P
             possible = SUPPORTED_OPERATIONS[pattern.resource_type]
             if operation is not Operation.ALL and operation not in possible:
                 names = ", ".join(operation_name(one) for one in sorted(possible))
-                raise Misuse(f"a {pattern.resource_type.name} supports the operations All, {names}")
+                raise typer.BadParameter(
+                    f"a {pattern.resource_type.name} supports the operations All, {names}"
+                )
             yield pattern, operation
 
 
 def operation_of(name: str) -> Operation:
-    """Return an operation by its name as Kafka's tool or its API spells it. Raises Misuse."""
+    """Return an operation by its name as Kafka's tool or its API spells it. Raises BadParameter."""
     found = _OPERATION_NAMES.get(name.strip().replace("_", "").lower())
     if found is None:
         known = ", ".join(operation_name(one) for one in _OPERATION_NAMES.values())
-        raise Misuse(f"--operation {name}: must be one of {known}")
+        raise typer.BadParameter(f"--operation {name}: must be one of {known}")
     return found
 
 
@@ -316,19 +324,73 @@ def operation_name(operation: Operation) -> str:
 
 
 def principal(given: str) -> str:
-    """Return a principal; a bare name is a user's. Raises Misuse."""
+    """Return a principal; a bare name is a user's. Raises BadParameter."""
     return principal_name(text(given))
 
 
 def text(given: str) -> str:
-    """Return text without whitespace around it. Raises Misuse if it cannot be sent or stored."""
+    """Return text, stripped. Raises BadParameter if it cannot be sent or stored."""
     stripped = given.strip()
     if not stripped:
-        raise Misuse("a name must not be empty")
+        raise typer.BadParameter("a name must not be empty")
     if len(stripped) > MAX_TEXT:
-        raise Misuse(f"a name is longer than {MAX_TEXT} characters")
+        raise typer.BadParameter(f"a name is longer than {MAX_TEXT} characters")
     try:
         stripped.encode()
     except UnicodeEncodeError:
-        raise Misuse("a name is not UTF-8 text") from None
+        raise typer.BadParameter("a name is not UTF-8 text") from None
     return stripped
+
+
+# ACLs in documents
+
+_FIELDS: Final = (
+    "resource_type",
+    "pattern_type",
+    "name",
+    "principal",
+    "host",
+    "operation",
+    "permission",
+)
+
+
+def acl_fields(acl: Acl) -> dict[str, str]:
+    """Return an ACL as `list` and `export` print it."""
+    values = (
+        acl.resource_type.name,
+        acl.pattern_type.name,
+        acl.name,
+        acl.principal,
+        acl.host,
+        acl.operation.name,
+        acl.permission.name,
+    )
+    return dict(zip(_FIELDS, values, strict=True))
+
+
+def acl_text(acl: Acl) -> str:
+    """Return all of an ACL in one line."""
+    return " ".join(acl_fields(acl).values())
+
+
+def acl_of(item: Mapping[str, Any]) -> Acl:
+    """Return an ACL from what `acl_fields` made of it. Raises BadParameter."""
+    if item.keys() != set(_FIELDS) or not all(isinstance(one, str) for one in item.values()):
+        raise typer.BadParameter(f"must have {', '.join(_FIELDS)}, all of them text")
+    return Acl(
+        _member(ResourceType, item["resource_type"]),
+        _member(PatternType, item["pattern_type"]),
+        item["name"],
+        item["principal"],
+        item["host"],
+        _member(Operation, item["operation"]),
+        _member(Permission, item["permission"]),
+    )
+
+
+def _member(kind: type[Member], name: str) -> Member:
+    known = {one.name: one for one in kind if one.name not in ("UNKNOWN", "ANY", "MATCH")}
+    if name not in known:
+        raise typer.BadParameter(f"{name} is not one of {', '.join(known)}")
+    return known[name]

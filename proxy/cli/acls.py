@@ -1,40 +1,46 @@
 """Commands `reauth-proxy acls`, with the option names of kafka-acls.sh."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from proxy.acl.model import Acl, AclFilter, exactly
-from proxy.cli import declared
-from proxy.cli.acl_explanation import AuthorizerRules, question_of, sentence_alone
+from proxy.acl.authorizer import SUPPORTED_OPERATIONS
+from proxy.acl.index import AclIndex, Decision
+from proxy.acl.model import Acl, AclFilter, Operation, PatternType, exactly
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
+    Pattern,
+    PatternKind,
     Resources,
+    acl_fields,
+    acl_of,
+    acl_text,
     acls_to_add,
     doubt_about,
     filters_to_remove,
+    operation_name,
+    operation_of,
 )
 from proxy.cli.acl_options import principal as named_principal
-from proxy.cli.administration import (
-    Administration,
-    Where,
-    administration,
-    mode_in_effect,
-)
-from proxy.cli.claims import Membership
+from proxy.cli.administration import Administration, Where, administration, mode_in_effect
 from proxy.cli.common import (
+    DeclaredFile,
+    DryRun,
     Exit,
     FilterFile,
-    Misuse,
+    Prune,
+    declared,
     fail,
-    misuse_explained,
+    filters_of_file,
     note,
     printable,
     say,
+    takes_groups,
 )
-from proxy.cli.declared import DeclaredFile, DryRun, Prune
 from proxy.cli.listing import (
     Listing,
     Output,
@@ -43,7 +49,106 @@ from proxy.cli.listing import (
     print_list,
     require_document,
 )
-from proxy.cli.options import filters_of_file, takes_groups
+from proxy.cli.token import Membership
+from sasl.identity import Identity
+
+if TYPE_CHECKING:
+    from proxy.config import Authorizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Whether a principal at an address may do an operation on a resource."""
+
+    identity: Identity
+    host: str
+    operation: Operation
+    resource: Pattern
+
+    def decide(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> Decision:
+        """Return the decision of the authorizer itself; None if its settings are not known."""
+        index = AclIndex(
+            acls,
+            allow_everyone_if_no_acl_found=authorizer is not None
+            and authorizer.allow_everyone_if_no_acl_found,
+            super_users=frozenset(() if authorizer is None else authorizer.super_users),
+            version=0,
+        )
+        return index.decide(
+            self.identity.principals,
+            self.host,
+            self.operation,
+            self.resource.resource_type,
+            self.resource.name,
+        )
+
+    def alone(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> dict[str, Decision]:
+        """Return the decision for each principal of a client with groups by itself; empty for a
+        client without groups."""
+        if not self.identity.groups:
+            return {}
+        return {
+            one: replace(self, identity=Identity(one)).decide(acls, authorizer)
+            for one in self.identity.principals
+        }
+
+    def sentence(self, decision: Decision) -> str:
+        """Return the decision and its reason for a person."""
+        may = "may" if decision.allowed else "may not"
+        resource = f"{self.resource.resource_type.name} {self.resource.name}"
+        return (
+            f"{self.identity.principal} {may} {operation_name(self.operation)} {resource}:"
+            f" {_reason(decision)}"
+        )
+
+    def document(
+        self, decision: Decision, alone: Mapping[str, Decision], mode: str | None
+    ) -> dict[str, Any]:
+        """Return the same for programs; `mode` is that of the authorizer, None if not known."""
+        return {
+            "allowed": decision.allowed,
+            "principal": self.identity.principal,
+            "groups": list(self.identity.groups),
+            "alone": {
+                one: {"allowed": decided.allowed, "reason": _reason(decided)}
+                for one, decided in alone.items()
+            },
+            "host": self.host,
+            "operation": self.operation.name,
+            "resource_type": self.resource.resource_type.name,
+            "name": self.resource.name,
+            "reason": _reason(decision),
+            "acl": None if decision.rule is None else acl_text(decision.rule),
+            "mode": mode,
+        }
+
+
+def question_of(identity: Identity, operation: str, resources: Resources, host: str) -> Question:
+    """Return the question that options ask. Raises BadParameter."""
+    patterns = resources.patterns()
+    if len(patterns) != 1 or resources.resource_pattern_type is not PatternKind.LITERAL:
+        raise typer.BadParameter("give one resource: --topic, --group, --cluster, ...")
+    try:
+        ip_address(host)
+    except ValueError:
+        raise typer.BadParameter(f"--host {host}: must be an IP address") from None
+    (resource,) = patterns
+    wanted = operation_of(operation)
+    if wanted not in SUPPORTED_OPERATIONS[resource.resource_type]:
+        names = ", ".join(map(operation_name, SUPPORTED_OPERATIONS[resource.resource_type]))
+        raise typer.BadParameter(f"a {resource.resource_type.name} supports the operations {names}")
+    return Question(identity=identity, host=host, operation=wanted, resource=resource)
+
+
+def _reason(decision: Decision) -> str:
+    if decision.super_user:
+        return "a super user"
+    if decision.rule is not None:
+        return f"the ACL {acl_text(decision.rule)}"
+    if decision.allowed:
+        return "no ACL names the resource, and allow.everyone.if.no.acl.found is true"
+    return "no ACL allows it"
+
 
 app = typer.Typer(
     help="Manage who may do what (ACLs).", no_args_is_help=True, rich_markup_mode=None
@@ -63,13 +168,12 @@ def list_acls(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List ACLs: those of the resources and principals named, or all. One round trip for all."""
-    with misuse_explained():
-        if file is None:
-            filters = listed.filters()
-        elif listed.patterns() or listed.principal:
-            raise Misuse("--file excludes resources and principals: the file names them")
-        else:
-            filters = filters_of_file(file, Listed, at_most=_LINE)
+    if file is None:
+        filters = listed.filters()
+    elif listed.patterns() or listed.principal:
+        raise typer.BadParameter("--file excludes resources and principals: the file names them")
+    else:
+        filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as acls:
         found = _matching(acls, filters)
     _print([(acl, None) for acl in found], output)
@@ -81,8 +185,7 @@ def add(
     *, resources: Resources, rules: AclRules, where: Where, output: OutputOption = Output.TABLE
 ) -> None:
     """Add ACLs: every combination of the resources, principals, hosts and operations named."""
-    with misuse_explained():
-        wanted = acls_to_add(resources, rules)
+    wanted = acls_to_add(resources, rules)
     _warn(wanted)
     with administration(where) as acls:
         existing = set(_matching(acls, [_filter_of_resource(acl) for acl in wanted]))
@@ -106,8 +209,7 @@ def remove(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Remove ACLs: those that `add` would make, or without a principal all of the resources."""
-    with misuse_explained():
-        filters = filters_to_remove(resources, rules)
+    filters = filters_to_remove(resources, rules)
     with administration(where) as acls:
         if not force:
             _confirm(_matching(acls, filters))
@@ -134,22 +236,24 @@ def explain_acls(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
-    with misuse_explained():
-        settings = where.settings()
-        who = None if principal is None else named_principal(principal)
-        identity = membership.identity("--principal", who, settings)
-        question = question_of(identity, operation, resources, host)
+    settings = where.settings()
+    who = None if principal is None else named_principal(principal)
+    identity = membership.identity("--principal", who, settings)
+    question = question_of(identity, operation, resources, host)
     mode = mode_in_effect(where, "authorizer")
-    rules = AuthorizerRules() if settings is None else AuthorizerRules.of(settings.authorizer)
-    if settings is None:
+    authorizer = None if settings is None else settings.authorizer
+    if authorizer is None:
         note("super users are not known without --config")
     with administration(where) as acls:
-        found = _matching(acls, question.filters())
-    decision, alone = question.decide(found, rules), question.alone(found, rules)
+        found = _matching(
+            acls, [replace(question.resource.filter(), pattern_type=PatternType.MATCH)]
+        )
+    decision, alone = question.decide(found, authorizer), question.alone(found, authorizer)
     if not print_document(question.document(decision, alone, mode), output):
         say(printable(question.sentence(decision)))
         for who, decided in alone.items():
-            say(printable(sentence_alone(who, decided)))
+            may = "may" if decided.allowed else "may not"
+            say(printable(f"  {who} alone {may}: {_reason(decided)}"))
     if not decision.allowed:
         raise typer.Exit(Exit.REFUSED)
 
@@ -161,7 +265,7 @@ def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
     require_document(output)
     with administration(where) as acls:
         found = _matching(acls, [AclFilter()])
-    print_document([_row(acl, None) for acl in found], output)
+    print_document([acl_fields(acl) for acl in found], output)
 
 
 @app.command()
@@ -175,8 +279,7 @@ def apply(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone."""
-    with misuse_explained():
-        wanted = declared.acls(declared.items(file))
+    wanted = list(dict.fromkeys(declared(file, acl_of)))
     _warn(wanted)
     with administration(where) as acls:
         existing = set(_matching(acls, [AclFilter()]))
@@ -214,22 +317,13 @@ def _confirm(found: Sequence[Acl]) -> None:
     if not found:
         raise fail("there is no such ACL", Exit.REFUSED)
     for acl in found:
-        typer.echo(printable(" ".join(_row(acl, None).values())), err=True)
+        typer.echo(printable(acl_text(acl)), err=True)
     if not typer.confirm(f"Remove {len(found)} ACLs?", err=True):
         raise fail("nothing was removed", Exit.REFUSED)
 
 
 def _row(acl: Acl, status: str | None) -> dict[str, str]:
-    row = {
-        "resource_type": acl.resource_type.name,
-        "pattern_type": acl.pattern_type.name,
-        "name": acl.name,
-        "principal": acl.principal,
-        "host": acl.host,
-        "operation": acl.operation.name,
-        "permission": acl.permission.name,
-    }
-    return row if status is None else row | {"status": status}
+    return acl_fields(acl) | ({} if status is None else {"status": status})
 
 
 def _print(acls: Sequence[tuple[Acl, str | None]], output: Output, *, items: str = "ACLs") -> None:
@@ -239,7 +333,7 @@ def _print(acls: Sequence[tuple[Acl, str | None]], output: Output, *, items: str
         headings=(*_HEADINGS, *(["Status"] if with_status else [])),
         lines=lambda one: [[*_row(*one).values()]],
         document=lambda one: _row(*one),
-        name=lambda one: _name(one[0]),
+        name=lambda one: acl_text(one[0]),
     )
     print_list(listing, acls, output)
 
@@ -253,8 +347,3 @@ _HEADINGS: Final = (
     "Operation",
     "Permission",
 )
-
-
-def _name(acl: Acl) -> str:
-    """Return all of an ACL in one text, as `explain` names it."""
-    return str(" ".join(_row(acl, None).values()))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
@@ -12,12 +12,10 @@ import typer
 
 from proxy.acl.model import Acl, AclFilter
 from proxy.cli.common import (
-    CONFIG_HELP,
     CONFIG_VARIABLE,
-    Exit,
+    DefaultConfigOption,
     config_by_default,
     explained,
-    fail,
     note,
 )
 from proxy.errors import ConfigError
@@ -26,9 +24,11 @@ from proxy.quota.model import Changes, Default, EntityType, QuotaEntity, QuotaKe
 if TYPE_CHECKING:
     import asyncio
 
-    from proxy.admin import AdminClient, ClientSettings
+    from proxy.admin import AdminClient
+    from proxy.config import Store as StoreSettings
     from proxy.config.model import Config, Upstream
     from proxy.store import Store
+    from proxy.store.interface import StoreInUse
     from proxy.store.zookeeper import Zookeeper
 
 
@@ -50,10 +50,7 @@ class Where:
             help="With --bootstrap-server: a Kafka client's properties file, with the login.",
         ),
     ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help=CONFIG_HELP),
-    ] = None
+    config: DefaultConfigOption = None
     store: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's file itself.")] = (
         None
     )
@@ -169,8 +166,6 @@ def _configured(file: Path) -> Iterator[Administration]:
         with _connected_to_brokers(settings.upstream) as brokers:
             yield brokers
     elif settings.store.in_zookeeper:
-        from proxy.cli.store import zookeeper
-
         yield _ThroughStore(zookeeper(settings.store))
     else:
         with _store(settings.store.url, settings.admin_socket()) as store:
@@ -179,8 +174,6 @@ def _configured(file: Path) -> Iterator[Administration]:
 
 @contextmanager
 def _store(url: str, socket: Path) -> Iterator[Administration]:
-    from proxy.cli.store import opened_store
-
     with opened_store(url, socket) as store:
         if store.mirror() is not None:
             raise ConfigError(
@@ -239,10 +232,13 @@ def _filters_that_find(
 
 @contextmanager
 def _connected(bootstrap: str | None, command_config: Path | None) -> Iterator[Administration]:
-    from proxy.admin import AdminClient, ClientSettings
+    from proxy.admin import AdminClient, ClientSettings, read_client_properties
     from proxy.admin.client import REQUEST_TIMEOUT_S
 
-    settings = ClientSettings() if command_config is None else _settings(command_config)
+    settings = ClientSettings()
+    if command_config is not None:
+        with explained(command_config):
+            settings = read_client_properties(command_config)
     servers = bootstrap or settings.bootstrap_servers
     if servers is None:
         raise typer.BadParameter("give --bootstrap-server")
@@ -277,15 +273,6 @@ def _running(client: "AdminClient") -> Iterator[Administration]:
             yield _ThroughKafka(client, runner)
         finally:
             runner.run(client.close())
-
-
-def _settings(file: Path) -> "ClientSettings":
-    from proxy.admin import read_client_properties
-
-    try:
-        return read_client_properties(file)
-    except ConfigError as error:
-        raise fail(f"{file}: {error}", Exit.USAGE) from None
 
 
 class _ThroughKafka:
@@ -327,3 +314,46 @@ class _ThroughKafka:
             for entity, ops in changes.items()
         }
         self._run(self._client.alter_client_quotas(by_name)).all()
+
+
+QUERY_TIMEOUT_S: Final = 5.0
+"""Limit in seconds of the query to a proxy for the store that it reads."""
+
+
+@contextmanager
+def opened_store(url: str, socket: Path) -> Iterator["Store"]:
+    """Yield the store, which is created if there is none.
+
+    `socket` is the admin socket of the proxy that may use it. Raises StoreError if that proxy reads
+    another store: changes of this one would have no effect.
+    """
+    from proxy.store import open_store
+
+    if (in_use := _in_use(socket)) is not None:
+        in_use.refuse_others(Path(url.partition(":")[2]))
+    with closing(open_store(url)) as store:
+        yield store
+
+
+def zookeeper(settings: "StoreSettings") -> "Zookeeper":
+    """Return the users, ACLs and quotas in ZooKeeper itself."""
+    from proxy.net.tls_contexts import open_zookeeper_tls
+    from proxy.store.zookeeper import Zookeeper
+
+    tls = open_zookeeper_tls(settings.zookeeper, time.time())
+    return Zookeeper(settings, None if tls is None else lambda: tls.context)
+
+
+def _in_use(socket: Path) -> "StoreInUse | None":
+    """Return the store that the running proxy reads; None if none runs, or it does not answer."""
+    from proxy.net.sockets import ask_privately
+    from proxy.store.interface import StoreInUse
+
+    try:
+        answer = ask_privately(socket, {"kind": "store"}, QUERY_TIMEOUT_S)
+        return StoreInUse.read(answer.get("store"))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except (OSError, ValueError):
+        note(f"{socket}: the proxy does not answer which store it reads")
+        return None

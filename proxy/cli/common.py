@@ -2,12 +2,27 @@
 
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from enum import IntEnum
+from functools import partial, wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
 import typer
 
@@ -29,6 +44,15 @@ ConfigArgument = Annotated[
     # of arguments, help would name Python's types: the commands' texts describe them
     typer.Argument(metavar="FILE", hidden=True),
 ]
+DefaultConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)
+]
+BootstrapServer = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Brokers to begin with.")
+]
+CommandConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Properties of a Kafka client.")
+]
 SameConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The same as FILE.")
 ]
@@ -41,6 +65,19 @@ FilterFile = Annotated[
         " input.",
     ),
 ]
+
+
+DeclaredFile = Annotated[
+    Path,
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="As `export` writes it, YAML or JSON; - is stdin."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Prune = Annotated[bool, typer.Option("--prune", help="Remove what the file does not have.")]
+
+MAX_BYTES: Final = 67_108_864
+"""Largest file of filters, ACLs or quotas in bytes: 100,000 ACLs take a third of it."""
 
 
 class Exit(IntEnum):
@@ -157,14 +194,158 @@ def require_linux() -> None:
         )
 
 
-class Misuse(Exception):
-    """The options contradict each other, or are not enough."""
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-@contextmanager
-def misuse_explained() -> Iterator[None]:
-    """Turn a misuse into a usage error."""
+def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command whose type is a group by the options of the group."""
+    groups: dict[str, Any] = {}
+    options: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        if is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            options += _options(parameter.annotation)
+        else:
+            options.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        made = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**made, **given)
+
+    vars(with_options)["__signature__"] = signature(command).replace(parameters=options)
+    with_options.__annotations__ = {one.name: one.annotation for one in options}
+    return with_options
+
+
+def _options(group: Any) -> Iterator[Parameter]:
+    """Yield a parameter for each field; their types are `Annotated[..., typer.Option(...)]`."""
+    types, defaults = get_type_hints(group, include_extras=True), group()
+    for field in fields(group):
+        yield Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=getattr(defaults, field.name),
+            annotation=types[field.name],
+        )
+
+
+class Filters(Protocol[T_co]):
+    """Group of options that say what to list."""
+
+    def filters(self) -> Sequence[T_co]:
+        """Return the filters that the options mean. Raises BadParameter."""
+        ...
+
+
+def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: str) -> tuple[T, ...]:
+    """Return the filter of each line of a file, each once; `-` is the standard input.
+
+    A line has the options of the group, quoted as in a shell, and must be one filter: `at_most`
+    says for the error message what it may name. Empty lines, and those that begin with `#`, are
+    skipped. Raises BadParameter.
+    """
+    parser = _LineParser(group)
+    filters: dict[T, None] = {}
+    # not splitlines, which also splits at characters that a name may contain
+    for number, line in enumerate(_text(file, read_input(file, MAX_BYTES)).split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            found = group(**vars(parser.parse_args(_words(line)))).filters()
+            if len(found) != 1:
+                raise typer.BadParameter(f"a line is one filter: {at_most}")
+        except typer.BadParameter as problem:
+            raise typer.BadParameter(f"line {number}: {problem}") from None
+        filters[found[0]] = None
+    if not filters:
+        raise typer.BadParameter("the file has no filters")
+    return tuple(filters)
+
+
+class _LineParser(ArgumentParser):
+    """Parser of a line with the options of a group: flags, lists of texts, and choices."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        for option in _options(group):
+            name = f"--{option.name.replace('_', '-')}"
+            kind = get_args(option.annotation)[0]
+            if kind is bool:
+                self.add_argument(name, action="store_true")
+            elif kind == list[str]:
+                self.add_argument(name, action="append", default=[])
+            else:
+                self.add_argument(name, type=partial(_choice, kind), default=option.default)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise BadParameter instead of ending the process."""
+        raise typer.BadParameter(message)
+
+
+def _choice(kind: Callable[[str], T], given: str) -> T:
     try:
-        yield
-    except Misuse as error:
-        raise typer.BadParameter(printable(str(error))) from None
+        return kind(given.lower())
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+
+
+# Files and standard input
+
+
+def read_input(file: Path, max_bytes: int) -> bytes:
+    """Return the content of a file; `-` is the standard input. Raises Exit.
+
+    `max_bytes` bounds the memory that a wrong path can cost.
+    """
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
+            data = source.read(max_bytes + 1)
+    except OSError as error:
+        raise fail(f"{file}: cannot be read: {error.strerror}", Exit.USAGE) from None
+    if len(data) > max_bytes:
+        raise fail(f"{file}: is larger than {max_bytes} bytes", Exit.USAGE)
+    return data
+
+
+def _text(file: Path, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{file} is not UTF-8 text") from None
+
+
+def declared(file: Path, read: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """Return the items of a list in a file (YAML or JSON), each converted by `read`.
+
+    Raises BadParameter, which names the item by its number, and Exit.
+    """
+    import yaml
+
+    text = read_input(file, MAX_BYTES)
+    try:
+        found = yaml.load(text.decode(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        raise typer.BadParameter(f"{file} is neither YAML nor JSON") from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise typer.BadParameter(f"{file} must be a list, as `export` writes it")
+    if not found:
+        raise typer.BadParameter(f"{file} is an empty list; `remove` removes")
+    items = []
+    for number, item in enumerate(found, 1):
+        try:
+            items.append(read(item))
+        except typer.BadParameter as problem:
+            raise typer.BadParameter(f"item {number}: {problem}") from None
+    return items

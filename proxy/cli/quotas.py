@@ -3,24 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from proxy.cli import declared
 from proxy.cli.administration import Where, administration, mode_in_effect
-from proxy.cli.claims import Membership
 from proxy.cli.common import (
+    DeclaredFile,
+    DryRun,
     Exit,
     FilterFile,
-    Misuse,
+    Prune,
+    declared,
     fail,
-    misuse_explained,
+    filters_of_file,
     printable,
     say,
+    takes_groups,
     user_name,
 )
-from proxy.cli.declared import DeclaredFile, DryRun, Prune
 from proxy.cli.listing import (
     Listing,
     Output,
@@ -29,7 +30,7 @@ from proxy.cli.listing import (
     print_list,
     require_document,
 )
-from proxy.cli.options import filters_of_file, takes_groups
+from proxy.cli.token import Membership
 from proxy.quota.callback import ClientPrincipal
 from proxy.quota.group_quotas import GROUP_ROW, GroupQuotas
 from proxy.quota.model import (
@@ -102,7 +103,7 @@ class Listed:
         """Return every combination of the names given, each once; none if none is given.
 
         An entity, as a filter, finds the quotas of all entities that contain its parts. Raises
-        Misuse.
+        BadParameter.
         """
         names = (
             _names([*map(user_name, self.user)], self.user_defaults),
@@ -111,13 +112,17 @@ class Listed:
         )
         if not any(names):
             return ()
-        try:
-            return tuple(
-                QuotaEntity(user=user, client_id=client_id, ip=ip)
-                for user, client_id, ip in product(*(some or (None,) for some in names))
-            )
-        except BadEntity as bad:
-            raise Misuse(str(bad)) from None
+        return tuple(
+            _entity(user=user, client_id=client_id, ip=ip)
+            for user, client_id, ip in product(*(some or (None,) for some in names))
+        )
+
+
+def _entity(**parts: Name) -> QuotaEntity:
+    try:
+        return QuotaEntity(**parts)
+    except BadEntity as bad:
+        raise typer.BadParameter(str(bad)) from None
 
 
 def _names(given: Sequence[str], default: bool) -> tuple[Name, ...]:
@@ -130,9 +135,9 @@ def _check(name: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise Misuse("a name is not UTF-8 text") from None
+        raise typer.BadParameter("a name is not UTF-8 text") from None
     if size > MAX_NAME:
-        raise Misuse(f"a name is longer than {MAX_NAME} bytes")
+        raise typer.BadParameter(f"a name is longer than {MAX_NAME} bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +153,11 @@ class Changed:
 
     def entity(self) -> QuotaEntity:
         """Return the entity. Raises BadParameter."""
-        try:
-            return QuotaEntity(
-                user=_name("user", self.user and user_name(self.user), self.user_defaults),
-                client_id=_name("client-id", self.client_id, self.client_id_defaults),
-                ip=_name("ip", self.ip, self.ip_defaults),
-            )
-        except BadEntity as bad:
-            raise typer.BadParameter(printable(str(bad))) from None
+        return _entity(
+            user=_name("user", self.user and user_name(self.user), self.user_defaults),
+            client_id=_name("client-id", self.client_id, self.client_id_defaults),
+            ip=_name("ip", self.ip, self.ip_defaults),
+        )
 
 
 def _name(kind: str, name: str | None, default: bool) -> Name:
@@ -174,12 +176,13 @@ def list_quotas(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List quotas: those set for what is named, alone or with others; or all. One round trip."""
-    with misuse_explained():
-        filters = listed.filters()
-        if file is not None:
-            if filters:
-                raise Misuse("--file excludes users, client ids and addresses: it names them")
-            filters = filters_of_file(file, Listed, at_most=_LINE)
+    filters = listed.filters()
+    if file is not None:
+        if filters:
+            raise typer.BadParameter(
+                "--file excludes users, client ids and addresses: it names them"
+            )
+        filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as administrator:
         quotas = administrator.quotas(filters or None)
     print_list(_QUOTAS, _in_order_of_path(quotas), output)
@@ -235,16 +238,15 @@ def explain_quotas(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Say which quotas apply to a client, why, and with whom it shares them."""
-    with misuse_explained():
-        settings = where.settings()
-        principal = None if user is None else USER_TYPE + user_name(user)
-        identity = membership.identity("--user", principal, settings)
-        callback = None if settings is None else _group_quotas(settings.quotas)
-        if identity.groups and callback is None:
-            raise Misuse(
-                "groups have quotas by quotas.client.quota.callback.class:"
-                f" {_GROUP_QUOTAS} alone, in the file of --config"
-            )
+    settings = where.settings()
+    principal = None if user is None else USER_TYPE + user_name(user)
+    identity = membership.identity("--user", principal, settings)
+    callback = None if settings is None else _group_quotas(settings.quotas)
+    if identity.groups and callback is None:
+        raise typer.BadParameter(
+            "groups have quotas by quotas.client.quota.callback.class:"
+            f" {_GROUP_QUOTAS} alone, in the file of --config"
+        )
     mode = mode_in_effect(where, "quotas")
     static = {} if settings is None else settings.quotas.static_defaults()
     with administration(where) as administrator:
@@ -282,19 +284,24 @@ def apply(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Set the quotas of a file; with --prune, remove all others. Equal ones are left alone."""
-    with misuse_explained():
-        wanted = declared.quotas(declared.items(file))
+    pairs = declared(file, _declared)
+    wanted = dict(pairs)
+    if len(wanted) < len(pairs):
+        raise typer.BadParameter("an entity is given twice")
     with administration(where) as administrator:
         existing = administrator.quotas()
-        changes = _changes(existing, wanted, prune=prune)
+        changes = changes_to_make(existing, wanted, prune=prune)
         if changes and not dry_run:
             administrator.alter_quotas(changes)
     mode_in_effect(where, "quotas")
     _print_changes(changes, output, would="would be " if dry_run else "")
 
 
-def _changes(existing: Quotas, wanted: Quotas, *, prune: bool) -> dict[QuotaEntity, Change]:
-    """Return what makes the existing quotas the wanted ones."""
+def changes_to_make(existing: Quotas, wanted: Quotas, *, prune: bool) -> dict[QuotaEntity, Change]:
+    """Return the changes that turn the existing quotas into the wanted ones.
+
+    Without `prune`, quotas that are not wanted stay.
+    """
     changes: dict[QuotaEntity, Change] = {}
     for entity in [*wanted, *(one for one in existing if one not in wanted)]:
         before, after = existing.get(entity, {}), wanted.get(entity, {})
@@ -339,7 +346,7 @@ def _key(entity: QuotaEntity, name: str) -> QuotaKey:
     key = key_of(entity, name)
     if key is None:
         possible = ", ".join(one for one in QuotaKey if key_of(entity, one))
-        raise typer.BadParameter(f"{printable(name)} is not one of {possible}")
+        raise typer.BadParameter(f"{name} is not one of {possible}")
     return key
 
 
@@ -349,10 +356,39 @@ def _limit(entity: QuotaEntity, text: str) -> tuple[QuotaKey, float]:
     try:
         value = float(number)
     except ValueError:
-        raise typer.BadParameter(f"{printable(text)} is not KEY=VALUE with a number") from None
+        raise typer.BadParameter(f"{text} is not KEY=VALUE with a number") from None
+    return key, _checked(key, value)
+
+
+def _checked(key: QuotaKey, value: float) -> float:
     if problem := value_problem(key, value):
         raise typer.BadParameter(problem)
-    return key, value
+    return value
+
+
+def _declared(item: Mapping[str, Any]) -> tuple[QuotaEntity, dict[QuotaKey, float]]:
+    """Return the quotas of an entity as `export` prints them. Raises BadParameter."""
+    parts, limits = item.get("entity"), item.get("quotas")
+    if item.keys() != {"entity", "quotas"} or not (
+        isinstance(parts, dict) and isinstance(limits, dict)
+    ):
+        raise typer.BadParameter("must have entity and quotas, both of them mappings")
+    if not parts.keys() <= _PARTS.keys():
+        raise typer.BadParameter(f"an entity has {', '.join(_PARTS)}, and no other")
+    if not all(name is None or isinstance(name, str) for name in parts.values()):
+        raise typer.BadParameter("a name must be text, or null for the default")
+    names = {_PARTS[kind]: DEFAULT if name is None else name for kind, name in parts.items()}
+    entity = _entity(**names)
+    declared_limits = {}
+    for name, value in limits.items():
+        key = _key(entity, str(name))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise typer.BadParameter(f"{name} must be a number")
+        declared_limits[key] = _checked(key, float(value))
+    return entity, declared_limits
+
+
+_PARTS: Final = {"user": "user", "client-id": "client_id", "ip": "ip"}
 
 
 def _entity_row(entity: QuotaEntity) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ from metrics.readiness.settings import EngineName, Settings
 from metrics.report.requirements import requirement
 from metrics.report.write import PAGE_NAME
 from metrics.spark import SPARK_PACKAGES
-from proxy.cli.common import Exit, fail, say
+from proxy.cli.common import BootstrapServer, CommandConfig, Exit, fail, say
 from proxy.cli.common import explained as config_explained
 
 app = typer.Typer(rich_markup_mode=None)
@@ -78,13 +78,8 @@ def report(
             metavar="DAYS", min=1, max=36_500, help="Remove what the history has of earlier days."
         ),
     ] = None,
-    bootstrap_server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="For kafka:TOPIC.")
-    ] = None,
-    command_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For kafka:TOPIC: properties of a Kafka client."),
-    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Write who breaks under which lifetime, and what to do.
 

@@ -11,17 +11,17 @@ from typing import Annotated, Final
 import typer
 
 from proxy.cli.common import (
-    CONFIG_HELP,
     CONFIG_VARIABLE,
+    DefaultConfigOption,
     Exit,
     config_by_default,
     explained,
     fail,
     principal_name,
     say,
+    takes_groups,
 )
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
-from proxy.cli.options import takes_groups
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 
 QUERY_TIMEOUT_S: Final = 30.0
@@ -64,10 +64,7 @@ class Selected:
 class RunningProxy:
     """Options that name a running proxy."""
 
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help=f"As the proxy runs with it. {CONFIG_HELP}"),
-    ] = None
+    config: DefaultConfigOption = None
     socket: Annotated[
         Path | None,
         typer.Option("--socket", metavar="FILE", help="The proxy's admin socket itself."),

@@ -1,20 +1,99 @@
-"""Command `reauth-proxy token`: why a listener refuses a JWT, claim by claim."""
+"""Command `reauth-proxy token`, and clients that options describe by the claims of a token."""
 
 import asyncio
-import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from proxy.cli.claims import chosen_listener
-from proxy.cli.common import ConfigFile, Exit, explained, fail, note, unlogged
+from proxy.cli.common import ConfigFile, Exit, explained, fail, note, read_input, unlogged
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from sasl.identity import GROUP_TYPE, USER_TYPE, BadGroups, Identity, is_group_name
+from sasl.jwt_claims import groups_in, principal_name, subject_of
+from sasl.untrusted import read_object
 
 if TYPE_CHECKING:
-    from proxy.config import Listener
+    from proxy.config import Config, Listener
     from sasl.token_explanation import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Options that say which groups a client is a member of, or who it is by a token."""
+
+    member_of: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
+    ] = None
+    claims: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Who, by the claims of a token, in JSON; needs --config."
+        ),
+    ] = None
+    listener: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose rules the claims are read by, if several are."),
+    ] = None
+
+    def identity(self, option: str, principal: str | None, settings: "Config | None") -> Identity:
+        """Return the client; `principal` is what the option `option` names. Raises BadParameter."""
+        if (principal is None) == (self.claims is None) or (self.claims and self.member_of):
+            raise typer.BadParameter(
+                f"give either {option}, with --member-of if need be, or --claims"
+            )
+        if principal is not None:
+            return Identity(principal, _groups(self.member_of or ()))
+        assert self.claims is not None
+        if settings is None:
+            raise typer.BadParameter("--claims needs --config, which says how they are read")
+        return identity_of(self.claims, chosen_listener(settings, self.listener))
+
+
+def _groups(names: Sequence[str]) -> list[str]:
+    """Return groups by their names, as principals. Raises BadParameter."""
+    bare = [name.removeprefix(GROUP_TYPE) for name in names]
+    for name in bare:
+        if not is_group_name(name):
+            raise typer.BadParameter(f"--member-of {name!a}: no group can have that name")
+    return [GROUP_TYPE + name for name in bare]
+
+
+def chosen_listener(config: "Config", name: str | None) -> "Listener":
+    """Return the listener of this name that takes tokens; None: the only one that does."""
+    found = [one for one in config.listeners if one.token_issuers()]
+    chosen = [one for one in found if name in (None, one.name)]
+    if len(chosen) != 1:
+        names = ", ".join(one.name for one in found) or "none"
+        raise fail(f"give --listener: listeners with OAUTHBEARER are {names}", Exit.USAGE)
+    return chosen[0]
+
+
+def identity_of(file: Path, listener: "Listener") -> Identity:
+    """Return who a token with the claims in a file would be: nothing of it is verified. Raises
+    BadParameter."""
+    from proxy.worker.identity_services import key_services, trusted_issuers
+
+    claims = read_object(read_input(file, MAX_TOKEN_BYTES))
+    if claims is None:
+        raise typer.BadParameter(f"--claims {file}: must be a JSON object, the claims of a token")
+    issuer = trusted_issuers(listener, key_services(listener)).issuer_named(claims.get("iss"))
+    if issuer is None:
+        raise typer.BadParameter(f"--claims {file}: iss is none of sasl.oauthbearer.issuers")
+    subject = subject_of(claims, issuer.settings)
+    name = None if subject is None else principal_name(subject, issuer.settings)
+    if name is None:
+        path = issuer.settings.sub_claim_name
+        raise typer.BadParameter(f"--claims {file}: {path} gives no principal, see token explain")
+    try:
+        return Identity(USER_TYPE + name, groups_in(claims, issuer.settings))
+    except BadGroups as bad:
+        raise typer.BadParameter(
+            f"--claims {file}: {issuer.settings.groups_claim_name} {bad}"
+        ) from None
+
 
 MAX_TOKEN_BYTES: Final = 1_048_576
 """Largest token that is read, in bytes: far beyond any."""
@@ -42,12 +121,14 @@ def explain(
     FILE has the token and nothing else; - is stdin. An argument could be read by every process.
     The signing keys are fetched as the proxy fetches them. Exit status 1: it is refused.
     """
-    token = _token(file)
+    token = read_input(file, MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if not token:
+        raise fail(f"{file}: has no token", Exit.USAGE)
     with explained(config):
         from proxy.config import load
 
         chosen = chosen_listener(load(config), listener)
-    findings = _findings(token, chosen)
+    findings = _findings(token.removeprefix("Bearer "), chosen)
     listing: Listing[Finding] = Listing(
         items="parts",
         headings=("Part", "Found", "Result"),
@@ -66,20 +147,8 @@ def explain(
         raise fail(f"listener {chosen.name} refuses the token: {', '.join(refused)}", Exit.REFUSED)
 
 
-def _token(file: Path) -> str:
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
-            data = source.read(MAX_TOKEN_BYTES + 1)
-    except OSError as error:
-        raise fail(f"{file}: cannot be read: {error.strerror}", Exit.USAGE) from None
-    text = data.decode("ascii", "replace").strip()
-    if not text or len(data) > MAX_TOKEN_BYTES:
-        raise fail(f"{file}: has no token", Exit.USAGE)
-    return text.removeprefix("Bearer ")
-
-
 def _findings(token: str, listener: "Listener") -> list["Finding"]:
-    from proxy.worker.listener import key_services, trusted_issuers
+    from proxy.worker.identity_services import key_services, trusted_issuers
     from sasl.token_explanation import explain_token
 
     keys = key_services(listener)

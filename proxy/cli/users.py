@@ -4,28 +4,30 @@ A password is never an argument: every process of the machine could read it.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from proxy.cli.common import (
-    CONFIG_HELP,
     CONFIG_VARIABLE,
     ConfigFile,
+    DefaultConfigOption,
     Exit,
     config_by_default,
     explained,
     fail,
+    note,
     printable,
+    read_input,
     say,
+    takes_groups,
     user_name,
 )
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
-from proxy.cli.options import takes_groups
 from proxy.errors import ConfigError
 from sasl.credentials import (
     DEFAULT_ITERATIONS,
@@ -37,7 +39,11 @@ from sasl.credentials import (
 from sasl.salts import new_salt
 
 if TYPE_CHECKING:
+    from proxy.cli.administration import Administration
+    from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
     from proxy.store import CredentialStore, UserStore
+    from proxy.store.kraft import Metadata
+
 
 MAX_PASSWORD_BYTES = 4_096
 """Maximum length of a password in bytes, far beyond any; bounds what a wrong path can cost."""
@@ -69,9 +75,7 @@ Iterations = Annotated[
 class UsersPlace:
     """Options that say where users are: in a proxy's store, or in a file for several proxies."""
 
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)] = (
-        None
-    )
+    config: DefaultConfigOption = None
     users_file: Annotated[
         Path | None,
         typer.Option(
@@ -85,7 +89,7 @@ class UsersPlace:
         """Yield the users. Raises BadParameter and Exit."""
         config = self.config if self.users_file is not None else self.config or config_by_default()
         if self.users_file is not None and config is None:
-            from proxy.cli.users_file import EditedUsers
+            from proxy.store.users_file import EditedUsers
 
             with explained(self.users_file):
                 yield EditedUsers(self.users_file)
@@ -183,7 +187,7 @@ def export(
     Nothing is done if the file has another verifier of one of them. It holds verifiers, no
     passwords; but with them passwords can be guessed, so keep it like a key.
     """
-    from proxy.cli.users_file import EditedUsers
+    from proxy.store.users_file import EditedUsers
 
     with explained(config), _configured(config) as (users, _):
         file = EditedUsers(users_file, secret=users.scram_fake_secret())
@@ -224,21 +228,26 @@ def import_users(
     """
     if place.users_file is not None and (acls or quotas):
         raise typer.BadParameter("--users-file has neither ACLs nor quotas: give --config")
-    from proxy.cli import kraft
+    from proxy.cli.administration import Where, administration
+    from proxy.store.kraft import read_metadata
 
     with explained():
-        metadata = kraft.read_metadata(from_kraft)
+        metadata = read_metadata(from_kraft)
     with place.opened(to_change=True) as users:
-        rows = [kraft.import_users(metadata, users, remove=remove)]
+        rows = [_import_verifiers(metadata, users, remove=remove)]
     if acls or quotas:
-        rows += kraft.import_rest(metadata, place.config, acls=acls, quotas=quotas, remove=remove)
-    kraft.print_summary(metadata, rows, output, is_removed=remove)
+        with administration(Where(config=place.config)) as store:
+            if acls:
+                rows.append(_import_acls(metadata, store, remove=remove))
+            if quotas:
+                rows.append(_import_quotas(metadata, store, remove=remove))
+    _print_summary(metadata.left_out, rows, output, is_removed=remove)
 
 
 @contextmanager
 def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
     """Yield the users of a proxy, and the file that has them; None: they are in the store."""
-    from proxy.cli.store import opened_store, zookeeper
+    from proxy.cli.administration import opened_store, zookeeper
     from proxy.config import load
     from proxy.store import open_users
 
@@ -268,14 +277,93 @@ def _password(file: Path | None) -> str:
 def _read_password(file: Path) -> str:
     """Return a file's text without the newline that editors and `echo` put at its end."""
     try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
-            data = source.read(MAX_PASSWORD_BYTES + 1)
-    except OSError as error:
-        raise fail(f"{file}: cannot be read: {error.strerror}", Exit.USAGE) from None
-    if len(data) > MAX_PASSWORD_BYTES:
-        raise fail(f"the password is longer than {MAX_PASSWORD_BYTES} bytes", Exit.USAGE)
-    try:
-        text = data.decode()
+        text = read_input(file, MAX_PASSWORD_BYTES).decode()
     except UnicodeDecodeError:
         raise fail("the password is not UTF-8 text", Exit.USAGE) from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+# Import of a KRaft cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Difference between the cluster and the store before the import, in numbers of one kind."""
+
+    kind: str
+    new: int
+    changed: int
+    same: int
+    gone: int
+    """Number of those that are in the store and not in the cluster."""
+
+    @classmethod
+    def of(cls, kind: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> "Difference":
+        """Compare values by key."""
+        same = sum(key in before and before[key] == value for key, value in after.items())
+        common = len(before.keys() & after.keys())
+        return cls(
+            kind=kind,
+            new=len(after) - common,
+            changed=common - same,
+            same=same,
+            gone=len(before) - common,
+        )
+
+
+def _import_verifiers(
+    metadata: "Metadata", users: "CredentialStore", *, remove: bool
+) -> Difference:
+    before, after = users.credential_snapshot().credentials, metadata.credentials
+    changed = {key: one for key, one in after.items() if before.get(key) != one}
+    gone = before.keys() - after.keys() if remove else frozenset()
+    if changed or gone:
+        users.alter_credentials(delete=gone, upsert=changed)
+    return Difference.of("verifiers", before, after)
+
+
+def _import_acls(metadata: "Metadata", store: "Administration", *, remove: bool) -> Difference:
+    from proxy.acl.model import AclFilter, exactly
+
+    before, after = frozenset(store.acls([AclFilter()])), metadata.acls()
+    refusals = store.create_acls(sorted(after - before)) if after - before else {}
+    if refused := [f"{acl}: {why}" for acl, why in refusals.items() if why is not None]:
+        raise fail(f"{len(refused)} ACLs are refused, such as {refused[0]}", Exit.REFUSED)
+    if remove and before - after:
+        store.delete_acls([exactly(acl) for acl in sorted(before - after)])
+    return Difference.of("ACLs", dict.fromkeys(before), dict.fromkeys(after))
+
+
+def _import_quotas(metadata: "Metadata", store: "Administration", *, remove: bool) -> Difference:
+    from proxy.cli.quotas import changes_to_make
+
+    before, after = store.quotas(), metadata.quotas()
+    if changes := changes_to_make(before, after, prune=remove):
+        store.alter_quotas(changes)
+    return Difference.of("quotas", _by_key(before), _by_key(after))
+
+
+def _by_key(quotas: "Quotas") -> "dict[tuple[QuotaEntity, QuotaKey], float]":
+    return {
+        (entity, key): value for entity, limits in quotas.items() for key, value in limits.items()
+    }
+
+
+def _print_summary(
+    left_out: int, rows: Sequence[Difference], output: Output, *, is_removed: bool
+) -> None:
+    """Print the numbers of imported items, and of those that were left out."""
+    gone = "Removed" if is_removed else "Only here, kept"
+    listing: Listing[Difference] = Listing(
+        items="differences",
+        headings=("", "New", "Changed", "Same", gone),
+        lines=lambda one: [(one.kind, *map(str, (one.new, one.changed, one.same, one.gone)))],
+        document=asdict,
+        name=lambda one: one.kind,
+    )
+    print_list(listing, rows, output)
+    if left_out:
+        note(
+            f"{left_out} users, ACLs and quotas of the cluster are invalid or unknown to this"
+            " version, and left out"
+        )

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.admin.files import MAX_FILE_BYTES, read_file
-from proxy.admin.java_properties import parse_properties
-from proxy.admin.properties import client_settings
-from proxy.admin.security import Login, OAuthBearer, Plain, Scram
+from proxy.admin.properties import client_settings, parse_properties
+from proxy.admin.security import MAX_FILE_BYTES, Login, OAuthBearer, Plain, Scram, read_file
 from proxy.admin.tls import client_material, tls_settings
 from proxy.brokers.access import endpoint_tokens
 from proxy.brokers.token_source import TokenUnavailable

@@ -1,9 +1,8 @@
 """Demo (`reauth-proxy demo`): the proxy's main job on real traffic, in about a minute.
 
 Each part is a process with a log of its own: librdkafka's mock cluster (`broker`), the real
-`reauth-proxy serve`, and four real clients (`client`). `run` starts and ends them, `observed` reads
-the proxy's events and metrics, `verdict` compares what the clients saw with what they should have
-seen.
+`reauth-proxy serve`, and four real clients (`client`). `run` starts and ends them, `verdict` checks
+what the clients, the event log and the metrics report.
 """
 
 import importlib.util
@@ -18,7 +17,11 @@ def main(seconds: float = 60.0) -> int:
     if seconds < MIN_SECONDS:
         print(f"reauth-proxy: the demo needs at least {MIN_SECONDS:.0f} seconds", file=sys.stderr)
         return 2
-    missing = [name for name in ("confluent_kafka", "kafka") if not importlib.util.find_spec(name)]
+    missing = [
+        name
+        for name in ("confluent_kafka", "duckdb", "kafka")
+        if not importlib.util.find_spec(name)
+    ]
     if missing:
         print(
             f"reauth-proxy: the demo needs {' and '.join(missing)}:"

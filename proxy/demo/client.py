@@ -14,17 +14,14 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import jwt
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from kafka import KafkaConsumer
-from kafka.errors import KafkaConnectionError
 
-from proxy.demo.identity import token
-from proxy.demo.report import Report
+from proxy.demo.setup import AUDIENCE, ISSUER, KEY_ID, Report
 
 PRODUCE_SECONDS = 0.1
 """Seconds between two messages."""
@@ -37,18 +34,6 @@ TOKEN_SECONDS = 20.0
 4 s left when a session begins: sometimes the token bounds the session, sometimes
 `connections.max.reauth.ms`. With a much shorter lifetime, sessions could be shorter than the second
 that must lie between two re-authentications."""
-
-
-class Client(Protocol):
-    """Client at work."""
-
-    report: Report
-
-    def work(self) -> None:
-        """Work for a fraction of a second."""
-
-    def end(self) -> None:
-        """Finish the work, and leave the group."""
 
 
 class ModernClient:
@@ -134,7 +119,11 @@ def _login(arguments: argparse.Namespace) -> dict[str, Any]:
         }
 
     def oauth(_config: str) -> tuple[str, float]:
-        return token(arguments.key_file, arguments.client_id, TOKEN_SECONDS)
+        now, key = time.time(), arguments.key_file.read_bytes()
+        expires = now + TOKEN_SECONDS
+        user = arguments.client_id
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "iat": now, "exp": expires}
+        return jwt.encode(claims, key, algorithm="ES256", headers={"kid": KEY_ID}), expires
 
     return {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": oauth}
 
@@ -152,7 +141,7 @@ class OldClient(logging.Handler):
             bootstrap_servers=arguments.bootstrap_server,
             api_version=(1, 0),
             client_id=arguments.client_id,
-            group_id=arguments.client_id,
+            group_id=None,  # the mock cluster keeps a lost member for 45 s, and others wait for it
             auto_offset_reset="earliest",
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="SCRAM-SHA-256",
@@ -171,14 +160,12 @@ class OldClient(logging.Handler):
 
     def work(self) -> None:
         """Read what there is."""
-        # kafka-python raises it if the connection is closed during FindCoordinator
-        with suppress(KafkaConnectionError):
-            for records in self._consumer.poll(timeout_ms=250).values():
-                self.report.received += len(records)
+        for records in self._consumer.poll(timeout_ms=250).values():
+            self.report.received += len(records)
 
     def end(self) -> None:
-        """Leave the group."""
-        self._consumer.close(autocommit=False)
+        """Close the connections."""
+        self._consumer.close()
 
 
 def arg_parser() -> argparse.ArgumentParser:
@@ -209,15 +196,15 @@ def _stop_event() -> threading.Event:
 def main() -> int:
     """Run the client; return the exit status."""
     arguments = arg_parser().parse_args()
-    make: Callable[[argparse.Namespace], Client] = OldClient if arguments.old else ModernClient
-    client, stop, report_at = make(arguments), _stop_event(), 0.0
+    client = OldClient(arguments) if arguments.old else ModernClient(arguments)
+    stop, report_at = _stop_event(), 0.0
     while not stop.is_set():
         client.work()
         if (now := time.monotonic()) >= report_at:
             client.report.send()
             report_at = now + REPORT_SECONDS
     client.end()
-    client.report.send()  # again: connections may be lost while the client leaves its group
+    client.report.send()  # again: connections may be lost until the client has closed them
     return 0
 
 

@@ -1,24 +1,28 @@
 """Sequence of the demo from its first process to its last."""
 
-import importlib.util
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from proxy.demo import observed
-from proxy.demo.broker import BROKERS
-from proxy.demo.observed import Metrics, ObservedEvents
-from proxy.demo.processes import DemoFailed, Program
-from proxy.demo.report import Report, read_report
-from proxy.demo.setup import SESSION_MS, Environment, free_ports
-from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, judge
+from proxy.demo.setup import (
+    INTRUDER,
+    LEDGER,
+    ORDERS,
+    PAYMENTS,
+    SESSION_MS,
+    DemoFailed,
+    Environment,
+    Program,
+    read_report,
+)
+from proxy.demo.verdict import Metrics, ObservedSessions, judge, observed
 
 START_SECONDS: Final = 120.0
 """Seconds in which the brokers, and the proxy, must start."""
@@ -36,9 +40,7 @@ INTERRUPTED: Final = 130
 
 def play(seconds: float) -> int:
     """Run everything, the clients for `seconds`; return the exit status."""
-    directory = Path(tempfile.mkdtemp(prefix="reauth-proxy-demo-"))
-    setup = Environment(directory=directory, first_port=free_ports(BROKERS + 3))
-    demo = _Demo(setup)
+    demo = _Demo(Environment(Path(tempfile.mkdtemp(prefix="reauth-proxy-demo-"))))
     try:
         with _interruptible() as interruption:
             demo.run(seconds, interruption)
@@ -88,10 +90,8 @@ class _Demo:
 
     def __init__(self, setup: Environment) -> None:
         self._setup = setup
-        self._brokers: Program | None = None
-        self._proxy: Program | None = None
-        self._clients: dict[str, Program] = {}
-        self._log = ObservedEvents(setup.events)
+        self._programs: dict[str, Program] = {}
+        """The programs by name, in the order of their start."""
         self._metrics = Metrics(f"http://{setup.http}/metrics")
         self._shown: set[tuple[str, str]] = set()
         """Milestones of clients that were printed."""
@@ -104,48 +104,48 @@ class _Demo:
             f"Three brokers, reauth-proxy and four clients work for {seconds:.0f} seconds.",
             flush=True,
         )
-        self._brokers = self._start("broker", "proxy.demo.broker", [])
-        self._setup.set_up(self._brokers.wait_for_line(START_SECONDS))
-        self._proxy = self._start("proxy", "proxy", ["serve", "--config", str(self._setup.config)])
-        self._proxy.wait_for_line(START_SECONDS)
-        print(f"Status page: http://{self._setup.http}/", flush=True)
-        for name, options in self._client_options().items():
-            common = ["--bootstrap-server", self._setup.bootstrap, "--client-id", name]
-            self._clients[name] = self._start(name, "proxy.demo.client", [*common, *options])
+        setup = self._setup
+        setup.set_up(self._start("broker", "proxy.demo.broker").wait_for_line(START_SECONDS))
+        proxy = self._start("proxy", "proxy", "serve", "--config", str(setup.config))
+        proxy.wait_for_line(START_SECONDS)
+        print(f"Status page: http://{setup.http}/", flush=True)
+        self._start_client(PAYMENTS, PAYMENTS, "--key-file", setup.key)
+        self._start_client(ORDERS, ORDERS, "--password-file", setup.password(ORDERS))
+        self._start_client(LEDGER, ORDERS, "--password-file", setup.password(LEDGER), "--old")
+        self._start_client(INTRUDER, INTRUDER, "--key-file", setup.unknown_key)
         self._watch(seconds, interruption)
         self._end_clients()
         self._metrics.scrape()
 
-    def _client_options(self) -> Mapping[str, Sequence[str]]:
-        setup = self._setup
-        passwords = {name: str(setup.password(name)) for name in (ORDERS, LEDGER)}
-        return {
-            PAYMENTS: ["--topic", PAYMENTS, "--key-file", str(setup.key)],
-            ORDERS: ["--topic", ORDERS, "--password-file", passwords[ORDERS]],
-            LEDGER: ["--topic", ORDERS, "--old", "--password-file", passwords[LEDGER]],
-            INTRUDER: ["--topic", INTRUDER, "--key-file", str(setup.unknown_key)],
-        }
+    def _start(self, name: str, module: str, *arguments: str) -> Program:
+        log = self._setup.directory / f"{name}.log"
+        program = self._programs[name] = Program(name, module, arguments, log)
+        return program
 
-    def _start(self, name: str, module: str, arguments: Sequence[str]) -> Program:
-        return Program(name, module, arguments, self._setup.log(name))
+    def _start_client(self, name: str, topic: str, login: str, file: Path, *more: str) -> None:
+        common = ("--bootstrap-server", self._setup.bootstrap, "--client-id", name)
+        self._start(name, "proxy.demo.client", *common, "--topic", topic, login, str(file), *more)
+
+    @property
+    def _clients(self) -> list[Program]:
+        return list(self._programs.values())[2:]
 
     def _watch(self, seconds: float, interruption: _Interruption) -> None:
         totals_at, end = seconds, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             interruption.check()
-            for program in (self._brokers, self._proxy, *self._clients.values()):
-                if program is not None and not program.running:
+            for program in self._programs.values():
+                if not program.running:
                     raise DemoFailed(f"{program.name} ended too early, see {program.log}")
             self._metrics.scrape()
-            self._log.follow()
-            self._print_milestones(seconds - left)
+            self._print_milestones(seconds - left, observed(self._setup.events))
             if left <= totals_at:
                 totals_at = left - TOTALS_SECONDS
                 self._print_at(seconds - left, "(all)", self._metrics.sentence())
             time.sleep(min(LOOK_SECONDS, left))
 
-    def _print_milestones(self, elapsed: float) -> None:
-        for client in self._log.clients.values():
+    def _print_milestones(self, elapsed: float, clients: Mapping[str, ObservedSessions]) -> None:
+        for client in clients.values():
             for what in client.milestones():
                 if (client.client_id, what) not in self._shown:
                     self._shown.add((client.client_id, what))
@@ -154,17 +154,13 @@ class _Demo:
     def _print_at(self, elapsed: float, who: str, what: str) -> None:
         print(f"{elapsed:4.0f} s  {who:<8}  {what}", flush=True)
 
-    def _reports(self) -> dict[str, Report]:
-        lines = {name: program.last_line for name, program in self._clients.items()}
-        return {name: read_report(line) for name, line in lines.items() if line}
-
     # The end
 
     def _end_clients(self) -> None:
-        for client in self._clients.values():
+        for client in self._clients:
             client.ask_to_stop()
         deadline = time.monotonic() + STOP_SECONDS
-        for client in self._clients.values():
+        for client in self._clients:
             if not client.ended(deadline):
                 raise DemoFailed(f"{client.name} did not stop, see {client.log}")
 
@@ -172,30 +168,23 @@ class _Demo:
         """End all programs that run, the brokers last."""
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for part in (list(self._clients.values()), [self._proxy], [self._brokers]):
-                programs = [program for program in part if program is not None]
-                for program in programs:
-                    program.terminate()
-                deadline = time.monotonic() + STOP_SECONDS
-                for program in programs:
-                    program.ended(deadline)
+            for client in self._clients:
+                client.terminate()
+            for program in reversed(self._programs.values()):
+                program.terminate()
+                program.ended(time.monotonic() + STOP_SECONDS)
             self._setup.clear_secrets()
         finally:
             signal.signal(signal.SIGINT, handler)
 
     def conclude(self) -> int:
         """Print the findings, and where the files are; return the exit status."""
-        self._log.follow()
-        counted = Counted(
-            reauthentications=self._metrics.value(observed.REAUTHENTICATIONS),
-            kills=self._metrics.value(observed.KILLS),
-            refusals=self._metrics.value(observed.REFUSALS),
-        )
-        reports = self._reports()
-        findings = judge(reports, self._log.clients, counted)
-        metrics = self._setup.directory / "metrics.txt"
-        metrics.write_text(self._metrics.text)
+        lines = {client.name: client.last_line for client in self._clients}
+        reports = {name: read_report(line) for name, line in lines.items() if line}
+        findings = judge(reports, observed(self._setup.events), self._metrics.counted())
         directory = self._setup.directory
+        metrics = directory / "metrics.txt"
+        metrics.write_text(self._metrics.text)
         print(f"\nA session lasted {SESSION_MS // 1000} seconds at most.")
         for finding in findings:
             print("✓" if finding.good else "✗", finding.text)
@@ -207,29 +196,20 @@ class _Demo:
 
 
 def _make_report(events: Path, out: Path, log: Path) -> bool:
-    """Make the report, and print where it is; False: it failed.
-
-    If DuckDB is not installed, print that it is needed, and return True.
-    """
+    """Make the report, and print where it is; return False if it failed."""
     options = ["--events", str(events), "--out", str(out), "--lifetime", f"{SESSION_MS}ms"]
-    if importlib.util.find_spec("duckdb") is None:
-        print("Readiness report: needs DuckDB; install kafka-reauth-proxy[report], then")
-        print(f"  reauth-proxy report {' '.join(options)}")
-        return True
     with log.open("wb") as file:
         try:
-            done = subprocess.run(
+            subprocess.run(
                 [sys.executable, "-m", "proxy", "report", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 timeout=REPORT_SECONDS,
+                check=True,
             )
-        except subprocess.TimeoutExpired:
-            print(f"Readiness report: not done in {REPORT_SECONDS:.0f} s, see {log}")
+        except subprocess.SubprocessError as error:
+            print(f"Readiness report: failed, see {log}: {error}")
             return False
-    if done.returncode:
-        print(f"Readiness report: failed, see {log}")
-        return False
     print(f"Readiness report: {out / 'index.html'}")
     return True

@@ -70,7 +70,6 @@ def listen(host: str, port: int) -> socket.socket:
 def begin_listening(sock: socket.socket) -> None:
     """Listen on a bound socket, with the options that accepted connections inherit."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     sock.listen(BACKLOG)

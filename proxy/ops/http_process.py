@@ -1,16 +1,26 @@
-"""HTTP process: queries the workers, answers Prometheus, the kubelet and operators."""
+"""HTTP process: queries the workers, answers Prometheus, the kubelet and operators.
+
+It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. Being a process of its own, a
+scrape costs the data path no more than the workers' answers. On a loopback address, pages that name
+users are served only to requests whose host is an IP address or `localhost`.
+"""
 
 import asyncio
+import ipaddress
+import re
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from metrics import registry
+from metrics.exposition import expose
+from metrics.merger import Merger
 from metrics.snapshot import Snapshot
 from proxy import __version__
 from proxy.ops.admin_socket import AdminSocket
-from proxy.ops.http import Report, make_pages, start_http
+from proxy.ops.http_server import MAX_CONNECTIONS, Handler, HttpServer, Request, Response
 from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.scheduling.lifeline import heed_parent
@@ -19,6 +29,146 @@ from proxy.store.interface import StoreInUse
 if TYPE_CHECKING:
     from proxy.config import Http
     from proxy.ops.status.service import Conditions, StatusPage
+
+
+Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
+"""Function that returns the metrics of each worker; None: it did not answer."""
+
+Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
+"""Function that returns the reasons why each worker is not ready; empty: it is."""
+
+Hung = Callable[[], list[str]]
+"""Function that returns the names of processes that hang."""
+
+Report = Callable[[Snapshot, float], None]
+"""Function that adds metrics of no worker to a snapshot, at a Unix time in seconds."""
+
+MIN_SCRAPE_SECONDS = 0.1
+"""Seconds in which scrapes share one response, so that scrapes cannot keep the workers busy."""
+
+
+class _Scraper:
+    """Handler of scrapes, which queries the workers once at a time."""
+
+    def __init__(self, snapshots: Snapshots, others: Report | None) -> None:
+        self._snapshots = snapshots
+        self._others = others
+        self._merger = Merger()
+        self._round = asyncio.Lock()
+        self._merged = Snapshot()
+        self._merged_at: float | None = None
+
+    async def metrics(self, request: Request) -> Response:
+        """Serve `/metrics`, as text or OpenMetrics."""
+        async with self._round:
+            now = asyncio.get_running_loop().time()
+            if self._merged_at is None or now - self._merged_at >= MIN_SCRAPE_SECONDS:
+                self._merged = self._merger.merge(await self._snapshots())
+                if self._others is not None:
+                    self._others(self._merged, time.time())
+                self._merged_at = asyncio.get_running_loop().time()
+            body, content_type = expose(self._merged, request.header("accept"))
+        return Response(body=body, content_type=content_type)
+
+
+def make_pages(
+    snapshots: Snapshots,
+    readiness: Readiness,
+    hung: Hung,
+    status: Callable[[], "StatusPage"],
+    others: Report | None = None,
+) -> dict[str, Handler]:
+    """Return the handlers of the five paths; any other is answered with 404.
+
+    `status` returns the status page, which is loaded when somebody opens it first; `others` adds
+    metrics of no worker.
+    """
+
+    async def healthz(_request: Request) -> Response:
+        """Answer whether a process hangs; `/readyz` answers whether the workers are ready."""
+        if names := hung():
+            return Response.text(f"does not go on: {', '.join(names)}\n", status=503)
+        return Response.text("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        workers = await readiness()
+        ready = bool(workers) and not any(workers.values())
+        body = {
+            "ready": ready,
+            "workers": [
+                {"worker": worker, "ready": not reasons, "reasons": reasons}
+                for worker, reasons in sorted(workers.items())
+            ],
+        }
+        return Response.json(body, status=200 if ready else 503)
+
+    async def status_page(request: Request) -> Response:
+        return await status().page(request)
+
+    async def sessions(request: Request) -> Response:
+        return await status().sessions(request)
+
+    return {
+        "/metrics": _Scraper(snapshots, others).metrics,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/": status_page,
+        "/sessions.json": sessions,
+    }
+
+
+_WITHOUT_USERS: Final = frozenset({"/healthz", "/readyz"})
+"""Paths whose responses name no user; `/metrics` names users that have quotas of their own."""
+
+_HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[0-9A-Za-z.-]+))(?::[0-9]*)?")
+"""Pattern of a Host header (RFC 9110 section 7.2) with an IP address or `localhost`."""
+
+
+def _is_loopback(host: str) -> bool:
+    address = ipaddress.ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def refuse_other_names(request: Request) -> Response | None:
+    """Answer a request whose Host header is another name with 403.
+
+    A browser on this machine can send requests to a loopback address for the pages of any site. A
+    site whose name resolves to that address could read the responses (DNS rebinding).
+    """
+    hosts = request.headers.get("host", ())
+    if request.path in _WITHOUT_USERS or (len(hosts) == 1 and names_no_other_host(hosts[0])):
+        return None
+    return Response.text("only an IP address or localhost is answered here\n", status=403)
+
+
+def names_no_other_host(host: str) -> bool:
+    """Return whether a Host header is an IP address or `localhost`, with any port or none."""
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match["ipv6"] or match["name"].removesuffix(".")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower() == "localhost"
+    return (address.version == 6) is (match["ipv6"] is not None)
+
+
+async def start_http(
+    pages: Mapping[str, Handler],
+    listening: socket.socket,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+) -> HttpServer:
+    """Serve `pages` on a listening socket; on a loopback address with `refuse_other_names`."""
+    server = HttpServer(
+        pages,
+        refuse=refuse_other_names if _is_loopback(listening.getsockname()[0]) else None,
+        max_connections=max_connections,
+    )
+    await server.start(listening)
+    return server
 
 
 class Health:

@@ -1,15 +1,14 @@
 """HTTP/1.1 server of read-only pages, small enough for a sidecar.
 
 h11 knows the protocol (RFC 9112); this module has sockets and limits. A general server would take
-more memory than the rest of its process. This one knows GET and HEAD, and nothing of bodies,
-uploads, upgrades or compression. Rules:
+more memory than the rest of its process. This one knows GET and HEAD, and nothing of request
+bodies, upgrades or compression. Rules:
 
 - A request's head is at most `MAX_HEAD_BYTES` long and must arrive in `HEAD_SECONDS`. What is no
   request is answered with 400, is not logged, and ends the connection.
 - No body is read: a request that announces one is answered, and its connection closed.
 - Requests of a connection are answered one after the other; a client that does not read its
   responses is not read either, and is disconnected after `WRITE_SECONDS`.
-- A long response comes in pieces, each read when the client has taken the one before.
 - Beyond `MAX_CONNECTIONS` the oldest connection is closed: clients that keep connections open must
   not lock the kubelet out.
 """
@@ -19,11 +18,11 @@ import json
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import h11
@@ -38,7 +37,7 @@ HEAD_SECONDS: Final = 75.0
 """Seconds in which a request must arrive, since the one before it: longer than Prometheus' usual
 scrape interval of a minute."""
 WRITE_SECONDS: Final = 30.0
-"""Seconds in which a client must read its response, or a piece of a long one."""
+"""Seconds in which a client must read its response."""
 CLOSE_SECONDS: Final = 1.0
 """Seconds in which clients can read their responses when the server closes; then they are
 disconnected."""
@@ -65,29 +64,12 @@ class Request(NamedTuple):
         return ", ".join(self.headers.get(name, ()))
 
 
-class LongBody(Protocol):
-    """Body of a long response, which is read in pieces."""
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes."""
-        ...
-
-    async def read(self, offset: int) -> bytes:
-        """Return a piece of it, from a byte on that it has. Raises OSError."""
-        ...
-
-    def close(self) -> None:
-        """Read no more; it is called once, however the response ended."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """Response to a request."""
 
     status: int = 200
-    body: bytes | LongBody
+    body: bytes
     content_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -118,7 +100,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
-    """Server of `pages`, by path; one such as `/tables/` is for all paths below it, too."""
+    """Server of `pages`, by path."""
 
     def __init__(
         self,
@@ -201,21 +183,16 @@ class HttpServer:
         response = await self._response(request)
         closes = has_body or self._closing
         is_head = request.method == "HEAD"
-        if isinstance(response.body, bytes):
-            writer.write(_encoded(protocol, response, closes=closes, is_head=is_head))
-            await _drain(writer)
-        else:
-            with closing(response.body) as body:
-                writer.write(_head(protocol, response, body.size, closes=closes))
-                await _write_pieces(protocol, writer, None if is_head else body)
+        writer.write(_encoded(protocol, response, closes=closes, is_head=is_head))
+        async with asyncio.timeout(WRITE_SECONDS):
+            await writer.drain()
         self._answering.discard(task)
         return protocol.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     async def _response(self, request: Request) -> Response:
         if self._refuse is not None and (refusal := self._refuse(request)) is not None:
             return refusal
-        folder = request.path[: request.path.find("/", 1) + 1]
-        page = self._pages.get(request.path) or self._pages.get(folder)
+        page = self._pages.get(request.path)
         if page is None:
             return Response.text(
                 f"404: Not Found; there are {', '.join(self._pages)}\n", status=404
@@ -262,52 +239,26 @@ def parse_request(head: h11.Request) -> Request:
     )
 
 
-async def _write_pieces(
-    protocol: h11.Connection, writer: asyncio.StreamWriter, body: LongBody | None
-) -> None:
-    """Write the rest of a long response; None: it is for HEAD. Raises OSError.
-
-    The connection ends with the error, so the client sees that a part is missing.
-    """
-    sent = 0
-    while body is not None and sent < body.size:
-        piece = (await body.read(sent))[: body.size - sent]
-        if not piece:
-            raise OSError("it is shorter than it was")
-        sent += len(piece)
-        writer.write(protocol.send(h11.Data(data=piece)) or b"")
-        await _drain(writer)
-    writer.write(protocol.send(h11.EndOfMessage()) or b"")
-    await _drain(writer)
-
-
-async def _drain(writer: asyncio.StreamWriter) -> None:
-    async with asyncio.timeout(WRITE_SECONDS):
-        await writer.drain()
-
-
 def _encoded(
     protocol: h11.Connection, response: Response, *, closes: bool, is_head: bool = False
 ) -> bytes:
-    assert isinstance(response.body, bytes)
-    events: list[h11.Event] = [] if is_head else [h11.Data(data=response.body)]
-    rest = (protocol.send(event) or b"" for event in (*events, h11.EndOfMessage()))
-    return b"".join((_head(protocol, response, len(response.body), closes=closes), *rest))
-
-
-def _head(protocol: h11.Connection, response: Response, size: int, *, closes: bool) -> bytes:
-    # A 304 has no body, and would have to tell the length of another's (RFC 9110 section 8.6)
-    has_body = response.status != HTTPStatus.NOT_MODIFIED
     headers = [
-        *([("Content-Type", response.content_type)] if has_body else []),
-        *([("Content-Length", str(size))] if has_body else []),
+        ("Content-Type", response.content_type),
+        ("Content-Length", str(len(response.body))),
         ("Date", formatdate(usegmt=True)),
         *response.headers.items(),
         *([("Connection", "close")] if closes else []),
     ]
-    reason = HTTPStatus(response.status).phrase
-    head = h11.Response(status_code=response.status, headers=headers, reason=reason)
-    return protocol.send(head) or b""
+    events = [
+        h11.Response(
+            status_code=response.status,
+            headers=headers,
+            reason=HTTPStatus(response.status).phrase,
+        ),
+        *([] if is_head else [h11.Data(data=response.body)]),
+        h11.EndOfMessage(),
+    ]
+    return b"".join(protocol.send(event) or b"" for event in events)
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

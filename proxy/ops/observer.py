@@ -19,7 +19,7 @@ from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
-from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident, Incidents
+from proxy.ops.status.recent import INCIDENT_CLOSES, Incident, Incidents
 from proxy.quota.worker_quotas import entry_of_tags
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS

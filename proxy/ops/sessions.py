@@ -17,8 +17,7 @@ from proxy import config
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection, finishing
 from proxy.errors import ProxyError
-from proxy.ops.status.incidents import Incidents
-from proxy.ops.status.recent import RecentCounts
+from proxy.ops.status.recent import Incidents, RecentCounts
 from proxy.ops.status.session_facts import (
     EVERY_SESSION,
     Condition,

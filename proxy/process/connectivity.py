@@ -20,8 +20,7 @@ from proxy.errors import BrokerFault, ConfigError
 from proxy.net.sockets import Claim, connect_privately
 from proxy.net.tls_contexts import open_upstream_tls
 from proxy.ops.status.text import plural
-from proxy.worker.key_service import KeyService
-from proxy.worker.listener import key_services
+from proxy.worker.identity_services import KeyService, key_services
 
 _SOCKET_S: Final = 5.0
 """Limit in seconds of the connection to the admin socket of a proxy that may run."""

@@ -20,7 +20,7 @@ from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.net.tls_material import certificates
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
-from proxy.worker.membership_service import read_memberships
+from proxy.worker.identity_services import read_memberships
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
 

@@ -1,21 +1,200 @@
 """Start of the proxy: its modules are loaded while a child validates the configuration.
 
-This module is imported first, and so imports little: what is loaded before that child is forked
-delays it, and stays in memory for as long as the proxy runs.
+This module is imported first and imports little: whatever is loaded before that child is forked
+delays it, and stays in memory for as long as the proxy runs. The child alone loads pydantic and
+YAML.
 """
 
+import json
 import logging
+import os
+import pickle
 import sys
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
+from proxy import __version__, declarations
 from proxy.errors import ProxyError, printable
-from proxy.process.validation import validate
 from proxy.scheduling.heartbeats import Heartbeat
 from proxy.scheduling.output import replace_standard_streams
-from proxy.scheduling.short_lived import ShortLived
+
+if TYPE_CHECKING:
+    from proxy.config import Config, Listener
+    from proxy.config.model import Log
+
+T = TypeVar("T")
+
+
+class ShortLived(Generic[T]):
+    """Child that does one piece of work. Only for a parent with a single thread."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        """Fork, and begin; result and `ProxyError`s of the work must be such as can be pickled."""
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if not self._pid:
+            _do(work, writing)
+        os.close(writing)
+        self._answer = os.fdopen(reading, "rb")
+
+    def result(self) -> T:
+        """Wait for the result. Raises the ProxyError that the work raised."""
+        with self._answer:
+            answer = self._answer.read()
+        os.waitpid(self._pid, 0)
+        if not answer:
+            raise ProxyError("a child process failed, see above")
+        result: T | ProxyError = pickle.loads(answer)  # noqa: S301 - written by this program
+        if isinstance(result, ProxyError):
+            raise result
+        return result
+
+
+def _do(work: Callable[[], T], writing: int) -> NoReturn:
+    status = 1
+    try:
+        result: T | ProxyError
+        try:
+            result = work()
+        except ProxyError as error:
+            result = error
+        with os.fdopen(writing, "wb") as answer:
+            answer.write(pickle.dumps(result))
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class Validated(NamedTuple):
+    """Configuration that was found valid."""
+
+    config: bytes
+    """The `Config`, pickled."""
+    exposures: tuple[str, ...]
+    """The warnings about what it exposes."""
+
+
+class Changed(NamedTuple):
+    """Configuration that was found valid, beside those before it."""
+
+    config: bytes
+    """The `Config` that is to be in effect, pickled."""
+    needs_restart: tuple[str, ...]
+    """The settings that differ from those in effect, and need a restart."""
+    reloadable: tuple[str, ...]
+    """The settings that differ from those of the last reload, and need none."""
+    exposures: tuple[str, ...]
+    """The warnings about what it exposes, and the last one did not."""
+
+
+def validate(path: Path) -> Validated:
+    """Validate the file for a start. Raises ConfigError."""
+    declarations.validate_too()
+    from proxy.config import load
+    from proxy.config.exposure import exposures
+
+    config = load(path)
+    return Validated(pickle.dumps(config), exposures(config))
+
+
+def validate_change(path: Path, in_effect: bytes, latest: bytes) -> Changed:
+    """Validate the file for a reload. Raises ConfigError."""
+    declarations.validate_too()
+    from proxy.config import Config, compare, load
+    from proxy.config.changes import in_force
+    from proxy.config.exposure import exposures
+
+    config = load(path)
+    old: Config = pickle.loads(in_effect)  # noqa: S301 - written by this program, as the next is
+    before: Config = pickle.loads(latest)  # noqa: S301
+    reloaded = in_force(old, before, config)
+    needs_restart = {*compare(old, config).needs_restart, *compare(reloaded, config).reloadable}
+    return Changed(
+        pickle.dumps(reloaded),
+        tuple(sorted(needs_restart)),
+        compare(before, reloaded).reloadable,
+        tuple(sorted(set(exposures(reloaded)) - set(exposures(before)))),
+    )
+
+
+# Log
+
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """Formatter of one JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "process": record.process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def configure_log(settings: "Log") -> None:
+    """Apply format and level to this process, and to those that it forks later."""
+    from proxy.config.model import LogFormat
+
+    root = logging.getLogger()
+    root.setLevel(settings.level.value.upper())
+    if settings.format is LogFormat.JSON:
+        for handler in root.handlers:
+            handler.setFormatter(JsonFormatter())
+
+
+def banner(config: "Config") -> Iterator[str]:
+    """Yield what runs, where, and in which modes."""
+    from proxy.connection.frames import BUILD
+
+    yield f"reauth-proxy {__version__} ({BUILD}), workers: {config.workers}"
+    for one in config.listeners:
+        yield f"listener {one.name}: {_listener(one)}"
+    yield f"authorizer.mode: {config.authorizer.mode}, quotas.mode: {config.quotas.mode}"
+    yield (
+        "no HTTP endpoint (http.address)"
+        if config.http.address is None
+        else f"status page and metrics: http://{config.http.address}/"
+    )
+    yield (
+        "no event log (events.directory)"
+        if config.events.directory is None
+        else f"events: {config.events.directory}"
+    )
+
+
+def _listener(one: "Listener") -> str:
+    parts = [f"{one.address}", f"{one.routing}", f"{one.security_protocol}"]
+    if one.sasl:
+        lifetime = one.connections_max_reauth_ms
+        parts += [
+            " ".join(one.sasl_enabled_mechanisms) or "the brokers' mechanisms",
+            f"reauth.enforcement: {one.enforcement_in_effect()}",
+            f"sessions of {lifetime} ms" if lifetime else "sessions as long as their tokens",
+        ]
+        if one.reauth_overrides:
+            parts.append(f"overrides: {len(one.reauth_overrides)}")
+    return ", ".join(parts)
+
+
+# Start
 
 UNUSABLE: Final = 2
 """Exit status if the configuration cannot be used."""
@@ -38,14 +217,9 @@ def _serve(path: Path, *, follow: bool, take_over: bool) -> int:
     heartbeat = Heartbeat()
     replace_standard_streams(heartbeat)
     validating = ShortLived(partial(validate, path))
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",  # `logs.TEXT`
-    )
-    from proxy.process.supervisor import Server, preload, raise_file_limit
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+    from proxy.process.supervisor import Server, raise_file_limit
 
-    preload()
     try:
         validated = validating.result()
         raise_file_limit()

@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -38,22 +38,21 @@ from proxy.net.sockets import (
 from proxy.net.sockets import of_systemd as sockets_of_systemd
 from proxy.net.tls_contexts import open_tls
 from proxy.ops.status.session_facts import Condition
-from proxy.process import acceptor, logs
+from proxy.process import acceptor
 from proxy.process.children import Child, Children
-from proxy.process.service_manager import ServiceManager
+from proxy.process.start import ShortLived, Validated, banner, configure_log, validate_change
 from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
-from proxy.process.validation import Validated, validate_change
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
-from proxy.scheduling.short_lived import ShortLived
 from proxy.store import StoreError, StoreStart, open_mirror, open_store
 from proxy.store.interface import StoreInUse
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
 from proxy.worker.connection_limits import Shared as SharedConnections
+from proxy.worker.identity_services import read_memberships
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
-from proxy.worker.membership_service import read_memberships
+from proxy.worker.worker import run as run_worker
 
 if TYPE_CHECKING:
     from proxy.delivery.counts import DeliveryCounts
@@ -68,6 +67,51 @@ _HTTP: Final = ""
 KILL_AFTER: Final = 5.0
 """Seconds beyond `shutdown.drain.ms`, or `events.deliver.drain.ms`, after which a child that still
 runs is killed."""
+
+
+_NOTIFY_SECONDS: Final = 1.0
+"""Seconds for which the service manager may take no notification."""
+
+
+class ServiceManager:
+    """Service manager that started the proxy, if one did that wants to be notified."""
+
+    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+        """Remove the variable that names its socket, so that no other program speaks for this."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
+        self._is_ready = False
+
+    def serves(self) -> None:
+        """Report that the proxy serves, or that a reload is over."""
+        if not self._is_ready:
+            self._is_ready = True
+            self._notify("READY=1")
+
+    def reloads(self) -> None:
+        """Report that a reload begins; `serves` is to be called after it."""
+        if self._is_ready:
+            self._is_ready = False
+            self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stops(self) -> None:
+        """Report that the proxy drains, and ends then."""
+        self._notify("STOPPING=1")
+
+    def is_replaced(self, pid: int) -> None:
+        """Report that another process is the service's main process from now on."""
+        self._notify(f"MAINPID={pid}")
+
+    def _notify(self, *assignments: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.settimeout(_NOTIFY_SECONDS)
+                sock.connect(self._address)
+                sock.send("\n".join(assignments).encode())
+        except OSError as error:
+            log.warning("systemd is not notified (%s): %s", assignments[0], error)
 
 
 class Server:
@@ -141,7 +185,7 @@ class Server:
         Raises ProxyError if the configuration cannot be used.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        logs.configure(self._config.log)
+        configure_log(self._config.log)
         store = self._config.store.path()
         new: tuple[str, ...] = ()
         if not store.exists() and not self._config.store.in_zookeeper:
@@ -157,7 +201,7 @@ class Server:
         if self._predecessor is not None:
             self._gate.close()
             self._give_up_at = time.monotonic() + READY_SECONDS
-        for line in logs.banner(self._config):
+        for line in banner(self._config):
             log.info("%s", line)
         for line in (
             *self._validated.exposures,
@@ -322,15 +366,13 @@ class Server:
 
     def _worker_main(self, worker: WorkerInputs) -> Callable[[], int]:
         def main() -> int:
-            from proxy.worker.process import run
-
             for ports in self._broker_ports.values():
                 ports.begin(worker.number)
             if worker.link is None:
                 worker.listening = self._listening
             else:
                 self._close_addresses()
-            return run(self._config, worker, self._lifeline)
+            return run_worker(self._config, worker, self._lifeline)
 
         return main
 
@@ -395,15 +437,12 @@ class Server:
     def _close_listening(self) -> None:
         """Close the listeners' sockets, or clients could still connect after the others have."""
         self._close_addresses()
-        self._close_broker_ports()
+        for ports in self._broker_ports.values():
+            ports.close()
 
     def _close_addresses(self) -> None:
         for listening in self._listening.values():
             listening.close()
-
-    def _close_broker_ports(self) -> None:
-        for ports in self._broker_ports.values():
-            ports.close()
 
     # Take-over
 
@@ -558,11 +597,6 @@ class Server:
             self._successor.close()
             remove_left_over(path_beside(path))
         return status
-
-
-def preload() -> None:
-    """Import what all workers need: they share its memory, and start sooner."""
-    import proxy.worker.process  # noqa: F401
 
 
 def _followed(store: Store) -> str | None:

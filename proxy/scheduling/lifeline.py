@@ -1,8 +1,10 @@
 """Signals of a child process, and its end when the parent ends."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
 
 from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat
 
@@ -42,3 +44,19 @@ async def run_until(stopping: asyncio.Event, work: Iterable[Coroutine[None, None
         await stopping.wait()
         for task in tasks:
             task.cancel()
+
+
+log = logging.getLogger(__name__)
+
+PAUSE: Final = 1.0
+"""Seconds between a failure and the next attempt."""
+
+
+async def supervised(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` until it returns; log any exception, and run it again after `PAUSE`."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("an error of the proxy ended a background task, which is restarted")
+        await asyncio.sleep(PAUSE)

@@ -2,7 +2,7 @@
 
 The two threads never run at the same time, so they share data without locks, and the interpreter
 lock is handed over twice per step, not at each socket that the event loop reads (see
-`proxy.scheduling.time_slices`). Long functions call `pause` regularly; on other threads it has no
+`proxy.worker.work_queues`). Long functions call `pause` regularly; on other threads it has no
 effect.
 """
 

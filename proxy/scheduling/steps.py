@@ -2,7 +2,7 @@
 
 Steps are a generator that yields after each, and returns the result. `in_steps` of
 `proxy.scheduling.stepped_thread` makes them of a plain function, and
-`proxy.scheduling.time_slices` runs them between iterations of the event loop.
+`proxy.worker.work_queues` runs them between iterations of the event loop.
 """
 
 from collections.abc import Callable, Generator

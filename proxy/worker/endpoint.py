@@ -39,8 +39,7 @@ from proxy.quota.model import address_group
 from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
-from proxy.worker.login_slots import LoginSlots
-from proxy.worker.outage import SUSPECT_SECONDS, Outage
+from proxy.worker.slots import SUSPECT_SECONDS, LoginSlots, Outage
 from sasl.login import LoginError
 
 FIRST_RETRY: Final = 0.1

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from metrics import registry
@@ -20,15 +20,42 @@ from proxy.brokers.transparent import (
 )
 from proxy.config.values import Address
 from proxy.connection.commands import CloseReason
-from proxy.errors import ConfigError, host_port
+from proxy.errors import BrokerFault, ConfigError, host_port
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import BACKLOG
-from proxy.store.interface import BrokerStore
-from proxy.worker.accepted_connections import AcceptedConnections, Served
+from proxy.scheduling.lifeline import supervised
+from proxy.store.interface import BrokerStore, StoreError
+from proxy.wire.metadata import BrokerAddress
+from proxy.worker.acceptor_link import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.stored_brokers import StoredBrokers
-from proxy.worker.supervision import supervised
+
+
+class StoredBrokers:
+    """Memory of one cluster's brokers, a `proxy.brokers.discovery.BrokerMemory`.
+
+    All workers share it, and it outlives a restart.
+    """
+
+    def __init__(self, store: BrokerStore, bootstrap_servers: Sequence[tuple[str, int]]) -> None:
+        """Keep the brokers of the cluster that these servers belong to."""
+        self._store = store
+        self._cluster = ",".join(sorted(f"{host}:{port}" for host, port in bootstrap_servers))
+
+    async def exchange(self, learned: Mapping[int, BrokerAddress]) -> dict[int, BrokerAddress]:
+        """Keep what was learned, and return all brokers. Raises BrokerFault."""
+        addresses = {id_: (broker.host, broker.port) for id_, broker in learned.items()}
+        try:
+            found = await asyncio.to_thread(self._exchange, addresses)
+        except StoreError as error:
+            raise BrokerFault(str(error)) from None
+        return {id_: BrokerAddress(host=host, port=port) for id_, (host, port) in found.items()}
+
+    def _exchange(self, learned: Mapping[int, tuple[str, int]]) -> Mapping[int, tuple[str, int]]:
+        if learned:
+            self._store.keep_brokers(self._cluster, learned)
+        return self._store.brokers(self._cluster)
+
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -31,16 +31,16 @@ from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
 from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS, SCRAM_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
-from proxy.worker.key_service import KeyService
-from proxy.worker.login_slots import LoginSlots
-from proxy.worker.membership_service import MembershipService
-from proxy.worker.outage import Outage
+from proxy.worker.identity_services import (
+    MembershipService,
+    key_services,
+    name_of,
+    trusted_issuers,
+)
+from proxy.worker.slots import LoginSlots, Outage
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
-from sasl.json_web_token import TrustedIssuer, TrustedIssuers
-from sasl.jwks import KeyCache, KeyCacheSettings
-from sasl.jwt_claims import OAuthBearerSettings
 from sasl.mechanism import FailureReason, Mechanism
 from sasl.oauthbearer import NAME as OAUTHBEARER
 from sasl.oauthbearer import OAuthBearerServer
@@ -216,7 +216,7 @@ class Listener:
         """
         self.settings = settings
         self._policy = settings.enforcement_policy()
-        self._name_of_user = _name_of(settings.sasl_scram_principal_mapping_rules)
+        self._name_of_user = name_of(settings.sasl_scram_principal_mapping_rules)
         self._mechanisms.update(
             (name, self._mechanism(name, settings)) for name in self._mechanism_names
         )
@@ -451,65 +451,3 @@ class Listener:
                 snapshot.count(registry.REQUESTS, route.requests, *labels)
                 snapshot.count(registry.REQUEST_BYTES, route.request_bytes, *labels)
                 snapshot.count(registry.RESPONSE_BYTES, route.response_bytes, *labels)
-
-
-def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -> TrustedIssuers:
-    """Return the issuers whose tokens a listener accepts; those whose keys are not read are new,
-    and wait for a restart."""
-    by_name = settings.issuers_by_name()
-    return TrustedIssuers(
-        TrustedIssuer(
-            name=name,
-            keys=keys[name].cache,
-            settings=_token_settings(settings, issuer),
-        )
-        for name, issuer in by_name.items()
-        if name in keys
-    )
-
-
-def _token_settings(
-    settings: config.Listener, issuer: config.IssuerSettings
-) -> OAuthBearerSettings:
-    """Return the conditions that an issuer's tokens must meet."""
-    prefix = _prefix_of(issuer)
-    others = {_prefix_of(one) for one in settings.issuers_by_name().values()} - {prefix, ""}
-    return OAuthBearerSettings(
-        expected_audience=frozenset(issuer.sasl_oauthbearer_expected_audience) or None,
-        expected_issuer=issuer.sasl_oauthbearer_expected_issuer,
-        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
-        scope_claim_name=issuer.sasl_oauthbearer_scope_claim_name,
-        sub_claim_name=issuer.sasl_oauthbearer_sub_claim_name,
-        groups_claim_name=issuer.sasl_oauthbearer_groups_claim_name,
-        name_of=_name_of(issuer.sasl_oauthbearer_principal_mapping_rules),
-        prefix=prefix,
-        reserved=() if prefix else tuple(sorted(others)),
-    )
-
-
-def _prefix_of(issuer: config.IssuerSettings) -> str:
-    if isinstance(issuer, config.OauthbearerIssuer):
-        return issuer.sasl_oauthbearer_principal_prefix or ""
-    return ""
-
-
-def _name_of(rules: str | None) -> Callable[[str], str | None] | None:
-    return None if rules is None else PrincipalMapping(rules).try_name_of
-
-
-def key_services(settings: config.Listener) -> dict[str, KeyService]:
-    """Return what reads the keys of a listener's issuers, by their names; empty: it takes no
-    tokens."""
-    schedule = KeyCacheSettings(
-        refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
-        retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
-        retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
-        max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
-    )
-    return {
-        name: KeyService(
-            KeyCache(schedule), source, issuer.sasl_oauthbearer_jwks_endpoint_authorization_file
-        )
-        for name, issuer in settings.token_issuers().items()
-        if (source := issuer.jwks_source()) is not None
-    }

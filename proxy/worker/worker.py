@@ -1,16 +1,21 @@
 """Worker: the data path of its share of the connections, and the services beside it."""
 
 import asyncio
+import gc
 import logging
 import os
 import pickle
 import random
+import select
 import socket
+import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
+
+import uvloop
 
 from metrics import registry
 from metrics.event_log import EventLogSettings
@@ -29,6 +34,7 @@ from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
+from proxy.errors import ConfigError
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.net.tls_reload import follow as follow_certificates
@@ -38,26 +44,24 @@ from proxy.ops.sessions import Sessions
 from proxy.ops.status.recent import CounterHistory
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.worker_queries import serve_control
-from proxy.scheduling.lifeline import heed_parent
+from proxy.scheduling.lifeline import heed_parent, supervised
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.scheduling.steps import timed
-from proxy.scheduling.time_slices import SLICE_SECONDS, TimeSlices
-from proxy.store import CachedCredentials, open_users
-from proxy.worker.accepted_connections import AcceptedConnections
+from proxy.store import CachedCredentials, StoreError, open_users
+from proxy.worker.acceptor_link import AcceptedConnections
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
-from proxy.worker.login_slots import LoginSlots
-from proxy.worker.outage import Outage
+from proxy.worker.slots import LoginSlots, Outage
 from proxy.worker.store_service import StoreService, open_store_to_share
-from proxy.worker.supervision import supervised
-from proxy.worker.work_queues import WorkQueues
+from proxy.worker.work_queues import SLICE_SECONDS, TimeSlices, WorkQueues
 
 if TYPE_CHECKING:
     from proxy.worker.acl_service import AclService
     from proxy.worker.inputs import WorkerInputs
     from proxy.worker.quota_service import QuotaService
+
 
 log = logging.getLogger(__name__)
 
@@ -349,13 +353,9 @@ class Worker:
 
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
-            from proxy.worker.quota_cluster import (
-                follow as follow_cluster,
-            )
+            from proxy.worker.quota_cluster import follow
 
-            await follow_cluster(
-                self._quotas, self._endpoints, self.access, self._settings.upstream
-            )
+            await follow(self._quotas, self._endpoints, self.access, self._settings.upstream)
 
     def _make_room(self) -> None:
         """Close connections to make room for those that other workers have accepted."""
@@ -466,3 +466,59 @@ class Worker:
             self._quotas.collect(snapshot, monotonic())
         for listener in self._listeners:
             listener.collect(snapshot, self.loop.time())
+
+
+COLLECTOR_THRESHOLD: Final = 1_500
+"""Number of allocations between two runs of the cycle collector. A closed connection is a cycle:
+with more allocations, a run may find thousands of them, and block the event loop for tens of
+milliseconds."""
+SWITCH_INTERVAL: Final = 0.0002
+"""Seconds after which another thread, which may be making a response about 100,000 ACLs, must let
+the event loop run. Python's default, five milliseconds, would be added to every iteration of the
+loop."""
+CHECK_EVERY: Final = 1.0
+"""Seconds between two attempts to start with what could not be read."""
+
+
+def run(
+    settings: config.Config,
+    inputs: "WorkerInputs",
+    lifeline: int,
+) -> int:
+    """Run a worker process until it is stopped; return its exit status.
+
+    `settings` are those that the proxy was started with. `lifeline` ends with the parent.
+    """
+
+    async def main() -> int:
+        worker = _made(settings, inputs, lifeline)
+        if worker is None:
+            return 0
+        gc.freeze()  # the collector passes over what the worker has loaded, such as ACLs
+        return await worker.run(lifeline)
+
+    gc.set_threshold(COLLECTOR_THRESHOLD)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
+def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Worker | None:
+    """Make the worker as soon as its store and files can be read; None: the parent ended before.
+
+    They could be read when the proxy started, so this worker waits for them: if it gave up, the
+    proxy might end, and with it the connections of other workers.
+    """
+    logged = ""
+    while True:
+        try:
+            return Worker(settings, inputs)
+        except (StoreError, ConfigError) as error:
+            if str(error) != logged:
+                logged = str(error)
+                log.error(
+                    "worker %d waits for what it reads at its start: %s", inputs.number, logged
+                )
+            inputs.heartbeat.begin()  # a worker that waits does not hang
+        if select.select([lifeline], [], [], CHECK_EVERY)[0]:
+            return None

@@ -16,9 +16,9 @@ import confluent_kafka as confluent
 import pytest
 import yaml
 
-from proxy.demo import identity
+from proxy.demo import setup as identity
 from proxy.demo.broker import BROKERS
-from proxy.demo.processes import Program
+from proxy.demo.setup import Program
 from tests.support.certificates import Authority
 from tests.support.deploy import DEPLOY, RECORDED, SERIES, find, metric_names
 from tests.support.processes import free_port_range, free_ports

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.demo import identity
+from proxy.demo import setup as identity
 from proxy.demo.broker import BROKERS
-from proxy.demo.processes import Program
-from proxy.demo.report import read_report
+from proxy.demo.setup import Program, read_report
 from tests.support import deploy
 from tests.support.deploy import OVERLAYS, kustomized, laid_out, missing
 from tests.support.kafka import java

@@ -18,8 +18,8 @@ from proxy.admin import (
     InvalidRequest,
     Scram,
 )
+from proxy.admin.client import authenticate
 from proxy.admin.connection import AdminConnection
-from proxy.admin.login import authenticate
 from proxy.net.dialler import Dialler
 from tests.support.kafka import go
 from tests.support.kafka.clients import add_users, confluent_admin, password_of, user

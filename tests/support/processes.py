@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Final
 
 from proxy.scheduling.steps import Steps, T
-from proxy.scheduling.time_slices import SLICE_SECONDS
+from proxy.worker.work_queues import SLICE_SECONDS
 
 # Ports for what the tests start: each is given once, to one of the test processes.
 #

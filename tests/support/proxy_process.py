@@ -27,7 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
 from proxy.cli import app
-from proxy.ops.http import MIN_SCRAPE_SECONDS
+from proxy.ops.http_process import MIN_SCRAPE_SECONDS
 from proxy.wire.apis import API_VERSIONS, METADATA
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, client_initial_response
 from tests.support.fake_broker import FakeBroker

@@ -38,13 +38,11 @@ from proxy.net.tls_contexts import open_tls
 from proxy.net.tls_sides import MAX_HANDSHAKES, ClientTls, ServerTls
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.steps import LongTask
-from proxy.scheduling.time_slices import TimeSlices
 from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.login_slots import LOOK_SECONDS, LoginSlots
-from proxy.worker.outage import Outage
-from proxy.worker.work_queues import WorkQueues
+from proxy.worker.slots import LOOK_SECONDS, LoginSlots, Outage
+from proxy.worker.work_queues import TimeSlices, WorkQueues
 from tests.support.certificates import NOW
 from tests.support.fake_broker import FakeBroker
 from tests.support.frames import (

@@ -20,9 +20,8 @@ from aiohttp import ClientSession, ClientWebSocketResponse
 
 from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
-from proxy.ops.status.incidents import Incident, IncidentCounts
 from proxy.ops.status.page import render
-from proxy.ops.status.recent import COUNTED, RecentCounts
+from proxy.ops.status.recent import COUNTED, Incident, IncidentCounts, RecentCounts
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError

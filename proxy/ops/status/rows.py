@@ -4,8 +4,8 @@ from typing import Final
 from urllib.parse import urlencode
 
 from metrics.events import EventKind
-from proxy.ops.status.incidents import Incident
 from proxy.ops.status.markup import Markup, joined, name, tag
+from proxy.ops.status.recent import Incident
 from proxy.ops.status.session_facts import Condition, SessionFacts, SessionState
 from proxy.ops.status.snapshot import ListenerFacts, PrincipalSummary, TopNames, software
 from proxy.ops.status.text import ago, duration, number, plural, size

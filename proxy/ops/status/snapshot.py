@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Final, NamedTuple, Self
 
-from proxy.ops.status.incidents import Incident, IncidentCounts
-from proxy.ops.status.recent import COUNTED, RecentCounts
+from proxy.ops.status.recent import COUNTED, Incident, IncidentCounts, RecentCounts
 from proxy.ops.status.session_facts import (
     EVERY_SESSION,
     Condition,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proxy.admin import ClientSettings, OAuthBearer, Plain, Scram, read_client_properties
-from proxy.admin.java_properties import parse_properties
+from proxy.admin.properties import parse_properties
 from proxy.errors import ConfigError
 from sasl.credentials import ScramMechanism
 

@@ -10,7 +10,7 @@ from proxy.config.values import PortRange
 from proxy.store import open_store
 from proxy.store.interface import BrokerStore, StoreError
 from proxy.wire.apis import API_VERSIONS, METADATA
-from proxy.worker.stored_brokers import StoredBrokers
+from proxy.worker.endpoints import StoredBrokers
 from tests.support.fake_broker import FakeBroker
 from tests.support.processes import PATIENCE_SECONDS
 

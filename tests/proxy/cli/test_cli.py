@@ -91,7 +91,8 @@ def test_one_newline_at_the_end_is_not_the_passwords(
 def test_passwords_that_cannot_be_meant(config: Path, given: bytes) -> None:
     result = add(config, "alice", stdin=given)
     assert result.exit_code == 2
-    assert result.stderr.startswith("reauth-proxy: the password ")
+    problem = "-: is larger than 4096 bytes" if len(given) > 4096 else "the password "
+    assert result.stderr.startswith(f"reauth-proxy: {problem}")
     assert result.stderr.count("\n") == 1
     assert run("users", "list", "--config", config, "--output", "json").stdout == "[]\n"
 

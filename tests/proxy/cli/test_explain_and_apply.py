@@ -328,7 +328,10 @@ def test_quotas_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
         ("{entity: {}, quotas: {producer_byte_rate: 1}}", "Invalid empty client quota entity"),
         ("{entity: {group: a}, quotas: {}}", "an entity has user, client-id, ip"),
         ("{entity: {user: 7}, quotas: {}}", "a name must be text, or null"),
-        ("{entity: {user: a}, quotas: {bytes: 1}}", "bytes is no quota of user a"),
+        (
+            "{entity: {user: a}, quotas: {bytes: 1}}",
+            "item 1: bytes is not one of producer_byte_rate",
+        ),
         ("{entity: {user: a}, quotas: {producer_byte_rate: x}}", "must be a number"),
         ("{entity: {user: a}, quotas: {producer_byte_rate: true}}", "must be a number"),
         ("{entity: {user: a}, quotas: {producer_byte_rate: 0}}", "must be greater than 0"),

@@ -24,7 +24,7 @@ from proxy.config import (
 from proxy.config.document import parse
 from proxy.config.section import Section, described, keys, meanings, nested_section
 from proxy.errors import ConfigError
-from proxy.process.validation import Changed, validate_change
+from proxy.process.start import Changed, validate_change
 from sasl.identity import Identity
 from sasl.states import Enforcement
 from tests.support.proxy_process import BASE, SIDECAR

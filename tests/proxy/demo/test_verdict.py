@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.observed import ObservedSessions
-from proxy.demo.report import Report
-from proxy.demo.verdict import INTRUDER, LEDGER, ORDERS, PAYMENTS, Counted, judge
+from proxy.demo.setup import INTRUDER, LEDGER, ORDERS, PAYMENTS, Report
+from proxy.demo.verdict import Counted, ObservedSessions, judge
 
 REPORTS = {
     PAYMENTS: Report(delivered=9, received=9),

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_sides import MAX_KEPT, ServerTls
-from proxy.worker.login_slots import SILENCE_SECONDS, LoginSlots
+from proxy.worker.slots import SILENCE_SECONDS, LoginSlots
 from tests.support.relay import handshake_slots
 from tests.support.tls import (
     AUTHORITY,

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.net.sockets import listen
-from proxy.ops.http import make_pages, start_http
+from proxy.ops.http_process import make_pages, start_http
 from proxy.ops.status.service import StatusPage
 from proxy.ops.worker_queries import ControlError
 from tests.support.status import ABOUT, Workers

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 
 import h11
@@ -12,7 +11,6 @@ import pytest
 from proxy.ops.http_server import (
     MAX_QUERY_FIELDS,
     BadRequestError,
-    Handler,
     HttpServer,
     Request,
     Response,
@@ -34,28 +32,12 @@ async def hello(request: Request) -> Response:
     return Response.text(f"{request.method}\n")
 
 
-class Long:
-    """A body of eight bytes, of which so many are there."""
-
-    size = 8
-
-    def __init__(self, there: int) -> None:
-        self._there = b"12345678"[:there]
-        self.closed = 0
-
-    async def read(self, offset: int) -> bytes:
-        return self._there[offset : offset + 3]
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def answer_to(sent: bytes, pages: Mapping[str, Handler] | None = None) -> bytes:
+def answer_to(sent: bytes) -> bytes:
     """All that a server answers until it closes, or to the end of what is sent."""
 
     async def run() -> bytes:
         listening = socket.create_server(("127.0.0.1", 0))
-        server = HttpServer(pages or {"/": hello})
+        server = HttpServer({"/": hello})
         await server.start(listening)
         reader, writer = await asyncio.open_connection(*listening.getsockname())
         writer.write(sent)
@@ -68,40 +50,6 @@ def answer_to(sent: bytes, pages: Mapping[str, Handler] | None = None) -> bytes:
         return answer
 
     return asyncio.run(run())
-
-
-def long_pages(body: Long) -> Mapping[str, Handler]:
-    async def page(_request: Request) -> Response:
-        return Response(body=body, content_type="text/plain")
-
-    return {"/": hello, "/long/": page}
-
-
-def test_a_long_response_comes_in_pieces_and_the_connection_goes_on() -> None:
-    body = Long(8)
-    answer = answer_to(
-        f"GET /long/a/b HTTP/1.1\r\n{HOST}\r\nHEAD /long/ HTTP/1.1\r\n{HOST}\r\n"
-        f"GET / HTTP/1.1\r\n{HOST}\r\n".encode(),
-        long_pages(body),
-    )
-    assert answer.count(b"Content-Length: 8\r\n") == 2
-    assert answer.count(b"\r\n\r\n12345678HTTP/1.1 200 OK\r\n") == 1
-    assert answer.endswith(b"GET\n")
-    assert body.closed == 2
-
-
-def test_a_long_response_that_became_shorter_ends_the_connection() -> None:
-    body = Long(5)
-    request = f"GET /long/ HTTP/1.1\r\n{HOST}\r\n"
-    answer = answer_to(2 * request.encode(), long_pages(body))
-    assert answer.endswith(b"\r\n\r\n12345")
-    assert len(status_lines(answer)) == body.closed == 1
-
-
-@pytest.mark.parametrize("path", ["/long", "/longer/a", "//long/a", "/x/long/a"])
-def test_a_folder_of_pages_has_no_others(path: str) -> None:
-    request = f"GET {path} HTTP/1.1\r\n{HOST}\r\n"
-    assert answer_to(request.encode(), long_pages(Long(8))).startswith(b"HTTP/1.1 404 ")
 
 
 def status_lines(answer: bytes) -> list[bytes]:

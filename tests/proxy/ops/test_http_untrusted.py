@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.net.sockets import listen
-from proxy.ops.http import make_pages, names_no_other_host, start_http
+from proxy.ops.http_process import make_pages, names_no_other_host, start_http
 from proxy.ops.http_server import CLOSE_SECONDS, MAX_HEAD_BYTES
 from proxy.ops.status.service import StatusPage
 from tests.support.status import ABOUT, Workers

@@ -14,7 +14,7 @@ from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.throttling import Throttling
-from proxy.ops.status.incidents import INCIDENT_CLOSES, Incident
+from proxy.ops.status.recent import INCIDENT_CLOSES, Incident
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.shared_memory import UsageTable, WindowConfig

@@ -5,7 +5,7 @@ from metrics.tally import Tally
 from proxy.acl.authorizer import Denial, DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.connection.commands import CloseReason
-from proxy.ops.status.incidents import Incident
+from proxy.ops.status.recent import Incident
 from proxy.wire.apis import FETCH, PRODUCE
 from sasl.identity import Identity
 from tests.support.frames import request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.process.service_manager import ServiceManager
+from proxy.process.supervisor import ServiceManager
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving
 from tests.support.restarts import Gateway, mock_cluster
 

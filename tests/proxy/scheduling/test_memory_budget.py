@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.scheduling.fair_queue import FairQueue
-from proxy.scheduling.memory_budget import MemoryBudget
+from proxy.scheduling.memory_budget import FairQueue, MemoryBudget
 
 
 class Waiting:

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.brokers.access import Access
 from proxy.connection.life import PauseReason
-from proxy.worker import endpoint, outage
+from proxy.worker import endpoint, slots
 from tests.support.authenticating_broker import Authenticator, Client
 from tests.support.playbook import HOUR_MS
 from tests.support.processes import PATIENCE_SECONDS, until
@@ -110,7 +110,7 @@ def test_one_that_disconnects_frees_its_place(run: Callable[..., None]) -> None:
 def test_beyond_the_limit_they_are_closed_at_once(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "MAX_HELD_PER_ADDRESS", 1)
+    monkeypatch.setattr(slots, "MAX_HELD_PER_ADDRESS", 1)
 
     async def test(running: RunningListener, broker: Authenticator) -> None:
         await stop(broker)
@@ -127,7 +127,7 @@ def test_beyond_the_limit_they_are_closed_at_once(
 def test_one_that_has_to_wait_for_anything_else_lets_others_go_on(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "RESUMED_AT_ONCE", 1)
+    monkeypatch.setattr(slots, "RESUMED_AT_ONCE", 1)
 
     async def test(running: RunningListener, broker: Authenticator) -> None:
         await stop(broker)

@@ -18,8 +18,16 @@ from proxy.scheduling.heartbeats import Heartbeat
 from proxy.store import open_store
 from proxy.store.interface import BrokerStore
 from proxy.wire.apis import API_VERSIONS, METADATA
-from proxy.worker.accepted_connections import AcceptedConnections
-from proxy.worker.acceptor_link import LAST_OFFER, OFFER, OWN, RESET, WITHDRAW, EndpointId, Link
+from proxy.worker.acceptor_link import (
+    LAST_OFFER,
+    OFFER,
+    OWN,
+    RESET,
+    WITHDRAW,
+    AcceptedConnections,
+    EndpointId,
+    Link,
+)
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
 from tests.support.authenticating_broker import Authenticator, Client

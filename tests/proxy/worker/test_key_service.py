@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.worker import key_service as keys_module
-from proxy.worker.key_service import KeyService
+from proxy.worker import identity_services as keys_module
+from proxy.worker.identity_services import KeyService
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings, KeyMissing
 from tests.support.certificates import Authority
 from tests.support.processes import PATIENCE_SECONDS, until
@@ -156,8 +156,9 @@ def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixtur
 def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
     """In a process of its own, which trusts the provider's certificate."""
     program = (
-        "import asyncio, sys; from proxy.worker.key_service import KeyService; from sasl.jwks "
-        "import KeyCache\n"
+        "import asyncio, sys\n"
+        "from proxy.worker.identity_services import KeyService\n"
+        "from sasl.jwks import KeyCache\n"
         "keys = KeyService(KeyCache(), sys.argv[1]); asyncio.run(keys.refresh())\n"
         "print(keys.cache.key_count, keys.cache.last_error)"
     )

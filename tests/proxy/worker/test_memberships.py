@@ -12,8 +12,8 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
 from proxy.worker import listener as listeners
+from proxy.worker.identity_services import MembershipService
 from proxy.worker.listener import Listener
-from proxy.worker.membership_service import MembershipService
 from sasl.identity import Identity
 from tests.support.frames import api_versions
 from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram

@@ -24,7 +24,7 @@ from proxy.wire.apis import (
     METADATA,
     SCRAM_APIS,
 )
-from proxy.worker.login_slots import SILENCE_SECONDS
+from proxy.worker.slots import SILENCE_SECONDS
 from sasl.identity import Identity
 from sasl.messages import (
     SASL_AUTHENTICATE,

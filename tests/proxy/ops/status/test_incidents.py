@@ -1,6 +1,6 @@
 """What is remembered of what went wrong, and that nobody can fill it."""
 
-from proxy.ops.status.incidents import (
+from proxy.ops.status.recent import (
     MAX_PER_KIND,
     MAX_PRINCIPALS,
     Incident,

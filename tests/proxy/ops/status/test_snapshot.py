@@ -3,8 +3,8 @@ import json
 import pytest
 
 from proxy.ops.status import snapshot
-from proxy.ops.status.incidents import IncidentCounts
-from proxy.ops.status.json_document import document
+from proxy.ops.status.recent import IncidentCounts
+from proxy.ops.status.service import document
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 from proxy.ops.status.snapshot import Overview, PrincipalSummary, WorkerFacts
 from tests.support.status import ABOUT, NOW_MS, busy, incident, listener, overview, recent, session

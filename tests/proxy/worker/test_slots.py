@@ -6,7 +6,16 @@ from operator import itemgetter
 
 import pytest
 
-from proxy.worker.login_slots import LOOK_SECONDS, READ_SECONDS, SILENCE_SECONDS, LoginSlots
+from proxy.worker.slots import (
+    LOOK_SECONDS,
+    MAX_HELD,
+    MAX_HELD_PER_ADDRESS,
+    READ_SECONDS,
+    RESUMED_AT_ONCE,
+    SILENCE_SECONDS,
+    LoginSlots,
+    Outage,
+)
 
 
 class Clients:
@@ -52,20 +61,15 @@ class Clients:
         self.now = until
 
 
-def test_no_more_than_the_limit_at_once() -> None:
+@pytest.mark.parametrize("owners", [10, 1])
+def test_no_more_than_the_limit_at_once(owners: int) -> None:
+    """One owner may have all slots: a load balancer hides the clients' addresses."""
     clients = Clients(4)
     for number in range(10):
-        clients.ask(f"owner-{number}", f"client-{number}")
+        clients.ask(f"owner-{number % owners}", f"client-{number}")
     assert clients.slots.taken == 4
     clients.release("client-0")
     assert clients.served == [f"client-{number}" for number in range(5)]
-
-
-def test_one_owner_may_have_all_of_them() -> None:
-    """As where a load balancer hides the clients' addresses."""
-    clients = Clients(4)
-    clients.ask("balancer", *(f"client-{number}" for number in range(10)))
-    assert clients.slots.taken == 4
 
 
 def test_the_waiting_take_turns() -> None:
@@ -96,14 +100,6 @@ def test_nothing_is_kept_of_those_who_left() -> None:
     assert not clients.slots._owners
     assert not clients.slots._waiting
     assert not clients.slots._taken
-
-
-def test_a_limit_of_one_serves_everybody_in_turn() -> None:
-    clients = Clients(1)
-    clients.ask("alice", "a0")
-    clients.ask("bob", "b0")
-    clients.release("a0")
-    assert clients.served == ["a0", "b0"]
 
 
 def test_a_slot_is_taken_where_most_are_from_the_client_that_is_silent_longest() -> None:
@@ -184,3 +180,88 @@ def test_clients_are_examined_no_more_often_than_that() -> None:
     clients.release(*(f"a{number}" for number in range(999, -1, -1)))
     clients.wait(10)
     assert clients.examined == 1 / LOOK_SECONDS
+
+
+class HeldClients:
+    """Clients of a broker that is down."""
+
+    def __init__(self) -> None:
+        self.outage: Outage[str] = Outage()
+        self.outage.begin()
+        self.resumed: list[str] = []
+
+    def hold(self, address: str, *names: str) -> list[bool]:
+        return [
+            self.outage.hold(name, address, partial(self.resumed.append, name)) for name in names
+        ]
+
+
+def numbered(letter: str, count: int) -> list[str]:
+    return [f"{letter}{number}" for number in range(count)]
+
+
+def test_nobody_goes_on_before_the_broker_is_back() -> None:
+    clients = HeldClients()
+    assert all(clients.hold("192.0.2.1", "a", "b"))
+    assert (clients.resumed, clients.outage.is_awaited) == ([], True)
+    clients.outage.end()
+    assert clients.resumed == ["a", "b"]
+    assert clients.outage.resumes("a")
+
+
+def test_a_few_go_on_at_a_time_and_addresses_take_turns() -> None:
+    clients = HeldClients()
+    clients.hold("192.0.2.1", *numbered("a", 100))
+    clients.hold("192.0.2.2", *numbered("b", 2))
+    clients.outage.end()
+    resumed = RESUMED_AT_ONCE - 2
+    assert clients.resumed == ["a0", "b0", "a1", "b1", *numbered("a", resumed)[2:]]
+    clients.outage.release("a0")
+    assert clients.resumed[-1] == f"a{resumed}"
+
+
+def test_one_that_left_does_not_go_on() -> None:
+    clients = HeldClients()
+    clients.hold("192.0.2.1", "a", "b")
+    clients.outage.release("a")
+    clients.outage.end()
+    clients.outage.release("b")
+    assert (clients.resumed, clients.outage.is_forgotten) == (["b"], True)
+
+
+def test_a_broker_that_fails_again_holds_the_rest() -> None:
+    clients = HeldClients()
+    names = numbered("a", 100)
+    clients.hold("192.0.2.1", *names)
+    clients.outage.end()
+    (first, *_) = resumed = list(clients.resumed)
+    clients.outage.begin()
+    clients.hold("192.0.2.1", first)
+    for name in resumed[1:]:
+        clients.outage.release(name)
+    assert clients.resumed == resumed
+    assert not clients.outage.resumes(first)
+
+
+def test_an_address_has_half_of_the_places_and_gets_them_back() -> None:
+    clients = HeldClients()
+    names = numbered("a", MAX_HELD_PER_ADDRESS)
+    assert all(clients.hold("192.0.2.1", *names))
+    assert clients.hold("192.0.2.1", "more") == [False]
+    assert clients.hold("192.0.2.2", "b") == [True]
+    clients.outage.release("a7")
+    assert clients.hold("192.0.2.1", "more") == [True]
+
+
+def test_addresses_of_a_host_share_its_places() -> None:
+    clients = HeldClients()
+    for number in range(MAX_HELD_PER_ADDRESS):
+        clients.hold(f"2001:db8::{number:x}", f"a{number}")
+    assert clients.hold("2001:db8::ffff:1", "more") == [False]
+
+
+def test_all_addresses_together_have_no_more_than_the_limit() -> None:
+    clients = HeldClients()
+    for number in range(MAX_HELD):
+        assert clients.hold(f"192.0.{number // 256}.{number % 256}", f"a{number}") == [True]
+    assert clients.hold("198.51.100.1", "more") == [False]

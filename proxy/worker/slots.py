@@ -1,19 +1,24 @@
-"""Slots for relayed logins, which need connections to a broker, and for TLS handshakes.
+"""Slots that clients share in turns: for relayed logins, TLS handshakes, and waits for a broker.
 
 Rules:
 
-- At most `limit` are open at once. Other logins wait for a slot; owners (addresses or principals)
-  take turns, and each owner's logins keep their order.
+- At most `limit` are open at once. Other clients wait for a slot; owners (addresses or principals)
+  take turns, and each owner's clients keep their order.
 - While a login waits, a slot is taken from a client that has been silent in its login for
-  `SILENCE_SECONDS`: of the owner that has most slots, the client that has been silent longest. An
-  owner never loses a slot to one that has more.
-- The clients are examined once in `LOOK_SECONDS` at most, however many logins arrive, and after
-  what they have sent was read: a client does not look silent because the proxy was busy.
-"""
+  `SILENCE_SECONDS`: of the owner with most slots, the client that has been silent longest. An owner
+  never loses a slot to one that has more.
+- Clients are examined at most once in `LOOK_SECONDS`, however many logins arrive, and only after
+  the data that they have sent was read: a client must not look silent because the proxy was busy.
+- While a broker is down, held clients do not dial; one probe does, with back-off, until it connects
+  or no client is held. At most `MAX_HELD` clients are held, `MAX_HELD_PER_ADDRESS` of them from one
+  address (IPv6: /64). When the broker is back they resume, `RESUMED_AT_ONCE` at a time: a broker
+  that has just started must not meet all of its clients at once."""
 
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
+
+from proxy.quota.model import address_group
 
 SILENCE_SECONDS: Final = 1.0
 """A client that is silent for less is left alone: it may be far away, or busy with its proof."""
@@ -153,3 +158,57 @@ class LoginSlots(Slots[K]):
             found += [(has - lost, *client) for lost, client in enumerate(clients)]
         found.sort(key=lambda client: client[:2], reverse=True)
         return found
+
+
+MAX_HELD: Final = 1_024
+"""Maximum number of clients of one broker that a worker holds; it closes others at once."""
+MAX_HELD_PER_ADDRESS: Final = 512
+"""Maximum number of them from one address, which may be that of a load balancer."""
+RESUMED_AT_ONCE: Final = 16
+"""Maximum number of clients that connect to the broker at once after an outage."""
+SUSPECT_SECONDS: Final = 2.0
+"""Seconds after which a broker that has not accepted a connection counts as down. A lost SYN
+is sent again after one second (RFC 6298 section 2.1)."""
+
+
+class Outage(Slots[K]):
+    """Places of the clients of one broker, none of which is taken until the broker is back."""
+
+    def __init__(self) -> None:
+        # No client that goes on loses its place: a dial has a time limit of its own
+        super().__init__(0)
+        self.is_over = True
+        """True if the broker could be reached, or no client waits for it."""
+
+    def begin(self) -> None:
+        """The broker cannot be reached."""
+        self.is_over, self.limit = False, 0
+
+    def end(self) -> None:
+        """The broker can be reached, or no client waits for it: held clients go on."""
+        self.is_over, self.limit = True, RESUMED_AT_ONCE
+        self._hand_out()
+
+    @property
+    def is_awaited(self) -> bool:
+        """True if clients are held."""
+        return bool(self._waiting)
+
+    @property
+    def is_forgotten(self) -> bool:
+        """True if no client is held, or goes on after it was."""
+        return not self._owners
+
+    def resumes(self, key: K) -> bool:
+        """Return whether a client goes on after it was held."""
+        return key in self._holders
+
+    def hold(self, key: K, address: str, go: Callable[[], None]) -> bool:
+        """Call `go` when the client may go on; return False if too many are held already."""
+        self.release(key)
+        owner = address_group(address)
+        held = len(self._waiting.get(owner, ()))
+        if len(self._owners) >= MAX_HELD or held >= MAX_HELD_PER_ADDRESS:
+            return False
+        self.acquire(key, owner, go)
+        return True

@@ -1,9 +1,11 @@
-"""Lines at the start, and the two formats."""
+"""Short-lived children: their results, their errors, and their end."""
 
 import json
 import logging
+import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -12,7 +14,33 @@ from proxy.config import Routing, from_mapping
 from proxy.config.document import parse
 from proxy.config.first_file import first_file
 from proxy.config.model import Log, LogFormat, LogLevel
-from proxy.process.logs import JsonFormatter, banner, configure
+from proxy.errors import ConfigError, ProxyError
+from proxy.process.start import JsonFormatter, ShortLived, banner, configure_log
+
+
+def test_the_work_is_done_by_another_process() -> None:
+    child = ShortLived(os.getpid)
+    assert child.result() != os.getpid()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child._pid, os.WNOHANG)
+
+
+def test_a_refusal_is_raised_by_the_parent_as_it_was_in_the_child() -> None:
+    def refuse() -> NoReturn:
+        raise ConfigError("listeners[0].address", "is required")
+
+    with pytest.raises(ConfigError) as refusal:
+        ShortLived(refuse).result()
+    assert (refusal.value.path, refusal.value.problem) == ("listeners[0].address", "is required")
+
+
+def test_a_child_that_dies_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    def die() -> NoReturn:
+        raise ZeroDivisionError
+
+    with pytest.raises(ProxyError, match="failed"):
+        ShortLived(die).result()
+    assert "ZeroDivisionError" in capfd.readouterr().err
 
 
 def test_a_start_says_what_runs_where_and_in_which_modes(tmp_path: Path) -> None:
@@ -58,9 +86,9 @@ def test_format_and_level_are_put_into_effect(monkeypatch: pytest.MonkeyPatch) -
     root = logging.RootLogger(logging.INFO)
     root.addHandler(logging.NullHandler())
     monkeypatch.setattr(logging, "getLogger", lambda: root)
-    configure(Log(level=LogLevel.WARNING))
+    configure_log(Log(level=LogLevel.WARNING))
     assert root.level == logging.WARNING
     assert root.handlers[0].formatter is None
-    configure(Log(format=LogFormat.JSON))
+    configure_log(Log(format=LogFormat.JSON))
     assert root.level == logging.INFO
     assert isinstance(root.handlers[0].formatter, JsonFormatter)

@@ -1,0 +1,249 @@
+"""Services that keep the identities of a listener's clients current: signing keys, memberships."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from proxy import config
+from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
+from proxy.acl.principals import PrincipalMapping
+from proxy.brokers.token_source import FileTokens, TokenUnavailable
+from proxy.errors import ConfigError
+from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
+from proxy.scheduling.file_signature import Signature, signature_of
+from sasl.json_web_token import TrustedIssuer, TrustedIssuers
+from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings
+from sasl.jwt_claims import OAuthBearerSettings
+from sasl.untrusted import fit_for_log
+
+log = logging.getLogger(__name__)
+
+FETCH_TIMEOUT: Final = 10.0
+"""Timeout of one attempt in seconds, which bounds a client's wait for an unknown key."""
+
+_ACCEPT: Final = "application/jwk-set+json, application/json, */*;q=0.5"
+"""Media types of a JWKS (RFC 7517 section 8.5.2): the API server of Kubernetes answers a request
+that does not accept the first with 406."""
+
+
+class KeyService:
+    """Service that keeps a `KeyCache` fresh: on schedule, and when a token names an unknown key."""
+
+    def __init__(
+        self, cache: KeyCache, source: Path | str, authorization_file: Path | None = None
+    ) -> None:
+        """Read `source`, a file or an http(s) URL, into `cache`.
+
+        `authorization_file` has a bearer token (RFC 6750) for the requests, and is read for each
+        one; only with an https URL. None: requests have no token.
+
+        Kafka's client follows redirects (`java.net.HttpURLConnection`); this one does not, for the
+        reasons in `proxy/net/identity_provider.py`.
+        """
+        self.cache = cache
+        self._source = source
+        self._tokens = None if authorization_file is None else FileTokens(authorization_file)
+        parts = urlsplit(source if isinstance(source, str) else "")
+        self._name = without_secrets(source) if isinstance(source, str) else str(source)
+        """The name of the source in the log."""
+        self._secrets = tuple(filter(None, (parts.password, parts.query)))
+        """Parts of the URL that may be secret, and that no error may repeat: `/readyz` shows
+        errors."""
+        self._fetch: asyncio.Task[None] | None = None
+        self._are_too_old = False
+        """True if it was logged that the keys are too old."""
+
+    async def run(self) -> None:
+        """Read the keys on schedule, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.refresh()
+            await asyncio.sleep(max(0.01, self.cache.next_refresh(loop.time()) - loop.time()))
+
+    async def refresh(self) -> None:
+        """Read the keys now; concurrent calls share one attempt."""
+        if self._fetch is None or self._fetch.done():
+            self._fetch = asyncio.get_running_loop().create_task(self._read())
+        await asyncio.shield(self._fetch)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        known_error = self.cache.last_error
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                document = await self._document()
+            self.cache.loaded(document, loop.time())
+        except TimeoutError:
+            self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
+        except (_Refused, TokenUnavailable) as error:
+            self.cache.failed(str(error), loop.time())
+        except Exception as error:  # whatever fails in the network, the old keys stay
+            text = fit_for_log(str(error), self._secrets)
+            self.cache.failed(f"{type(error).__name__}: {text}", loop.time())
+        self._log_changes(known_error, loop.time())
+
+    def _log_changes(self, known_error: str | None, now: float) -> None:
+        """Log the result of an attempt if it differs from the one before."""
+        error = self.cache.last_error
+        if error is not None and error != known_error:
+            log.warning("JWKS %s: %s", self._name, error)
+        elif error is None and known_error is not None:
+            log.info("JWKS %s: read again", self._name)
+        were_too_old = self._are_too_old
+        self._are_too_old = self.cache.key_count > 0 and not self.cache.are_usable(now)
+        if self._are_too_old and not were_too_old:
+            log.error(
+                "JWKS %s: the keys are too old, every token is refused until they are read again",
+                self._name,
+            )
+
+    def not_ready(self, now: float) -> str | None:
+        """Return why no token can be verified now; None: tokens can be."""
+        if self.cache.are_usable(now):
+            return None
+        age = self.cache.age_seconds(now)
+        what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
+        return f"signing keys {what}: {self.cache.last_error or 'no answer yet'}"
+
+    async def _document(self) -> bytes:
+        if isinstance(self._source, Path):
+            return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
+        headers = {"Accept": _ACCEPT}
+        if self._tokens is not None:
+            headers["Authorization"] = f"Bearer {await self._tokens.current()}"
+        status, body = await ask("GET", self._source, max_bytes=MAX_DOCUMENT_BYTES, headers=headers)
+        if status != 200:
+            raise _Refused(describe_status(status))
+        return body
+
+
+class _Refused(Exception):
+    """The identity provider returned no document; the text gives its response."""
+
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks at the file."""
+
+
+class MembershipService:
+    """Memberships of a listener; the last valid file is in force."""
+
+    def __init__(self, path: Path, changed: Callable[[], Awaitable[None]]) -> None:
+        """Read the file, and await `changed` whenever it has been read again, before the next look
+        at it. Raises ConfigError."""
+        self._path = path
+        self._changed = changed
+        self._signature: Signature = None
+        self._problem: str | None = None
+        self.current = self._read()
+        """The memberships in force."""
+
+    async def run(self) -> None:
+        """Look at the file, for ever."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Read the file again if it has changed."""
+        if await asyncio.to_thread(signature_of, self._path) == self._signature:
+            return
+        try:
+            self.current = await asyncio.to_thread(self._read)
+        except ConfigError as error:
+            self._log(error.problem)
+        else:
+            self._log(None)
+            await self._changed()
+
+    def _read(self) -> Memberships:
+        self._signature = signature_of(self._path)
+        return read_memberships(self._path)
+
+    def _log(self, problem: str | None) -> None:
+        """Log what has become of the file, if it differs from what was logged before."""
+        if problem is not None and problem != self._problem:
+            log.error("%s; the memberships stay as they were", problem)
+        elif problem is None:
+            log.info("%s: read again, %d clients have groups", self._path, len(self.current))
+        self._problem = problem
+
+
+def read_memberships(path: Path, key: str = "groups.file") -> Memberships:
+    """Return the memberships in a file. Raises ConfigError with the setting's `key`."""
+    try:
+        with path.open("rb") as file:
+            return Memberships.parse(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise ConfigError(key, f"{path} cannot be read: {error.strerror}") from None
+    except BadMemberships as bad:
+        raise ConfigError(key, f"{path} {bad}") from None
+
+
+# Of a listener, from its settings
+
+
+def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -> TrustedIssuers:
+    """Return the issuers whose tokens a listener accepts; those whose keys are not read are new,
+    and wait for a restart."""
+    by_name = settings.issuers_by_name()
+    return TrustedIssuers(
+        TrustedIssuer(
+            name=name,
+            keys=keys[name].cache,
+            settings=_token_settings(settings, issuer),
+        )
+        for name, issuer in by_name.items()
+        if name in keys
+    )
+
+
+def _token_settings(
+    settings: config.Listener, issuer: config.IssuerSettings
+) -> OAuthBearerSettings:
+    """Return the conditions that an issuer's tokens must meet."""
+    prefix = _prefix_of(issuer)
+    others = {_prefix_of(one) for one in settings.issuers_by_name().values()} - {prefix, ""}
+    return OAuthBearerSettings(
+        expected_audience=frozenset(issuer.sasl_oauthbearer_expected_audience) or None,
+        expected_issuer=issuer.sasl_oauthbearer_expected_issuer,
+        clock_skew_seconds=settings.sasl_oauthbearer_clock_skew_seconds,
+        scope_claim_name=issuer.sasl_oauthbearer_scope_claim_name,
+        sub_claim_name=issuer.sasl_oauthbearer_sub_claim_name,
+        groups_claim_name=issuer.sasl_oauthbearer_groups_claim_name,
+        name_of=name_of(issuer.sasl_oauthbearer_principal_mapping_rules),
+        prefix=prefix,
+        reserved=() if prefix else tuple(sorted(others)),
+    )
+
+
+def _prefix_of(issuer: config.IssuerSettings) -> str:
+    if isinstance(issuer, config.OauthbearerIssuer):
+        return issuer.sasl_oauthbearer_principal_prefix or ""
+    return ""
+
+
+def name_of(rules: str | None) -> Callable[[str], str | None] | None:
+    """Return the function that mapping rules mean; None: names stay as they are."""
+    return None if rules is None else PrincipalMapping(rules).try_name_of
+
+
+def key_services(settings: config.Listener) -> dict[str, KeyService]:
+    """Return what reads the keys of a listener's issuers, by their names; empty: it takes no
+    tokens."""
+    schedule = KeyCacheSettings(
+        refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
+        retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,
+        retry_backoff_max_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms,
+        max_age_ms=settings.sasl_oauthbearer_jwks_max_stale_ms,
+    )
+    return {
+        name: KeyService(
+            KeyCache(schedule), source, issuer.sasl_oauthbearer_jwks_endpoint_authorization_file
+        )
+        for name, issuer in settings.token_issuers().items()
+        if (source := issuer.jwks_source()) is not None
+    }
