@@ -18,7 +18,7 @@ from click import Group
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.admin.java_properties import parse_properties
+from proxy.admin.properties import parse_properties
 from proxy.cli import app
 from proxy.config import load
 

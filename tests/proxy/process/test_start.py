@@ -32,7 +32,6 @@ NOT_WAITED_FOR = {
     "proxy.cli.report": "of other commands",
     "proxy.cli.sessions": "of other commands",
     "proxy.cli.users": "of other commands",
-    "proxy.config.section": "of other commands",
     "proxy.demo": "of other commands",
     "confluent_kafka": "the demo's",
     "kafka": "the demo's",
