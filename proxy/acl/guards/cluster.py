@@ -27,7 +27,7 @@ from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
-from proxy.wire.schema import Message
+from proxy.wire.schema import Message, message_type
 
 _MESSAGE: Final = MESSAGES[CLUSTER_DENIED]
 
@@ -35,13 +35,15 @@ R = TypeVar("R", bound=Message)
 
 
 def _requires(
-    kind: type[R], *operations: Operation, refusal: Message | Callable[[R, int], Message]
+    api: str, *operations: Operation, refuse: Callable[[Any, int], Message] | None = None
 ) -> Guard:
-    """Return a guard that requires one of these operations on the cluster.
+    """Return a guard of an API that requires one of these operations on the cluster.
 
-    `refusal` is the response that refuses, or makes it of the request and its version.
+    `refuse` makes the response that refuses from the request and its version; None if it has no
+    field but the error.
     """
     *alternatives, last = operations
+    kind, response = message_type(f"{api}Request"), message_type(f"{api}Response")
 
     def guard(inquiry: Inquiry) -> Judgement:
         if any(may_cluster(inquiry, operation, report=False) for operation in alternatives):
@@ -49,9 +51,12 @@ def _requires(
         if may_cluster(inquiry, last):
             return FORWARD
         request = read_request(inquiry, kind)
-        if isinstance(refusal, Message):
-            return answer(inquiry, refusal)
-        return answer(inquiry, refusal(request, inquiry.api_version))
+        if refuse is not None:
+            return answer(inquiry, refuse(request, inquiry.api_version))
+        # Some responses, and early versions of DescribeLogDirs, lack one field or both
+        error = {"error_code": CLUSTER_DENIED, "error_message": _MESSAGE}
+        known = {name: error[name] for name in error if name in response.DEFAULTS}
+        return answer(inquiry, response(**known))
 
     return guard
 
@@ -147,72 +152,31 @@ def _refuse_scram_changes(request: messages.AlterUserScramCredentialsRequest) ->
 
 
 write_txn_markers = _requires(
-    messages.WriteTxnMarkersRequest,
-    Operation.ALTER,
-    Operation.CLUSTER_ACTION,
-    refusal=_refuse_txn_markers,
+    "WriteTxnMarkers", Operation.ALTER, Operation.CLUSTER_ACTION, refuse=_refuse_txn_markers
 )
 alter_replica_log_dirs = _requires(
-    messages.AlterReplicaLogDirsRequest, Operation.ALTER, refusal=_refuse_replica_log_dirs
+    "AlterReplicaLogDirs", Operation.ALTER, refuse=_refuse_replica_log_dirs
 )
-describe_log_dirs = _requires(
-    messages.DescribeLogDirsRequest,
-    Operation.DESCRIBE,
-    refusal=messages.DescribeLogDirsResponse(
-        error_code=CLUSTER_DENIED
-    ),  # before v3 there is no field for it
-)
-elect_leaders = _requires(messages.ElectLeadersRequest, Operation.ALTER, refusal=_refuse_elections)
+describe_log_dirs = _requires("DescribeLogDirs", Operation.DESCRIBE)
+elect_leaders = _requires("ElectLeaders", Operation.ALTER, refuse=_refuse_elections)
 alter_partition_reassignments = _requires(
-    messages.AlterPartitionReassignmentsRequest, Operation.ALTER, refusal=_refuse_reassignments
+    "AlterPartitionReassignments", Operation.ALTER, refuse=_refuse_reassignments
 )
 list_partition_reassignments = _requires(
-    messages.ListPartitionReassignmentsRequest,
-    Operation.DESCRIBE,
-    refusal=_refuse_list_of_reassignments,
+    "ListPartitionReassignments", Operation.DESCRIBE, refuse=_refuse_list_of_reassignments
 )
+describe_quorum = _requires("DescribeQuorum", Operation.DESCRIBE)
+update_features = _requires("UpdateFeatures", Operation.ALTER)
+unregister_broker = _requires("UnregisterBroker", Operation.ALTER)
+unregister_controller = _requires("UnregisterController", Operation.ALTER)
+list_config_resources = _requires("ListConfigResources", Operation.DESCRIBE_CONFIGS)
+add_raft_voter = _requires("AddRaftVoter", Operation.ALTER)
+remove_raft_voter = _requires("RemoveRaftVoter", Operation.ALTER)
 describe_user_scram_credentials = _administers(
     messages.DescribeUserScramCredentialsRequest, Operation.DESCRIBE, _refuse_scram_users
 )
 alter_user_scram_credentials = _administers(
     messages.AlterUserScramCredentialsRequest, Operation.ALTER, _refuse_scram_changes
-)
-describe_quorum = _requires(
-    messages.DescribeQuorumRequest,
-    Operation.DESCRIBE,
-    refusal=messages.DescribeQuorumResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
-)
-update_features = _requires(
-    messages.UpdateFeaturesRequest,
-    Operation.ALTER,
-    refusal=messages.UpdateFeaturesResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
-)
-unregister_broker = _requires(
-    messages.UnregisterBrokerRequest,
-    Operation.ALTER,
-    refusal=messages.UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
-)
-unregister_controller = _requires(
-    messages.UnregisterControllerRequest,
-    Operation.ALTER,
-    refusal=messages.UnregisterControllerResponse(
-        error_code=CLUSTER_DENIED, error_message=_MESSAGE
-    ),
-)
-list_config_resources = _requires(
-    messages.ListConfigResourcesRequest,
-    Operation.DESCRIBE_CONFIGS,
-    refusal=messages.ListConfigResourcesResponse(error_code=CLUSTER_DENIED),
-)
-add_raft_voter = _requires(
-    messages.AddRaftVoterRequest,
-    Operation.ALTER,
-    refusal=messages.AddRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
-)
-remove_raft_voter = _requires(
-    messages.RemoveRaftVoterRequest,
-    Operation.ALTER,
-    refusal=messages.RemoveRaftVoterResponse(error_code=CLUSTER_DENIED, error_message=_MESSAGE),
 )
 
 

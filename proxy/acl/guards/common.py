@@ -1,6 +1,7 @@
 """Checks and responses that several guards have in common."""
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -148,6 +149,7 @@ def item_type(kind: type[Message], array: str) -> Any:
 
 
 _NAMES: Final = ("name", "topic", "topic_name")
+_PARTITIONS: Final = ("partition_indexes", "partitions")
 _INDEXES: Final = ("partition_index", "partition", "index", "partition_id")
 _CODES: Final = ("error_code", "partition_error_code")
 """Names of one field each, in the messages of different APIs."""
@@ -160,19 +162,50 @@ def refused_topic(kind: Any, error: ErrorCode | None, *topics: Any, **values: An
     it is None, and `values` in its other fields. A topic that the request names several times is
     given as several `topics`.
     """
-    (array,) = (field for field in kind.FIELDS if field.struct)
-    partition = array.struct
-    index = _one_of(_INDEXES, partition.DEFAULTS)
+    array, partition, index, code, name = _fields_of_result(kind)
     if error is not None:
-        values[_one_of(_CODES, partition.DEFAULTS)] = error
+        values[code] = error
     results = tuple(
         partition(**{index: each}, **values) for topic in topics for each in _indexes(topic)
     )
-    name, topic_id = _name(topics[0]), getattr(topics[0], "topic_id", None)
-    named = {_one_of(_NAMES, kind.DEFAULTS): name} if name else {}
-    if topic_id:
+    named = {array: results}
+    requested, _ = _fields_of_request(topics[0].__class__)
+    if requested and (given := getattr(topics[0], requested)):
+        named[name] = given
+    if topic_id := getattr(topics[0], "topic_id", None):
         named["topic_id"] = topic_id
-    return kind(**named, **{array.name: results})
+    return kind(**named)
+
+
+@cache
+def _fields_of_result(kind: Any) -> tuple[str, Any, str, str, str]:
+    """Return the field of a topic's partitions, their type, the fields of their index and error,
+    and that of the topic's name."""
+    (array,) = (field for field in kind.FIELDS if field.struct)
+    partition = array.struct
+    index, code = _one_of(_INDEXES, partition.DEFAULTS), _one_of(_CODES, partition.DEFAULTS)
+    return array.name, partition, index, code, _one_of(_NAMES, kind.DEFAULTS)
+
+
+@cache
+def _fields_of_request(kind: Any) -> tuple[str, str]:
+    """Return the fields of a topic's name and of its partitions."""
+    return _one_of(_NAMES, dir(kind)), _one_of(_PARTITIONS, dir(kind))
+
+
+def _one_of(names: Iterable[str], known: Container[str]) -> str:
+    return next((name for name in names if name in known), "")
+
+
+def _indexes(topic: Any) -> Iterator[int]:
+    _, partitions = _fields_of_request(topic.__class__)
+    for each in pausing(getattr(topic, partitions)):
+        yield each if isinstance(each, int) else getattr(each, _index_of(each.__class__))
+
+
+@cache
+def _index_of(kind: Any) -> str:
+    return _one_of(_INDEXES, kind.DEFAULTS)
 
 
 def refused_topics(
@@ -187,42 +220,6 @@ def refused_topics(
         if (name := getattr(topic, key)) in errors:
             found.setdefault(name, []).append(topic)
     return tuple(refused_topic(kind, errors[one], *same, **values) for one, same in found.items())
-
-
-def _one_of(names: Iterable[str], known: Container[str]) -> str:
-    return next((name for name in names if name in known), "")
-
-
-def _name(topic: Any) -> Any:
-    return next((getattr(topic, name) for name in _NAMES if hasattr(topic, name)), None)
-
-
-def _indexes(topic: Any) -> Iterator[int]:
-    by_index = hasattr(topic, "partition_indexes")
-    for each in pausing(topic.partition_indexes if by_index else topic.partitions):
-        yield each if isinstance(each, int) else getattr(each, _one_of(_INDEXES, each.DEFAULTS))
-
-
-def merge_groups(
-    refused_groups: Sequence[Message | None],
-    refused_topics: Sequence[tuple[Any, ...]],
-    shown: Callable[[Any], Any],
-) -> Callable[[Any], Any]:
-    """Return a change of a response about the offsets of groups.
-
-    `refused_groups` has the results of the refused groups, and None for each that is forwarded;
-    `refused_topics` the results of the refused topics of each that is forwarded; `shown` cuts a
-    group of the broker's response.
-    """
-
-    def merge(response: Any) -> Any:
-        groups = [shown(group) for group in response.groups]
-        for place, topics in enumerate(refused_topics[: len(groups)]):
-            if groups[place].error_code == ErrorCode.NONE:
-                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
-        return replace(response, groups=interleaved(refused_groups, groups))
-
-    return merge
 
 
 def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) -> bool:

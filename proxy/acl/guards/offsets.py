@@ -4,7 +4,8 @@ Since version 10 of OffsetCommit and OffsetFetch (KIP-848) and version 6 of TxnO
 (KIP-1319) topics are named by their ids.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from proxy.acl.decision import (
@@ -21,11 +22,11 @@ from proxy.acl.guards.common import (
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
     answer,
+    interleaved,
     item_type,
     may_describe,
     may_group,
     may_transact,
-    merge_groups,
     on_response,
     only,
     read_request,
@@ -39,7 +40,7 @@ from proxy.wire import messages
 from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.messages import replace
-from proxy.wire.schema import NO_ID, Message
+from proxy.wire.schema import NO_ID
 
 _FIRST_BY_ID: Final = 10
 """First version of OffsetCommit and of OffsetFetch with topic ids."""
@@ -57,9 +58,7 @@ Errors = Mapping[Any, ErrorCode]
 def offset_commit(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetCommit: Read on the group, and on each topic."""
     request = read_request(inquiry, messages.OffsetCommitRequest)
-    refusal = None
-    if not may_group(inquiry, Operation.READ, request.group_id):
-        refusal = GROUP_DENIED
+    refusal = None if may_group(inquiry, Operation.READ, request.group_id) else GROUP_DENIED
     return _commit(inquiry, request, messages.OffsetCommitResponse, _key(inquiry), refusal)
 
 
@@ -80,33 +79,46 @@ def _key(inquiry: Inquiry, first_by_id: int = _FIRST_BY_ID) -> str:
 
 
 def _commit(
-    inquiry: Inquiry,
-    request: Any,
-    response: Any,
-    key: str,
-    refusal: ErrorCode | None,
+    inquiry: Inquiry, request: Any, response: Any, key: str, refusal: ErrorCode | None
 ) -> Judgement:
     """Judge the topics of a request, which `key` names; `refusal` is the error of all of them."""
-    topics: tuple[Any, ...] = request.topics
     kind = item_type(response, "topics")
     if refusal is not None:
-        refused = tuple(refused_topic(kind, refusal, topic) for topic in topics)
+        refused = tuple(refused_topic(kind, refusal, topic) for topic in request.topics)
         return answer(inquiry, response(topics=refused))
-    errors = topic_errors(inquiry, Operation.READ, key, topics)
+    errors = topic_errors(inquiry, Operation.READ, key, request.topics)
+    first = refused_topics(kind, request.topics, key, errors)
+    if errors and not _without(request, key, errors).topics:
+        return answer(inquiry, response(topics=first))
+    return _forward_rest(inquiry, request, response, key, errors, first)
+
+
+def _forward_rest(
+    inquiry: Inquiry, request: Any, response: Any, key: str, errors: Errors, first: tuple[Any, ...]
+) -> Judgement:
+    """Forward the topics without an error, and put the refusals before the broker's results."""
     if not errors:
         return FORWARD
-    first = refused_topics(kind, topics, key, errors)
-    kept = tuple(topic for topic in pausing(topics) if getattr(topic, key) not in errors)
-    if not kept:
-        return answer(inquiry, response(topics=first))
+    array = "topics" if "topics" in response.DEFAULTS else "responses"
+
+    def merge(passed: Any) -> Any:
+        if getattr(passed, "error_code", ErrorCode.NONE) != ErrorCode.NONE:
+            return passed
+        return replace(passed, **{array: (*first, *getattr(passed, array))})
+
     return Change(
-        request=encode(replace(request, topics=kept), inquiry.api_version),
-        response=on_response(
-            inquiry,
-            response,
-            lambda passed: replace(passed, topics=(*first, *passed.topics)),
-        ),
+        request=encode(_without(request, key, errors), inquiry.api_version),
+        response=on_response(inquiry, response, merge),
     )
+
+
+def _without(group: Any, key: str, errors: Errors) -> Any:
+    """Return the group without the refused topics: an empty list requests none, null would request
+    all."""
+    if not errors:
+        return group
+    kept = tuple(topic for topic in pausing(group.topics) if getattr(topic, key) not in errors)
+    return replace(group, topics=kept)
 
 
 def offset_delete(inquiry: Inquiry) -> Judgement:
@@ -114,25 +126,13 @@ def offset_delete(inquiry: Inquiry) -> Judgement:
 
     The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
+    response = messages.OffsetDeleteResponse
     request = read_request(inquiry, messages.OffsetDeleteRequest)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
-        return answer(inquiry, messages.OffsetDeleteResponse(error_code=GROUP_DENIED))
+        return answer(inquiry, response(error_code=GROUP_DENIED))
     errors = topic_errors(inquiry, Operation.READ, "name", request.topics)
-    if not errors:
-        return FORWARD
-    kind = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
-    first = refused_topics(kind, request.topics, "name", errors)
-
-    def merge(response: messages.OffsetDeleteResponse) -> messages.OffsetDeleteResponse:
-        if response.error_code != ErrorCode.NONE:
-            return response
-        return replace(response, topics=(*first, *response.topics))
-
-    kept = tuple(topic for topic in pausing(request.topics) if topic.name not in errors)
-    return Change(
-        request=encode(replace(request, topics=kept), inquiry.api_version),
-        response=on_response(inquiry, messages.OffsetDeleteResponse, merge),
-    )
+    first = refused_topics(response.OffsetDeleteResponseTopic, request.topics, "name", errors)
+    return _forward_rest(inquiry, request, response, "name", errors, first)
 
 
 def offset_fetch(inquiry: Inquiry) -> Judgement:
@@ -143,84 +143,93 @@ def offset_fetch(inquiry: Inquiry) -> Judgement:
     request = read_request(inquiry, messages.OffsetFetchRequest)
     if inquiry.api_version < _FIRST_WITH_GROUPS:
         return _fetch_of_one_group(inquiry, request)
-    fetched = messages.OffsetFetchResponse.OffsetFetchResponseTopics
-    refused: list[messages.OffsetFetchResponse.OffsetFetchResponseGroup | None]
-    hidden: list[tuple[Message, ...]]
-    refused, kept, hidden = [], [], []
-    changed = False
+    key, shown = _key(inquiry), partial(_shown, inquiry)
+    response = messages.OffsetFetchResponse
+    return _judge_groups(inquiry, request, response, key, shown, committed_offset=-1)
+
+
+def _judge_groups(
+    inquiry: Inquiry,
+    request: Any,
+    response: Any,
+    key: str,
+    shown: Callable[[Any], Any],
+    **values: Any,
+) -> Judgement:
+    """Judge a request for the offsets of several groups.
+
+    `key` is the field that names a topic; `shown` removes from a group of the broker's response the
+    topics that may not be described; `values` are fields of a refused partition.
+    """
+    group_kind = item_type(response, "groups")
+    kind = item_type(group_kind, "topics")
+    refused: list[Any] = []
+    kept: list[Any] = []
+    hidden: list[tuple[Any, ...]] = []
     for group in request.groups:
         if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
-            refusal = messages.OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=group.group_id, error_code=GROUP_DENIED
-            )
-            refused.append(refusal)
+            refused.append(group_kind(group_id=group.group_id, error_code=GROUP_DENIED))
             continue
-        errors = _fetch_errors(inquiry, group.topics)
         refused.append(None)
-        kept.append(_without(inquiry, group, errors))
-        hidden.append(_refused_topics(inquiry, fetched, group.topics, errors))
-        changed = changed or bool(errors) or group.topics is None
-    if not kept and refused:
-        groups = tuple(one for one in refused if one is not None)
-        return answer(inquiry, messages.OffsetFetchResponse(groups=groups))
-    if not changed and len(kept) == len(refused):
+        errors = topic_errors(inquiry, Operation.DESCRIBE, key, group.topics or ())
+        kept.append(_without(group, key, errors))
+        hidden.append(_refused_each(kind, group.topics, key, errors, **values))
+    if refused and not kept:
+        return answer(inquiry, response(groups=tuple(refused)))
+    some_of_all = any(group.topics is None for group in kept)
+    if len(kept) == len(refused) and not any(hidden) and not some_of_all:
         return FORWARD
-    merge = merge_groups(refused, hidden, lambda group: _shown(inquiry, group))
+
+    def merge(passed: Any) -> Any:
+        groups = [shown(group) for group in passed.groups]
+        for place, topics in enumerate(hidden[: len(groups)]):
+            if groups[place].error_code == ErrorCode.NONE:
+                groups[place] = replace(groups[place], topics=(*groups[place].topics, *topics))
+        return replace(passed, groups=interleaved(refused, groups))
+
     return Change(
         request=encode(replace(request, groups=tuple(kept)), inquiry.api_version),
-        response=on_response(inquiry, messages.OffsetFetchResponse, merge),
+        response=on_response(inquiry, response, merge),
+    )
+
+
+def _refused_each(
+    kind: Any, topics: Iterable[Any] | None, key: str, errors: Errors, **values: Any
+) -> tuple[Any, ...]:
+    """Return the results of the refused topics, one for each time that a topic is named."""
+    return tuple(
+        refused_topic(kind, errors[getattr(topic, key)], topic, **values)
+        for topic in pausing(topics or ())
+        if getattr(topic, key) in errors
     )
 
 
 def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) -> Judgement:
     """Judge a version in which the group's fields are in the message itself."""
-    topics, fetched = request.topics, messages.OffsetFetchResponse.OffsetFetchResponseTopic
-    if not may_group(inquiry, Operation.DESCRIBE, request.group_id):
+    response, topics = messages.OffsetFetchResponse, request.topics
+    allowed = may_group(inquiry, Operation.DESCRIBE, request.group_id)
+    if allowed:
+        errors = topic_errors(inquiry, Operation.DESCRIBE, "name", topics or ())
+    else:
         errors = dict.fromkeys((topic.name for topic in topics or ()), GROUP_DENIED)
-        refused = _refused_topics(inquiry, fetched, topics, errors)
+    kind = response.OffsetFetchResponseTopic
+    refused = _refused_each(kind, topics, "name", errors, committed_offset=-1)
+    if not allowed:
         old = inquiry.api_version < _FIRST_WITH_GROUP_ERROR
-        whole = messages.OffsetFetchResponse(topics=refused if old else (), error_code=GROUP_DENIED)
-        return answer(inquiry, whole)
-    errors = _fetch_errors(inquiry, topics)
+        return answer(inquiry, response(topics=refused if old else (), error_code=GROUP_DENIED))
     if not errors and topics is not None:
         return FORWARD
-    last = _refused_topics(inquiry, fetched, topics, errors)
 
-    def merge(response: messages.OffsetFetchResponse) -> messages.OffsetFetchResponse:
-        if response.error_code != ErrorCode.NONE:
-            return response
-        shown: messages.OffsetFetchResponse = _shown(inquiry, response)
-        return replace(shown, topics=(*shown.topics, *last))
+    def merge(passed: messages.OffsetFetchResponse) -> messages.OffsetFetchResponse:
+        if passed.error_code != ErrorCode.NONE:
+            return passed
+        shown: messages.OffsetFetchResponse = _shown(inquiry, passed)
+        return replace(shown, topics=(*shown.topics, *refused))
 
-    changed = _without(inquiry, request, errors)
+    changed = _without(request, "name", errors)
     return Change(
         request=encode(changed, inquiry.api_version) if errors else None,
-        response=on_response(inquiry, messages.OffsetFetchResponse, merge),
-    )
-
-
-def _fetch_errors(inquiry: Inquiry, topics: Iterable[Any] | None) -> dict[Any, ErrorCode]:
-    return topic_errors(inquiry, Operation.DESCRIBE, _key(inquiry), topics or ())
-
-
-def _without(inquiry: Inquiry, group: Any, errors: Errors) -> Any:
-    """Return the group without the refused topics: an empty list requests none, null would request
-    all."""
-    if not errors:
-        return group
-    key = _key(inquiry)
-    kept = tuple(topic for topic in pausing(group.topics) if getattr(topic, key) not in errors)
-    return replace(group, topics=kept)
-
-
-def _refused_topics(
-    inquiry: Inquiry, kind: type[Message], topics: Iterable[Any] | None, errors: Errors
-) -> tuple[Any, ...]:
-    key = _key(inquiry)
-    return tuple(
-        refused_topic(kind, errors[getattr(topic, key)], topic, committed_offset=-1)
-        for topic in topics or ()
-        if getattr(topic, key) in errors
+        response=on_response(inquiry, response, merge),
     )
 
 
@@ -251,58 +260,17 @@ def describe_share_group_offsets(inquiry: Inquiry) -> Judgement:
 
     A request for all topics of a group (null) is answered with those that may be described.
     """
-    response = messages.DescribeShareGroupOffsetsResponse
-    request = read_request(inquiry, messages.DescribeShareGroupOffsetsRequest)
-    refused: list[
-        messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup | None
-    ]
-    hidden: list[tuple[Message, ...]]
-    refused, kept, hidden = [], [], []
-    for group in request.groups:
-        if not may_group(inquiry, Operation.DESCRIBE, group.group_id):
-            refused.append(
-                response.DescribeShareGroupOffsetsResponseGroup(
-                    group_id=group.group_id, error_code=GROUP_DENIED
-                )
-            )
-            continue
-        refused.append(None)
-        topics = group.topics or ()
-        denied = topic_errors(inquiry, Operation.DESCRIBE, "topic_name", topics)
-        hidden.append(
-            tuple(
-                refused_topic(
-                    response.DescribeShareGroupOffsetsResponseTopic,
-                    TOPIC_DENIED,
-                    topic,
-                    start_offset=-1,
-                    error_message=_TOPIC_MESSAGE,
-                )
-                for topic in pausing(topics)
-                if topic.topic_name in denied
-            )
-        )
-        kept.append(replace(group, topics=_kept(topics, denied)) if denied else group)
-    if refused and not kept:
-        groups = tuple(one for one in refused if one is not None)
-        return answer(inquiry, response(groups=groups))
-    everything = any(group.topics is None for group in kept)
-    if len(kept) == len(refused) and not any(hidden) and not everything:
-        return FORWARD
 
-    def shown(
-        group: messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup,
-    ) -> messages.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup:
+    def shown(group: Any) -> Any:
         return only(group, "topics", lambda topic: may_describe(inquiry, topic.topic_name))
 
-    return Change(
-        request=encode(replace(request, groups=tuple(kept)), inquiry.api_version),
-        response=on_response(inquiry, response, merge_groups(refused, hidden, shown)),
+    request = read_request(inquiry, messages.DescribeShareGroupOffsetsRequest)
+    response = messages.DescribeShareGroupOffsetsResponse
+    return _judge_groups(
+        *(inquiry, request, response, "topic_name", shown),
+        start_offset=-1,
+        error_message=_TOPIC_MESSAGE,
     )
-
-
-def _kept(topics: Iterable[Any], denied: Container[str]) -> tuple[Any, ...]:
-    return tuple(topic for topic in pausing(topics) if topic.topic_name not in denied)
 
 
 def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
@@ -310,59 +278,31 @@ def alter_share_group_offsets(inquiry: Inquiry) -> Judgement:
 
     The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
-    response = messages.AlterShareGroupOffsetsResponse
+    key, response = "topic_name", messages.AlterShareGroupOffsetsResponse
     request = read_request(inquiry, messages.AlterShareGroupOffsetsRequest)
     if not may_group(inquiry, Operation.READ, request.group_id):
         return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
-    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
-    if not denied:
-        return FORWARD
-
+    errors = topic_errors(inquiry, Operation.READ, key, request.topics)
     kind = response.AlterShareGroupOffsetsResponseTopic
-    first = refused_topics(kind, request.topics, "topic_name", denied, error_message=_TOPIC_MESSAGE)
-    return _merged(inquiry, response, request, denied, first)
+    first = refused_topics(kind, request.topics, key, errors, error_message=_TOPIC_MESSAGE)
+    return _forward_rest(inquiry, request, response, key, errors, first)
 
 
 def delete_share_group_offsets(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteShareGroupOffsets: Delete on the group, Read on each topic.
 
-    The broker is asked even if every topic is denied: an error of the group comes first.
+    The request is forwarded even if no topic is left: the broker may have an error for the group.
     """
-    response = messages.DeleteShareGroupOffsetsResponse
+    key, response = "topic_name", messages.DeleteShareGroupOffsetsResponse
     request = read_request(inquiry, messages.DeleteShareGroupOffsetsRequest)
     if not may_group(inquiry, Operation.DELETE, request.group_id):
         return answer(inquiry, response(error_code=GROUP_DENIED, error_message=_GROUP_MESSAGE))
-    denied = topic_errors(inquiry, Operation.READ, "topic_name", request.topics)
-    if not denied:
-        return FORWARD
-    first = (
+    errors = topic_errors(inquiry, Operation.READ, key, request.topics)
+    first = tuple(
         response.DeleteShareGroupOffsetsResponseTopic(
             topic_name=topic.topic_name, error_code=TOPIC_DENIED, error_message=_TOPIC_MESSAGE
         )
         for topic in request.topics
-        if topic.topic_name in denied
+        if topic.topic_name in errors
     )
-    return _merged(inquiry, response, request, denied, tuple(first))
-
-
-def _merged(
-    inquiry: Inquiry,
-    response: type[
-        messages.AlterShareGroupOffsetsResponse | messages.DeleteShareGroupOffsetsResponse
-    ],
-    request: Any,
-    denied: Container[str],
-    first: tuple[Any, ...],
-) -> Judgement:
-    """Forward what is allowed, and put the refusals before the broker's results."""
-
-    def merge(passed: Any) -> Any:
-        if passed.error_code != ErrorCode.NONE:
-            return passed
-        return replace(passed, responses=(*first, *passed.responses))
-
-    kept = _kept(request.topics, denied)
-    return Change(
-        request=encode(replace(request, topics=kept), inquiry.api_version),
-        response=on_response(inquiry, response, merge),
-    )
+    return _forward_rest(inquiry, request, response, key, errors, first)
