@@ -28,27 +28,23 @@ from tests.support.acls import (
     whole,
 )
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.batch_describe import (
-    DescribeAclsFilter,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-)
+from tests.support.messages import request_body
 
 DESCRIBE: Final = 29
 TAGS: Final = b"\x00"
 
 
 def body_of(filters: Sequence[dict[str, Any]]) -> bytes:
-    return encode(DescribeAclsRequest(filters=tuple(DescribeAclsFilter(**one) for one in filters)))
+    return request_body(DESCRIBE, 4, filters=filters)
 
 
 def answered(
     body: bytes, store: MemoryAclStore | None, *, authorized: bool = True
-) -> tuple[DescribeAclsResponse, bytes]:
+) -> tuple[Any, bytes]:
     found = answer(DESCRIBE, 4, body, store, may_describe=authorized, may_alter=False)
-    response = decode(DescribeAclsResponse, found)
+    response = decode(response_type(DESCRIBE, 4), found)
     assert encode(response) == found, "and no bytes behind it"
-    assert entity_reader(DescribeAclsResponse)(found, 0) == (response, len(found))
+    assert entity_reader(response_type(DESCRIBE, 4))(found, 0) == (response, len(found))
     return response, found
 
 
@@ -75,7 +71,7 @@ def bounded(
     store: MemoryAclStore, filters: Sequence[dict[str, Any]], max_bytes: int = MAX_RESULT_BYTES
 ) -> tuple[Any, int]:
     found = bounded_answer(body_of(filters), store.administered(), max_bytes)
-    return decode(DescribeAclsResponse, found).filter_results, len(found)
+    return decode(response_type(DESCRIBE, 4), found).filter_results, len(found)
 
 
 def plain(result: Any) -> tuple[object, ...]:

@@ -1,25 +1,18 @@
 """DescribeClientQuotas v2: each filter as if it had been sent alone, whatever the others are."""
 
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
-from kio.static.primitive import i8
 
 from proxy.handlers import quotas
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
 from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
-from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.batch_describe import (
-    ComponentData,
-    DescribeClientQuotasFilter,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
-)
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.messages import request_body
 from tests.support.quotas import MemoryStore
 
 DESCRIBE = 48
@@ -40,20 +33,15 @@ def store_of(*entities: QuotaEntity) -> MemoryStore:
 
 
 def body_of(*filters: Components, strict: bool = False) -> bytes:
-    return encode(
-        DescribeClientQuotasRequest(
-            strict=strict,
-            filters=tuple(
-                DescribeClientQuotasFilter(
-                    components=tuple(
-                        ComponentData(entity_type=kind, match_type=i8(match_type), match=match)
-                        for kind, match_type, match in components
-                    )
-                )
-                for components in filters
-            ),
-        )
-    )
+    wanted = [{"components": as_fields(components)} for components in filters]
+    return request_body(DESCRIBE, 2, strict=strict, filters=wanted)
+
+
+def as_fields(components: Components) -> list[dict[str, Any]]:
+    return [
+        {"entity_type": kind, "match_type": match_type, "match": match}
+        for kind, match_type, match in components
+    ]
 
 
 def for_each(users: list[str]) -> bytes:
@@ -72,7 +60,7 @@ def results(
     max_bytes: int = MAX_RESULT_BYTES,
 ) -> list[Any]:
     reported = quotas.answer_batch(body, store, authorized=authorized, max_bytes=max_bytes)
-    response = decode(DescribeClientQuotasResponse, reported)
+    response = decode(response_type(DESCRIBE, 2), reported)
     assert encode(response) == reported, "and no bytes behind it"
     assert response.throttle_time.total_seconds() == 0
     return list(response.filter_results)
@@ -80,13 +68,7 @@ def results(
 
 def alone(store: MemoryStore, components: Components, *, strict: bool, authorized: bool) -> Any:
     """What v1 says of one filter."""
-    request = request_type(DESCRIBE, 1)
-    schema: Any = sys.modules[request.__module__]
-    wanted = tuple(
-        schema.ComponentData(entity_type=kind, match_type=i8(match_type), match=match)
-        for kind, match_type, match in components
-    )
-    body = encode(request(components=wanted, strict=strict))
+    body = request_body(DESCRIBE, 1, components=as_fields(components), strict=strict)
     reported = quotas.answer(DESCRIBE, 1, body, store, authorized=authorized)
     return decode(response_type(DESCRIBE, 1), reported)
 
@@ -154,7 +136,7 @@ def test_the_api_hands_it_on() -> None:
     store = store_of(QuotaEntity(user="alice"))
     reported = quotas.answer(DESCRIBE, 2, body_of(ALICE), store, authorized=True)
     assert reported == quotas.answer_batch(body_of(ALICE), store, authorized=True)
-    response, size = entity_reader(DescribeClientQuotasResponse)(reported, 0)
+    response, size = entity_reader(response_type(DESCRIBE, 2))(reported, 0)
     assert (names_of(response.filter_results[0]), size) == ([["alice"]], len(reported))
 
 

@@ -5,9 +5,8 @@ message; fields that a version lacks are left out.
 """
 
 import datetime
-import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache
 from typing import Any, Final, get_args
 
@@ -29,14 +28,6 @@ def item_type(entity_type: Any, array: str) -> type[Any]:
     (item,) = (get_args(one)[0] for one in candidates if getattr(one, "__origin__", None) is tuple)
     assert isinstance(item, type)
     return item
-
-
-def struct_type(entity_type: Any, struct: str) -> type[Any]:
-    """Return the class of a struct field, nullable or not."""
-    (kind,) = (field.type for field in fields(entity_type) if field.name == struct)
-    (found,) = (one for one in (kind, *get_args(kind)) if is_dataclass(one))
-    assert isinstance(found, type)
-    return found
 
 
 @cache
@@ -68,8 +59,3 @@ def entity(entity_type: Any, values: Values) -> Any:
 def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
     """Return the items of an array."""
     return tuple(entity(entity_type, each) for each in pausing(values))
-
-
-def uuid_or_none(topic_id: bytes | None) -> uuid.UUID | None:
-    """Return a topic id in the form of kio's messages: None stands for all zeros on the wire."""
-    return uuid.UUID(bytes=topic_id) if topic_id is not None and any(topic_id) else None
