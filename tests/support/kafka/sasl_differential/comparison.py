@@ -6,10 +6,11 @@ What a busy machine did is not what the server did: a conversation that was held
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
+from pathlib import Path
 
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.java import is_since
-from tests.support.kafka.sasl_differential import (
+from tests.support.kafka.sasl_differential import (  # noqa: F401 - they register programs
     frames,
     login,
     oauthbearer,
@@ -29,8 +30,6 @@ from tests.support.kafka.sasl_differential.transcript import (
 )
 from tests.support.kafka.wire_client import WireClient
 from tests.support.sasl import Issuer
-
-# Runs the programs of `transcript` against a server, and compares what two servers said
 
 #: So often is a conversation repeated that the machine held up.
 _TRIES = 8
@@ -101,6 +100,25 @@ def differences(
     }
 
 
+def assert_alike(
+    kafkas: Mapping[str, Transcript],
+    proxys: Mapping[str, Transcript],
+    deliberate: Mapping[str, str],
+) -> None:
+    """The proxy differs from Kafka where it means to, and nowhere else."""
+    found = differences(kafkas, proxys, ("Kafka", "proxy"))
+    unexpected = [f"\n{name}\n{text}" for name, text in found.items() if name not in deliberate]
+    assert not unexpected, f"{len(unexpected)} programs differ:\n{''.join(unexpected)}"
+    vanished = deliberate.keys() - found.keys()
+    assert not vanished, f"no longer different: {sorted(vanished)}"
+
+
+def assert_documented(deliberate: Mapping[str, str]) -> None:
+    """Each difference is the first cell of a row of docs/compatibility.md."""
+    text = (Path(__file__).parents[4] / "docs" / "compatibility.md").read_text()
+    assert not {what for what in deliberate.values() if f"\n| {what} | " not in text}
+
+
 def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) -> str:
     """Two columns; a `!` marks the lines that differ."""
     width = max(map(len, (*left, names[0])))
@@ -109,25 +127,6 @@ def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) ->
         rows.append(f"{' ' if one == other else '!'} {one:{width}} | {other}")
     return "\n".join(rows)
 
-
-# All the programs of the differential test, and where the proxy means to differ from Kafka
-
-__all__ = [
-    "DELIBERATE",
-    "PROGRAMS",
-    "USERS",
-    "Transcript",
-    "World",
-    "differences",
-    "frames",
-    "is_judged",
-    "kafka_world",
-    "login",
-    "oauthbearer",
-    "run_all",
-    "scram",
-    "sessions",
-]
 
 #: Where the proxy means to differ from Kafka, and the programs that show it. Each is the first
 #: cell of a row of docs/compatibility.md, which says what Kafka does and why the proxy does not.

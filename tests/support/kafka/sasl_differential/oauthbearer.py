@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable
 
-from tests.support.kafka.sasl_differential.transcript import Actor, bearer, program
+from tests.support.kafka.sasl_differential.transcript import Act, Actor, bearer, programs
 from tests.support.sasl import Issuer, tampered
 
 Mint = Callable[[Issuer], str]
@@ -129,123 +129,91 @@ _PARSEABLE: dict[str, Message] = {
 }
 
 
-def _oauth_tables() -> None:
-    for label, mint in _REFUSED_TOKENS.items():
-
-        @program(f"token refused: {label}")
-        def _(actor: Actor, m: Mint = mint) -> None:
-            actor.oauth(m(actor.issuer))
-            actor.authenticate(b"\x01", label="kvsep")
-            actor.ends()
-
-    for label, mint in _ACCEPTED_TOKENS.items():
-
-        @program(f"token accepted: {label}")
-        def _(actor: Actor, m: Mint = mint) -> None:
-            actor.oauth(m(actor.issuer))
-            actor.metadata()
-
-    for label, message in {**_UNPARSEABLE, **_PARSEABLE}.items():
-
-        @program(f"OAUTHBEARER message: {label}")
-        def _(actor: Actor, m: Message = message) -> None:
-            actor.oauth(m(actor.issuer.mint()))
-            actor.ends()
+def _shows(mint: Mint, *, is_refused: bool) -> Act:
+    if not is_refused:
+        return lambda a: (a.oauth(mint(a.issuer)), a.metadata())
+    return lambda a: (*(a.oauth(mint(a.issuer)), a.authenticate(b"\x01", label="kvsep"), a.ends()),)
 
 
-_oauth_tables()
+def _says(message: Message) -> Act:
+    return lambda a: (a.oauth(message(a.mint())), a.ends())
 
 
-def _with_claims(issuer: Issuer, raw_claims: str) -> str:
+programs(
+    {
+        **{f"token refused: {k}": _shows(v, is_refused=True) for k, v in _REFUSED_TOKENS.items()},
+        **{
+            f"token accepted: {k}": _shows(v, is_refused=False) for k, v in _ACCEPTED_TOKENS.items()
+        },
+        **{
+            f"OAUTHBEARER message: {k}": _says(v) for k, v in {**_UNPARSEABLE, **_PARSEABLE}.items()
+        },
+    }
+)
+
+
+def _with_claims(raw_claims: str) -> Act:
     """A token whose signature does not matter: its claims are refused or unreadable before."""
-    header, _, signature = issuer.mint().split(".")
     claims = base64.urlsafe_b64encode(raw_claims.encode()).rstrip(b"=").decode()
-    return f"{header}.{claims}.{signature}"
+
+    def act(a: Actor) -> None:
+        header, _, signature = a.mint().split(".")
+        a.oauth(f"{header}.{claims}.{signature}")
+        a.authenticate(b"\x01", label="kvsep")
+
+    return act
 
 
-@program("token refused: claims are no JSON")
-def _(actor: Actor) -> None:
-    actor.oauth(_with_claims(actor.issuer, "not json"))
-    actor.authenticate(b"\x01", label="kvsep")
+def _refused_then(*steps: Act) -> Act:
+    """The error round (RFC 7628 section 3.2.3), and what the client does in it."""
+    return lambda a: (a.oauth(a.mint(aud="other")), *(step(a) for step in steps))
 
 
-@program("token refused: claims are a JSON list")
-def _(actor: Actor) -> None:
-    actor.oauth(_with_claims(actor.issuer, json.dumps(["alice"])))
-    actor.authenticate(b"\x01", label="kvsep")
+def _late_then(*steps: Act) -> Act:
+    """A token that expired within the skew."""
+    return lambda a: (a.oauth(a.mint(lifetime=-5)), *(step(a) for step in steps))
 
 
-@program("error round, then a good token")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(bearer(actor.issuer.mint(lifetime=600)), label="good token")
-    actor.metadata()
-
-
-@program("error round, then a bad token, then a good one")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(bearer(actor.issuer.mint(aud="other")), label="bad token")
-    actor.authenticate(bearer(actor.issuer.mint()), label="good token")
-    actor.metadata()
-
-
-@program("error round, then a message that does not parse")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(b"garbage")
-    actor.ends()
-
-
-@program("error round, then an empty message")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(b"")
-    actor.ends()
-
-
-@program("error round, then a new handshake")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.handshake("OAUTHBEARER")
-    actor.ends()
-
-
-@program("error round, then nothing")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.ends()
-
-
-@program("error round, then Metadata")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.metadata()
-    actor.ends()
-
-
-@program("token expired within the skew, then used")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=-5))
-    actor.metadata()
-
-
-@program("token expired within the skew, then SaslAuthenticate")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=-5))
-    actor.authenticate(b"\x01", label="kvsep")
-    actor.ends()
-
-
-@program("token expired within the skew, then renewed")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=-5))
-    actor.oauth(actor.issuer.mint(lifetime=600))
-    actor.metadata()
-
-
-@program("reauth with a token that expired within the skew, then used", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=600))
-    actor.oauth(actor.issuer.mint(lifetime=-5))
-    actor.metadata()
+programs(
+    {
+        "token refused: claims are no JSON": _with_claims("not json"),
+        "token refused: claims are a JSON list": _with_claims(json.dumps(["alice"])),
+        "error round, then a good token": _refused_then(
+            lambda a: a.authenticate(a.bearer(a.mint(lifetime=600)), label="good token"),
+            Actor.metadata,
+        ),
+        "error round, then a bad token, then a good one": _refused_then(
+            lambda a: a.authenticate(a.bearer(a.mint(aud="other")), label="bad token"),
+            lambda a: a.authenticate(a.bearer(), label="good token"),
+            Actor.metadata,
+        ),
+        "error round, then a message that does not parse": _refused_then(
+            lambda a: a.authenticate(b"garbage"), Actor.ends
+        ),
+        "error round, then an empty message": _refused_then(
+            lambda a: a.authenticate(b""), Actor.ends
+        ),
+        "error round, then a new handshake": _refused_then(
+            lambda a: a.handshake("OAUTHBEARER"), Actor.ends
+        ),
+        "error round, then nothing": _refused_then(Actor.ends),
+        "error round, then Metadata": _refused_then(Actor.metadata, Actor.ends),
+        "token expired within the skew, then used": _late_then(Actor.metadata),
+        "token expired within the skew, then SaslAuthenticate": _late_then(
+            lambda a: a.authenticate(b"\x01", label="kvsep"), Actor.ends
+        ),
+        "token expired within the skew, then renewed": _late_then(
+            lambda a: a.oauth(a.mint(lifetime=600)), Actor.metadata
+        ),
+    }
+)
+programs(
+    {
+        "reauth with a token that expired within the skew, then used": lambda a: (
+            a.oauth(a.mint(lifetime=600)),
+            a.oauth(a.mint(lifetime=-5)),
+            a.metadata(),
+        )
+    },
+    listener="SHORT",
+)

@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
-from tests.support.kafka.sasl_differential.transcript import USERS, Actor, program
+from tests.support.kafka.sasl_differential.transcript import USERS, Act, Actor, programs
 from tests.support.kafka.scram_client import NONCE, ScramClient, ScramFinal
 
 _ALICE = ScramClient(mechanism="SCRAM-SHA-256", name="alice", password="alice-secret")
@@ -45,42 +46,23 @@ _GOOD_FIRST: dict[str, ScramClient] = {
 }
 
 
-def _other_nonce(final: ScramFinal) -> ScramFinal:
-    return final.with_bare(final.bare + "X")
+Bend = Callable[[ScramFinal], ScramFinal]
 
 
-def _empty_proof(final: ScramFinal) -> ScramFinal:
-    return dataclasses.replace(final, proof=b"")
+def _with_proof(change: Callable[[bytes], bytes]) -> Bend:
+    return lambda final: dataclasses.replace(final, proof=change(final.proof))
 
 
-def _short_proof(final: ScramFinal) -> ScramFinal:
-    return dataclasses.replace(final, proof=final.proof[:-1])
-
-
-def _long_proof(final: ScramFinal) -> ScramFinal:
-    return dataclasses.replace(final, proof=final.proof + b"\x00")
-
-
-def _flipped_proof(final: ScramFinal) -> ScramFinal:
-    return dataclasses.replace(final, proof=bytes([final.proof[0] ^ 1]) + final.proof[1:])
-
-
-def _extended(final: ScramFinal) -> ScramFinal:
-    return final.with_bare(final.bare + ",x=unknown")
-
-
-def _client_nonce_only(final: ScramFinal) -> ScramFinal:
-    return final.with_bare(f"c=biws,r={NONCE}")
-
-
-_BENT_FINAL: dict[str, Callable[[ScramFinal], ScramFinal]] = {
-    "nonce with more": _other_nonce,
-    "the client's nonce alone": _client_nonce_only,
-    "empty proof": _empty_proof,
-    "short proof": _short_proof,
-    "long proof": _long_proof,
-    "one bit of the proof": _flipped_proof,
-    "unknown extension that the proof does not cover": _extended,
+_BENT_FINAL: dict[str, Bend] = {
+    "nonce with more": lambda final: final.with_bare(final.bare + "X"),
+    "the client's nonce alone": lambda final: final.with_bare(f"c=biws,r={NONCE}"),
+    "empty proof": _with_proof(lambda _: b""),
+    "short proof": _with_proof(lambda proof: proof[:-1]),
+    "long proof": _with_proof(lambda proof: proof + b"\x00"),
+    "one bit of the proof": _with_proof(lambda proof: bytes([proof[0] ^ 1]) + proof[1:]),
+    "unknown extension that the proof does not cover": lambda final: final.with_bare(
+        final.bare + ",x=unknown"
+    ),
 }
 
 _BAD_FINAL: dict[str, bytes] = {
@@ -94,81 +76,59 @@ _BAD_FINAL: dict[str, bytes] = {
 }
 
 
-def _first_messages() -> None:
-    for label, message in _BAD_FIRST.items():
-
-        @program(f"SCRAM first: {label}")
-        def _(actor: Actor, m: bytes = message) -> None:
-            actor.handshake("SCRAM-SHA-256")
-            actor.authenticate(m)
-            actor.ends()
-
-    for label, scram in _GOOD_FIRST.items():
-
-        @program(f"SCRAM exchange: {label}")
-        def _(actor: Actor, s: ScramClient = scram) -> None:
-            actor.handshake("SCRAM-SHA-256")
-            actor.scram_messages(s)
-            actor.metadata()
+_SCRAM = "SCRAM-SHA-256"
 
 
-def _last_messages() -> None:
-    for label, bend in _BENT_FINAL.items():
-
-        @program(f"SCRAM last: {label}")
-        def _(actor: Actor, b: Callable[[ScramFinal], ScramFinal] = bend) -> None:
-            actor.handshake("SCRAM-SHA-256")
-            actor.scram_messages(_ALICE, bend=b)
-            actor.ends()
-
-    for label, message in _BAD_FINAL.items():
-
-        @program(f"SCRAM last: {label}")
-        def _(actor: Actor, m: bytes = message) -> None:
-            actor.handshake("SCRAM-SHA-256")
-            server_first = actor.authenticate(_ALICE.first(), label="client-first")
-            nonce = server_first.split(b",")[0].removeprefix(b"r=")
-            actor.authenticate(m.replace(b"%NONCE%", nonce))
-            actor.ends()
+def _says_first(message: bytes) -> Act:
+    return lambda a: (a.handshake(_SCRAM), a.authenticate(message), a.ends())
 
 
-def _covered_texts() -> None:
-    @program("SCRAM last: unknown extension that the proof covers")
-    def _(actor: Actor) -> None:
-        actor.handshake("SCRAM-SHA-256")
-        actor.scram_messages(_ALICE, final_extension=",x=unknown")
-        actor.ends()
-
-    for label, cbind in {"y,,": "y,,", "empty": "", "authzid added": "n,a=alice,"}.items():
-
-        @program(f"SCRAM last: c= says {label}")
-        def _(actor: Actor, c: str = cbind) -> None:
-            actor.handshake("SCRAM-SHA-256")
-            actor.scram_messages(_ALICE, cbind=c)
-            actor.ends()
-
-    for name, _password, mechanism in USERS[3:]:
-
-        @program(f"SCRAM name {name!r}")
-        def _(actor: Actor, n: str = name, m: str = mechanism) -> None:
-            actor.scram(n, m)
-            actor.metadata()
+def _converses(scram: ScramClient = _ALICE, *, goes_on: bool = False, **how: Any) -> Act:
+    return lambda a: (
+        a.handshake(_SCRAM),
+        a.scram_messages(scram, **how),
+        a.metadata() if goes_on else a.ends(),
+    )
 
 
-_first_messages()
-_last_messages()
-_covered_texts()
+def _says_last(message: bytes) -> Act:
+    def act(a: Actor) -> None:
+        a.handshake(_SCRAM)
+        server_first = a.authenticate(_ALICE.first(), label="client-first")
+        nonce = server_first.split(b",")[0].removeprefix(b"r=")
+        a.authenticate(message.replace(b"%NONCE%", nonce))
+        a.ends()
+
+    return act
 
 
-@program("SCRAM message after success is a new exchange without a handshake")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.authenticate(_ALICE.first(), label="client-first")
-    actor.metadata()
+def _logs_in(name: str, mechanism: str) -> Act:
+    return lambda a: (a.scram(name, mechanism), a.metadata())
 
 
-@program("SCRAM-SHA-512 proof for SCRAM-SHA-256")
-def _(actor: Actor) -> None:
-    actor.handshake("SCRAM-SHA-256")
-    actor.scram_messages(dataclasses.replace(_ALICE, mechanism="SCRAM-SHA-512"))
-    actor.ends()
+_BINDINGS = {"y,,": "y,,", "empty": "", "authzid added": "n,a=alice,"}
+
+programs(
+    {
+        **{f"SCRAM first: {label}": _says_first(said) for label, said in _BAD_FIRST.items()},
+        **{
+            f"SCRAM exchange: {label}": _converses(scram, goes_on=True)
+            for label, scram in _GOOD_FIRST.items()
+        },
+        **{f"SCRAM last: {label}": _converses(bend=bend) for label, bend in _BENT_FINAL.items()},
+        **{f"SCRAM last: {label}": _says_last(said) for label, said in _BAD_FINAL.items()},
+        "SCRAM last: unknown extension that the proof covers": _converses(
+            final_extension=",x=unknown"
+        ),
+        **{f"SCRAM last: c= says {label}": _converses(cbind=c) for label, c in _BINDINGS.items()},
+        **{f"SCRAM name {name!r}": _logs_in(name, mechanism) for name, _, mechanism in USERS[3:]},
+        "SCRAM message after success is a new exchange without a handshake": lambda a: (
+            a.scram(),
+            a.authenticate(_ALICE.first(), label="client-first"),
+            a.metadata(),
+        ),
+        "SCRAM-SHA-512 proof for SCRAM-SHA-256": _converses(
+            dataclasses.replace(_ALICE, mechanism="SCRAM-SHA-512")
+        ),
+    }
+)

@@ -2,26 +2,32 @@
 
 import struct
 import time
+from collections.abc import Mapping
 
 from tests.support.kafka.sasl_differential.transcript import (
+    METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     TOPIC,
+    Act,
     Actor,
+    Step,
     authenticate_body,
-    bearer,
-    program,
+    programs,
 )
 from tests.support.kafka.scram_client import ScramClient
 from tests.support.kafka.wire_client import API_VERSIONS
 from tests.support.messages import request_body
 
-_FETCH, _PRODUCE = 1, 0
+_FETCH, _PRODUCE, _FIND_COORDINATOR = 1, 0, 10
 
-#: The SHORT listener's lifetime and some more: an expiry is judged by whole milliseconds.
 _PAST_EXPIRY_SECONDS = 2.3
-#: A re-authentication may begin one second after the last one began.
+"""The SHORT listener's lifetime and some more: an expiry is judged by whole milliseconds."""
 _MAY_BEGIN_SECONDS = 1.1
+"""A re-authentication may begin one second after the last one began."""
+_OAUTH, _SCRAM = "OAUTHBEARER", "SCRAM-SHA-256"
+_HANDSHAKE = request_body(SASL_HANDSHAKE, 1, mechanism=_OAUTH)
+_SOFTWARE = request_body(API_VERSIONS, 3, client_software_name="a", client_software_version="1")
 
 
 def _fetch_body(max_wait_ms: int) -> bytes:
@@ -39,536 +45,302 @@ def _fetch_body(max_wait_ms: int) -> bytes:
 # --- renewed
 
 
-@program("reauth OAUTHBEARER same user", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.metadata()
-    actor.oauth(actor.issuer.mint())
-    actor.metadata()
-    actor.wait(_MAY_BEGIN_SECONDS)
-    actor.oauth(actor.issuer.mint())
-    actor.wait(_MAY_BEGIN_SECONDS)
-    actor.metadata()  # beyond the first session's end
+def _renews_by_scram(version: int) -> Act:
+    return lambda a: (
+        *(a.scram(version=version), a.wait(_MAY_BEGIN_SECONDS)),
+        *(a.scram(version=version), a.metadata()),
+    )
 
 
-def _scram_reauth() -> None:
-    for version in (0, 1, 2):
-
-        @program(f"reauth SCRAM SaslAuthenticate v{version}", listener="SHORT")
-        def _(actor: Actor, v: int = version) -> None:
-            actor.scram(version=v)
-            actor.wait(_MAY_BEGIN_SECONDS)
-            actor.scram(version=v)
-            actor.metadata()
-
-    for version in (0, 1, 2):
-
-        @program(f"reauth OAUTHBEARER SaslAuthenticate v{version}", listener="SHORT")
-        def _(actor: Actor, v: int = version) -> None:
-            actor.oauth(actor.issuer.mint(), v)
-            actor.oauth(actor.issuer.mint(), v)
-            actor.metadata()
+def _renews_by_token(version: int) -> Act:
+    return lambda a: (a.oauth(None, version), a.oauth(None, version), a.metadata())
 
 
-_scram_reauth()
-
-
-@program("reauth with raw tokens: SCRAM", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram(handshake=0)
-    actor.scram(handshake=0)
-    actor.metadata()
-
-
-@program("reauth with raw tokens: OAUTHBEARER", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(), handshake=0)
-    actor.oauth(actor.issuer.mint(), handshake=0)
-    actor.metadata()
-
-
-@program("login raw, reauth framed", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(), handshake=0)
-    actor.oauth(actor.issuer.mint())
-    actor.metadata()
-
-
-@program("login framed, reauth raw", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.scram(handshake=0)
-    actor.metadata()
-
-
-@program("reauth twice within a second", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    actor.metadata()
-    actor.authenticate(bearer(actor.issuer.mint()))
-    actor.metadata()
-
-
-@program("handshake too soon, then again in time", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    actor.wait(_MAY_BEGIN_SECONDS)
-    actor.oauth(actor.issuer.mint())
-    actor.metadata()
-
-
-@program("reauth on the long listener at once")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.scram()
-    actor.metadata()
-
-
-@program("reauth bound by the token on a listener without re-authentication", listener="NEVER")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=5))  # its rest is no lifetime that is configured
-    actor.metadata()
-    actor.wait(6.0)
-    actor.metadata()
-
-
-@program("a shorter token shortens the session", late=0.5)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=600))
-    actor.oauth(actor.issuer.mint(lifetime=2))
-    actor.metadata()
-    actor.wait(3.0)
-    actor.metadata()
-
-
-@program("a longer token lengthens the session", late=0.5)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=4))  # its rest is no configured lifetime by chance
-    actor.oauth(actor.issuer.mint(lifetime=600))
-    actor.wait(5.0)
-    actor.metadata()
-
-
-@program("reauth after expiry, idle meanwhile", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.scram()
-    actor.metadata()
-
-
-@program("the token comes long after the handshake", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.wait(1.5)
-    actor.handshake("OAUTHBEARER")
-    actor.wait(1.5)
-    actor.authenticate(bearer(actor.issuer.mint()))
-    actor.metadata()
-
-
-@program("SCRAM reauth stretched over the expiry", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(1.5)
-    scram = ScramClient(mechanism="SCRAM-SHA-256", name="alice", password="alice-secret")
-    actor.handshake("SCRAM-SHA-256")
-    first = actor.authenticate(scram.first(), label="client-first")
-    actor.wait(1.5)
+def _stretched_over_the_expiry(a: Actor) -> None:
+    a.scram()
+    a.wait(1.5)
+    scram = ScramClient(mechanism=_SCRAM, name="alice", password="alice-secret")
+    a.handshake(_SCRAM)
+    first = a.authenticate(scram.first(), label="client-first")
+    a.wait(1.5)
     if first:
-        actor.authenticate(scram.answer(first).message(), label="client-final")
-    actor.metadata()
+        a.authenticate(scram.answer(first).message(), label="client-final")
+    a.metadata()
 
+
+programs(
+    {
+        "reauth OAUTHBEARER same user": lambda a: (
+            *(a.oauth(), a.metadata(), a.oauth(), a.metadata(), a.wait(_MAY_BEGIN_SECONDS)),
+            *(a.oauth(), a.wait(_MAY_BEGIN_SECONDS)),
+            a.metadata(),  # beyond the first session's end
+        ),
+        **{f"reauth SCRAM SaslAuthenticate v{v}": _renews_by_scram(v) for v in range(3)},
+        **{f"reauth OAUTHBEARER SaslAuthenticate v{v}": _renews_by_token(v) for v in range(3)},
+        "reauth with raw tokens: SCRAM": lambda a: (
+            *(a.scram(handshake=0), a.scram(handshake=0), a.metadata()),
+        ),
+        "reauth with raw tokens: OAUTHBEARER": lambda a: (
+            *(a.oauth(handshake=0), a.oauth(handshake=0), a.metadata()),
+        ),
+        "login raw, reauth framed": lambda a: (a.oauth(handshake=0), a.oauth(), a.metadata()),
+        "login framed, reauth raw": lambda a: (a.scram(), a.scram(handshake=0), a.metadata()),
+        "reauth twice within a second": lambda a: (
+            *(a.oauth(), a.oauth(), a.handshake(_OAUTH), a.metadata()),
+            *(a.authenticate(a.bearer()), a.metadata()),
+        ),
+        "handshake too soon, then again in time": lambda a: (
+            *(a.oauth(), a.oauth(), a.handshake(_OAUTH), a.wait(_MAY_BEGIN_SECONDS)),
+            *(a.oauth(), a.metadata()),
+        ),
+        "reauth after expiry, idle meanwhile": lambda a: (
+            *(a.scram(), a.wait(_PAST_EXPIRY_SECONDS), a.scram(), a.metadata()),
+        ),
+        "the token comes long after the handshake": lambda a: (
+            *(a.oauth(), a.wait(1.5), a.handshake(_OAUTH), a.wait(1.5)),
+            *(a.authenticate(a.bearer()), a.metadata()),
+        ),
+        "SCRAM reauth stretched over the expiry": _stretched_over_the_expiry,
+    },
+    listener="SHORT",
+)
+programs({"reauth on the long listener at once": lambda a: (a.scram(), a.scram(), a.metadata())})
+programs(
+    {
+        "reauth bound by the token on a listener without re-authentication": lambda a: (
+            a.oauth(a.mint(lifetime=5)),  # its rest is no lifetime that is configured
+            *(a.metadata(), a.wait(6.0), a.metadata()),
+        ),
+    },
+    listener="NEVER",
+)
+programs(
+    {
+        "a shorter token shortens the session": lambda a: (
+            *(a.oauth(a.mint(lifetime=600)), a.oauth(a.mint(lifetime=2))),
+            *(a.metadata(), a.wait(3.0), a.metadata()),
+        ),
+        "a longer token lengthens the session": lambda a: (
+            a.oauth(a.mint(lifetime=4)),  # its rest is no configured lifetime by chance
+            *(a.oauth(a.mint(lifetime=600)), a.wait(5.0), a.metadata()),
+        ),
+        "expired: token ran out before the listener's limit": lambda a: (
+            *(a.oauth(a.mint(lifetime=2)), a.wait(3.0), a.metadata()),
+        ),
+    },
+    late=0.5,
+)
 
 # --- renewed wrongly
 
-
-@program("reauth SCRAM other user", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.scram("bob")
-    actor.ends()
-
-
-@program("reauth OAUTHBEARER other user", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint("alice"))
-    actor.oauth(actor.issuer.mint("bob"))
-    actor.ends()
-
-
-@program("reauth raw token other user", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint("alice"), handshake=0)
-    actor.oauth(actor.issuer.mint("bob"), handshake=0)
-    actor.ends()
+_BETWEEN: Mapping[str, tuple[int, int, bytes | None]] = {
+    "Metadata": (METADATA, 12, None),
+    "ApiVersions": (API_VERSIONS, 3, _SOFTWARE),
+    "ApiVersions too new": (API_VERSIONS, 9, b""),
+    "FindCoordinator": (
+        _FIND_COORDINATOR,
+        4,
+        request_body(_FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"]),
+    ),
+    "an unknown API key": (999, 0, b""),
+    "Fetch": (_FETCH, 12, _fetch_body(100)),
+}
 
 
-@program("reauth other mechanism, same name", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.handshake("OAUTHBEARER")
-    actor.authenticate(bearer(actor.issuer.mint("alice")))
-    actor.ends()
+def _asks_between(request: tuple[int, int, bytes | None]) -> Act:
+    return lambda a: (a.oauth(), a.handshake(_OAUTH), a.ask(*request), a.ends())
 
 
-@program("reauth other SCRAM mechanism", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.scram("alice", "SCRAM-SHA-512")
-    actor.ends()
+def _begins_with(mechanism: str) -> Act:
+    return lambda a: (a.scram("alice"), a.handshake(mechanism), a.ends())
 
 
-@program("reauth unknown mechanism", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.handshake("NO-SUCH")
-    actor.ends()
-
-
-@program("reauth disabled mechanism PLAIN", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.handshake("PLAIN")
-    actor.ends()
-
-
-@program("reauth wrong password", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.scram("alice", password="wrong")
-    actor.ends()
-
-
-@program("reauth unknown user", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram("alice")
-    actor.scram("nobody")
-    actor.ends()
-
-
-@program("reauth refused token", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(b"\x01", label="kvsep")
-    actor.ends()
-
-
-@program("reauth refused token, then good", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(bearer(actor.issuer.mint()), label="good token")
-    actor.metadata()
-
-
-@program("reauth garbage", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.oauth(b"garbage")
-    actor.ends()
-
-
-@program("reauth handshake too new", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER", 2)
-    actor.ends()
-
-
-@program("reauth SaslAuthenticate too new", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    actor.ask(SASL_AUTHENTICATE, 3, authenticate_body(b"x", 3), flexible=True)
-    actor.ends()
-
-
-@program("reauth two handshakes in a row", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    actor.handshake("OAUTHBEARER")
-    actor.ends()
-
-
-@program("reauth cut short handshake", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.ask(SASL_HANDSHAKE, 1, b"\x00\x20OAUTH")
-    actor.ends()
-
-
-def _between() -> None:
-    bodies: dict[str, tuple[int, int, bytes | None]] = {
-        "Metadata": (3, 12, None),
-        "ApiVersions": (
-            API_VERSIONS,
-            3,
-            request_body(18, 3, client_software_name="a", client_software_version="1"),
+programs(
+    {
+        "reauth SCRAM other user": lambda a: (a.scram("alice"), a.scram("bob"), a.ends()),
+        "reauth OAUTHBEARER other user": lambda a: (
+            *(a.oauth(a.mint("alice")), a.oauth(a.mint("bob")), a.ends()),
         ),
-        "ApiVersions too new": (API_VERSIONS, 9, b""),
-        "FindCoordinator": (10, 4, request_body(10, 4, key_type=0, coordinator_keys=["group"])),
-        "an unknown API key": (999, 0, b""),
-    }
-    for label, (api_key, version, body) in bodies.items():
-
-        @program(f"reauth: {label} between handshake and token", listener="SHORT")
-        def _(
-            actor: Actor,
-            k: int = api_key,
-            v: int = version,
-            b: bytes | None = body,
-        ) -> None:
-            actor.oauth(actor.issuer.mint())
-            actor.handshake("OAUTHBEARER")
-            actor.ask(k, v, b)
-            actor.ends()
-
-
-_between()
-
-
-@program("reauth: Fetch between handshake and token", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    actor.ask(_FETCH, 12, _fetch_body(100))
-    actor.ends()
-
-
-@program("reauth: Produce acks=0 between handshake and token", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.handshake("OAUTHBEARER")
-    body = request_body(_PRODUCE, 9, acks=0, timeout=1000, topic_data=[])
-    actor.send(_PRODUCE, 9, body)
-    actor.ends()
-
+        "reauth raw token other user": lambda a: (
+            *(a.oauth(a.mint("alice"), handshake=0), a.oauth(a.mint("bob"), handshake=0), a.ends()),
+        ),
+        "reauth other mechanism, same name": lambda a: (
+            *(a.scram("alice"), a.oauth(a.mint("alice")), a.ends()),
+        ),
+        "reauth other SCRAM mechanism": lambda a: (
+            *(a.scram("alice"), a.scram("alice", "SCRAM-SHA-512"), a.ends()),
+        ),
+        "reauth unknown mechanism": _begins_with("NO-SUCH"),
+        "reauth disabled mechanism PLAIN": _begins_with("PLAIN"),
+        "reauth wrong password": lambda a: (
+            *(a.scram("alice"), a.scram("alice", password="wrong"), a.ends()),
+        ),
+        "reauth unknown user": lambda a: (a.scram("alice"), a.scram("nobody"), a.ends()),
+        "reauth refused token": lambda a: (
+            *(a.oauth(), a.oauth(a.mint(aud="other"))),
+            *(a.authenticate(b"\x01", label="kvsep"), a.ends()),
+        ),
+        "reauth refused token, then good": lambda a: (
+            *(a.oauth(), a.oauth(a.mint(aud="other"))),
+            *(a.authenticate(a.bearer(), label="good token"), a.metadata()),
+        ),
+        "reauth garbage": lambda a: (a.oauth(), a.oauth(b"garbage"), a.ends()),
+        "reauth handshake too new": lambda a: (a.oauth(), a.handshake(_OAUTH, 2), a.ends()),
+        "reauth SaslAuthenticate too new": lambda a: (
+            *(a.oauth(), a.handshake(_OAUTH)),
+            a.ask(SASL_AUTHENTICATE, 3, authenticate_body(b"x", 3), flexible=True),
+            a.ends(),
+        ),
+        "reauth two handshakes in a row": lambda a: (
+            *(a.oauth(), a.handshake(_OAUTH), a.handshake(_OAUTH), a.ends()),
+        ),
+        "reauth cut short handshake": lambda a: (
+            *(a.oauth(), a.ask(SASL_HANDSHAKE, 1, b"\x00\x20OAUTH"), a.ends()),
+        ),
+        **{
+            f"reauth: {label} between handshake and token": _asks_between(request)
+            for label, request in _BETWEEN.items()
+        },
+        "reauth: Produce acks=0 between handshake and token": lambda a: (
+            *(a.oauth(), a.handshake(_OAUTH)),
+            a.send(_PRODUCE, 9, request_body(_PRODUCE, 9, acks=0, timeout=1000, topic_data=[])),
+            a.ends(),
+        ),
+    },
+    listener="SHORT",
+)
 
 # --- requests in flight
 
 
-@program("reauth pipelined between requests", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.send(3, 12)
-    actor.send(SASL_HANDSHAKE, 1, request_body(17, 1, mechanism="OAUTHBEARER"))
-    actor.send(SASL_AUTHENTICATE, 2, authenticate_body(bearer(actor.issuer.mint()), 2))
-    actor.send(3, 12)
-    for api_key, version in ((3, 12), (SASL_HANDSHAKE, 1), (SASL_AUTHENTICATE, 2), (3, 12)):
-        actor.hear(api_key, version)
+def _sends_a_login(a: Actor) -> Step:
+    a.send(SASL_HANDSHAKE, 1, _HANDSHAKE)
+    a.send(SASL_AUTHENTICATE, 2, authenticate_body(a.bearer(), 2))
+    a.send(METADATA, 12)
 
 
-@program("reauth behind a slow Fetch", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    actor.send(_FETCH, 12, _fetch_body(700))
-    actor.takes(0.7)
-    actor.send(SASL_HANDSHAKE, 1, request_body(17, 1, mechanism="OAUTHBEARER"))
-    actor.hear(_FETCH, 12)
-    actor.hear(SASL_HANDSHAKE, 1)
-    actor.authenticate(bearer(actor.issuer.mint()))
-    actor.metadata()
+def _hears_of_it(a: Actor) -> Step:
+    for api_key, version in ((SASL_HANDSHAKE, 1), (SASL_AUTHENTICATE, 2), (METADATA, 12)):
+        a.hear(api_key, version)
 
 
-@program("login pipelined with the first request")
-def _(actor: Actor) -> None:
-    actor.send(SASL_HANDSHAKE, 1, request_body(17, 1, mechanism="OAUTHBEARER"))
-    actor.send(SASL_AUTHENTICATE, 2, authenticate_body(bearer(actor.issuer.mint()), 2))
-    actor.send(3, 12)
-    for api_key, version in ((SASL_HANDSHAKE, 1), (SASL_AUTHENTICATE, 2), (3, 12)):
-        actor.hear(api_key, version)
+programs({"login pipelined with the first request": lambda a: (_sends_a_login(a), _hears_of_it(a))})
+programs(
+    {
+        "reauth pipelined between requests": lambda a: (
+            *(a.oauth(), a.send(METADATA, 12), _sends_a_login(a)),
+            *(a.hear(METADATA, 12), _hears_of_it(a)),
+        ),
+        "reauth behind a slow Fetch": lambda a: (
+            *(a.oauth(), a.send(_FETCH, 12, _fetch_body(700)), a.takes(0.7)),
+            a.send(SASL_HANDSHAKE, 1, _HANDSHAKE),
+            *(a.hear(_FETCH, 12), a.hear(SASL_HANDSHAKE, 1)),
+            *(a.authenticate(a.bearer()), a.metadata()),
+        ),
+        "Fetch under way when the session expires": lambda a: (
+            *(a.scram(), a.wait(1.0), a.send(_FETCH, 12, _fetch_body(2_000)), a.takes(2.0)),
+            *(a.hear(_FETCH, 12), a.metadata()),
+        ),
+        "SaslAuthenticate without handshake on a live session": lambda a: (
+            a.oauth(),
+            *(a.authenticate(a.bearer(), version) for version in (0, 1, 2)),
+            a.metadata(),
+        ),
+    },
+    listener="SHORT",
+)
+
+# --- sessions that end
+
+_USES: Mapping[str, tuple[int, int, bytes | None]] = {
+    "Metadata": (METADATA, 12, None),
+    "ApiVersions": (API_VERSIONS, 3, _SOFTWARE),
+    "ApiVersions too new": (API_VERSIONS, 9, _SOFTWARE),
+    "SaslAuthenticate": (SASL_AUTHENTICATE, 2, authenticate_body(b"x", 2)),
+    "an unknown API key": (999, 0, b""),
+}
 
 
-@program("Fetch under way when the session expires", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(1.0)
-    actor.send(_FETCH, 12, _fetch_body(2_000))
-    actor.takes(2.0)
-    actor.hear(_FETCH, 12)
-    actor.metadata()
+def _expires(*steps: Act, version: int = 2) -> Act:
+    """Log in, wait until the session has ended, and go on."""
+    return lambda a: (
+        a.scram(version=version),
+        a.wait(_PAST_EXPIRY_SECONDS),
+        *(step(a) for step in steps),
+    )
 
 
-@program("SaslAuthenticate without handshake on a live session", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    for version in (0, 1, 2):
-        actor.authenticate(bearer(actor.issuer.mint()), version)
-    actor.metadata()
+def _asks(request: tuple[int, int, bytes | None]) -> Act:
+    return lambda a: (a.ask(*request), a.ends())
 
 
-# Sessions that end
-
-
-def _after_expiry() -> None:
-    software = request_body(18, 3, client_software_name="a", client_software_version="1")
-    uses: dict[str, tuple[int, int, bytes | None]] = {
-        "Metadata": (3, 12, None),
-        "ApiVersions": (API_VERSIONS, 3, software),
-        "ApiVersions too new": (API_VERSIONS, 9, software),
-        "SaslAuthenticate": (SASL_AUTHENTICATE, 2, authenticate_body(b"x", 2)),
-        "an unknown API key": (999, 0, b""),
-    }
-    for label, (api_key, version, body) in uses.items():
-
-        @program(f"expired: {label}", listener="SHORT")
-        def _(actor: Actor, k: int = api_key, v: int = version, b: bytes | None = body) -> None:
-            actor.scram()
-            actor.wait(_PAST_EXPIRY_SECONDS)
-            actor.ask(k, v, b)
-            actor.ends()
-
-
-_after_expiry()
-
-
-@program("expired: idle stays open", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.ends()
-
-
-def _expired_logins() -> None:
-    for version in (0, 1):
-
-        @program(f"expired: told nothing, login by SaslAuthenticate v{version}", listener="SHORT")
-        def _(actor: Actor, v: int = version) -> None:
-            actor.scram(version=v)
-            actor.wait(_PAST_EXPIRY_SECONDS)
-            actor.metadata()
-
-
-_expired_logins()
-
-
-@program("expired: login by raw tokens", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(), handshake=0)
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.metadata()
-
-
-@program("expired: handshake too soon after the last", listener="SHORT", late=0.2)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint())
-    # A token expires at a whole second: renewed in the middle of one, it lasts half a second.
+def _renewed_in_the_middle_of_a_second(a: Actor) -> None:
+    """A token expires at a whole second: so this one lasts half a second."""
+    a.oauth()
     middle = 1.5 - time.time() % 1
-    actor.takes(middle)
+    a.takes(middle)
     time.sleep(middle)
-    actor.oauth(actor.issuer.mint(lifetime=1))
-    actor.wait(0.7)
-    actor.handshake("OAUTHBEARER")
-    actor.ends()
+    a.oauth(a.mint(lifetime=1))
+    a.wait(0.7)
+    a.handshake(_OAUTH)
+    a.ends()
 
 
-@program("expired: handshake answered, then Metadata", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.handshake("SCRAM-SHA-256")
-    actor.metadata()
-    actor.ends()
+_BEGINNING = struct.pack(">ihhih", 64, METADATA, 12, 9, -1)
 
-
-@program("expired: unknown mechanism", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.handshake("NO-SUCH")
-    actor.ends()
-
-
-@program("expired: handshake too new", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.handshake("SCRAM-SHA-256", 2)
-    actor.ends()
-
-
-@program("expired: half a Metadata request", listener="SHORT")
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.raw(struct.pack(">ihhih", 64, 3, 12, 9, -1), "the first bytes of a Metadata frame")
-    actor.ends()
-
-
-@program("expired: token ran out before the listener's limit", listener="LONG", late=0.5)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(lifetime=2))
-    actor.wait(3.0)
-    actor.metadata()
-
+programs(
+    {
+        **{f"expired: {label}": _expires(_asks(request)) for label, request in _USES.items()},
+        "expired: idle stays open": _expires(Actor.ends),
+        **{
+            f"expired: told nothing, login by SaslAuthenticate v{version}": _expires(
+                Actor.metadata, version=version
+            )
+            for version in (0, 1)
+        },
+        "expired: login by raw tokens": lambda a: (
+            *(a.oauth(handshake=0), a.wait(_PAST_EXPIRY_SECONDS), a.metadata()),
+        ),
+        "expired: handshake answered, then Metadata": _expires(
+            lambda a: a.handshake(_SCRAM), Actor.metadata, Actor.ends
+        ),
+        "expired: unknown mechanism": _expires(lambda a: a.handshake("NO-SUCH"), Actor.ends),
+        "expired: handshake too new": _expires(lambda a: a.handshake(_SCRAM, 2), Actor.ends),
+        "expired: half a Metadata request": _expires(
+            lambda a: a.raw(_BEGINNING, "the first bytes of a Metadata frame"), Actor.ends
+        ),
+    },
+    listener="SHORT",
+)
+programs(
+    {"expired: handshake too soon after the last": _renewed_in_the_middle_of_a_second},
+    listener="SHORT",
+    late=0.2,
+)
 
 # --- the delay of a failed authentication
 
-
-@program("delay: login wrong password", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.scram(password="wrong")
-    actor.ends()
-
-
-@program("delay: login unparseable OAUTHBEARER", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.oauth(b"garbage")
-    actor.ends()
-
-
-@program("delay: error round", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint(aud="other"))
-    actor.authenticate(b"\x01", label="kvsep")
-    actor.ends()
-
-
-@program("delay: unknown mechanism", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.handshake("NO-SUCH")
-    actor.ends()
-
-
-@program("delay: Metadata before the handshake", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.metadata()
-
-
-@program("delay: Metadata between handshake and token", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.handshake("OAUTHBEARER")
-    actor.metadata()
-    actor.ends()
-
-
-@program("delay: reauth other user", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint("alice"))
-    actor.oauth(actor.issuer.mint("bob"))
-    actor.ends()
-
-
-@program("delay: reauth unknown mechanism", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.oauth(actor.issuer.mint("alice"))
-    actor.handshake("NO-SUCH")
-
-
-@program("delay: raw token garbage", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.oauth(b"garbage", handshake=0)
-
-
-@program("delay: use after expiry", listener="SHORT", is_timed=True)
-def _(actor: Actor) -> None:
-    actor.scram()
-    actor.wait(_PAST_EXPIRY_SECONDS)
-    actor.metadata()
+programs(
+    {
+        "delay: login wrong password": lambda a: (a.scram(password="wrong"), a.ends()),
+        "delay: login unparseable OAUTHBEARER": lambda a: (a.oauth(b"garbage"), a.ends()),
+        "delay: error round": lambda a: (
+            a.oauth(a.mint(aud="other")),
+            *(a.authenticate(b"\x01", label="kvsep"), a.ends()),
+        ),
+        "delay: unknown mechanism": lambda a: (a.handshake("NO-SUCH"), a.ends()),
+        "delay: Metadata before the handshake": Actor.metadata,
+        "delay: Metadata between handshake and token": lambda a: (
+            *(a.handshake(_OAUTH), a.metadata(), a.ends()),
+        ),
+        "delay: reauth other user": lambda a: (
+            *(a.oauth(a.mint("alice")), a.oauth(a.mint("bob")), a.ends()),
+        ),
+        "delay: reauth unknown mechanism": lambda a: (
+            *(a.oauth(a.mint("alice")), a.handshake("NO-SUCH")),
+        ),
+        "delay: raw token garbage": lambda a: a.oauth(b"garbage", handshake=0),
+    },
+    is_timed=True,
+)
+programs({"delay: use after expiry": _expires(Actor.metadata)}, listener="SHORT", is_timed=True)

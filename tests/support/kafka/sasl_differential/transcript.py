@@ -71,12 +71,17 @@ USERS: Sequence[tuple[str, str, str]] = (
 PASSWORDS = {name: password for name, password, _ in USERS}
 
 
+Step = Any
+"""What the steps of a program return, so that they may stand in a tuple; it is ignored."""
+
+
 class Actor:
     """One connection of a program, writing down what it sends and sees."""
 
     def __init__(self, client: WireClient, issuer: Issuer, *, is_timed: bool = False) -> None:
         self.client = client
         self.issuer = issuer
+        self.mint = issuer.mint
         self.lines: list[str] = []
         self._is_timed = is_timed
         self._began = time.monotonic()
@@ -113,14 +118,20 @@ class Actor:
         self._see(seen + self._delay())
         return b"" if isinstance(frame, Outcome) else frame
 
-    def oauth(self, message: str | bytes, version: int = 2, *, handshake: int = 1) -> None:
-        """A whole login or re-authentication with OAUTHBEARER, by token or whole message."""
+    def oauth(
+        self, message: str | bytes | None = None, version: int = 2, *, handshake: int = 1
+    ) -> Step:
+        """A whole login or re-authentication with OAUTHBEARER: a token, a whole message, or None
+        for a good token."""
         self.handshake("OAUTHBEARER", handshake)
-        data = bearer(message) if isinstance(message, str) else message
         if handshake == 0:
-            self.token(data)
+            self.token(self.bearer(message))
         else:
-            self.authenticate(data, version)
+            self.authenticate(self.bearer(message), version)
+
+    def bearer(self, message: str | bytes | None = None) -> bytes:
+        """The client's message with a token, as for `oauth`."""
+        return message if isinstance(message, bytes) else bearer(message or self.mint())
 
     def scram(
         self,
@@ -130,7 +141,7 @@ class Actor:
         password: str | None = None,
         version: int = 2,
         handshake: int = 1,
-    ) -> None:
+    ) -> Step:
         """A whole login or re-authentication with SCRAM."""
         scram = ScramClient(
             mechanism=mechanism, name=name, password=password or PASSWORDS.get(name, "none")
@@ -147,7 +158,7 @@ class Actor:
         bend: Callable[[ScramFinal], ScramFinal] = lambda final: final,
         cbind: str | None = None,
         final_extension: str = "",
-    ) -> None:
+    ) -> Step:
         """The messages after the handshake; `bend` may spoil the last one."""
 
         def say(message: bytes, label: str) -> bytes:
@@ -183,7 +194,7 @@ class Actor:
         label: str = "",
         client_id: str | None = "program",
         flexible: bool | None = None,
-    ) -> None:
+    ) -> Step:
         """Sends without waiting for the answer."""
         if body is None:
             body = request_body(api_key, version, **metadata_fields([TOPIC]))
@@ -209,12 +220,16 @@ class Actor:
         self._see(f"{echo}{describe(message)}{delayed}")
         return message
 
-    def raw(self, data: bytes, label: str) -> None:
+    def raw(self, data: bytes, label: str) -> Step:
         """Sends bytes that are no frame of ours."""
         self._send_token(label)
         self.client.raw(data)
 
-    def ends(self) -> None:
+    def finish_sending(self) -> Step:
+        """Sends FIN."""
+        self.client.finish_sending()
+
+    def ends(self) -> Step:
         """Writes down whether the server has closed, or leaves the connection open."""
         frame = self.client.receive(_OPEN_AFTER_SECONDS)
         if isinstance(frame, Outcome):
@@ -223,13 +238,13 @@ class Actor:
         else:
             self._see(f"unexpected frame {frame.hex()}")
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> Step:
         """Lets a session grow old."""
         self._send_token(f"wait {seconds} s")
         self.takes(seconds)
         time.sleep(seconds)
 
-    def takes(self, seconds: float) -> None:
+    def takes(self, seconds: float) -> Step:
         """Says how long the program waits, or lets the server wait, besides."""
         self._waited += seconds
 
@@ -238,7 +253,7 @@ class Actor:
         """For how many seconds longer than it meant to the conversation has gone on."""
         return time.monotonic() - self._began - self._waited
 
-    def note(self, text: str) -> None:
+    def note(self, text: str) -> Step:
         """Writes down something the program found out."""
         self._see(text)
 
@@ -259,7 +274,7 @@ class Actor:
         self.lines.append(f"< {text}")
 
 
-Act = Callable[[Actor], None]
+Act = Callable[[Actor], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,15 +292,18 @@ class Program:
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(
-    name: str, *, listener: str = "LONG", is_timed: bool = False, late: float | None = None
-) -> Callable[[Act], Act]:
-    """Registers a program; timed ones run alone, so that a delay is the server's own."""
-
-    def register(act: Act) -> Act:
+def programs(
+    acts: Mapping[str, Act],
+    *,
+    listener: str = "LONG",
+    is_timed: bool = False,
+    late: float | None = None,
+) -> None:
+    """Register programs by name; timed ones run alone, so that a delay is the server's own."""
+    most = math.inf if listener == "LONG" else _LATE_SECONDS
+    for name, act in acts.items():
         if name in PROGRAMS:
             raise ValueError(f"two programs named {name}")
-        most = math.inf if listener == "LONG" else _LATE_SECONDS
         PROGRAMS[name] = Program(
             name=name,
             act=act,
@@ -293,9 +311,6 @@ def program(
             is_timed=is_timed,
             late=most if late is None else late,
         )
-        return act
-
-    return register
 
 
 # --- messages
