@@ -19,11 +19,12 @@ from tests.support.kafka.objects import SECRET, served_objects
 from tests.support.kafka.properties import BEHIND
 from tests.support.kafka.quotas import SCRAM, remove_quotas
 from tests.support.kafka.redirected import Inside
-from tests.support.kafka.sasl_differential.comparison import USERS, World, kafka_world
+from tests.support.kafka.sasl_differential.comparison import kafka_world
+from tests.support.kafka.sasl_differential.transcript import USERS, World
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
 from tests.support.kafka.zookeeper import Ensemble
 from tests.support.processes import Namespace, free_ports, wired
-from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
+from tests.support.proxy_process import ProxyProcess, Serve, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
 
 UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
@@ -49,9 +50,9 @@ def unclosed_sockets() -> Iterator[None]:
         gc.collect()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def require_kafka() -> None:
-    """Skips on a machine that cannot run Kafka; in CI such a machine is a fault."""
+    """Skips all tests on a machine that cannot run Kafka; in CI such a machine is a fault."""
     try:
         java.class_path()
     except java.KafkaUnavailable as missing:
@@ -87,14 +88,14 @@ def jwks(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+def kafka(jwks: Path) -> Iterator[KafkaCluster]:
     """One node for the whole run: leave it as you found it."""
     with KafkaCluster(nodes=1, jwks=jwks, sidecar_port=free_ports(1)[0]) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def zookeeper_store(require_kafka: None) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - skips
+def zookeeper_store() -> Iterator[dict[str, Any]]:
     """`store` in the configuration of a proxy whose users, ACLs and quotas are in ZooKeeper."""
     with Ensemble() as ensemble:
         ensemble.make_nodes()
@@ -114,11 +115,7 @@ def sasl_kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sasl_kafka(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    sasl_kafka_files: Path,
-) -> Iterator[KafkaCluster]:
+def sasl_kafka(jwks: Path, sasl_kafka_files: Path) -> Iterator[KafkaCluster]:
     """One node that lets nobody in without SASL, but for the harness."""
     with sasl_cluster(jwks, sasl_kafka_files) as cluster:
         add_proxys_users(cluster)
@@ -126,7 +123,7 @@ def sasl_kafka(
 
 
 @pytest.fixture
-def start_cluster(require_kafka: None, jwks: Path) -> Iterator[StartCluster]:  # noqa: ARG001
+def start_cluster(jwks: Path) -> Iterator[StartCluster]:
     """Starts clusters of several nodes for one test: `start_cluster(nodes=3)`."""
     with ExitStack() as clusters:
 
@@ -137,6 +134,25 @@ def start_cluster(require_kafka: None, jwks: Path) -> Iterator[StartCluster]:  #
         yield start
 
 
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Starts proxies for a module: `serve(config)`, with carol and the super user."""
+    with ExitStack() as stack:
+
+        def start(config: dict[str, Any], *, users: bool = True) -> ProxyProcess:
+            process = ProxyProcess(config, tmp_path_factory.mktemp("proxy"))
+            if users:
+                add_users(process)
+            return stack.enter_context(process)
+
+        yield start
+
+
+def add_users_of_programs(process: ProxyProcess) -> None:
+    for name, password, mechanism in USERS:
+        process.add_user(name, password, mechanism)
+
+
 @pytest.fixture(scope="session")
 def proxied(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
@@ -144,8 +160,7 @@ def proxied(
     """The proxy beside the one node, with the users of the programs."""
     directory = tmp_path_factory.mktemp("proxy")
     process = ProxyProcess(sidecar_config(str(kafka.address()), jwks), directory)
-    for name, password, mechanism in USERS:
-        process.add_user(name, password, mechanism)
+    add_users_of_programs(process)
     with process:
         yield process
 
@@ -192,8 +207,7 @@ def gateway(
     config = gateway_config(str(kafka.address()), jwks) | {"workers": 2}
     process = ProxyProcess(config, tmp_path_factory.mktemp("gateway"))
     add_users(process)
-    for name, password, mechanism in USERS:
-        process.add_user(name, password, mechanism)
+    add_users_of_programs(process)
     with process:
         yield process
 

@@ -2,31 +2,29 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
 
-from tests.support.kafka import properties
-from tests.support.kafka.clients import User, confluent_admin, password_of
+from tests.support.kafka.clients import User, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import is_since
 from tests.support.kafka.load_balancer import HOST, LoadBalancer
-from tests.support.kafka.properties import BEHIND, CONTROLLER, PLAINTEXT
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
-    World,
-    differences,
+    assert_alike,
+    assert_documented,
     is_judged,
     run_all,
 )
-from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.sasl_differential.transcript import Actor, World
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, traffic_until
 from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.processes import free_ports
 from tests.support.proxy_process import (
     ProxyProcess,
+    Serve,
     enforcing_acls,
     gateway_config,
     relaying_logins,
@@ -65,14 +63,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def relay(
-    kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def relay(kafka: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
     """Listeners with the lifetimes of Kafka's own, in front of the one that announces none."""
     upstream = str(kafka.address(listener="NEVER"))
     config = relaying_logins(sidecar_config(upstream, jwks))
-    with ProxyProcess(config, tmp_path_factory.mktemp("relay")) as process:
-        yield process
+    return serve(config, users=False)
 
 
 def test_programs_are_answered_as_by_kafka(
@@ -80,87 +75,29 @@ def test_programs_are_answered_as_by_kafka(
 ) -> None:
     kafka_transcripts = run_all(kafka_programs_world)
     world = World(addresses=relay.addresses(), issuer=issuer)
-    found = differences(kafka_transcripts, run_all(world), ("Kafka", "proxy"))
-    unexpected = {name: text for name, text in found.items() if name not in DIFFERENT}
-    assert not unexpected, f"{len(unexpected)} programs differ:\n{_report(unexpected)}"
-    vanished = DIFFERENT.keys() - found.keys()
-    assert not vanished, f"no longer different: {sorted(vanished)}"
+    assert_alike(kafka_transcripts, run_all(world), DIFFERENT)
     assert "Traceback" not in relay.log()
 
 
 def test_every_difference_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
-    assert not {what for what in DIFFERENT.values() if f"\n| {what} | " not in text}
-
-
-def _report(found: Mapping[str, str]) -> str:
-    return "\n".join(f"\n{name}\n{text}" for name, text in found.items())
+    assert_documented(DIFFERENT)
 
 
 LIFETIME_MS = 4_000
 """librdkafka renews it after 90 %: the rest is for the machine."""
-TRIES = 3
-"""So often may a machine hold a client up for longer."""
 RENEWALS = 10
-RENEWED, KILLED = "successful_reauthentication_total", "expired_connections_killed_total"
+RENEWED = "successful_reauthentication_total"
 ENDING = "ENDING"
 """A listener whose sessions end by themselves."""
 
 
 @pytest.fixture(scope="module")
-def cluster(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
-    """One node that lets nobody in without SASL, announces no lifetime, and knows its users.
-
-    Alice alone may use the topics whose names begin with hers.
-    """
-    listeners = {BEHIND: 0, ENDING: LIFETIME_MS}
-    protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
-    protocols |= dict.fromkeys(listeners, "SASL_PLAINTEXT")
-    with KafkaCluster(
-        jwks=jwks,
-        sasl_listeners={ENDING: LIFETIME_MS},
-        sidecar_port=free_ports(1)[0],
-        properties={
-            **properties.sasl(listeners, jwks, {"alice": password_of("alice"), "bob": "other"}),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-            "allow.everyone.if.no.acl.found": "true",
-            "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
-        },
-    ) as started:
+def cluster(jwks: Path) -> Iterator[KafkaCluster]:
+    """One node whose sessions end, and its users; it has no authorizer."""
+    with KafkaCluster(jwks=jwks, sasl_listeners={ENDING: LIFETIME_MS}) as started:
         for name in ("alice", "carol"):
             started.add_scram_user(name, password_of(name))
         yield started
-
-
-@pytest.fixture(scope="module")
-def sidecar_relay(
-    cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    upstream = str(cluster.address(listener=BEHIND))
-    listeners = {"LONG": LIFETIME_MS}
-    config = sidecar_config(upstream, jwks, listeners=listeners, port=cluster.sidecar_port)
-    with ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("sidecar")) as process:
-        yield process
-
-
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"])
-def test_nothing_is_lost_over_ten_sessions(
-    cluster: KafkaCluster,
-    sidecar_relay: ProxyProcess,
-    issuer: Issuer,
-    mechanism: str,
-    tmp_path: Path,
-) -> None:
-    """Nor is a client killed that renews them in time."""
-    who = User(name="alice", mechanism=mechanism, issuer=issuer)
-    for _ in range(TRIES):
-        before = sidecar_relay.metric(KILLED)
-        assert_renewed(sidecar_relay, who, new_topic(cluster), tmp_path)
-        if sidecar_relay.metric(KILLED) == before:
-            break
-    else:
-        pytest.fail(f"killed in each of {TRIES} tries")
 
 
 def assert_renewed(proxy: ProxyProcess, who: User, topic: str, directory: Path) -> None:
@@ -185,12 +122,6 @@ def assert_renewed(proxy: ProxyProcess, who: User, topic: str, directory: Path) 
     assert "Traceback" not in proxy.log()
 
 
-def new_topic(cluster: KafkaCluster, prefix: str = "sessions") -> str:
-    name = f"{prefix}-{uuid.uuid4()}"
-    cluster.create_topic(name, partitions=PARTITIONS)
-    return name
-
-
 @pytest.fixture(scope="module")
 def gateway_relay(
     cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
@@ -206,7 +137,9 @@ def test_a_gateway_learns_brokers_from_what_passes_and_knows_them_after_a_restar
 ) -> None:
     with gateway_relay as proxy:
         who = User(name="alice", mechanism="SCRAM-SHA-256", issuer=issuer)
-        assert_renewed(proxy, who, new_topic(cluster), tmp_path)
+        topic = f"sessions-{uuid.uuid4()}"
+        cluster.create_topic(topic, partitions=PARTITIONS)
+        assert_renewed(proxy, who, topic, tmp_path)
     with gateway_relay as proxy:
         bootstrap = proxy.addresses()["LONG"]
         [broker_id] = cluster.node_ids
@@ -217,53 +150,15 @@ def test_a_gateway_learns_brokers_from_what_passes_and_knows_them_after_a_restar
             assert actor.lines[-1].startswith("< Metadata")
 
 
-def test_a_trial_needs_no_login(sidecar_relay: ProxyProcess, gateway_relay: ProxyProcess) -> None:
+def test_a_trial_needs_no_login(relay: ProxyProcess, gateway_relay: ProxyProcess) -> None:
     """Kafka closes on a Metadata request before a login."""
-    for proxy in (sidecar_relay, gateway_relay):
+    for proxy in (relay, gateway_relay):
         found = proxy.command("config", "check", "--connect")
         assert "answers; clients log in to it themselves" in found
 
 
-def test_brokers_see_who_the_client_is(
-    cluster: KafkaCluster, sidecar_relay: ProxyProcess, issuer: Issuer
-) -> None:
-    """An ACL of the brokers for alice lets alice in, and nobody else."""
-    topic = new_topic(cluster, "hers")
-    admin = confluent_admin.AdminClient({"bootstrap.servers": str(cluster.address())})
-    binding = confluent_admin.AclBinding(
-        confluent_admin.ResourceType.TOPIC,
-        topic,
-        confluent_admin.ResourcePatternType.LITERAL,
-        "User:alice",
-        "*",
-        confluent_admin.AclOperation.ALL,
-        confluent_admin.AclPermissionType.ALLOW,
-    )
-    admin.create_acls([binding])[binding].result(60)
-    described = confluent_admin.AclBindingFilter(
-        confluent_admin.ResourceType.TOPIC,
-        topic,
-        confluent_admin.ResourcePatternType.LITERAL,
-        None,
-        None,
-        confluent_admin.AclOperation.ANY,
-        confluent_admin.AclPermissionType.ANY,
-    )
-    wait_until(
-        lambda: admin.describe_acls(described).result(60) == [binding],
-        what="the broker does not know it",
-    )
-    bootstrap = str(sidecar_relay.addresses()["LONG"])
-    alice, carol = (
-        User(name=name, mechanism="SCRAM-SHA-256", issuer=issuer) for name in ("alice", "carol")
-    )
-    assert produced(alice, bootstrap, topic) is None
-    assert produced(carol, bootstrap, topic) == "TOPIC_AUTHORIZATION_FAILED"
-
-
 @pytest.mark.skipif(not is_since("4.4"), reason="brokers say which node they are since 4.4")
 def test_a_session_is_not_renewed_at_another_node(
-    require_kafka: None,  # noqa: ARG001 - skips
     jwks: Path,
     issuer: Issuer,
     tmp_path: Path,
@@ -296,24 +191,10 @@ def test_a_session_is_not_renewed_at_another_node(
             assert "Traceback" not in proxy.log()
 
 
-def produced(who: User, bootstrap: str, topic: str) -> str | None:
-    """The error with which a record was refused; None: it was written."""
-    errors: list[str | None] = []
-
-    def delivered(error: KafkaError | None, _: object) -> None:
-        errors.append(None if error is None else error.name())
-
-    producer = Producer(who.confluent(bootstrap, message_timeout_ms=60_000))
-    producer.produce(topic, b"value", on_delivery=delivered)
-    producer.flush(60)
-    [error] = errors
-    return error
-
-
 def test_users_of_the_brokers_are_administered_with_rights_at_the_proxy(
     cluster: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """The proxy has an authorizer; these brokers let everybody do it."""
+    """The proxy has an authorizer; these brokers have none."""
     upstream = str(cluster.address(listener=ENDING))
     config = relaying_logins(gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}))
     users = ("--entity-type", "users")

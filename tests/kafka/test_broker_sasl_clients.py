@@ -74,11 +74,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def brokers(
-    require_kafka: None,  # noqa: ARG001 - skips
-    issuer: Issuer,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[SaslBrokers]:
+def brokers(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslBrokers]:
     with sasl_brokers(tmp_path_factory.mktemp("brokers"), issuer) as found:
         found.kafka.create_topic(TOPIC)
         yield found

@@ -46,11 +46,7 @@ EVERYTHING = confluent_admin.AclBindingFilter(
 
 
 @pytest.fixture(scope="module")
-def brokers(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[KafkaCluster]:
+def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """One node of this module alone: it is stopped, and its ACLs are counted."""
     with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
         add_proxys_users(cluster)

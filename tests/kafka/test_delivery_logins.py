@@ -63,11 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secure(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    files: Path,
-) -> Iterator[KafkaCluster]:
+def secure(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
     """One node: TLS and SASL, short sessions, and no right for anybody but the harness."""
     authority, listener = Authority(), f"listener.name.{SECURE.lower()}"
     authority.write(files)

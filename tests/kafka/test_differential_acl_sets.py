@@ -70,7 +70,6 @@ EVERY_ACL: Values = asking()
 
 @pytest.fixture(scope="module")
 def sides(
-    require_kafka: None,  # noqa: ARG001 - skips
     jwks: Path,
     zookeeper_store: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,

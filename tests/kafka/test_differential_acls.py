@@ -45,7 +45,7 @@ SINCE_4_4 = {93, 94}
 
 
 @pytest.fixture(scope="module")
-def broker(require_kafka: None) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+def broker() -> Iterator[KafkaCluster]:
     with KafkaCluster(
         nodes=1,
         properties=AUTHORIZER_PROPERTIES,

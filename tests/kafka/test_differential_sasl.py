@@ -8,13 +8,12 @@ import pytest
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.sasl_differential.comparison import (
     DELIBERATE,
-    PROGRAMS,
-    USERS,
-    Transcript,
-    World,
+    assert_alike,
+    assert_documented,
     differences,
     run_all,
 )
+from tests.support.kafka.sasl_differential.transcript import PROGRAMS, USERS, Transcript, World
 from tests.support.proxy_process import ProxyProcess, sidecar_config
 from tests.support.sasl import Issuer
 
@@ -32,9 +31,7 @@ def test_every_deliberate_difference_names_a_program() -> None:
 
 
 def test_every_deliberate_difference_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
-    missing = {what for what in DELIBERATE.values() if f"\n| {what} | " not in text}
-    assert not missing
+    assert_documented(DELIBERATE)
 
 
 @pytest.mark.slow
@@ -43,21 +40,21 @@ def test_programs_tell_the_same_twice(
 ) -> None:
     """A transcript with a clock or a nonce in it would be no yardstick."""
     again = run_all(kafka_programs_world)
-    assert not _report(differences(kafka_transcripts, again, ("first", "second")))
+    assert not differences(kafka_transcripts, again, ("first", "second"))
 
 
 @pytest.mark.slow
 def test_proxy_answers_as_kafka_does(
     kafka_transcripts: Mapping[str, Transcript], proxied_world: World
 ) -> None:
-    assert_as_kafka_does(kafka_transcripts, proxied_world)
+    assert_alike(kafka_transcripts, run_all(proxied_world), DELIBERATE)
 
 
 @pytest.mark.slow
 def test_gateway_of_two_workers_answers_as_kafka_does(
     kafka_transcripts: Mapping[str, Transcript], gateway_world: World
 ) -> None:
-    assert_as_kafka_does(kafka_transcripts, gateway_world)
+    assert_alike(kafka_transcripts, run_all(gateway_world), DELIBERATE)
 
 
 @pytest.mark.slow
@@ -81,16 +78,4 @@ def test_proxy_that_only_observes_answers_as_kafka_without_reauthentication_does
         observed = run_all(World(addresses=process.addresses(), issuer=issuer))
     assert len(observed) >= 3
     at_kafka = {name: kafka_transcripts[name] for name in observed}
-    assert not _report(differences(at_kafka, observed, ("Kafka", mode)))
-
-
-def assert_as_kafka_does(kafka_transcripts: Mapping[str, Transcript], world: World) -> None:
-    found = differences(kafka_transcripts, run_all(world), ("Kafka", "proxy"))
-    unexpected = {name: text for name, text in found.items() if name not in DELIBERATE}
-    assert not unexpected, f"{len(unexpected)} programs differ:\n{_report(unexpected)}"
-    vanished = DELIBERATE.keys() - found.keys()
-    assert not vanished, f"no longer different: {sorted(vanished)}"
-
-
-def _report(found: Mapping[str, str]) -> str:
-    return "\n".join(f"\n{name}\n{text}" for name, text in found.items())
+    assert_alike(at_kafka, observed, {})

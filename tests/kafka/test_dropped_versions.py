@@ -41,7 +41,7 @@ BETWEEN_BROKERS = {56: 2}
 
 
 @pytest.fixture(scope="module")
-def kafka(require_kafka: None, jwks: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+def kafka(jwks: Path) -> Iterator[KafkaCluster]:
     """A node that has them, whatever the release under test."""
     with KafkaCluster(jwks=jwks, release=LAST_WITH_THEM) as cluster:
         yield cluster
@@ -181,7 +181,6 @@ def offer(address: Address) -> dict[int, int]:
     return {int(one.api_key): int(one.min_version) for one in answer.api_keys}
 
 
-@pytest.mark.usefixtures("require_kafka")
 def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
     before, after = (
         read_definitions(fetch_jar("kafka-clients", version, tmp_path / version))
@@ -196,7 +195,6 @@ def test_dropped_versions_are_those_of_the_definitions(tmp_path: Path) -> None:
     assert dropped == {**FIRST_KEPT_BY_KAFKA_4, **BETWEEN_BROKERS}
 
 
-@pytest.mark.usefixtures("require_kafka")
 def test_responses_of_dropped_versions_have_what_the_proxy_believes(tmp_path: Path) -> None:
     definitions = read_definitions(fetch_jar("kafka-clients", LAST_WITH_THEM, tmp_path / "jar"))
     responses = {one["apiKey"]: one for one in definitions.values() if one["type"] == "response"}

@@ -1,18 +1,24 @@
 """Three KRaft nodes behind a gateway: clients know its addresses alone, and follow the brokers."""
 
+import shutil
+import socket
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
 import pytest
 
-from tests.support.kafka.clients import User, add_users, confluent_admin
+from tests.support.kafka.acl_differential.comparison import Versions, offered
+from tests.support.kafka.clients import JavaClient, User, add_users, confluent_admin, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.java import KAFKA_VERSION, is_since
+from tests.support.kafka.load_balancer import HOST, LoadBalancer
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.traffic import PARTITIONS, confluent_traffic
+from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, end_offset, java_traffic
 from tests.support.kafka.wire_client import (
     Address,
     Outcome,
@@ -21,7 +27,15 @@ from tests.support.kafka.wire_client import (
     record_batch,
 )
 from tests.support.messages import request_body
-from tests.support.proxy_process import ProxyProcess, broker_at, gateway_config
+from tests.support.processes import free_port_range
+from tests.support.proxy_process import (
+    GATEWAY_BROKERS,
+    ProxyProcess,
+    Serve,
+    broker_at,
+    gateway_config,
+    relaying_logins,
+)
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka
@@ -32,22 +46,17 @@ _NOT_LEADER = 6
 
 
 @pytest.fixture(scope="module")
-def cluster(require_kafka: None) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+def cluster() -> Iterator[KafkaCluster]:
     """Node 1 alone is a controller: the others may stop without losing the quorum."""
     with KafkaCluster(nodes=3, controllers=1, sasl_listeners={}) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def proxy(
-    cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def proxy(cluster: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
     """Never restarted, whatever the brokers do."""
     config = gateway_config(cluster.bootstrap(), jwks, listeners={"LONG": 3_600_000})
-    process = ProxyProcess(config, tmp_path_factory.mktemp("gateway"))
-    add_users(process)
-    with process:
-        yield process
+    return serve(config)
 
 
 def spread_topic(cluster: KafkaCluster, **replicas: list[int]) -> str:
@@ -289,3 +298,195 @@ def test_broker_that_hangs(cluster: KafkaCluster, proxy: ProxyProcess, issuer: I
         finally:
             cluster.resume_node(3)
         assert hanging.hear(_METADATA, 12) is not None
+
+
+# --- gateways that are replaced, and forget their brokers
+
+ZERO = "ZERO"
+"""The brokers' listener, which announces no lifetime."""
+RECORDS = 200
+"""So many more in each partition show that clients go on."""
+
+
+@pytest.fixture
+def two_brokers() -> Iterator[KafkaCluster]:
+    with KafkaCluster(nodes=2, controllers=1, sasl_listeners={ZERO: 0}) as two_brokers:
+        two_brokers.add_scram_user("alice", password_of("alice"))
+        yield two_brokers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loyal(User):
+    """Its clients of Java return to a broker's port for ever, as those before 4.0 (KIP-899)."""
+
+    def java(self, directory: Path, **more: str) -> JavaClient:
+        """A properties file for Java's clients."""
+        return super().java(directory, metadata_recovery_strategy="none", **more)
+
+
+class Replica(ProxyProcess):
+    """One of several gateways, of which each start is that of another pod."""
+
+    def __init__(self, upstream: str, jwks: Path, host: str, port: int, directory: Path) -> None:
+        directory.mkdir()
+        config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
+        self.ports = range(port + 1, port + 2 + GATEWAY_BROKERS)
+        self.host, self.port = host, port
+        config["listeners"][0] |= {
+            "address": f"{host}:{port}",
+            "advertised.host": HOST,
+            "broker.ports": f"{self.ports[0]}-{self.ports[-1]}",
+        }
+        self._state = directory
+        super().__init__(relaying_logins(config) | {"workers": 2}, directory)
+
+    @property
+    def targets(self) -> dict[int, Address]:
+        """Where a load balancer forwards each of its ports."""
+        return {port: Address(self.host, port) for port in (self.port, *self.ports)}
+
+    def start(self) -> None:
+        """Start it without state; return when it is ready."""
+        for left in self._state.glob("state.db*"):
+            left.unlink()
+        shutil.rmtree(self._state / "events", ignore_errors=True)
+        super().start()
+        wait_until(lambda: self.readiness() == 200, what="not ready", details=self.log)
+        for port in self.ports:
+            socket.create_connection((self.host, port)).close()  # no port is closed now
+
+
+def progress(two_brokers: KafkaCluster, topic: str) -> Callable[[], bool]:
+    """Whether clients have written more to all partitions since now."""
+    before = [end_offset(two_brokers, topic, one) for one in range(PARTITIONS)]
+
+    def made() -> bool:
+        now = [end_offset(two_brokers, topic, one) for one in range(PARTITIONS)]
+        return all(end - begin >= RECORDS for begin, end in zip(before, now, strict=True))
+
+    return made
+
+
+@pytest.mark.slow
+def test_clients_return_to_brokers_of_gateways_that_do_not_know_them(
+    two_brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    """After a restart in place, and over a rolling update of two replicas behind a balancer.
+
+    No client begins at the bootstrap address meanwhile, from which the gateway would learn brokers.
+    """
+    port = free_port_range(GATEWAY_BROKERS + 2)
+    upstream = str(two_brokers.address(listener=ZERO))
+    one, two = (
+        Replica(upstream, jwks, host, port, tmp_path / host) for host in ("127.0.0.3", "127.0.0.4")
+    )
+    who = Loyal(name="alice", mechanism="SCRAM-SHA-256", issuer=issuer)
+    done = tmp_path / "done"
+    places = {"proxy": f"{HOST}:{port}", "direct": upstream}
+    topics = {name: f"{name}-{uuid.uuid4()}" for name in places}
+    for topic in topics.values():
+        two_brokers.create_topic(topic, partitions=PARTITIONS)
+    running: dict[str, Future[list[int]]] = {}
+
+    def go_on() -> None:
+        made = [progress(two_brokers, topic) for topic in topics.values()]
+        wait_until(
+            lambda: any(one.done() for one in running.values()) or all(more() for more in made),
+            what="clients do not go on",
+            details=lambda: one.log() + two.log(),
+        )
+        assert not [one.result() for one in running.values() if one.done()]
+
+    with (
+        one,
+        two,
+        LoadBalancer(one.targets) as balancer,
+        ThreadPoolExecutor(len(topics)) as pool,
+    ):
+        try:
+            for name, bootstrap in places.items():
+                arguments = (who, bootstrap, topics[name], 1, tmp_path)
+                running[name] = pool.submit(java_traffic, *arguments, until=done)
+            go_on()
+            one.stop()
+            one.start()
+            go_on()
+            for new, old in ((two, one), (one, two), (two, one)):
+                new.stop()
+                new.start()
+                balancer.route_others(new.targets)
+                old.stop()
+                go_on()
+                assert new.metric("connections_closed_total", reason="broker_unknown") > 0
+                assert new.metric("brokers_not_shown") == 0
+        finally:
+            done.touch()
+        for name, traffic in running.items():
+            assert min(traffic.result()) > 0, name
+    assert "Traceback" not in one.log() + two.log()
+
+
+# --- a rolling upgrade of the brokers
+
+OLD = "4.1.0"
+REAUTH_MS = 30_000
+"""Java renews it from 85 to 95 % on: while brokers start, the rest is for the machine."""
+TXN_OFFSET_COMMIT, TOPOLOGY_DESCRIPTION_UPDATE = 28, 93
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_since("4.4"), reason="to 4.4 or later")
+def test_a_rolling_upgrade_loses_nothing(jwks: Path, carol: User, tmp_path: Path) -> None:
+    """What is offered is what all brokers know: the newer versions when the last one has them."""
+    done = tmp_path / "done"
+    with KafkaCluster(nodes=3, release=OLD, sasl_listeners={}) as cluster:
+        replicas = {index: [1, 2, 3] for index in range(PARTITIONS)}
+        cluster.create_topic("topic", replicas=replicas, configs={"min.insync.replicas": "2"})
+        config = gateway_config(cluster.bootstrap(), jwks, listeners={"SHORT": REAUTH_MS})
+        process = ProxyProcess(config, tmp_path)
+        add_users(process)
+        with process as proxy, ThreadPoolExecutor(1) as pool:
+            bootstrap = str(proxy.addresses()["SHORT"])
+            traffic = pool.submit(java_traffic, carol, bootstrap, "topic", 1, tmp_path, until=done)
+            try:
+                wait_until(lambda: all(_ends(cluster)), what="traffic")
+                for node_id in cluster.node_ids:
+                    assert not any(map(_is_new, _announced(proxy, cluster)))
+                    cluster.stop_node(node_id)
+                    cluster.start_node(node_id, release=KAFKA_VERSION)
+                    wait_until(lambda: _is_in_sync(cluster), what="replicas in sync")
+                wait_until(
+                    lambda: all(map(_is_new, _announced(proxy, cluster))),
+                    what="the newer versions are not offered",
+                )
+                before = _ends(cluster)
+                wait_until(lambda: _ends(cluster) > before, what="traffic goes on")
+                wait_until(
+                    lambda: proxy.metric("successful_reauthentication_total") > 0,
+                    what="no session was renewed",
+                )
+            finally:
+                done.touch()
+            assert traffic.result() == _ends(cluster)
+            assert proxy.metric("expired_connections_killed_total") == 0
+
+
+def _ends(cluster: KafkaCluster) -> list[int]:
+    return [end_offset(cluster, "topic", partition) for partition in range(PARTITIONS)]
+
+
+def _is_in_sync(cluster: KafkaCluster) -> bool:
+    (topic,) = cluster.ask(3, 12, **metadata_fields(["topic"])).topics
+    return all(len(each.isr_nodes) == len(cluster.node_ids) for each in topic.partitions)
+
+
+def _announced(proxy: ProxyProcess, cluster: KafkaCluster) -> list[Versions]:
+    """At the gateway's own address, and at those of the brokers."""
+    brokers = [broker_at(proxy, node_id) for node_id in cluster.node_ids]
+    return [offered(address) for address in (proxy.addresses()["SHORT"], *brokers)]
+
+
+def _is_new(versions: Versions) -> bool:
+    is_new = versions[TXN_OFFSET_COMMIT] == (0, 6)
+    assert is_new == (TOPOLOGY_DESCRIPTION_UPDATE in versions), versions
+    return is_new

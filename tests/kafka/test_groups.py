@@ -80,11 +80,7 @@ def member(issuer: Issuer, name: str, *groups: str) -> Member:
 
 
 @pytest.fixture(scope="module")
-def brokers(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[KafkaCluster]:
+def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
         add_proxys_users(cluster)
         yield cluster

@@ -65,11 +65,7 @@ class Gateway:
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    require_kafka: None,  # noqa: ARG001 - skips
-    jwks: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Gateway]:
+def gateway(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with KafkaCluster(nodes=3, controllers=1, sasl_listeners={}) as cluster:
         config = gateway_config(cluster.bootstrap(), jwks, listeners={LISTENER: 3_600_000})
         config["listeners"][0]["advertised.host"] = HOST
@@ -265,7 +261,7 @@ class Replaceable:
 
 
 @pytest.fixture
-def replaceable(require_kafka: None) -> Replaceable:  # noqa: ARG001 - skips
+def replaceable() -> Replaceable:
     return Replaceable(*free_ports(1))
 
 

@@ -1,31 +1,47 @@
-"""Quotas with real clients: who is throttled, by which limit, and what three libraries show of it.
+"""Quotas with real clients: who is throttled, by which limit and for how long, beside Kafka itself.
 
-Through two workers, so that what is shared is; each test has users or client ids of its own.
-"""
+Most tests use two workers, so that what is shared is; each has users or client ids of its own.
+Compared with Kafka is what the machine has no part in: the wait that one request is told, and the
+bounds that the arithmetic of KIP-13, KIP-599 and KIP-612 sets to many."""
 
 import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka as confluent
+import confluent_kafka.admin as librdkafka
 import kafka as python
 import pytest
 
 from tests.support.kafka import java
+from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import User, password_of, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
+    CONNECTIONS,
     CONSUMER,
+    MUTATIONS,
     PRODUCER,
     SCRAM,
     WINDOW_SECONDS,
     Producing,
+    Side,
+    Storm,
+    Told,
     enforcing_quotas,
+    produce_frame,
+    remove_quotas,
+    set_kafkas,
     set_quota,
     told_by_librdkafka,
     told_in_a_row,
 )
+from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
@@ -45,9 +61,10 @@ def proxy(
 
 
 @pytest.fixture
-def someone(proxy: ProxyProcess, issuer: Issuer) -> User:
-    """A user of this test alone."""
+def someone(kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> User:
+    """A user of this test alone, known to Kafka and to the proxy."""
     name = f"user-{uuid.uuid4().hex[:8]}"
+    kafka.add_scram_user(name, password_of(name))
     proxy.add_user(name, password_of(name), SCRAM)
     return user(issuer, SCRAM, name)
 
@@ -196,3 +213,227 @@ def test_javas_metric_shows_it(
     assert done.exit_status == 0, done
     (line,) = (one for one in done.stdout.splitlines() if "produce-throttle-time-max" in one)
     assert float(line.rsplit(":", 1)[1]) > 10_000, line
+
+
+# --- as long as Kafka
+
+
+def test_throttles_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
+) -> None:
+    """A burst, and the wait that it is told."""
+    set_kafkas(kafka, PRODUCER, 2_000.0, "user", someone.name)
+    set_quota(proxy, PRODUCER, 2_000, user=someone.name)
+    proxy.until_known()
+    theirs_at = str(kafka.address(listener="LONG"))
+    theirs = told_by_librdkafka(someone, theirs_at, topic, "any", 26_000)
+    ours = told_by_librdkafka(someone, bootstrap, topic, "any", 26_000)
+    # 26,100 bytes at 2,000 a second are 13.05 s, and the window has 10
+    assert theirs == pytest.approx(3.05, abs=0.3)
+    assert ours == pytest.approx(theirs, abs=0.2)
+    set_kafkas(kafka, PRODUCER, None, "user", someone.name)
+
+
+def test_holds_consumers_as_long_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
+) -> None:
+    """400 kB at 20 kB/s are 20 s, of which a window's worth passes at once."""
+    limit, messages, size = 20_000, 40, 10_000
+    set_kafkas(kafka, CONSUMER, float(limit), "user", someone.name)
+    set_quota(proxy, CONSUMER, limit, user=someone.name)
+    unlimited = confluent.Producer({"bootstrap.servers": str(kafka.address())})
+    for _ in range(messages):
+        unlimited.produce(topic, b"x" * size)
+        assert unlimited.flush(DEADLINE_SECONDS) == 0
+    proxy.until_known()
+    at_least = (messages * size - 12_000) / limit - WINDOW_SECONDS - 1
+    took, held = [], []
+    for where in (str(kafka.address(listener="LONG")), bootstrap):
+        reported: list[float] = []
+        settings = someone.confluent(where) | {"group.id": f"g-{uuid.uuid4()}"}
+        small = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 12_000}
+        heard = {
+            "throttle_cb": lambda event, reported=reported: reported.append(event.throttle_time)
+        }
+        began = time.monotonic()
+        consumer = confluent.Consumer(settings | small | heard)
+        consumer.assign([confluent.TopicPartition(topic, 0, 0)])
+        assert len(consumer.consume(messages, DEADLINE_SECONDS)) == messages
+        took.append(time.monotonic() - began)
+        held.append(sum(reported))
+        consumer.close()
+    assert min(took) > at_least
+    # What the machine takes is not waited for, so nobody is held for longer than the other takes.
+    assert held[0] < took[1] + 2.0, (took, held)
+    assert held[1] < took[0] + 2.0, (took, held)
+    set_kafkas(kafka, CONSUMER, None, "user", someone.name)
+
+
+def test_lets_as_many_connections_in_as_kafka_does(
+    kafka: KafkaCluster, proxy: ProxyProcess
+) -> None:
+    """Thirty at once at one per second; from an address of their own, on both."""
+    elsewhere = "127.0.0.7"
+    set_kafkas(kafka, CONNECTIONS, 1.0, "ip", elsewhere)
+    set_quota(proxy, CONNECTIONS, 1, ip=elsewhere)
+    proxy.until_known()
+    for address in (kafka.address(), proxy.addresses()["LONG"]):
+        storm = Storm(address, 30, elsewhere)
+        assert WINDOW_SECONDS <= storm.served <= WINDOW_SECONDS + 2 + storm.seconds
+    set_kafkas(kafka, CONNECTIONS, None, "ip", elsewhere)
+
+
+def test_an_address_that_connects_too_often_is_turned_away(proxy: ProxyProcess) -> None:
+    """KIP-612; a window's worth passes at once, further ones are closed after a while."""
+    mine = "127.0.0.1"
+    set_quota(proxy, CONNECTIONS, 1, ip=mine)
+    proxy.until_known()
+    address = proxy.addresses()["LONG"]
+    before = proxy.metric("connections_closed_total", reason="connection_rate")
+    storm = Storm(address, 30, mine)
+    assert WINDOW_SECONDS <= storm.served <= WINDOW_SECONDS + 2 + storm.seconds
+    now = proxy.metric("connections_closed_total", reason="connection_rate")
+    assert now - before == storm.refused > 0
+    remove_quotas(proxy)
+    proxy.until_known()
+    wait_until(lambda: Storm(address, 1, mine).served == 1, what="nobody gets in any more")
+
+
+# --- a connection for each request
+
+TOPIC = "reconnects"
+LIMIT = 10_000.0
+SECONDS = 20.0
+
+
+def produced(address: Address) -> tuple[float, float]:
+    """Bytes that were answered on connections of one request each, and the seconds it took."""
+    frame = produce_frame(TOPIC, 10_000, 1)
+    passed, began = 0, time.monotonic()
+    while (seconds := time.monotonic() - began) < SECONDS:
+        with WireClient(address) as client:
+            log_in(client, "mallory")
+            client.raw(frame)
+            answer = client.receive()
+            assert isinstance(answer, bytes), answer
+        passed += len(frame)
+    return passed, seconds
+
+
+def test_who_reconnects_gets_no_more_than_its_quota(
+    kafka: KafkaCluster, proxy: ProxyProcess
+) -> None:
+    """From Kafka, several times as much: it throttles the connection, which is gone."""
+    kafka.create_topic(TOPIC)
+    kafka.add_scram_user("mallory", PASSWORD)
+    proxy.add_user("mallory", PASSWORD, SCRAM)
+    set_kafkas(kafka, PRODUCER, LIMIT, "user", "mallory")
+    set_quota(proxy, PRODUCER, LIMIT, user="mallory")
+    proxy.until_known()
+    passed, seconds = produced(proxy.addresses()["LONG"])
+    theirs, their_seconds = produced(kafka.address(listener="LONG"))
+    set_kafkas(kafka, PRODUCER, None, "user", "mallory")
+    assert passed <= LIMIT * (seconds + WINDOW_SECONDS + 1) + 2 * 10_100
+    assert theirs > 1.5 * LIMIT * (their_seconds + WINDOW_SECONDS + 1)
+
+
+# --- controller_mutation_rate
+
+RATE = 0.5
+"""Partitions per second: the bucket holds five and a half."""
+FULL_WITHIN_SECONDS = 11.0
+"""How long a bucket without tokens and without debts takes to fill up."""
+MANY = 33
+"""Partitions: a debt of more than 54 s, whatever the bucket held."""
+
+
+def validated(side: Side) -> Iterator[Told]:
+    """What is not done costs as much."""
+    yield side.create(7, validate=True, v=MANY)
+    yield side.create(7, a=1)
+
+
+def strict(side: Side) -> Iterator[Told]:
+    """Versions that are refused: the bucket is overdrawn by the second topic."""
+    yield side.create(7, a=2, b=MANY, c=1)
+    side.until_known(a=2, b=MANY)
+    yield side.create(7, a=1, d=1)
+    yield side.grow(3, a=3, b=MANY + 1, nobody=9)
+    yield side.delete(6, "a", "nobody")
+    yield side.create(6, e=1)
+    yield side.delete(5, "b")
+
+
+def filled_up(side: Side) -> Iterator[Told]:
+    """The second request finds the bucket full again, whenever it comes."""
+    side.create(7, a=8)
+    debt_seconds = 8 / RATE - FULL_WITHIN_SECONDS
+    time.sleep(debt_seconds + FULL_WITHIN_SECONDS + 1)
+    side.until_known(a=8)
+    yield side.create(6, b=MANY)
+    yield side.delete(6, "a")
+
+
+def permissive(side: Side) -> Iterator[Told]:
+    """Older versions are done, and throttled."""
+    yield side.create(5, a=3, b=MANY)
+    side.until_known(a=3, b=MANY)
+    yield side.grow(2, a=4)
+    yield side.create(5, a=1)
+    yield side.delete(4, "b")
+
+
+@pytest.mark.parametrize("program", [validated, strict, filled_up, permissive])
+def test_is_kafkas(kafka: KafkaCluster, proxy: ProxyProcess, program: Any) -> None:
+    """The same errors topic by topic, and the same debts."""
+    sides = []
+    for address in (kafka.address(listener="LONG"), proxy.addresses()["LONG"]):
+        name = f"m-{uuid.uuid4().hex[:8]}"
+        kafka.add_scram_user(name, PASSWORD)
+        proxy.add_user(name, PASSWORD, SCRAM)
+        set_kafkas(kafka, MUTATIONS, RATE, "user", name)
+        set_quota(proxy, MUTATIONS, RATE, user=name)
+        sides.append(Side(address, name))
+    proxy.until_known()
+    with ThreadPoolExecutor() as pool:
+        kafkas, ours = pool.map(lambda side: list(program(side)), sides)
+    assert [one.errors for one in ours] == [one.errors for one in kafkas]
+    assert any(89 in one.errors.values() for one in ours) is (program is not permissive)
+    for mine, theirs in zip(ours, kafkas, strict=True):
+        assert (mine.throttle_time > 0) is (theirs.throttle_time > 0), (ours, kafkas)
+        if mine.throttle_time > 0:
+            low, high = mine.debt_since(ours[0])
+            their_low, their_high = theirs.debt_since(kafkas[0])
+            assert low <= their_high + 0.1, (ours, kafkas)
+            assert their_low <= high + 0.1, (ours, kafkas)
+
+
+def test_tools_and_libraries_are_told(proxy: ProxyProcess, issuer: Issuer, tmp_path: Path) -> None:
+    """Java's tool shows the refusal; librdkafka's older request is done, and the next one waits."""
+    bootstrap = str(proxy.addresses()["LONG"])
+    proxy.add_user("dora", password_of("dora"), SCRAM)
+    set_quota(proxy, MUTATIONS, 0.01, user="carol")  # a debt of more than ten minutes
+    set_quota(proxy, MUTATIONS, RATE, user="dora")
+    proxy.until_known()
+    carol = user(issuer, SCRAM)
+    made = [f"tools-{uuid.uuid4()}" for _ in range(4)]
+
+    def create(name: str) -> Finished:
+        options = ("--create", "--topic", name, "--partitions", "7", "--replication-factor", "1")
+        return carol.java(tmp_path).run_tool("kafka-topics", bootstrap, *options)
+
+    first, second = create(made[0]), create(made[1])
+    assert first.exit_status == 0, first
+    assert second.exit_status != 0
+    assert "throttling quota has been exceeded" in second.stdout + second.stderr, second
+    admin = librdkafka.AdminClient(user(issuer, SCRAM, "dora").confluent(bootstrap))
+    began = time.monotonic()
+    for name in made[2:]:
+        topic = librdkafka.NewTopic(name, 15, 1)  # type: ignore[attr-defined] # it is there
+        admin.create_topics([topic])[name].result(DEADLINE_SECONDS)
+    # 15 partitions are 30 s, of which the bucket has 11
+    assert time.monotonic() - began > 30 - FULL_WITHIN_SECONDS - 0.5
+    assert proxy.metric("quota_mutations_total") >= 7 + 2 * 15
+    assert proxy.metric("quota_throttles_total", quota=MUTATIONS) >= 2
+    for name in ("carol", "dora"):
+        assert f"user={name} is throttled" in proxy.log()

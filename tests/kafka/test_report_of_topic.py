@@ -219,10 +219,7 @@ def test_what_cannot_be_read_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_partition_without_a_leader_is_named(
-    require_kafka: None,  # noqa: ARG001 - skips
-    tmp_path: Path,
-) -> None:
+def test_a_partition_without_a_leader_is_named(tmp_path: Path) -> None:
     """Where librdkafka says "Local: Unknown partition"."""
     with KafkaCluster(nodes=1) as cluster:
         other = cluster.add_node()

@@ -1,7 +1,6 @@
 """Sessions at the broker that end (KIP-368): the proxy renews its own, and clients notice nothing.
 
-Nor does the broker: it never has to close a connection of the proxy's.
-"""
+Nor does the broker: it never has to close a connection of the proxy's."""
 
 import threading
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka.clients import add_users, user
+from tests.support.kafka.clients import User, add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, read, write
@@ -26,8 +25,10 @@ from tests.support.kafka.upstream import (
     SHORT,
     SHORT_MS,
     TokenEndpoint,
+    add_proxys_users,
     by_client_credentials,
     by_password,
+    sasl_properties,
     sidecar_of,
 )
 from tests.support.kafka.wire_client import WireClient
@@ -218,3 +219,72 @@ def test_tokens_are_renewed_before_their_sessions_are(
             log = proxy.log()
     assert "Traceback" not in log
     assert not any(token in log for token in endpoint.given)
+
+
+# --- three nodes behind a gateway
+
+
+@pytest.fixture(scope="module")
+def three_nodes(jwks: Path) -> Iterator[KafkaCluster]:
+    """Node 1 alone is a controller: the others may stop without losing the quorum."""
+    listeners = {BUSY: BUSY_MS}
+    with KafkaCluster(
+        nodes=3,
+        controllers=1,
+        jwks=jwks,
+        sasl_listeners=listeners,
+        properties=sasl_properties(listeners, jwks),
+    ) as three_nodes:
+        add_proxys_users(three_nodes)
+        yield three_nodes
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    three_nodes: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxyProcess]:
+    """Two workers, never restarted."""
+    directory = tmp_path_factory.mktemp("gateway")
+    upstream = three_nodes.bootstrap(BUSY)
+    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}) | {"workers": 2}
+    config["upstream"] |= by_password(SCRAM, directory)
+    process = ProxyProcess(config, directory)
+    add_users(process)
+    with process:
+        yield process
+    assert "Traceback" not in process.log()
+    assert PASSWORD not in process.log()
+
+
+def spread_topic(three_nodes: KafkaCluster, replicas: dict[int, list[int]]) -> str:
+    name = f"upstream-{uuid.uuid4()}"
+    three_nodes.create_topic(name, replicas=replicas)
+    return name
+
+
+def test_brokers_are_followed_while_sessions_are_renewed(
+    three_nodes: KafkaCluster, gateway: ProxyProcess, carol: User, tmp_path: Path
+) -> None:
+    """One stops and comes back elsewhere, leadership moves: the clients go on and lose nothing."""
+    topic = spread_topic(three_nodes, {0: [1, 2], 1: [2, 3], 2: [3, 1], 3: [2, 1]})
+    enough = tmp_path / "enough"
+    bootstrap = str(gateway.addresses()["LONG"])
+    with ThreadPoolExecutor() as pool:
+        traffic = pool.submit(
+            confluent_traffic, carol, bootstrap, topic, 5.0, pause_seconds=0.005, until=enough
+        )
+        try:
+            three_nodes.stop_node(2)
+            three_nodes.start_node(2, move=True)
+            before = gateway.metric(RENEWED)
+            wait_until(
+                lambda: traffic.done() or gateway.metric(RENEWED) >= before + 3, what="not renewed"
+            )
+        finally:
+            enough.touch()
+        records = traffic.result()
+    assert len(records) == PARTITIONS
+    assert min(records) > 100
+    for node_id in three_nodes.node_ids:
+        assert EXPIRED_CHANNEL not in three_nodes.log(node_id)
+    assert gateway.readiness() == 200

@@ -63,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(require_kafka: None, files: Path) -> Iterator[KafkaCluster]:  # noqa: ARG001 - skips
+def cluster(files: Path) -> Iterator[KafkaCluster]:
     with KafkaCluster(
         nodes=1, properties=kafka_properties(files), sasl_listeners=dict.fromkeys(CLIENT_AUTH, 0)
     ) as cluster:

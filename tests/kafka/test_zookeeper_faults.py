@@ -128,14 +128,14 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def three(require_kafka: None) -> Iterator[Ensemble]:  # noqa: ARG001 - skips
+def three() -> Iterator[Ensemble]:
     with Ensemble(3) as ensemble:
         ensemble.make_nodes()
         yield ensemble
 
 
 @pytest.fixture
-def one(require_kafka: None) -> Iterator[Ensemble]:  # noqa: ARG001 - skips
+def one() -> Iterator[Ensemble]:
     with Ensemble() as ensemble:
         ensemble.make_nodes()
         yield ensemble
@@ -283,7 +283,7 @@ def test_thousands_of_changes_are_followed(one: Ensemble, tmp_path: Path) -> Non
         proxy.until(lambda: proxy.store.quota_snapshot().quotas == wanted, "not followed")
 
 
-def test_a_password_that_is_wrong_is_told(tmp_path: Path, require_kafka: None) -> None:  # noqa: ARG001
+def test_a_password_that_is_wrong_is_told(tmp_path: Path) -> None:
     """And with the right one nodes are made as `zookeeper.set.acl` has it."""
     (tmp_path / "right").write_text(PASSWORD)
     (tmp_path / "wrong").write_text("wrong")
@@ -336,7 +336,7 @@ def test_a_user_of_the_scheme_digest_is_known(one: Ensemble, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["sasl", "digest", "x509"])
-def test_tls_with_every_way_to_log_in(scheme: str, tmp_path: Path, require_kafka: None) -> None:  # noqa: ARG001
+def test_tls_with_every_way_to_log_in(scheme: str, tmp_path: Path) -> None:
     """Nodes belong to who made them; and a thousand answers that come at once are all read."""
     authority = Authority()
     authority.write(tmp_path)
@@ -376,7 +376,6 @@ def test_a_server_that_is_not_whom_it_says_is_told_nothing(
     hosts: tuple[str, ...],
     problem: str,
     tmp_path: Path,
-    require_kafka: None,  # noqa: ARG001
 ) -> None:
     """Its certificate is another authority's, or for another host."""
     ours, another = Authority(), Authority("another")

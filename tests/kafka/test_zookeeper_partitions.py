@@ -177,10 +177,7 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(
-    require_kafka: None,  # noqa: ARG001 - skips
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with (
         bridged(3) as (here, servers),
         Ensemble(3, at=servers) as ensemble,

@@ -36,7 +36,7 @@ KIP_55 = {
 
 
 @pytest.fixture(scope="module")
-def ensemble(require_kafka: None) -> Iterator[Ensemble]:  # noqa: ARG001 - skips
+def ensemble() -> Iterator[Ensemble]:
     with Ensemble() as one:
         with one.client():
             pass  # makes the chroot

@@ -66,7 +66,7 @@ def acl(
     return Acl(resource_type, pattern_type, name, principal, host, operation, permission)
 
 
-# Creations and filters, and what Kafka 4.1.0 answers; tests/kafka/test_acl_api.py asks it
+# Creations and filters, and what Kafka 4.1.0 answers: tests/kafka/test_acl_administration.py asks
 
 Result = tuple[str, str | None]
 DONE: Result = ("none", "")

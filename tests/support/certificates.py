@@ -154,7 +154,7 @@ class Authority:
 
 # Subjects of certificates of every kind, and rules that make principals of them.
 #
-# What Java and Kafka make of the same is asked by `tests/kafka/test_principals.py`
+# What Java and Kafka make of the same is asked by `tests/kafka/test_java_classes.py`
 
 UTF8, PRINTABLE, T61, IA5, VISIBLE, GENERAL, UNIVERSAL, BMP = (
     *(0x0C, 0x13, 0x14, 0x16),

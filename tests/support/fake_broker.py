@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from proxy.admin import AdminClient, Login, Scram
@@ -521,12 +520,7 @@ class FalseBroker:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Closing alone would leave the threads in their calls.
         for each in (self._accepting, *self._sockets):
             with suppress(OSError):

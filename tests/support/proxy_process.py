@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.error import URLError
 
@@ -490,12 +489,7 @@ class ProxyProcess:
             raise ProxyFailed("not started")
         return self._process
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -628,6 +622,10 @@ class ProxyProcess:
             process.kill()
             process.wait()
             raise ProxyFailed(f"did not end on SIGTERM:\n{self.log()}") from None
+
+
+Serve = Callable[..., ProxyProcess]
+"""Starts a proxy that is stopped at the end of a module: see `tests/kafka/conftest.py`."""
 
 
 def broker_at(proxy: ProxyProcess, node_id: int) -> Address:

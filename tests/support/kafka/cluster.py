@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.kafka import java, properties
@@ -111,12 +110,7 @@ class KafkaCluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     # --- where it is

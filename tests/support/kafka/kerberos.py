@@ -9,7 +9,6 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.deploy import missing
@@ -83,12 +82,7 @@ class Realm:
         wait_until(self._listens, what="no KDC", details=self.log)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._kdc is not None:
             self._kdc.kill()
             self._kdc.wait()

@@ -4,7 +4,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from tests.support.kafka.wire_client import Address
@@ -27,12 +26,7 @@ class LoadBalancer:
             threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for listening in self._listening:
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)

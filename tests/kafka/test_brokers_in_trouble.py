@@ -1,24 +1,37 @@
-"""A broker that breaks off in the middle of a response: no part of it passes for a whole."""
+"""Brokers that break off, die, and come back, beside what clients would see without the proxy."""
 
 import socket
 import struct
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+import confluent_kafka
+import kafka
 import pytest
 
-from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka import go
+from tests.support.kafka.clients import User, add_users, password_of, user
+from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, record_batch
 from tests.support.messages import request_body
-from tests.support.proxy_process import ProxyProcess, gateway_config, sidecar_config
+from tests.support.proxy_process import (
+    ProxyProcess,
+    Serve,
+    gateway_config,
+    relaying_logins,
+    sidecar_config,
+)
 from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.kafka
+
 
 _FETCH, _METADATA, _PRODUCE = 1, 3, 0
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -38,12 +51,7 @@ class BreakingBroker:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Closing alone would leave the thread in accept().
         self._accepting.shutdown(socket.SHUT_RDWR)
         self._accepting.close()
@@ -83,12 +91,9 @@ def breaking(kafka: KafkaCluster) -> Iterator[BreakingBroker]:
 
 
 @pytest.fixture(scope="module")
-def proxy(
-    breaking: BreakingBroker, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
+def proxy(breaking: BreakingBroker, jwks: Path, serve: Serve) -> ProxyProcess:
     config = sidecar_config(str(breaking.address), jwks, listeners={"LONG": 3_600_000})
-    with ProxyProcess(config, tmp_path_factory.mktemp("faults")) as process:
-        yield process
+    return serve(config, users=False)
 
 
 @pytest.mark.parametrize("answer_bytes", [1, 4, 7, 30])
@@ -167,3 +172,100 @@ def test_broker_that_was_never_reached(jwks: Path, tmp_path: Path) -> None:
             assert client.receive() is Outcome.CLOSED
         assert process.readiness() == 503
         assert "Traceback" not in process.log()
+
+
+# --- a broker that is killed
+
+LISTENER, ORDERS = "LONG", "orders"
+DOWN_SECONDS = 12.0
+PAUSE_SECONDS = 0.05
+"""Between two records of a client."""
+HELD_SECONDS = 3.0
+"""As docs/operations.md says."""
+CONNECTIONS_AT_ONCE = 2
+"""Of a client: to the bootstrap server and to the broker of that name."""
+
+
+class Producers:
+    """A producer of each library at the same address, until a file is there."""
+
+    def __init__(self, who: User, bootstrap: str, until: Path) -> None:
+        self._who, self._bootstrap, self._until = who, bootstrap, until
+        self.errors: Counter[str] = Counter()
+        """What librdkafka reports to the application."""
+        self.lost: list[str] = []
+
+    def start(self, pool: ThreadPoolExecutor) -> list["Future[int]"]:
+        """Each returns the number of records that it did not see acknowledged."""
+        return [pool.submit(run) for run in (self._confluent, self._python, self._franz)]
+
+    def _confluent(self) -> int:
+        settings = self._who.confluent(self._bootstrap)
+        settings["error_cb"] = lambda error: self.errors.update([error.name()])
+        producer = confluent_kafka.Producer(settings)
+
+        def done(error: Any, _message: object) -> None:
+            if error is not None:
+                self.lost.append(f"librdkafka: {error}")
+
+        while not self._until.exists():
+            producer.produce(ORDERS, b"x", on_delivery=done)
+            producer.poll(PAUSE_SECONDS)
+        return producer.flush(120)
+
+    def _python(self) -> int:
+        producer = kafka.KafkaProducer(**self._who.python(self._bootstrap))
+        sent = []
+        while not self._until.exists():
+            sent.append(producer.send(ORDERS, b"x"))
+            time.sleep(PAUSE_SECONDS)
+        producer.flush(120)
+        self.lost += [f"kafka-python: {one.exception}" for one in sent if one.failed()]
+        producer.close()
+        return sum(not one.succeeded() for one in sent)
+
+    def _franz(self) -> int:
+        login = self._who.name, password_of(self._who.name)
+        marker = self._until.with_suffix(".rebootstrapped")
+        go.run("produce", [self._bootstrap, *login, ORDERS, str(self._until), str(marker)])
+        return 0  # or it would have failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("termination", ["proxy", "broker"])
+def test_a_dead_broker_looks_dead(
+    start_cluster: StartCluster, issuer: Issuer, jwks: Path, tmp_path: Path, termination: str
+) -> None:
+    """No record is lost, and clients reconnect no more often than they are let go."""
+    cluster = start_cluster(nodes=1)
+    cluster.create_topic(ORDERS)
+    who, relays = user(issuer, "SCRAM-SHA-256"), termination == "broker"
+    cluster.add_scram_user(who.name, password_of(who.name))
+    upstream = str(cluster.address(1, LISTENER) if relays else cluster.address())
+    config = gateway_config(upstream, jwks, listeners={LISTENER: 3_600_000})
+    until = tmp_path / "until"
+    with (
+        ProxyProcess(relaying_logins(config) if relays else config, tmp_path) as proxy,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        if not relays:
+            add_users(proxy)
+        proxied = Producers(who, str(proxy.addresses()[LISTENER]), until)
+        direct = Producers(who, str(cluster.address(1, LISTENER)), until)
+        try:
+            running = proxied.start(pool) + direct.start(pool)
+            time.sleep(5)
+            opened, began = proxy.metric("connections_opened_total"), time.monotonic()
+            cluster.kill_node(1)
+            time.sleep(DOWN_SECONDS)
+            cluster.start_node(1)
+            opened = proxy.metric("connections_opened_total") - opened
+            closes = CONNECTIONS_AT_ONCE * ((time.monotonic() - began) / HELD_SECONDS + 1)
+            time.sleep(5)
+        finally:
+            until.touch()
+        unacknowledged = [one.result() for one in running]
+    assert (unacknowledged, proxied.lost, direct.lost) == ([0] * 6, [], [])
+    assert opened <= 3 * closes
+    assert proxied.errors.keys() - direct.errors.keys() <= {"_AUTHENTICATION"}
+    assert proxied.errors["_AUTHENTICATION"] <= closes

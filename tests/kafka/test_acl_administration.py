@@ -1,0 +1,490 @@
+"""ACLs as people administer them, as applications feel them, and in batches (KIP-888)."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka as confluent
+import kafka as python
+import kafka.admin as python_admin
+import kafka.errors as python_errors
+import pytest
+
+from proxy.acl.model import AclFilter, Operation, ResourceType
+from proxy.admin import (
+    AdminClient,
+    AuthorizationFailed,
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    InvalidRequest,
+    Scram,
+)
+from proxy.admin.client import authenticate
+from proxy.admin.connection import AdminConnection
+from proxy.net.dialler import Dialler
+from sasl.credentials import ScramMechanism
+from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, acl, asking, creation
+from tests.support.kafka import go
+from tests.support.kafka.clients import JavaClient, confluent_admin, password_of, user
+from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
+from tests.support.kafka.java import Finished, is_since
+from tests.support.kafka.wire_client import Address, api_versions_fields, ask
+from tests.support.kio_messages import decode, response_type
+from tests.support.proxy_process import (
+    SUPER_USER,
+    ProxyProcess,
+    Serve,
+    enforcing_acls,
+    gateway_config,
+)
+from tests.support.sasl import Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SCRAM = "SCRAM-SHA-256"
+CAROL = "User:carol"
+DEADLINE = 120.0
+
+
+@pytest.fixture(scope="module")
+def proxy(kafka: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
+    config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
+    return serve(enforcing_acls(config, workers=2))
+
+
+@pytest.fixture
+def admin(issuer: Issuer, bootstrap: str) -> Any:
+    return confluent_admin.AdminClient(user(issuer, SCRAM, SUPER_USER).confluent(bootstrap))
+
+
+# --- three administrators' tools
+
+
+def test_kafka_acls_adds_lists_and_removes(
+    bootstrap: str, issuer: Issuer, topic: str, tmp_path: Path
+) -> None:
+    """What the operator's shell scripts do."""
+    client = user(issuer, SCRAM, SUPER_USER).java(tmp_path)
+    rule = ("--allow-principal", CAROL, "--operation", "Read", "--topic", topic)
+    added = _acls(client, bootstrap, "--add", *rule)
+    assert added.exit_status == 0, added
+    assert "principal=User:carol" in added.stdout
+    listed = _acls(client, bootstrap, "--list", "--topic", topic)
+    entry = "principal=User:carol, host=*, operation=READ, permissionType=ALLOW"
+    assert f"({entry})" in listed.stdout, listed
+    removed = _acls(client, bootstrap, "--remove", "--force", *rule)
+    assert removed.exit_status == 0, removed
+    assert entry not in _acls(client, bootstrap, "--list", "--topic", topic).stdout
+
+
+def test_kafka_acls_is_refused_without_rights(
+    bootstrap: str, issuer: Issuer, topic: str, tmp_path: Path
+) -> None:
+    client = user(issuer, SCRAM).java(tmp_path)
+    rule = ("--allow-principal", CAROL, "--operation", "Read", "--topic", topic)
+    for arguments in (("--list",), ("--add", *rule), ("--remove", "--force", *rule)):
+        done = _acls(client, bootstrap, *arguments)
+        assert "ClusterAuthorizationException" in done.stdout + done.stderr, done
+
+
+def test_kafka_acls_makes_producers_and_consumers(
+    bootstrap: str, issuer: Issuer, topic: str, tmp_path: Path
+) -> None:
+    """Its convenience options make several ACLs at once, prefixed ones too."""
+    client = user(issuer, SCRAM, SUPER_USER).java(tmp_path)
+    who = ("--allow-principal", "User:erin", "--topic", topic)
+    roles = (
+        ("--producer", "--transactional-id", "t", "--idempotent"),
+        ("--consumer", "--group", "g", "--resource-pattern-type", "prefixed"),
+    )
+    for role in roles:
+        added = _acls(client, bootstrap, "--add", *who, *role)
+        assert added.exit_status == 0, added
+    listed = _acls(client, bootstrap, "--list", "--principal", "User:erin").stdout
+    for operation in ("WRITE", "DESCRIBE", "CREATE", "IDEMPOTENT_WRITE", "READ"):
+        assert f"operation={operation}, permissionType=ALLOW" in listed, listed
+    assert "patternType=PREFIXED" in listed
+    for role in roles:
+        assert _acls(client, bootstrap, "--remove", "--force", *who, *role).exit_status == 0
+    after = _acls(client, bootstrap, "--list", "--principal", "User:erin").stdout
+    assert "operation=" not in after
+
+
+def test_librdkafka_administers_acls(
+    bootstrap: str, issuer: Issuer, topic: str, admin: Any
+) -> None:
+    binding = _binding(topic, "READ")
+    admin.create_acls([binding])[binding].result(DEADLINE)
+    assert binding in admin.describe_acls(_filter(topic)).result(DEADLINE)
+    [future] = admin.delete_acls([_filter(topic)]).values()
+    assert future.result(DEADLINE) == [binding]
+    assert admin.describe_acls(_filter(topic)).result(DEADLINE) == []
+    carol = confluent_admin.AdminClient(user(issuer, SCRAM).confluent(bootstrap))
+    [delete] = carol.delete_acls([_filter(topic)]).values()
+    [create] = carol.create_acls([binding]).values()
+    for future in (create, delete):
+        with pytest.raises(confluent.KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+            future.result(DEADLINE)
+    # Its own reading of the refusal: nothing is found.
+    assert carol.describe_acls(_filter(topic)).result(DEADLINE) == []
+
+
+def test_kafka_python_administers_acls(bootstrap: str, issuer: Issuer, topic: str) -> None:
+    pattern = python_admin.ResourcePattern(python_admin.ResourceType.TOPIC, topic)
+    rule = {
+        "principal": CAROL,
+        "host": "*",
+        "operation": python_admin.ACLOperation.READ,
+        "permission_type": python_admin.ACLPermissionType.ALLOW,
+        "resource_pattern": pattern,
+    }
+    acl, wanted = python_admin.ACL(**rule), python_admin.ACLFilter(**rule)
+    client = python.KafkaAdminClient(**user(issuer, SCRAM, SUPER_USER).python(bootstrap))
+    assert client.create_acls([acl])["succeeded"] == [acl]
+    assert client.describe_acls(wanted)[0] == [acl]
+    [(_, deleted, _)] = client.delete_acls([wanted])
+    assert deleted == [acl]
+    assert client.describe_acls(wanted)[0] == []
+    client.close()
+    carol = python.KafkaAdminClient(**user(issuer, SCRAM).python(bootstrap))
+    refused = carol.create_acls([acl])["failed"]
+    assert refused == [python_errors.ClusterAuthorizationFailedError]
+    with pytest.raises(python_errors.ClusterAuthorizationFailedError):
+        carol.describe_acls(wanted)
+    carol.close()
+
+
+# --- applications whose rights change while they are connected
+
+
+def test_librdkafka_follows_a_change_of_acls(
+    proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
+) -> None:
+    """Denied, allowed, denied: a producer and a consumer that stay as they are."""
+    carol = user(issuer, SCRAM)
+    producer = confluent.Producer(
+        carol.confluent(bootstrap, topic_metadata_refresh_interval_ms=200)
+    )
+    settings = {"group_id": f"g-{uuid.uuid4()}", "auto_offset_reset": "earliest"}
+    consumer = confluent.Consumer(
+        carol.confluent(bootstrap, topic_metadata_refresh_interval_ms=200, **settings)
+    )
+    consumer.assign([confluent.TopicPartition(topic, 0, 0)])
+
+    def produces() -> bool:
+        errors: list[Any] = []
+        try:
+            producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
+        except confluent.KafkaException as refused:  # what it remembers of the topic
+            errors.append(refused.args[0])
+        producer.flush(DEADLINE)
+        assert errors, "no report"
+        assert errors[0] is None or "authoriz" in str(errors[0]).lower(), errors
+        return errors[0] is None
+
+    def consumes() -> bool:
+        message = consumer.poll(0.3)
+        return message is not None and message.error() is None
+
+    try:
+        _through_a_change(proxy, admin, topic, produces, consumes)
+    finally:
+        consumer.close()
+
+
+def test_kafka_python_follows_a_change_of_acls(
+    proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
+) -> None:
+    """The other library, which keeps its own notes of topics that it may not see."""
+    carol = user(issuer, SCRAM)
+    producer = python.KafkaProducer(
+        **carol.python(bootstrap, metadata_max_age_ms=200, enable_idempotence=False)
+    )
+    consumer = python.KafkaConsumer(
+        **carol.python(bootstrap, metadata_max_age_ms=200, enable_auto_commit=False)
+    )
+    consumer.assign([python.TopicPartition(topic, 0)])
+    denials = (python_errors.TopicAuthorizationFailedError, python_errors.KafkaTimeoutError)
+
+    def produces() -> bool:
+        try:
+            producer.send(topic, b"value").get(DEADLINE)
+        except denials:
+            return False
+        return True
+
+    def consumes() -> bool:
+        try:
+            consumer.seek(python.TopicPartition(topic, 0), 0)
+            return bool(consumer.poll(300))
+        except denials:
+            return False
+
+    try:
+        _through_a_change(proxy, admin, topic, produces, consumes)
+    finally:
+        consumer.close()
+        producer.close(timeout=1)
+
+
+def _through_a_change(
+    proxy: ProxyProcess,
+    admin: Any,
+    topic: str,
+    produces: Callable[[], bool],
+    consumes: Callable[[], bool],
+) -> None:
+    rights = [_binding(topic, "READ"), _binding(topic, "WRITE")]
+    assert not produces()
+    assert not consumes()
+    for future in admin.create_acls(rights).values():
+        future.result(DEADLINE)
+    _until(produces, is_allowed=True)  # the client's own notes
+    _until(consumes, is_allowed=True)
+    for _ in range(3):
+        assert produces()
+    for future in admin.delete_acls([_filter(topic)]).values():
+        assert len(future.result(DEADLINE)) == len(rights)
+    proxy.until_known()  # on open connections too
+    assert not produces()
+    # What the consumer had fetched before is its own.
+    _until(consumes, is_allowed=False)
+
+
+def _until(does: Callable[[], bool], *, is_allowed: bool) -> None:
+    wait_until(lambda: does() is is_allowed, what=f"not {is_allowed}")
+
+
+def _acls(client: JavaClient, bootstrap: str, *arguments: str) -> Finished:
+    return client.run_tool("kafka-acls", bootstrap, *arguments)
+
+
+def _binding(topic: str, operation: str) -> Any:
+    return confluent_admin.AclBinding(
+        confluent_admin.ResourceType.TOPIC,
+        topic,
+        confluent_admin.ResourcePatternType.LITERAL,
+        CAROL,
+        "*",
+        confluent_admin.AclOperation[operation],
+        confluent_admin.AclPermissionType.ALLOW,
+    )
+
+
+def _filter(topic: str) -> Any:
+    return confluent_admin.AclBindingFilter(
+        confluent_admin.ResourceType.TOPIC,
+        topic,
+        confluent_admin.ResourcePatternType.ANY,
+        None,
+        None,
+        confluent_admin.AclOperation.ANY,
+        confluent_admin.AclPermissionType.ANY,
+    )
+
+
+# --- many filters in one request
+
+DESCRIBE_ACLS, API_VERSIONS, CLIENT_QUOTAS = 29, 18, 48
+ADMIN = Scram(username=SUPER_USER, password=password_of(SUPER_USER))
+ERIN = "User:erin"
+
+
+@pytest.fixture(scope="module")
+def address(proxy: ProxyProcess) -> Address:
+    return proxy.addresses()["LONG"]
+
+
+@pytest.fixture(scope="module")
+def erins(address: Address) -> str:
+    """A topic that erin may read, as all the clients below shall find out."""
+    name = f"batch-{uuid.uuid4()}"
+
+    async def create() -> None:
+        async with asyncio.timeout(2 * DEADLINE), AdminClient(str(address), login=ADMIN) as client:
+            (await client.create_acls([acl(name, ERIN), acl("other", "User:other")])).all()
+
+    asyncio.run(create())
+    return name
+
+
+def test_many_filters_in_one_request(address: Address, erins: str) -> None:
+    offered = ask(address, API_VERSIONS, 3, api_versions_fields())
+    [versions] = [one for one in offered.api_keys if one.api_key == DESCRIBE_ACLS]
+    assert (versions.min_version, versions.max_version) == (0, 4)
+    nobody = AclFilter(principal="User:nobody")
+    filters = [AclFilter(principal=ERIN), nobody, AclFilter(name="other")]
+
+    async def work() -> None:
+        async with asyncio.timeout(2 * DEADLINE), AdminClient(str(address), login=ADMIN) as client:
+            found = await client.describe_acls(filters)
+        assert [*found.all().values()] == [(acl(erins, ERIN),), (), (acl("other", "User:other"),)]
+
+    asyncio.run(work())
+
+
+def test_quotas_of_many_users_in_one_request(address: Address, proxy: ProxyProcess) -> None:
+    proxy.command("quotas", "set", "--user", "erin", "producer_byte_rate=1024")
+    offered = ask(address, API_VERSIONS, 3, api_versions_fields())
+    [versions] = [one for one in offered.api_keys if one.api_key == CLIENT_QUOTAS]
+    assert (versions.min_version, versions.max_version) == (0, 2)
+
+    async def work() -> None:
+        async with asyncio.timeout(2 * DEADLINE), AdminClient(str(address), login=ADMIN) as client:
+            await _quotas_are_described(client)
+
+    asyncio.run(work())
+
+
+async def _quotas_are_described(client: AdminClient) -> None:
+    """Of erin, who has one; of nobody; and by a filter that no broker applies."""
+    erin, nobody = ClientQuotaFilter(user="erin"), ClientQuotaFilter(user="nobody", strict=True)
+    wrong = ClientQuotaFilter(user="erin", ip="192.0.2.1")
+    found = (await client.describe_client_quotas([erin, wrong, nobody])).values()
+    entity = ClientQuotaEntity((("user", "erin"),))
+    assert found[erin].values() == {entity: {"producer_byte_rate": 1024.0}}
+    assert found[nobody].values() == {}
+    assert isinstance(found[wrong].error, InvalidRequest)
+
+
+def test_what_cannot_be_read_harms_no_other_request(address: Address, erins: str) -> None:
+    """Null filters, and a list that ends too early, on a connection that goes on."""
+
+    async def work() -> None:
+        async with asyncio.timeout(2 * DEADLINE):
+            connection = await AdminConnection.open(
+                address.host,
+                address.port,
+                tls=None,
+                client_id="harness",
+                timeout_s=DEADLINE,
+                dialler=Dialler(),
+            )
+            await authenticate(connection, ADMIN, await connection.api_versions())
+            for body in (b"\x00\x00", b"\x03\x01\x00\x01", b""):
+                answer = await connection.exchange(DESCRIBE_ACLS, 4, body)
+                [result] = decode(response_type(DESCRIBE_ACLS, 4), answer).filter_results
+                assert result.error_code.name == "invalid_request"
+            one = b"\x02\x01\x00\x01\x0aUser:erin\x00\x01\x01\x00\x00"
+            answer = await connection.exchange(DESCRIBE_ACLS, 4, one)
+            [result] = decode(response_type(DESCRIBE_ACLS, 4), answer).filter_results
+            assert [each.resource_name for each in result.resources] == [erins]
+            await connection.close()
+
+    asyncio.run(work())
+
+
+def test_franz_go_is_unaffected(address: Address, erins: str) -> None:
+    login = (SUPER_USER, password_of(SUPER_USER))
+    printed = go.run("describe_acls", [str(address), *login, ERIN])
+    assert printed.split() == ["TOPIC", erins, "LITERAL", ERIN, "*", "READ", "ALLOW"]
+
+
+# --- Kafka itself, which knows nothing of batches
+
+LIFETIME_MS = 15_000
+"""The client renews its session two seconds and a quarter before the end."""
+_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": f"User:ANONYMOUS;User:{SUPER_USER}",
+}
+
+
+@pytest.fixture
+def authorizing(start_cluster: StartCluster) -> KafkaCluster:
+    cluster = start_cluster(nodes=1, properties=_AUTHORIZER, sasl_listeners={"LONG": LIFETIME_MS})
+    for name in (SUPER_USER, "alice"):
+        cluster.add_scram_user(name, password_of(name))
+    return cluster
+
+
+def test_on_kafka_each_filter_is_asked_alone(authorizing: KafkaCluster) -> None:
+    """More filters than are on their way at once; one that is wrong spoils no other."""
+    acls = [acl(f"t{number}", f"User:{number}") for number in range(100)]
+    wrong = AclFilter(operation=Operation.UNKNOWN)
+    filters = [AclFilter(principal=one.principal) for one in acls]
+    servers = str(authorizing.address(listener="LONG"))
+
+    async def work() -> None:
+        async with asyncio.timeout(2 * DEADLINE), AdminClient(servers, login=ADMIN) as client:
+            (await client.create_acls(acls)).all()
+            while len((await client.describe_acls()).values()) < len(acls):  # noqa: ASYNC110 - no such event
+                await asyncio.sleep(0.1)  # the broker learns of them from the controller
+            result = await client.describe_acls([*filters, wrong])
+        found = result.all_values()
+        assert isinstance(found[wrong].error, InvalidRequest)
+        assert [found[one].values() for one in filters] == [(one,) for one in acls]
+
+    asyncio.run(work())
+    quota = {"key": "producer_byte_rate", "value": 1024.0, "remove": False}
+    entry = {"entity": [{"entity_type": "user", "entity_name": "erin"}], "ops": [quota]}
+    altered = authorizing.ask(49, 1, entries=[entry], validate_only=False)
+    assert [one.error_code for one in altered.entries] == [0]
+
+    async def describe_quotas() -> None:
+        async with asyncio.timeout(2 * DEADLINE), AdminClient(servers, login=ADMIN) as client:
+            everything = ClientQuotaFilter()
+            while not (await client.describe_client_quotas(everything)).entities():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            await _quotas_are_described(client)
+
+    asyncio.run(describe_quotas())
+
+
+def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:
+    address = authorizing.address()
+    creations = [
+        (changes, expected)
+        for changes, expected in CREATIONS_SEEN
+        if is_since("4.0") or changes.get("operation") != Operation.TWO_PHASE_COMMIT  # KIP-939
+    ]
+    for version in (1, 2, 3):
+        items = [creation(**changes) for changes, _ in creations]
+        results = ask(address, 30, version, {"creations": items}).results
+        reported = [(one.error_code.name, one.error_message) for one in results]
+        assert reported == [expected for _, expected in creations]
+
+        # of nobody: they are about what is wrong with them
+        filters = [asking(host_filter="none", **changes) for changes, _ in FILTERS_SEEN]
+        results = ask(address, 31, version, {"filters": filters}).filter_results
+        reported = [(one.error_code.name, one.error_message) for one in results]
+        assert reported == [expected for _, expected in FILTERS_SEEN]
+        for one in filters:
+            response = ask(address, DESCRIBE_ACLS, version, one)
+            assert (response.error_code.name, response.error_message) == ("none", "")
+            assert response.resources == ()
+
+
+def test_our_client_administers_kafka(authorizing: KafkaCluster) -> None:
+    """Through sessions which end while it works (KIP-368)."""
+    literal = acl()
+    cluster_wide = acl("kafka", resource_type=ResourceType.CLUSTER, operation=Operation.ALTER)
+
+    async def work() -> None:
+        servers = str(authorizing.address(listener="LONG"))
+        async with asyncio.timeout(240), AdminClient(servers, login=ADMIN) as client:
+            created = await client.create_acls([literal, cluster_wide])
+            assert created.values()[literal] is None
+            assert isinstance(created.values()[cluster_wide], InvalidRequest)
+            for times in itertools.count(1):
+                # the brokers learn of it from the controller, and the session is renewed meanwhile
+                await asyncio.sleep(0.3 * LIFETIME_MS / 1_000)
+                found = await client.describe_acls(AclFilter(principal="User:alice"))
+                if times >= 4 and found.values() == (literal,):
+                    break
+            assert (await client.delete_acls([AclFilter(name="t")])).all() == (literal,)
+        alice = Scram(
+            username="alice",
+            password=password_of("alice"),
+            mechanism=ScramMechanism.SCRAM_SHA_256,
+        )
+        async with asyncio.timeout(240), AdminClient(servers, login=alice) as client:
+            with pytest.raises(AuthorizationFailed):
+                (await client.describe_acls()).values()
+            with pytest.raises(AuthorizationFailed):
+                (await client.create_acls([literal])).all()
+
+    asyncio.run(work())
