@@ -1,7 +1,6 @@
 """The egress and transparent overlays on a cluster: an application's sidecar as it is shipped."""
 
 import copy
-import json
 import logging
 import uuid
 from typing import Any
@@ -12,33 +11,23 @@ import yaml
 from tests.support import deploy
 from tests.support.deploy import kustomized
 from tests.support.kubernetes import producing
-from tests.support.kubernetes.broker import BOOTSTRAP, Broker
+from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import Cluster, Document
-from tests.support.sasl import ISSUER, Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = pytest.mark.cluster
 log = logging.getLogger(__name__)
-
-
-#: What the application connects to: the sidecar, or the brokers as if there were none.
-BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
 
 
 def shipped(overlay: str, topic: str, issuer: Issuer) -> list[Document]:
     """The overlay with an application, signing keys and a token of our own."""
     documents = copy.deepcopy(kustomized(overlay))
     config = deploy.of_kind(documents, "ConfigMap")
-    settings = yaml.safe_load(config["data"]["proxy.yaml"])
-    deploy.verifying_tokens(settings, "file:///etc/reauth-proxy/jwks.json", ISSUER)
-    config["data"] = {
-        "proxy.yaml": yaml.safe_dump(settings),
-        "jwks.json": json.dumps(issuer.jwks()),
-        producing.TOKEN: issuer.mint("alice"),
-    }
+    config["data"] = producing.files_of(yaml.safe_load(config["data"]["proxy.yaml"]), issuer)
     deploy.of_kind(documents, "Deployment")["spec"]["replicas"] = 1
     pod = deploy.pod(documents)
     pod["volumes"] += producing.volumes(config["metadata"]["name"])
-    pod["containers"] = [producing.container(topic, BOOTSTRAPS[overlay])]
+    pod["containers"] = [producing.container(topic, producing.BOOTSTRAPS[overlay])]
     return documents
 
 
@@ -47,7 +36,7 @@ def only_pod(cluster: Cluster, namespace: str) -> Any:
     return pod
 
 
-@pytest.mark.parametrize("overlay", BOOTSTRAPS)
+@pytest.mark.parametrize("overlay", producing.BOOTSTRAPS)
 def test_an_application_that_is_deleted_delivers_its_last_messages(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, overlay: str
 ) -> None:

@@ -10,12 +10,12 @@ import yaml
 
 from tests.support import deploy
 from tests.support.kubernetes import producing, shapes
-from tests.support.kubernetes.broker import BOOTSTRAP, Broker
+from tests.support.kubernetes.broker import Broker
 from tests.support.kubernetes.cluster import Cluster, Document
 from tests.support.kubernetes.injection import applied, dry_run
 from tests.support.kubernetes.release import message_of
 from tests.support.kubernetes.shapes import CONFIG, INJECT
-from tests.support.sasl import ISSUER, Issuer
+from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("policies")]
 log = logging.getLogger(__name__)
@@ -122,27 +122,18 @@ def test_without_a_template_only_pods_that_ask_for_it_are_refused(
     )
 
 
-BOOTSTRAPS = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
-
-
 def application(mode: str, topic: str, issuer: Issuer) -> list[Document]:
     """A pod that asks for the sidecar, and the sidecar's configuration."""
-    config = yaml.safe_load(deploy.configuration(deploy.kustomized(mode)))
-    deploy.verifying_tokens(config, "file:///etc/reauth-proxy/jwks.json", ISSUER)
-    files = {
-        "proxy_yaml": yaml.safe_dump(config),
-        "jwks_json": json.dumps(issuer.jwks()),
-        producing.TOKEN: issuer.mint("alice"),
-    }
+    settings = yaml.safe_load(deploy.configuration(deploy.kustomized(mode)))
     pod = shapes.pod(
         {INJECT: mode, CONFIG: "orders-proxy"},
-        containers=[producing.container(topic, BOOTSTRAPS[mode])],
+        containers=[producing.container(topic, producing.BOOTSTRAPS[mode])],
         volumes=producing.volumes("orders-proxy"),
     )
-    return [producing.config_map("orders-proxy", **files), pod]
+    return [producing.config_map("orders-proxy", **producing.files_of(settings, issuer)), pod]
 
 
-@pytest.mark.parametrize("mode", BOOTSTRAPS)
+@pytest.mark.parametrize("mode", producing.BOOTSTRAPS)
 def test_an_injected_pod_works(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, mode: str
 ) -> None:

@@ -20,7 +20,7 @@ from proxy.wire.addresses import rewrite
 from proxy.wire.api_versions import ApiVersionsAnswers, parse_request, parse_response
 from proxy.wire.apis import API_VERSIONS, APIS, METADATA, carries_addresses
 from proxy.wire.walks import APIS_CUT_THROUGH, LongFrameEndpoints
-from tests.support.fuzzing import arg_parser
+from tests.support.fuzzing import arg_parser, mutate
 from tests.support.responses import encode, responses
 
 SEEDS_PER_VERSION = 4
@@ -39,27 +39,6 @@ def corpus() -> Corpus:
         if carries_addresses(api.key, version) or api.key == API_VERSIONS
         for _ in range(SEEDS_PER_VERSION)
     ]
-
-
-def mutate(rng: random.Random, body: bytes, other: bytes) -> bytes:
-    """Change, cut, repeat or splice, once or several times."""
-    mutated = bytearray(body)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randint(0, len(mutated))
-        match rng.randint(0, 5):
-            case 0 if at < len(mutated):
-                mutated[at] = rng.choice(INTERESTING)
-            case 1 if at < len(mutated):
-                mutated[at] ^= 1 << rng.randint(0, 7)
-            case 2:
-                del mutated[at : at + rng.randint(1, 8)]
-            case 3:
-                mutated[at:at] = rng.randbytes(rng.randint(1, 8))
-            case 4:
-                mutated[at:] = other[at:]
-            case _:
-                del mutated[at:]
-    return bytes(mutated)
 
 
 def resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
@@ -106,7 +85,10 @@ def main(seconds: float, seed: int) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         api_key, version, body = rng.choice(seeds)
-        mutated = mutate(rng, body, rng.choice(seeds)[2])
+        other = rng.choice(seeds)[2]
+        at = rng.randint(0, len(other))
+        words = (other[at:], other[at : at + 8], bytes((rng.choice(INTERESTING),)))
+        mutated = mutate(rng, body, words)
         for target in targets(rng, api_key, version, mutated):
             rounds += 1
             try:

@@ -28,7 +28,7 @@ from proxy.net.dialler import Dialler
 from sasl.credentials import ScramMechanism
 from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, acl, asking, creation
 from tests.support.kafka import go
-from tests.support.kafka.clients import JavaClient, confluent_admin, password_of, user
+from tests.support.kafka.clients import JavaClient, acl_binding, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.java import Finished, is_since
 from tests.support.kafka.wire_client import Address, api_versions_fields, ask
@@ -116,7 +116,7 @@ def test_kafka_acls_makes_producers_and_consumers(
 def test_librdkafka_administers_acls(
     bootstrap: str, issuer: Issuer, topic: str, admin: Any
 ) -> None:
-    binding = _binding(topic, "READ")
+    binding = acl_binding(topic, CAROL, "READ")
     admin.create_acls([binding])[binding].result(DEADLINE)
     assert binding in admin.describe_acls(_filter(topic)).result(DEADLINE)
     [future] = admin.delete_acls([_filter(topic)]).values()
@@ -237,7 +237,7 @@ def _through_a_change(
     produces: Callable[[], bool],
     consumes: Callable[[], bool],
 ) -> None:
-    rights = [_binding(topic, "READ"), _binding(topic, "WRITE")]
+    rights = [acl_binding(topic, CAROL, "READ"), acl_binding(topic, CAROL, "WRITE")]
     assert not produces()
     assert not consumes()
     for future in admin.create_acls(rights).values():
@@ -260,18 +260,6 @@ def _until(does: Callable[[], bool], *, is_allowed: bool) -> None:
 
 def _acls(client: JavaClient, bootstrap: str, *arguments: str) -> Finished:
     return client.run_tool("kafka-acls", bootstrap, *arguments)
-
-
-def _binding(topic: str, operation: str) -> Any:
-    return confluent_admin.AclBinding(
-        confluent_admin.ResourceType.TOPIC,
-        topic,
-        confluent_admin.ResourcePatternType.LITERAL,
-        CAROL,
-        "*",
-        confluent_admin.AclOperation[operation],
-        confluent_admin.AclPermissionType.ALLOW,
-    )
 
 
 def _filter(topic: str) -> Any:

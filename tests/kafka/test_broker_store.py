@@ -15,7 +15,14 @@ import confluent_kafka as confluent
 import pytest
 
 from proxy.admin import AdminClient, Scram
-from tests.support.kafka.clients import User, add_users, confluent_admin, password_of, user
+from tests.support.kafka.clients import (
+    User,
+    acl_binding,
+    add_users,
+    confluent_admin,
+    password_of,
+    user,
+)
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.quotas import PRODUCER
 from tests.support.kafka.upstream import (
@@ -108,15 +115,7 @@ def administrator(issuer: Issuer, proxy: ProxyProcess) -> Any:
 
 
 def may_write(topic: str, principal: str = "User:carol") -> Any:
-    return confluent_admin.AclBinding(
-        confluent_admin.ResourceType.TOPIC,
-        topic,
-        confluent_admin.ResourcePatternType.LITERAL,
-        principal,
-        "*",
-        confluent_admin.AclOperation.WRITE,
-        confluent_admin.AclPermissionType.ALLOW,
-    )
+    return acl_binding(topic, principal, "WRITE")
 
 
 def exactly(acl: Any) -> Any:
@@ -330,19 +329,8 @@ def test_a_change_that_the_brokers_refuse_is_refused(
 ) -> None:
     """The proxy may look, and not alter; who asked it to is told, and stays connected."""
     rights = [
-        confluent_admin.AclBinding(
-            confluent_admin.ResourceType.BROKER,
-            "kafka-cluster",
-            confluent_admin.ResourcePatternType.LITERAL,
-            "User:reader",
-            "*",
-            operation,
-            confluent_admin.AclPermissionType.ALLOW,
-        )
-        for operation in (
-            confluent_admin.AclOperation.DESCRIBE,
-            confluent_admin.AclOperation.DESCRIBE_CONFIGS,
-        )
+        acl_binding("kafka-cluster", "User:reader", operation, "BROKER")
+        for operation in ("DESCRIBE", "DESCRIBE_CONFIGS")
     ]
     create(at_brokers, *rights)
     settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("reader")))

@@ -18,7 +18,7 @@ from proxy.cli import app
 from proxy.delivery import topic as delivery
 from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
-from tests.support.kafka.clients import password_of
+from tests.support.kafka.clients import by_scram, password_of, write_properties
 from tests.support.kafka.cluster import KafkaCluster, StartCluster
 from tests.support.kafka.delivery import (
     LINE,
@@ -118,53 +118,18 @@ def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic
     assert (sink._refused, sink._problem) == (False, "")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("listener", ["LONG", "SHORT"])
-def test_the_deliverer_logs_in_by_a_file_of_properties(
-    kafka: KafkaCluster, topic: str, tmp_path: Path, listener: str
-) -> None:
-    """It is a client like others: where sessions last two seconds it authenticates itself anew."""
-    user = "deliverer"
-    kafka.add_scram_user(user, password_of(user))
-    events = tmp_path / "events"
-    properties = tmp_path / "client.properties"
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    properties.write_text(
-        f"bootstrap.servers={kafka.bootstrap(listener)}\n"
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
-    )
-    log = log_in(events)
-    log.append(lines("a", range(2)), 0.0, WALL)
-    with following(events, topic, "--command-config", str(properties)) as process:
-        bootstrap = kafka.bootstrap()
-        eventually(lambda: arrived(bootstrap, topic, lines("a", range(2))), "the first arrive")
-        command_line = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-        assert password_of(user).encode() not in command_line
-        for number in range(2, 8):  # longer than a session lasts
-            log.append(lines("a", range(number, number + 1)), 0.0, WALL)
-            sent = lines("a", range(number + 1))
-            eventually(lambda sent=sent: arrived(bootstrap, topic, sent), "the next arrive")  # type: ignore[misc]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    told = (tmp_path / "deliverer.log").read_text()
-    assert "does not take them" not in told
-    assert password_of(user) not in told
-
-
 def test_a_wrong_password_is_told_and_tried_again(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     """With the file's new content: a password is changed by replacing it."""
     user, events = "late-deliverer", tmp_path / "events"
     kafka.add_scram_user(user, password_of(user))
-    properties = tmp_path / "client.properties"
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    right = (
-        f"bootstrap.servers={kafka.bootstrap('LONG')}\n"
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
-    )
+    settings = {
+        "bootstrap.servers": kafka.bootstrap("LONG"),
+        "security.protocol": "SASL_PLAINTEXT",
+    }
+    properties = write_properties(tmp_path / "client.properties", settings | by_scram(user))
+    right = properties.read_text()
     properties.write_text(right.replace(password_of(user), "no-such-password"))
     log_in(events).append(lines("a", range(2)), 0.0, WALL)
     log = tmp_path / "deliverer.log"

@@ -24,7 +24,7 @@ from proxy.delivery.kafka_settings import of_configuration
 from proxy.delivery.topic import Settings, TopicSink
 from tests.support.certificates import Authority
 from tests.support.kafka import java, properties
-from tests.support.kafka.clients import confluent_admin, password_of
+from tests.support.kafka.clients import acl_binding, by_scram, password_of, write_properties
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.delivery import (
     LINE,
@@ -53,7 +53,6 @@ SESSIONS = 3
 """Number of sessions for which events are delivered."""
 WRITER, READER = "events-writer", "events-reader"
 SCRAM = "SCRAM-SHA-512"
-_LOGIN_MODULE = "org.apache.kafka.common.security"
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +87,7 @@ def secure(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
 
 def allow(cluster: KafkaCluster, topic: str, user: str, operation: str) -> None:
     """Give somebody one right on the topic, as `events topic create` says."""
-    acl = confluent_admin.AclBinding(
-        confluent_admin.ResourceType.TOPIC,
-        topic,
-        confluent_admin.ResourcePatternType.LITERAL,
-        f"User:{user}",
-        "*",
-        confluent_admin.AclOperation[operation],
-        confluent_admin.AclPermissionType.ALLOW,
-    )
+    acl = acl_binding(topic, f"User:{user}", operation)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap()})
     for done in admin.create_acls([acl]).values():
         done.result(60)
@@ -122,21 +113,14 @@ def properties_of(cluster: KafkaCluster, files: Path, login: dict[str, str], fil
         "ssl.truststore.location": str(files / "ca.pem"),
         **login,
     }
-    file.write_text("".join(f"{name}={value}\n" for name, value in found.items()))
-    return file
-
-
-def by_password(user: str) -> dict[str, str]:
-    given = f'username="{user}" password="{password_of(user)}"'
-    jaas = f"{_LOGIN_MODULE}.scram.ScramLoginModule required {given};"
-    return {"sasl.mechanism": SCRAM, "sasl.jaas.config": jaas}
+    return write_properties(file, found)
 
 
 def by_token(file: Path) -> dict[str, str]:
-    jaas = f"{_LOGIN_MODULE}.oauthbearer.OAuthBearerLoginModule required;"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     return {
         "sasl.mechanism": "OAUTHBEARER",
-        "sasl.jaas.config": jaas,
+        "sasl.jaas.config": f"{module} required;",
         "sasl.oauthbearer.token.endpoint.url": file.as_uri(),
     }
 
@@ -160,7 +144,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
         (tmp_path / "new").replace(token)
 
     renew()
-    login = by_password(WRITER) if mechanism == SCRAM else by_token(token)
+    login = by_scram(WRITER, SCRAM) if mechanism == SCRAM else by_token(token)
     file = properties_of(secure, files, login, tmp_path / "client.properties")
     log, bootstrap, sent = log_in(events), secure.bootstrap(), list[str]()
 
@@ -252,7 +236,7 @@ def test_the_report_needs_no_more_than_read_on_the_topic(
     assert producer.flush(60) == 0
     token = tmp_path / "token"
     token.write_text(issuer.mint(READER))
-    login = by_password(READER) if mechanism == SCRAM else by_token(token)
+    login = by_scram(READER, SCRAM) if mechanism == SCRAM else by_token(token)
     file = properties_of(secure, files, login, tmp_path / "client.properties")
     options = ["--command-config", str(file)]
     out = tmp_path / "report"
@@ -269,8 +253,12 @@ def test_without_the_right_each_command_says_so(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
     """A writer may describe, but not read; a reader may not write."""
-    of_writer = properties_of(secure, files, by_password(WRITER), tmp_path / "writer.properties")
-    of_reader = properties_of(secure, files, by_password(READER), tmp_path / "reader.properties")
+    of_writer = properties_of(
+        secure, files, by_scram(WRITER, SCRAM), tmp_path / "writer.properties"
+    )
+    of_reader = properties_of(
+        secure, files, by_scram(READER, SCRAM), tmp_path / "reader.properties"
+    )
     producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})
     producer.produce(topic, LINE.format("a", 0))
     assert producer.flush(60) == 0
@@ -286,6 +274,13 @@ def test_without_the_right_each_command_says_so(
         result = CliRunner().invoke(app, [*arguments, "--command-config", str(file)])
         assert result.exit_code in (1, 2)
         assert result.stderr.splitlines()[-1] == problem
+    mistaken = tmp_path / "mistaken.properties"
+    mistaken.write_text(of_reader.read_text().replace(password_of(READER), "wrong"))
+    result = CliRunner().invoke(app, [*read, "--command-config", str(mistaken)])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(f"reauth-proxy: kafka:{topic}: ")
+    assert "uthentication failed" in result.stderr
+    assert "wrong" not in result.stderr
     log = tmp_path / "deliverer.log"
     with following(events, topic, "--command-config", str(of_reader)):
         told = f"kafka:{topic} does not take them: it may write to no topic"
@@ -303,7 +298,7 @@ def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
 ) -> None:
     """The folder has less room than is written meanwhile; its last events are all there."""
     events = tmp_path / "events"
-    file = properties_of(secure, files, by_password(WRITER), tmp_path / "client.properties")
+    file = properties_of(secure, files, by_scram(WRITER, SCRAM), tmp_path / "client.properties")
     log = log_in(events, retention_bytes=20_000, delivered=True)
     sent: list[str] = []
 
@@ -353,7 +348,7 @@ def test_the_way_from_a_topic_that_is_made_to_its_report(
     log_in(events).append(lines("a", range(3)), 0.0, WALL)
     logins = {}
     for user in (WRITER, READER):
-        file = properties_of(secure, files, by_password(user), tmp_path / f"{user}.properties")
+        file = properties_of(secure, files, by_scram(user, SCRAM), tmp_path / f"{user}.properties")
         logins[user] = ["--command-config", str(file)]
     delivered = CliRunner().invoke(app, [*command(events, topic), *logins[WRITER]])
     assert delivered.output == "3 events delivered\n"

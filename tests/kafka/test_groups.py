@@ -1,13 +1,10 @@
 """Groups of tokens in front of a real Kafka: its own tools, several issuers, several libraries."""
 
 import itertools
-import json
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,13 @@ from tests.support.kafka import java
 from tests.support.kafka.clients import OAUTHBEARER, User, add_users
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.traffic import end_offset
-from tests.support.kafka.upstream import LITTLE, add_proxys_users, by_password, sasl_cluster
+from tests.support.kafka.upstream import (
+    LITTLE,
+    TokenEndpoint,
+    add_proxys_users,
+    by_password,
+    sasl_cluster,
+)
 from tests.support.proxy_process import ProxyProcess, enforcing_acls, gateway_config
 from tests.support.sasl import ISSUER, Issuer
 
@@ -32,36 +35,15 @@ TOKEN_SECONDS = 15.0
 
 
 class Partner(Issuer):
-    """Another identity provider, whose keys have the ids of the first one's, at a web server."""
+    """Another identity provider, whose keys have the ids of the first one's."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: Any) -> None:
         super().__init__()
-        document = json.dumps(self.jwks()).encode()
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(document)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_port}/"
+        self._more = {"iss": PARTNERS, **more}
 
     def mint(self, *args: Any, **more: Any) -> str:
         """A token of the other issuer."""
-        return super().mint(*args, **{"iss": PARTNERS, **more})
-
-    def stop(self) -> None:
-        """An outage."""
-        self.server.shutdown()
-        self.server.server_close()
+        return super().mint(*args, **self._more | more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +69,20 @@ def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ka
 
 
 @pytest.fixture(scope="module")
-def partner() -> Iterator[Partner]:
-    one = Partner()
-    yield one
-    one.server.server_close()
+def partner() -> Partner:
+    return Partner()
+
+
+@pytest.fixture(scope="module")
+def keys(partner: Partner) -> Iterator[TokenEndpoint]:
+    """Where the partner's keys are."""
+    with TokenEndpoint(partner) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")
 def proxy(
-    brokers: KafkaCluster, jwks: Path, partner: Partner, tmp_path_factory: pytest.TempPathFactory
+    brokers: KafkaCluster, jwks: Path, keys: TokenEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
     """Two issuers, ACLs of the brokers, and sessions that clients renew every few seconds."""
     directory = tmp_path_factory.mktemp("proxy")
@@ -110,7 +97,7 @@ def proxy(
             for key in ("jwks.endpoint.url", "expected.audience", "expected.issuer")
         } | {"groups.claim.name": "groups", "principal.prefix": ""}
         theirs = ours | {
-            "jwks.endpoint.url": partner.url,
+            "jwks.endpoint.url": keys.jwks_url,
             "expected.issuer": PARTNERS,
             "principal.prefix": "partner:",
         }
@@ -268,15 +255,15 @@ def test_a_group_that_is_lost_while_producing(
 
 
 def test_the_outage_of_one_issuer(
-    proxy: ProxyProcess, brokers: KafkaCluster, issuer: Issuer, partner: Partner, topic: str
+    proxy: ProxyProcess, brokers: KafkaCluster, issuer: Issuer, keys: TokenEndpoint, topic: str
 ) -> None:
     """Tokens of a key that it has just made wait for it in vain; ours are not touched."""
     allow(brokers, "Group:analysts", topic)
     who = member(issuer, "alice", "analysts")
     wait_until(lambda: writes(who, proxy, topic), what="the group may not write")
-    partner.stop()
+    keys.stop()
     stranger = confluent.Producer(
-        Member(name="mallory", mechanism=OAUTHBEARER, issuer=_NewKey(partner)).confluent(
+        Member(name="mallory", mechanism=OAUTHBEARER, issuer=Partner(kid="new")).confluent(
             str(proxy.addresses()["LONG"])
         )
     )
@@ -290,14 +277,3 @@ def test_the_outage_of_one_issuer(
     )
     assert proxy.metric("jwks_refresh_failures_total", listener="long", issuer=ISSUER) == 0
     stranger.purge()
-
-
-class _NewKey(Issuer):
-    """The partner, with a key that nobody has heard of."""
-
-    def __init__(self, partner: Partner) -> None:
-        super().__init__()
-        self._partner = partner
-
-    def mint(self, *args: Any, **more: Any) -> str:
-        return super().mint(*args, **{"iss": PARTNERS, "kid": "new", **more})

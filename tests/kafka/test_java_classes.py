@@ -27,6 +27,7 @@ from proxy.wire.schema import Field, Message
 from tests.drift.definitions import OVERLAY
 from tests.drift.generate import CLIENTS, ERROR_CODES, MESSAGES, error_codes_of, messages_of
 from tests.drift.settings import read_settings
+from tests.support.acls import acl
 from tests.support.certificates import (
     DUKE,
     EMPTIED,
@@ -261,14 +262,8 @@ class Case:
     def lines(self) -> list[str]:
         """For `Decisions`: what each principal may do, and what none of its ACLs denies it."""
         asked = f"{self.host} {self.operation.value} {self.resource_type.value} {self.name}"
-        allows_all = Acl(
-            self.resource_type,
-            PatternType.LITERAL,
-            self.name,
-            "User:*",
-            "*",
-            Operation.ALL,
-            Permission.ALLOW,
+        allows_all = acl(
+            self.name, "User:*", resource_type=self.resource_type, operation=Operation.ALL
         )
         lines = []
         for acls in (self.acls, {*self.acls, allows_all}):
@@ -278,15 +273,15 @@ class Case:
         return lines
 
 
-def _line(acl: Acl) -> str:
+def _line(one: Acl) -> str:
     return (
-        f"acl {acl.resource_type.value} {acl.pattern_type.value} {acl.name} {acl.principal}"
-        f" {acl.host} {acl.operation.value} {acl.permission.value}"
+        f"acl {one.resource_type.value} {one.pattern_type.value} {one.name} {one.principal}"
+        f" {one.host} {one.operation.value} {one.permission.value}"
     )
 
 
 def drawn(random: Random) -> Case:
-    def acl() -> Acl:
+    def one() -> Acl:
         return Acl(
             random.choice(TYPES),
             pattern := random.choice(PATTERNS),
@@ -299,7 +294,7 @@ def drawn(random: Random) -> Case:
 
     groups = random.sample(GROUPS, random.randint(0, len(GROUPS)))
     return Case(
-        tuple({acl() for _ in range(random.randint(1, MAX_ACLS))}),
+        tuple({one() for _ in range(random.randint(1, MAX_ACLS))}),
         random.random() < 0.3,
         (random.choice(("User:a", "User:b")), *groups),
         random.choice(HOSTS),

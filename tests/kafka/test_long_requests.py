@@ -8,8 +8,9 @@ import contextlib
 import dataclasses
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -63,108 +64,91 @@ def visible(count: int, length: int = 60) -> list[str]:
 
 HIDDEN = "hidden"
 
-Names = Sequence[str]
 
+@dataclass(frozen=True)
+class Long:
+    """A request that names one resource in each item of a list."""
 
-def _topics(key: str, **more: Any) -> Callable[[Names], list[dict[str, Any]]]:
-    return lambda names: [{key: name, **more} for name in names]
+    api_key: int
+    version: int
+    items: str
+    name: str
+    names: list[str]
+    each: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def fields(self, names: Sequence[str]) -> dict[str, Any]:
+        items = [{self.name: one, **self.each} if self.name else one for one in names]
+        return {self.items: items, **self.more}
 
 
 def _partitions(count: int, key: str, **more: Any) -> list[dict[str, Any]]:
     return [{key: number, **more} for number in range(count)]
 
 
-def metadata(names: Names) -> dict[str, Any]:
-    return {"topics": _topics("name")(names), "allow_auto_topic_creation": False}
-
-
-def offset_commit(names: Names) -> dict[str, Any]:
-    said = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m" * 20}
-    topics = _topics("name", partitions=_partitions(25, "partition_index", **said))(names)
-    return {"group_id": "t-group", "generation_id_or_member_epoch": -1, "topics": topics}
-
-
-def offset_fetch(names: Names) -> dict[str, Any]:
-    topics = _topics("name", partition_indexes=range(100))(names)
-    return {"group_id": "t-group", "topics": topics, "require_stable": False}
-
-
-def list_offsets(names: Names) -> dict[str, Any]:
-    asked = _partitions(50, "partition_index", current_leader_epoch=-1, timestamp=-1)
-    return {"replica_id": -1, "topics": _topics("name", partitions=asked)(names)}
-
-
-def leader_epochs(names: Names) -> dict[str, Any]:
-    asked = _partitions(50, "partition", current_leader_epoch=-1, leader_epoch=0)
-    return {"replica_id": -1, "topics": _topics("topic", partitions=asked)(names)}
-
-
-def delete_records(names: Names) -> dict[str, Any]:
-    asked = _partitions(50, "partition_index", offset=0)
-    return {"topics": _topics("name", partitions=asked)(names), "timeout": 60_000}
-
-
-def describe_configs(names: Names) -> dict[str, Any]:
-    resources = _topics("resource_name", resource_type=2, configuration_keys=None)(names)
-    return {"resources": resources}
-
-
-def alter_configs(names: Names) -> dict[str, Any]:
-    config = {"name": "retention.ms", "config_operation": 0, "value": "1" * 90}
-    resources = _topics("resource_name", resource_type=2, configs=[config])(names)
-    return {"resources": resources, "validate_only": True}
-
-
-def create_topics(names: Names) -> dict[str, Any]:
-    said = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-    topics = _topics("name", **said)(names)
-    return {"topics": topics, "validate_only": True, "timeout": 60_000}
-
-
-def create_partitions(names: Names) -> dict[str, Any]:
-    topics = _topics("name", count=2, assignments=None)(names)
-    return {"topics": topics, "validate_only": True, "timeout": 60_000}
-
-
-def add_partitions(names: Names) -> dict[str, Any]:
-    return {
-        "v3_and_below_transactional_id": "t-transaction",
-        "v3_and_below_producer_id": 77,
-        "v3_and_below_topics": _topics("name", partitions=range(50))(names),
-    }
-
-
-def describe_groups(names: Names) -> dict[str, Any]:
-    return {"groups": names}
-
-
-def sync_group(names: Names) -> dict[str, Any]:
-    """As the leader of many members of Kafka Streams sends it."""
-    each = [{"member_id": name, "assignment": b"a" * 10_000} for name in names]
-    return {
-        "group_id": "t-group",
-        "generation_id": 1,
-        "member_id": "nobody",
-        "protocol_type": "consumer",
-        "protocol_name": "range",
-        "assignments": each,
-    }
-
-
+_COMMITTED = {"committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": "m" * 20}
+_CONFIG = {"name": "retention.ms", "config_operation": 0, "value": "1" * 90}
+_OFFSETS = _partitions(50, "partition_index", current_leader_epoch=-1, timestamp=-1)
+_EPOCHS = _partitions(50, "partition", current_leader_epoch=-1, leader_epoch=0)
+_GROUP = {"group_id": "t-group"}
+_TRIED = {"validate_only": True, "timeout": 60_000}
+_SYNC = {"generation_id": 1, "member_id": "nobody"} | {
+    "protocol_type": "consumer",
+    "protocol_name": "range",
+}
 REQUESTS = {
-    "Metadata": (3, 12, metadata, visible(20_000)),
-    "OffsetCommit": (8, 8, offset_commit, visible(1_500)),
-    "OffsetFetch": (9, 7, offset_fetch, visible(2_400)),
-    "ListOffsets": (2, 7, list_offsets, visible(1_500)),
-    "OffsetForLeaderEpoch": (23, 4, leader_epochs, visible(2_000)),
-    "DeleteRecords": (21, 2, delete_records, visible(2_000)),
-    "DescribeConfigs": (32, 4, describe_configs, visible(20_000)),
-    "IncrementalAlterConfigs": (44, 1, alter_configs, visible(7_000)),
-    "CreateTopics": (19, 7, create_topics, visible(5_000, 230)),
-    "CreatePartitions": (37, 3, create_partitions, visible(5_000, 230)),
-    "AddPartitionsToTxn": (24, 3, add_partitions, visible(5_000)),
-    "DescribeGroups": (15, 5, describe_groups, visible(20_000)),
-    "SyncGroup": (14, 5, sync_group, visible(500)),
+    "Metadata": Long(
+        *(3, 12, "topics", "name", visible(20_000)), more={"allow_auto_topic_creation": False}
+    ),
+    "OffsetCommit": Long(
+        *(8, 8, "topics", "name", visible(1_500)),
+        each={"partitions": _partitions(25, "partition_index", **_COMMITTED)},
+        more=_GROUP | {"generation_id_or_member_epoch": -1},
+    ),
+    "OffsetFetch": Long(
+        *(9, 7, "topics", "name", visible(2_400), {"partition_indexes": range(100)}),
+        more=_GROUP | {"require_stable": False},
+    ),
+    "ListOffsets": Long(
+        *(2, 7, "topics", "name", visible(1_500), {"partitions": _OFFSETS}), more={"replica_id": -1}
+    ),
+    "OffsetForLeaderEpoch": Long(
+        *(23, 4, "topics", "topic", visible(2_000), {"partitions": _EPOCHS}),
+        more={"replica_id": -1},
+    ),
+    "DeleteRecords": Long(
+        *(21, 2, "topics", "name", visible(2_000)),
+        each={"partitions": _partitions(50, "partition_index", offset=0)},
+        more={"timeout": 60_000},
+    ),
+    "DescribeConfigs": Long(
+        *(32, 4, "resources", "resource_name", visible(20_000)),
+        each={"resource_type": 2, "configuration_keys": None},
+    ),
+    "IncrementalAlterConfigs": Long(
+        *(44, 1, "resources", "resource_name", visible(7_000)),
+        each={"resource_type": 2, "configs": [_CONFIG]},
+        more={"validate_only": True},
+    ),
+    "CreateTopics": Long(
+        *(19, 7, "topics", "name", visible(5_000, 230)),
+        each={"num_partitions": 1, "replication_factor": 1},
+        more=_TRIED,
+    ),
+    "CreatePartitions": Long(
+        *(37, 3, "topics", "name", visible(5_000, 230), {"count": 2, "assignments": None}),
+        more=_TRIED,
+    ),
+    "AddPartitionsToTxn": Long(
+        *(24, 3, "v3_and_below_topics", "name", visible(5_000), {"partitions": range(50)}),
+        more={"v3_and_below_transactional_id": "t-transaction", "v3_and_below_producer_id": 77},
+    ),
+    "DescribeGroups": Long(15, 5, "groups", "", visible(20_000)),
+    # as the leader of many members of Kafka Streams sends it
+    "SyncGroup": Long(
+        *(14, 5, "assignments", "member_id", visible(500), {"assignment": b"a" * 10_000}),
+        more=_GROUP | _SYNC,
+    ),
 }
 PARTLY = ("Metadata", "OffsetCommit", "ListOffsets", "DescribeConfigs", "CreateTopics")
 
@@ -182,25 +166,27 @@ def values(message: Any) -> Any:
 def test_what_is_allowed_is_answered_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess, name: str
 ) -> None:
-    api_key, version, fields, names = REQUESTS[name]
-    asked = fields(names)
-    assert len(request_body(api_key, version, **asked)) > LONG_BYTES
+    one = REQUESTS[name]
+    asked = one.fields(one.names)
+    assert len(request_body(one.api_key, one.version, **asked)) > LONG_BYTES
     direct, proxied = clients(kafka, proxy)
     with contextlib.closing(direct), contextlib.closing(proxied):
-        expected = direct.ask(api_key, version, asked)
+        expected = direct.ask(one.api_key, one.version, asked)
         assert not isinstance(expected, Outcome)
-        assert values(proxied.ask(api_key, version, asked)) == values(expected)
+        assert values(proxied.ask(one.api_key, one.version, asked)) == values(expected)
 
 
 @pytest.mark.parametrize("name", PARTLY)
 def test_what_is_denied_in_it_is_denied(
     kafka: KafkaCluster, proxy: ProxyProcess, name: str
 ) -> None:
-    api_key, version, fields, names = REQUESTS[name]
+    request = REQUESTS[name]
+    names = request.names
+    more = request.fields([*names[:100], HIDDEN, *names[100:]])
     direct, proxied = clients(kafka, proxy)
     with contextlib.closing(direct), contextlib.closing(proxied):
-        expected = direct.ask(api_key, version, fields(names))
-        found = proxied.ask(api_key, version, fields([*names[:100], HIDDEN, *names[100:]]))
+        expected = direct.ask(request.api_key, request.version, request.fields(names))
+        found = proxied.ask(request.api_key, request.version, more)
     (results,) = (one for one in ("topics", "results") if hasattr(found, one))
 
     def hides(one: Any) -> bool:
@@ -240,12 +226,8 @@ def flood(address: Address, content: bytes, stop: threading.Event) -> int:
     return answered
 
 
-def hostile(api_key: int, version: int, fields: dict[str, Any], filler: int) -> bytes:
-    """A request that has `LONGEST` bytes behind its size."""
-    header = request_header(api_key, version, 1, "mallory", flexible=True)
-    content = header + request_body(api_key, version, **fields)
-    assert filler + len(content) <= LONGEST
-    return content + bytes(LONGEST - len(content))
+def topics_seen(client: Client, names: Sequence[str]) -> int:
+    return len(client.ask(3, 12, REQUESTS["Metadata"].fields(names)).topics)
 
 
 def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -> None:
@@ -254,19 +236,19 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
     What they ask for is denied, item by item, which costs most.
     """
     address = proxy.addresses()["LONG_BYTES"]
-    content = hostile(15, 5, describe_groups([f"h{number}" for number in range(10_000)]), 0)
+    header = request_header(15, 5, 1, "mallory", flexible=True)
+    content = header + request_body(15, 5, groups=[f"h{number}" for number in range(10_000)])
+    content = content.ljust(LONGEST, b"\0")
     before, stop = highest_memory(proxy.pid), threading.Event()
-    api_key, version, fields, names = REQUESTS["Metadata"]
-    asked = fields(names)
+    names = REQUESTS["Metadata"].names
     with ThreadPoolExecutor(ATTACKERS) as pool, contextlib.ExitStack() as clients:
         attackers = [pool.submit(flood, address, content, stop) for _ in range(ATTACKERS)]
         try:
             carol = clients.enter_context(contextlib.closing(Client(address, "carol")))
             for _ in range(3):
-                assert len(carol.ask(api_key, version, asked).topics) == len(names)
+                assert topics_seen(carol, names) == len(names)
                 for _ in range(50):
-                    small = carol.ask(api_key, version, fields(names[:1]))
-                    assert len(small.topics) == 1
+                    assert topics_seen(carol, names[:1]) == 1
         finally:
             stop.set()
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
@@ -280,7 +262,7 @@ def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> 
     address = proxy.addresses()["LONG_BYTES"]
     before = highest_memory(proxy.pid)
     header = request_header(15, 5, 1, "mallory", flexible=True)
-    api_key, version, fields, names = REQUESTS["Metadata"]
+    names = REQUESTS["Metadata"].names
     with contextlib.ExitStack() as stack:
         for _ in range(ATTACKERS):
             client = stack.enter_context(WireClient(address))
@@ -290,5 +272,5 @@ def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> 
                 client._socket.sendall(struct.pack(">i", LONGEST) + header)
                 client._socket.sendall(bytes(LONGEST // 2))
         carol = stack.enter_context(contextlib.closing(Client(address, "carol")))
-        assert len(carol.ask(api_key, version, fields(names)).topics) == len(names)
+        assert topics_seen(carol, names) == len(names)
     assert highest_memory(proxy.pid) - before < 2 * MAX_BYTES

@@ -17,15 +17,11 @@ from tests.support.dns import Dns, serving_dns
 from tests.support.kafka.clients import User, add_users, password_of
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.properties import PLAINTEXT
-from tests.support.processes import Namespace, missing, wired
+from tests.support.processes import Namespace, wired
 from tests.support.proxy_process import ProxyProcess, gateway_config, relaying_logins
 from tests.support.sasl import Issuer
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 ZERO = "ZERO"
 KERNEL = {

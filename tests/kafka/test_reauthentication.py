@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
-import kafka as python
 import pytest
 
 from tests.support.kafka.clients import OAUTHBEARER, add_users, password_of, user
@@ -137,23 +136,6 @@ def assert_consistent(events: list[dict[str, Any]]) -> None:
                 assert event["announced_lifetime_ms"] == LIFETIME_MS
                 assert 0 <= event["auth_latency_us"] < 60_000_000  # a duration, not a time
     assert renewed > 0
-
-
-@pytest.mark.slow
-def test_python_client_renews(proxy: ProxyProcess, issuer: Issuer, topic: str) -> None:
-    """kafka-python, which waits for its requests in flight before it renews."""
-    bootstrap = str(proxy.addresses()["QUICK"])
-    producer = python.KafkaProducer(**user(issuer, OAUTHBEARER).python(bootstrap), acks="all")
-    sent = itertools.count()
-
-    def renewed() -> bool:
-        number = next(sent)
-        assert producer.send(topic, partition=0, value=b"x").get(60).offset == number
-        return proxy.metric("successful_reauthentication_total") >= 2
-
-    wait_until(renewed, what="not renewed")
-    producer.close()
-    assert proxy.metric("expired_connections_killed_total") == 0
 
 
 # --- those who do not renew

@@ -14,7 +14,7 @@ from benchmarks.events.generate import generate
 from metrics.readiness import topic_table
 from proxy.cli import app
 from tests.support.delivery import SIZE, report_of
-from tests.support.kafka.clients import confluent_admin, password_of
+from tests.support.kafka.clients import confluent_admin
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.readiness import comparable
 
@@ -176,29 +176,6 @@ def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
     options = ["--bootstrap-server", kafka.bootstrap(), "--since", "2026-06-01T02:00"]
     facts = facts_of(wide, tmp_path / "report", *options)
     assert facts["lines"]["lines"] == len(written) - 30
-
-
-def test_it_logs_in_by_a_file_of_properties(
-    kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
-) -> None:
-    user = "report-reader"
-    kafka.add_scram_user(user, password_of(user))
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    properties = tmp_path / "client.properties"
-    properties.write_text(
-        f"bootstrap.servers={kafka.bootstrap('LONG')}\n"
-        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
-        f'sasl.jaas.config={module} required username="{user}" password="{password_of(user)}";\n'
-    )
-    produce(kafka, wide, written)
-    facts = facts_of(wide, tmp_path / "report", "--command-config", str(properties))
-    assert facts["lines"]["lines"] == len(written)
-    properties.write_text(properties.read_text().replace(password_of(user), "wrong"))
-    result = invoke(wide, tmp_path / "report", "--command-config", str(properties))
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].startswith(f"reauth-proxy: kafka:{wide}: ")
-    assert "uthentication failed" in result.stderr
-    assert "wrong" not in result.stderr
 
 
 def test_what_cannot_be_read_is_one_line(

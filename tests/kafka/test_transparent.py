@@ -22,15 +22,11 @@ from tests.support.kafka.redirected import PROXY_UID, Inside, redirect, run_unpr
 from tests.support.kafka.sasl_differential.comparison import DELIBERATE, assert_alike, run_all
 from tests.support.kafka.sasl_differential.transcript import TOPIC, USERS, World
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, traffic_until
-from tests.support.processes import Namespace, missing
+from tests.support.processes import Namespace
 from tests.support.proxy_process import ProxyProcess, relaying_logins, sidecar_config
 from tests.support.sasl import Issuer
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 BROKERS = (1, 2)
 KEYS = "sasl.oauthbearer.jwks.endpoint.url"

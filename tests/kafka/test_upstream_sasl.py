@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
-import kafka as python
 import pytest
-from kafka.admin import NewTopic
 
 from tests.support.certificates import Authority
 from tests.support.kafka.clients import User, add_users, confluent_admin
@@ -102,7 +100,7 @@ def test_clients_work_behind_every_mechanism(
     tmp_path: Path,
     how: str,
 ) -> None:
-    """Three libraries through a sidecar: admin, produce, transactions, a group that reads."""
+    """Two libraries through a sidecar: admin, produce, transactions, a group that reads."""
     config = sidecar_of(sasl_kafka, BEHIND, jwks, login(how, tmp_path, issuer, endpoint))
     add_users(ProxyProcess(config, tmp_path))
     with serving(config, tmp_path) as proxy:
@@ -110,8 +108,6 @@ def test_clients_work_behind_every_mechanism(
         confluent_round(carol, bootstrap)
         if how == PLAIN:
             java_round(carol, bootstrap, tmp_path)
-        if how == "client credentials":
-            python_round(carol, bootstrap)
         assert proxy.readiness() == 200
         assert proxy.metric("connections_closed_total", reason="broker_login_failed") == 0
         assert "ERROR" not in proxy.log()
@@ -149,29 +145,6 @@ def confluent_round(who: User, bootstrap: str) -> None:
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()
-
-
-def python_round(who: User, bootstrap: str) -> None:
-    topic = f"python-{uuid.uuid4()}"
-    admin = python.KafkaAdminClient(**who.python(bootstrap))
-    admin.create_topics([NewTopic(topic, 1, 1)])
-    admin.close()
-    producer = python.KafkaProducer(**who.python(bootstrap), acks="all")
-    sent = [f"{number}".encode() for number in range(RECORDS)]
-    for value in sent:
-        producer.send(topic, value)
-    producer.flush(DEADLINE)
-    producer.close()
-    consumer = python.KafkaConsumer(
-        topic,
-        **who.python(bootstrap),
-        group_id=topic,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(1000 * DEADLINE),
-    )
-    assert [next(consumer).value for _ in sent] == sent
-    consumer.commit()
-    consumer.close()
 
 
 def java_round(who: User, bootstrap: str, directory: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.config import Config, from_mapping
 from proxy.net.tls_contexts import open_zookeeper_tls
 from proxy.quota.model import QuotaEntity, QuotaKey
@@ -22,6 +21,7 @@ from proxy.store.zookeeper import Zookeeper, ZookeeperMirror, ZookeeperStore
 from proxy.store.zookeeper.follower import Follower
 from proxy.store.zookeeper.nodes import config_change
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.acls import acl
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
 from tests.support.kafka.zookeeper import CHROOT, Ensemble
@@ -32,18 +32,6 @@ SHA_256 = ScramMechanism.SCRAM_SHA_256
 VERIFIER = ScramCredential.from_password(SHA_256, "pw", b"salt", 4096)
 SESSION_MS = 4_000
 PASSWORD = "s3cret,=x"
-
-
-def acl(name: str) -> Acl:
-    return Acl(
-        ResourceType.TOPIC,
-        PatternType.LITERAL,
-        name,
-        "User:a",
-        "*",
-        Operation.READ,
-        Permission.ALLOW,
-    )
 
 
 def settings_of(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Config:

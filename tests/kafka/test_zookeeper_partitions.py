@@ -16,26 +16,24 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.model import Acl, AclFilter, Operation
 from proxy.config import from_mapping
 from proxy.store.zookeeper import Zookeeper
 from proxy.store.zookeeper.content import Unanswered
 from sasl.credentials import ScramCredential, ScramMechanism
+from tests.support.acls import acl
 from tests.support.fake_broker import running_in
+from tests.support.kafka.clients import password_of
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import WireClient, metadata_fields
 from tests.support.kafka.zookeeper import Ensemble
 from tests.support.messages import request_body
-from tests.support.processes import Namespace, bridged, missing
+from tests.support.processes import Namespace, bridged
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import Issuer
 
-pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.slow,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 METADATA = 3
@@ -47,24 +45,12 @@ CONVERSATIONS = 4
 """Logins that are to go well during a fault."""
 
 
-def password_of(user: str) -> str:
-    return f"{user}-secret"
-
-
 def verifier(user: str) -> ScramCredential:
     return ScramCredential.from_password(SHA_256, password_of(user), b"salt", 4_096)
 
 
 def topic_acl(user: str) -> Acl:
-    return Acl(
-        ResourceType.TOPIC,
-        PatternType.LITERAL,
-        user,
-        f"User:{user}",
-        "*",
-        Operation.DESCRIBE,
-        Permission.ALLOW,
-    )
+    return acl(user, f"User:{user}", operation=Operation.DESCRIBE)
 
 
 @dataclass

@@ -4,7 +4,6 @@ Stock tools make the changes: those of 3.9 through the broker, those of 2.8 in Z
 """
 
 import asyncio
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from proxy.acl.model import Acl, AclFilter, PatternType
 from proxy.admin import AdminClient, AuthenticationFailed, KafkaError, Scram
 from proxy.quota.model import DEFAULT, QuotaEntity
+from tests.support.acls import acl
 from tests.support.kafka.cluster import wait_until
 from tests.support.kafka.wire_client import Address
 from tests.support.kafka.zookeeper import SCRAM, Ensemble, ZookeeperKafka
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "s3cret,=x"
-KIP_55 = {
-    QuotaEntity(user=DEFAULT): (10_000.0, 20_000.0),
-    QuotaEntity(user="user1"): (1_024.0, 2_048.0),
-    QuotaEntity(user="user2"): (4_096.0, 8_192.0),
-    QuotaEntity(user="user2", client_id="clientA"): (10.0, 30.0),
-    QuotaEntity(user="user2", client_id="clientB"): (20.0, 40.0),
-    QuotaEntity(client_id="clientA"): (100.0, 200.0),
+KIP_55: dict[tuple[tuple[str, str | None], ...], tuple[float, float]] = {
+    (("user", None),): (10_000.0, 20_000.0),
+    (("user", "user1"),): (1_024.0, 2_048.0),
+    (("user", "user2"),): (4_096.0, 8_192.0),
+    (("user", "user2"), ("client-id", "clientA")): (10.0, 30.0),
+    (("user", "user2"), ("client-id", "clientB")): (20.0, 40.0),
+    (("client-id", "clientA"),): (100.0, 200.0),
 }
 """The sample configuration of KIP-55: producer and consumer byte rate."""
 
@@ -119,12 +119,6 @@ def name() -> str:
     return f"n {uuid.uuid4()}*,="
 
 
-def topic_acl(name: str, pattern_type: PatternType = PatternType.LITERAL) -> Acl:
-    return Acl(
-        ResourceType.TOPIC, pattern_type, name, "User:a", "*", Operation.READ, Permission.ALLOW
-    )
-
-
 def test_users_of_the_broker_log_in(broker: ZookeeperKafka, proxy: ProxyProcess, name: str) -> None:
     add = f"SCRAM-SHA-256=[iterations=4096,password={name}],SCRAM-SHA-512=[password=other]"
     broker.configs("--add-config", add, "--entity-type", "users", "--entity-name", name)
@@ -148,9 +142,9 @@ def test_users_of_the_proxy_log_in_at_the_broker(
 
 def test_acls_of_the_broker_apply(broker: ZookeeperKafka, proxy: ProxyProcess) -> None:
     name = f"t-{uuid.uuid4()}"
-    rule = ("--allow-principal", "User:a", "--operation", "Read", "--topic", name)
+    rule = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", name)
     prefixed = ("--resource-pattern-type", "prefixed")
-    wanted = {topic_acl(name), topic_acl(name, PatternType.PREFIXED)}
+    wanted = {acl(name), acl(name, pattern_type=PatternType.PREFIXED)}
     for is_old in (False, True):
         tool = broker.old_acls if is_old else broker.acls
         tool("--add", *rule)
@@ -163,7 +157,7 @@ def test_acls_of_the_broker_apply(broker: ZookeeperKafka, proxy: ProxyProcess) -
 
 def test_acls_of_the_proxy_apply_at_the_broker(broker: ZookeeperKafka, proxy: ProxyProcess) -> None:
     name = f"t-{uuid.uuid4()}"
-    wanted = {topic_acl(name), topic_acl(name, PatternType.PREFIXED)}
+    wanted = {acl(name), acl(name, pattern_type=PatternType.PREFIXED)}
     created = asked(of_proxy(proxy), lambda admin: admin.create_acls(wanted), ADMIN)
     assert set(created.values().values()) == {None}
     assert wanted <= acls_at(of_proxy(proxy), ADMIN), "at once, for who made them"
@@ -173,9 +167,9 @@ def test_acls_of_the_proxy_apply_at_the_broker(broker: ZookeeperKafka, proxy: Pr
     assert {*deleted.all()} == wanted
     assert not wanted & acls_at(of_proxy(proxy), ADMIN)
     applies(lambda: not wanted & acls_at(broker.address()), proxy, "known to the broker yet")
-    rule = ("--allow-principal", "User:a", "--operation", "Read", "--topic", name)
+    rule = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", name)
     proxy.command("acls", "add", *rule)
-    applies(lambda: topic_acl(name) in acls_at(broker.address()), proxy, "unknown to the broker")
+    applies(lambda: acl(name) in acls_at(broker.address()), proxy, "unknown to the broker")
     proxy.command("acls", "remove", *rule, "--force")
 
 
@@ -222,52 +216,21 @@ def test_quotas_apply_on_both_sides(broker: ZookeeperKafka, proxy: ProxyProcess)
         )
 
 
-def test_kip_55s_sample_and_its_four_readings(broker: ZookeeperKafka, proxy: ProxyProcess) -> None:
-    """Set with the old tool in ZooKeeper itself, as KIP-55 prints it."""
-    for entity, (producer, consumer) in KIP_55.items():
-        options = [
-            "--add-config",
-            f"producer_byte_rate={producer:.0f},consumer_byte_rate={consumer:.0f}",
-        ]
-        for kind, name in (("clients", entity.client_id), ("users", entity.user)):
-            if name is DEFAULT:
-                options += ["--entity-type", kind, "--entity-default"]
-            elif name is not None:
-                options += ["--entity-type", kind, "--entity-name", str(name)]
+def test_quotas_of_the_old_tool_apply(broker: ZookeeperKafka, proxy: ProxyProcess) -> None:
+    """It writes KIP-55's sample to ZooKeeper itself."""
+    wanted = {
+        parts: {"producer_byte_rate": producer, "consumer_byte_rate": consumer}
+        for parts, (producer, consumer) in KIP_55.items()
+    }
+    for parts, values in wanted.items():
+        options = ["--add-config", ",".join(f"{key}={rate:.0f}" for key, rate in values.items())]
+        for kind, name in reversed(parts):
+            options += ["--entity-type", {"user": "users", "client-id": "clients"}[kind]]
+            options += ["--entity-default"] if name is None else ["--entity-name", name]
         broker.old_configs(*options)
-    applies(lambda: len(quotas_at(of_proxy(proxy), ADMIN)) == len(KIP_55), proxy, "not all")
-
-    def rates(user: str, client: str) -> tuple[float | None, ...]:
-        text = proxy.command(
-            "quotas", "explain", "--user", user, "--client-id", client, "--output", "json"
-        )
-        by_key = {one["key"]: one for one in json.loads(text)}
-        return tuple(by_key[key]["limit"] for key in ("producer_byte_rate", "consumer_byte_rate"))
-
-    readings = {
-        ("user1", "any"): (1_024.0, 2_048.0),
-        ("user2", "other"): (4_096.0, 8_192.0),
-        ("user2", "clientA"): (10.0, 30.0),
-        ("user2", "clientB"): (20.0, 40.0),
-        ("user3", "clientA"): (10_000.0, 20_000.0),
-    }
-    for (user, client), expected in readings.items():
-        assert rates(user, client) == expected, (user, client)
-    default = QuotaEntity(user=DEFAULT)
-    broker.old_configs(
-        "--delete-config",
-        "producer_byte_rate,consumer_byte_rate",
-        "--entity-type",
-        "users",
-        "--entity-default",
-    )
-    applies(lambda: len(quotas_at(of_proxy(proxy), ADMIN)) == len(KIP_55) - 1, proxy, f"{default}")
-    assert rates("user3", "clientA") == (100.0, 200.0)
-    assert rates("user3", "clientB") == (None, None)
-    everything = {
-        entity: {"producer_byte_rate": None, "consumer_byte_rate": None} for entity in KIP_55
-    }
-    asked(broker.address(), lambda admin: admin.alter_client_quotas(everything)).all()
+    applies(lambda: wanted.items() <= quotas_at(of_proxy(proxy), ADMIN).items(), proxy, "not all")
+    removal = {entity_of(parts): dict.fromkeys(values) for parts, values in wanted.items()}
+    asked(broker.address(), lambda admin: admin.alter_client_quotas(removal)).all()
 
 
 def test_a_chroot_that_is_missing_lets_nobody_in(

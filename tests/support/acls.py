@@ -10,7 +10,8 @@ from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, 
 from proxy.handlers import acls as api
 from proxy.handlers.acls import Acls
 from proxy.store import AclChanges, AclSnapshot
-from tests.support.kio_messages import decode, encode, request_type, response_type
+from tests.support.kio_messages import decode, encode, response_type
+from tests.support.messages import request_body
 
 # ACLs for tests, and where they lie
 
@@ -218,11 +219,6 @@ def answer(
     return whole(api.answer(api_key, version, body, acls, **rights))
 
 
-def entity(schema: Any, fields: dict[str, Any]) -> Any:
-    known = {name: value for name, value in fields.items() if name in schema.__annotations__}
-    return schema(**known)
-
-
 def asked(
     api_key: int,
     version: int,
@@ -244,19 +240,15 @@ def asked(
 
 
 def create_body(version: int, creations: Sequence[dict[str, Any]]) -> bytes:
-    schema = request_type(CREATE, version)
-    item = schema.__annotations__["creations"].__args__[0]
-    return encode(schema(creations=tuple(entity(item, one) for one in creations)))
+    return request_body(CREATE, version, creations=creations)
 
 
 def delete_body(version: int, filters: Sequence[dict[str, Any]]) -> bytes:
-    schema = request_type(DELETE, version)
-    item = schema.__annotations__["filters"].__args__[0]
-    return encode(schema(filters=tuple(entity(item, one) for one in filters)))
+    return request_body(DELETE, version, filters=filters)
 
 
 def describe_body(version: int, fields: dict[str, Any]) -> bytes:
-    return encode(entity(request_type(DESCRIBE, version), fields))
+    return request_body(DESCRIBE, version, **fields)
 
 
 def reported(result: Any) -> Result:

@@ -4,7 +4,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
@@ -52,7 +52,7 @@ WORDS = (
 )
 
 
-def mutate(rng: random.Random, message: bytes) -> bytes:
+def mutate(rng: random.Random, message: bytes, words: Sequence[bytes] = WORDS) -> bytes:
     """Change, cut, repeat or insert, once or several times."""
     mutated = bytearray(message)
     for _ in range(rng.randint(1, 4)):
@@ -69,5 +69,5 @@ def mutate(rng: random.Random, message: bytes) -> bytes:
             case 4:
                 del mutated[at:]
             case _:
-                mutated[at:at] = rng.choice(WORDS)
+                mutated[at:at] = rng.choice(words)
     return bytes(mutated)

@@ -16,6 +16,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+import pytest
+
 from proxy.scheduling.steps import Steps, T
 from proxy.worker.work_queues import SLICE_SECONDS
 
@@ -155,7 +157,8 @@ def slow(steps: int) -> Steps[int]:
 _CLONE_NEWNET: Final = 0x40000000
 
 
-def missing() -> str | None:
+@cache
+def _missing() -> str | None:
     """Why there are no namespaces here; None: there are."""
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
@@ -217,7 +220,7 @@ class Namespace:
 
 @contextmanager
 def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces with these addresses (with their prefix lengths)."""
+    """Two namespaces with these addresses (with their prefix lengths); skips without a right to."""
     mark = uuid.uuid4().hex[:6]
     pair = Namespace(f"here-{mark}"), Namespace(f"there-{mark}")
     with _made(pair):
@@ -253,6 +256,8 @@ def bridged(count: int) -> Iterator[tuple[Namespace, list[Namespace]]]:
 
 @contextmanager
 def _made(namespaces: Sequence[Namespace]) -> Iterator[None]:
+    if (reason := _missing()) is not None:
+        pytest.skip(reason)
     try:
         for namespace in namespaces:
             _ip("netns", "add", namespace.name)

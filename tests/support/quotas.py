@@ -26,10 +26,10 @@ from proxy.wire.apis import (
 from proxy.wire.error_codes import ErrorCode
 from proxy.worker.quota_service import QuotaService
 from sasl.identity import Identity
+from tests.support import messages
 from tests.support.authorization import Rights
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, entity, item_type, make
 from tests.support.messages import large, request_body, small
 from tests.support.playbook import Playbook, everything, logged_in, whole_frame
 from tests.support.sasl import WALL
@@ -175,61 +175,29 @@ class Broker:
             self._play.broker(response(int.from_bytes(frame[4:8]), header + answer))
 
     def _answer(self, key: int, version: int, body: Any) -> Any:
-        kind = response_type(key, version)
         if key == METADATA:
-            return self._metadata(kind, body)
+            return self._metadata(version, body)
         results = {CREATE_TOPICS: "topics", DELETE_TOPICS: "responses"}.get(key, "results")
         items = body.topic_names if hasattr(body, "topic_names") else body.topics
-        return entity(
-            kind,
-            {
-                "throttle_time": NOT_THROTTLED,
-                results: [self._result(key, item) for item in items],
-            },
+        return messages.response(
+            key, version, **{results: [self._result(key, one) for one in items]}
         )
 
-    def _metadata(self, kind: Any, body: Any) -> Any:
-        entry = item_type(kind, "topics")
-        partition = item_type(entry, "partitions")
+    def _metadata(self, version: int, body: Any) -> Any:
         by_id = {topic_id: name for name, (topic_id, _) in self.topics.items()}
         found = []
         for one in body.topics:
             name = one.name if one.name is not None else by_id.get(one.topic_id)
             topic_id, count = self.topics.get(str(name), (None, 0))
-            partitions = tuple(
-                make(
-                    partition,
-                    error_code=NONE,
-                    partition_index=index,
-                    leader_id=1,
-                    leader_epoch=0,
-                    replica_nodes=(1,),
-                    isr_nodes=(1,),
-                    offline_replicas=(),
-                )
-                for index in range(count)
-            )
             error = NONE if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partitions = [
+                {"partition_index": index, "leader_id": 1, "replica_nodes": (1,), "isr_nodes": (1,)}
+                for index in range(count)
+            ]
             found.append(
-                make(
-                    entry,
-                    error_code=error,
-                    name=name,
-                    topic_id=topic_id,
-                    is_internal=False,
-                    partitions=partitions,
-                    topic_authorized_operations=0,
-                )
+                {"error_code": error, "name": name, "topic_id": topic_id, "partitions": partitions}
             )
-        return make(
-            kind,
-            throttle_time=NOT_THROTTLED,
-            brokers=(),
-            cluster_id=None,
-            controller_id=1,
-            topics=tuple(found),
-            cluster_authorized_operations=0,
-        )
+        return messages.response(METADATA, version, controller_id=1, topics=found)
 
     def _result(self, key: int, item: Any) -> dict[str, Any]:
         name = item if isinstance(item, str) else item.name
@@ -296,37 +264,18 @@ class Limited:
 
 
 def created(version: int, *topics: tuple[str, int], validate: bool = False) -> Any:
-    kind = request_type(CREATE_TOPICS, version)
-    entry = item_type(kind, "topics")
-    return make(
-        kind,
-        topics=tuple(
-            entry(
-                name=name,
-                num_partitions=partitions,
-                replication_factor=1,
-                assignments=(),
-                configs=(),
-            )
-            for name, partitions in topics
-        ),
-        timeout=NOT_THROTTLED,
-        validate_only=validate,
+    entries = [
+        {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        for name, partitions in topics
+    ]
+    return messages.request(
+        CREATE_TOPICS, version, topics=entries, timeout=0, validate_only=validate
     )
 
 
 def deleted(version: int, *keys: str | uuid.UUID) -> Any:
-    kind = request_type(DELETE_TOPICS, version)
-    if version < 6:
-        return make(kind, topic_names=keys, timeout=NOT_THROTTLED)
-    entry = item_type(kind, "topics")
-    topics = tuple(
-        entry(name=None, topic_id=key)
-        if isinstance(key, uuid.UUID)
-        else entry(name=key, topic_id=None)
-        for key in keys
-    )
-    return make(kind, topics=topics, timeout=NOT_THROTTLED)
+    entries = [{"topic_id" if isinstance(key, uuid.UUID) else "name": key} for key in keys]
+    return messages.request(DELETE_TOPICS, version, topic_names=keys, topics=entries, timeout=0)
 
 
 def errors(answer: Any) -> dict[Any, ErrorCode]:

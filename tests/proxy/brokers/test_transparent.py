@@ -14,11 +14,9 @@ from tests.support.kafka.redirected import PROXY_UID, SCRIPT, run_unprivileged
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.wire_client import Address, Outcome, WireClient, metadata_fields
 from tests.support.messages import request_body
-from tests.support.processes import Namespace, missing, wired
+from tests.support.processes import Namespace, wired
 from tests.support.proxy_process import ProxyProcess, eventually
 from tests.support.sasl import Issuer
-
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 ROOT = SCRIPT.parents[2]
 BROKERS = {1: "10.99.0.2", 2: "10.99.0.3", 3: "fd00:99::2"}

@@ -4,9 +4,7 @@ Those of the dropped version 0 of the ACL APIs are worked out by hand from KIP-1
 from its text, and those of Kafka 4.4 were written by the classes of Kafka 4.4.0.
 """
 
-import dataclasses
 import struct
-import typing
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -388,52 +386,8 @@ def test_the_lists_of_requests_are_never_null(key: int, version: int, body: byte
         decode(request_type(key, version), body)
 
 
-Described = tuple[str, str | None, Any]
-
-
-def shape(entity: Any) -> list[Described]:
-    """The fields of an entity, in the order of the wire, down to the last."""
-    return [
-        (one.name, one.metadata.get("kafka_type"), shape(inner) if inner else str(one.type))
-        for one in dataclasses.fields(entity)
-        for inner in (inside(one.type),)
-    ]
-
-
-def inside(kind: Any) -> Any:
-    """The structure in a type, or None."""
-    if dataclasses.is_dataclass(kind):
-        return kind
-    return next(filter(None, map(inside, typing.get_args(kind))), None)
-
-
-def without_pattern_types(described: list[Described]) -> list[Described]:
-    return [
-        (name, kind, without_pattern_types(of) if isinstance(of, list) else of)
-        for name, kind, of in described
-        if "pattern_type" not in name
-    ]
-
-
 def test_every_version_has_a_request_and_a_response() -> None:
     assert {one[:2] for one in REQUESTS} == {one[:2] for one in RESPONSES}
-
-
-@pytest.mark.parametrize("api_key", [29, 30, 31])
-def test_version_0_of_the_acl_apis_is_version_1_without_pattern_types(api_key: int) -> None:
-    """Kafka's own description said so up to 3.9."""
-    for load in (load_request_schema, load_response_schema):
-        ours = (request_type if load is load_request_schema else response_type)(api_key, 0)
-        assert shape(ours) == without_pattern_types(shape(load(api_key, 1)))
-
-
-def test_filters_and_results_are_the_older_versions_bodies() -> None:
-    """KIP-888: the old request is an item of the new one."""
-    acls, quotas = request_type(29, 4), request_type(48, 2)
-    assert shape(acls)[0][2] == shape(load_request_schema(29, 3))
-    assert shape(response_type(29, 4))[1][2] == shape(load_response_schema(29, 3))[1:]
-    assert shape(quotas)[::-1][0][2] + shape(quotas)[:1] == shape(load_request_schema(48, 1))
-    assert shape(response_type(48, 2))[1][2] == shape(load_response_schema(48, 1))[1:]
 
 
 @pytest.mark.parametrize(

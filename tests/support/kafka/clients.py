@@ -55,6 +55,31 @@ def password_of(name: str) -> str:
     return f"{name}-secret"
 
 
+def by_scram(name: str, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
+    """Properties of a Java client that logs in with the password of `name`."""
+    login = f'username="{name}" password="{password_of(name)}"'
+    module = f"{_JAAS}.scram.ScramLoginModule"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
+
+
+def write_properties(file: Path, settings: Mapping[str, str]) -> Path:
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return file
+
+
+def acl_binding(name: str, principal: str, operation: str, kind: str = "TOPIC") -> Any:
+    """For librdkafka's administration: the principal may do this to one resource."""
+    return confluent_admin.AclBinding(
+        confluent_admin.ResourceType[kind],
+        name,
+        confluent_admin.ResourcePatternType.LITERAL,
+        principal,
+        "*",
+        confluent_admin.AclOperation[operation],
+        confluent_admin.AclPermissionType.ALLOW,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """Who logs in, how."""
@@ -112,12 +137,9 @@ class User:
             options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}",)
             settings |= _java_oauth(file)
         else:
-            login = f'username="{self.name}" password="{password_of(self.name)}"'
-            module = f"{_JAAS}.scram.ScramLoginModule"
-            settings["sasl.jaas.config"] = f"{module} required {login};"
+            settings |= by_scram(self.name, self.mechanism)
         path = directory / f"{self.name}-{self.mechanism}.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return JavaClient(properties=path, jvm_options=options)
+        return JavaClient(properties=write_properties(path, settings), jvm_options=options)
 
     def _oauth_callback(self, _config: str) -> tuple[str, float]:
         return self.token(), time.time() + self.token_lifetime
@@ -251,6 +273,5 @@ class Certified:
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": self._mine,
         }
-        path = directory / f"{self.name}.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        path = write_properties(directory / f"{self.name}.properties", settings)
         return JavaClient(properties=path, jvm_options=())

@@ -199,6 +199,10 @@ class TokenEndpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Also an outage, for a test."""
         self._server.shutdown()
         self._server.server_close()
 

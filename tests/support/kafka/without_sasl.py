@@ -1,7 +1,7 @@
 """Comparison of Kafka and the proxy without SASL, where clients have certificates."""
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tests.support.kafka.sasl_differential.transcript import (
     METADATA,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
+    Act,
     Actor,
 )
 from tests.support.kafka.wire_client import API_VERSIONS, Address, WireClient, ask, metadata_fields
@@ -148,7 +149,7 @@ class Side:
     files: Path
     issuer: Issuer
 
-    def run(self, listener: str, act: Callable[[Actor], None], shown: str | None = None) -> str:
+    def run(self, listener: str, act: Act, shown: str | None = None) -> str:
         """The transcript of a conversation on one connection."""
         certificate = None if shown is None else str(self.files / f"{shown}.pem")
         address = self.addresses[listener]
@@ -208,85 +209,51 @@ def with_acls(side: Side) -> Side:
 # Conversations that begin as with SASL, where there is none
 
 
-def _handshakes(actor: Actor) -> None:
-    for mechanism in ("SCRAM-SHA-256", "OAUTHBEARER", "NO-SUCH", ""):
-        for version in (0, 1):
-            actor.handshake(mechanism, version)
-    actor.metadata()
+_FIRST = b"n,,n=alice,r=nonce"
 
 
-def _tokens(actor: Actor) -> None:
-    for version in (0, 1, 2):
-        actor.authenticate(b"n,,n=alice,r=nonce", version)
-    actor.handshake("SCRAM-SHA-256")
-    actor.authenticate(b"n,,n=alice,r=nonce")
-    actor.metadata()
+def _software(name: str) -> bytes:
+    fields = {"client_software_name": name, "client_software_version": "1"}
+    return request_body(API_VERSIONS, 3, **fields)
 
 
-def _raw_token(actor: Actor) -> None:
-    actor.handshake("SCRAM-SHA-256", 0)
-    actor.token(b"n,,n=alice,r=nonce")
-    actor.ends()
-
-
-def _a_handshake_too_new(actor: Actor) -> None:
-    actor.handshake("SCRAM-SHA-256", 2)
-    actor.ends()
-
-
-def _a_token_too_new(actor: Actor) -> None:
-    actor.authenticate(b"n,,n=alice,r=nonce", 3)
-    actor.ends()
-
-
-def _a_handshake_cut_short(actor: Actor) -> None:
-    actor.ask(SASL_HANDSHAKE, 1, b"\0\x20SCRAM")
-    actor.ends()
-
-
-def _a_token_cut_short(actor: Actor) -> None:
-    actor.ask(SASL_AUTHENTICATE, 1, b"\0\0\0\x20n,,")
-    actor.ends()
-
-
-def _metadata_at_once(actor: Actor) -> None:
-    actor.metadata()
-    actor.api_versions(3)
-    actor.metadata()
-
-
-def _api_versions(actor: Actor) -> None:
-    for version in (0, 1, 2, 3, 4, 0):
-        actor.api_versions(version)
-    actor.api_versions(99)
-    actor.api_versions(3)
-    for name in ("", "my client"):
-        fields = {"client_software_name": name, "client_software_version": "1"}
-        actor.api_versions(3, body=request_body(API_VERSIONS, 3, **fields))
-    actor.metadata()
-
-
-def _an_api_that_is_none(actor: Actor) -> None:
-    actor.send(4_711, 0, b"", label="API 4711", flexible=False)
-    actor.ends()
-
-
-def _a_frame_too_long(actor: Actor) -> None:
-    actor.raw(struct.pack(">i", 104_857_601) + b"\0\3\0\1", "a frame of 104,857,601 bytes")
-    actor.ends()
-
-
-def _half_a_frame(actor: Actor) -> None:
-    actor.raw(struct.pack(">i", 100) + b"\0\3", "half a frame")
-    actor.client.finish_sending()
-    actor.ends()
-
-
-CONVERSATIONS: Mapping[str, Callable[[Actor], None]] = {
-    act.__name__.strip("_"): act
-    for act in (
-        *(_handshakes, _tokens, _raw_token, _a_handshake_too_new, _a_token_too_new),
-        *(_a_handshake_cut_short, _a_token_cut_short, _metadata_at_once, _api_versions),
-        *(_an_api_that_is_none, _a_frame_too_long, _half_a_frame),
-    )
+CONVERSATIONS: Mapping[str, Act] = {
+    "handshakes": lambda a: (
+        [
+            a.handshake(mechanism, version)
+            for mechanism in ("SCRAM-SHA-256", "OAUTHBEARER", "NO-SUCH", "")
+            for version in (0, 1)
+        ],
+        a.metadata(),
+    ),
+    "tokens": lambda a: (
+        [a.authenticate(_FIRST, version) for version in (0, 1, 2)],
+        a.handshake("SCRAM-SHA-256"),
+        a.authenticate(_FIRST),
+        a.metadata(),
+    ),
+    "raw_token": lambda a: (a.handshake("SCRAM-SHA-256", 0), a.token(_FIRST), a.ends()),
+    "a_handshake_too_new": lambda a: (a.handshake("SCRAM-SHA-256", 2), a.ends()),
+    "a_token_too_new": lambda a: (a.authenticate(_FIRST, 3), a.ends()),
+    "a_handshake_cut_short": lambda a: (a.ask(SASL_HANDSHAKE, 1, b"\0\x20SCRAM"), a.ends()),
+    "a_token_cut_short": lambda a: (a.ask(SASL_AUTHENTICATE, 1, b"\0\0\0\x20n,,"), a.ends()),
+    "metadata_at_once": lambda a: (a.metadata(), a.api_versions(3), a.metadata()),
+    "api_versions": lambda a: (
+        [a.api_versions(version) for version in (0, 1, 2, 3, 4, 0, 99, 3)],
+        [a.api_versions(3, body=_software(name)) for name in ("", "my client")],
+        a.metadata(),
+    ),
+    "an_api_that_is_none": lambda a: (
+        a.send(4_711, 0, b"", label="API 4711", flexible=False),
+        a.ends(),
+    ),
+    "a_frame_too_long": lambda a: (
+        a.raw(struct.pack(">i", 104_857_601) + b"\0\3\0\1", "a frame of 104,857,601 bytes"),
+        a.ends(),
+    ),
+    "half_a_frame": lambda a: (
+        a.raw(struct.pack(">i", 100) + b"\0\3", "half a frame"),
+        a.finish_sending(),
+        a.ends(),
+    ),
 }

@@ -1,21 +1,11 @@
-"""Response entities in whichever version is needed: kio has a class per version.
-
-Values are written as plain names and values, lists within lists as in Kafka's description of the
-message; fields that a version lacks are left out.
-"""
+"""Messages in whichever version is needed: kio has a class per version."""
 
 import datetime
-from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, Final, get_args
 
 from kio.static.primitive import i32Timedelta
-
-from proxy.scheduling.stepped_thread import pause, pausing
-
-Values = Mapping[str, Any]
-"""Fields of a message; an array of structs is a list of such mappings."""
 
 NOT_THROTTLED: Final = i32Timedelta.parse(datetime.timedelta())
 """Throttle time of 0."""
@@ -39,23 +29,3 @@ def make(entity_type: Any, /, **values: Any) -> Any:
     """Return an entity with those `values` for which this version has a field."""
     names = _field_names(entity_type)
     return entity_type(**{name: value for name, value in values.items() if name in names})
-
-
-def entity(entity_type: Any, values: Values) -> Any:
-    """Return an entity, including nested ones."""
-    pause(len(values))
-    names = _field_names(entity_type)
-    return entity_type(
-        **{
-            name: entities(item_type(entity_type, name), value)
-            if isinstance(value, list)
-            else value
-            for name, value in values.items()
-            if name in names
-        }
-    )
-
-
-def entities(entity_type: Any, values: Iterable[Values]) -> tuple[Any, ...]:
-    """Return the items of an array."""
-    return tuple(entity(entity_type, each) for each in pausing(values))

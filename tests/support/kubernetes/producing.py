@@ -1,5 +1,6 @@
 """Producing applications in pods, and the checks of their messages."""
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -7,12 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tests.support.deploy import ROOT
+import yaml
+
+from tests.support.deploy import ROOT, verifying_tokens
 from tests.support.kubernetes import images
+from tests.support.kubernetes.broker import BOOTSTRAP
 from tests.support.kubernetes.cluster import Cluster, Document
-from tests.support.sasl import Issuer
+from tests.support.sasl import ISSUER, Issuer
 
 TOKEN: Final = "token"
+BOOTSTRAPS: Final = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
+"""What an application connects to: the sidecar, or the brokers as if there were none."""
 
 
 class Broker(Protocol):
@@ -65,6 +71,16 @@ def volumes(config_map: str) -> list[Document]:
     machine, _ = images.mounts()
     config = {"name": "application", "configMap": {"name": config_map}}
     return [*machine, {"name": "tmp", "emptyDir": {}}, config]
+
+
+def files_of(settings: Document, issuer: Issuer) -> dict[str, str]:
+    """A proxy's configuration that takes the issuer's tokens, its keys, and a token of alice."""
+    verifying_tokens(settings, "file:///etc/reauth-proxy/jwks.json", ISSUER)
+    return {
+        "proxy.yaml": yaml.safe_dump(settings),
+        "jwks.json": json.dumps(issuer.jwks()),
+        TOKEN: issuer.mint("alice"),
+    }
 
 
 def config_map(name: str, **files: str) -> Document:
