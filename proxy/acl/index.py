@@ -196,7 +196,7 @@ class _Client:
         return [found for code in codes for found in _with_code(rules, code)]
 
     def _named(self, codes: Iterable[int]) -> list[_NamedRules]:
-        """Return what is to be searched for a name; of groups, the fewer look-ups."""
+        """Return the rules to search for a name; for groups, those with fewer look-ups."""
         found: list[_NamedRules] = []
         for code in codes:
             found += _with_code(self._own, code)

@@ -106,8 +106,8 @@ _V = TypeVar("_V")
 
 
 _Level = tuple[int, dict[str, list[str]]]
-"""Prefixes of which none begins with another: length of the shortest, and all of them by their
-first characters, as many as that, sorted. Most searches end at these, without a bisection."""
+"""Prefixes that do not begin with one another: the length of the shortest, and all of them, sorted,
+by their first characters up to that length. Most searches end at these, without a bisection."""
 
 
 def _level(prefixes: list[str]) -> _Level:

@@ -4,9 +4,8 @@
 
 Laws:
 
-- The file is JSON, of which no part is valid: a file that is half written is refused, and the last
-  valid one stays in force. An ACL may deny a group that a shorter list would lack.
-- All names count, or the file is refused as a whole.
+- The file is JSON, and is accepted as a whole or not at all: if it is half written, or one name is
+  invalid, the last valid one stays in force. An ACL may deny a group that a shorter list lacks.
 """
 
 from collections.abc import Mapping

@@ -470,7 +470,7 @@ class OpaqueNames:
     """Names of a listener's opaque principals."""
 
     def __init__(self, rules: str | None) -> None:
-        """Map by `rules`, in the grammar of `ssl.principal.mapping.rules`; None: map nobody."""
+        """Map names by `rules`, as in `ssl.principal.mapping.rules`; None to map none."""
         self._mapping = None if rules is None else PrincipalMapping(rules)
 
     def principal(self, description: str) -> str:

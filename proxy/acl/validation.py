@@ -1,4 +1,4 @@
-"""Validation of ACLs and filters: Kafka's checks, order and messages."""
+"""Refusals of ACLs, filters and changes of users: Kafka's checks, order and messages."""
 
 from typing import Final, NamedTuple
 
@@ -12,6 +12,8 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
+from proxy.scheduling.stepped_thread import pausing
+from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
 
 MAX_QUOTE: Final = 200
@@ -107,3 +109,32 @@ def filter_refusal(wanted: AclFilter) -> Refusal | None:
     if Operation.UNKNOWN is wanted.operation or Permission.UNKNOWN is wanted.permission:
         return _UNKNOWN_ENTRY
     return None
+
+
+def refused_scram_users(
+    request: messages.DescribeUserScramCredentialsRequest,
+) -> messages.DescribeUserScramCredentialsResponse:
+    """Return the response to a client that may not Describe the cluster."""
+    response = messages.DescribeUserScramCredentialsResponse
+    # Kafka repeats the error for each user, without the name
+    nameless = response.DescribeUserScramCredentialsResult(
+        error_code=UNAUTHORIZED.code, error_message=None
+    )
+    results = (nameless,) * len(request.users or ())
+    return response(error_code=UNAUTHORIZED.code, error_message=None, results=results)
+
+
+def refused_scram_changes(
+    request: messages.AlterUserScramCredentialsRequest,
+) -> messages.AlterUserScramCredentialsResponse:
+    """Return the response to a client that may not Alter the cluster."""
+    response = messages.AlterUserScramCredentialsResponse
+    names = dict.fromkeys(one.name for one in pausing(request.deletions))
+    names |= dict.fromkeys(one.name for one in pausing(request.upsertions))
+    results = (
+        response.AlterUserScramCredentialsResult(
+            user=name, error_code=UNAUTHORIZED.code, error_message=UNAUTHORIZED.message
+        )
+        for name in names
+    )
+    return response(results=tuple(results))

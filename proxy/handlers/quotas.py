@@ -32,6 +32,7 @@ from operator import itemgetter
 from sys import maxsize
 from typing import Final, NamedTuple, TypeVar
 
+from proxy.acl.validation import UNAUTHORIZED
 from proxy.errors import ClientFault
 from proxy.quota.model import (
     DEFAULT,
@@ -77,9 +78,6 @@ class QuotaRefusal(Exception):
         self.sentence = message[:MAX_SENTENCE]
         """Sentence for the client, truncated to the longest that can be encoded."""
         self.code = code
-
-
-UNAUTHORIZED: Final = (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
 
 
 class Filter(NamedTuple):
@@ -192,7 +190,7 @@ def answer_batch(
         if count > MAX_FILTERS:
             return _all_alike(1, _refused(ErrorCode.INVALID_REQUEST, _TOO_MANY))
         if not authorized:
-            return _all_alike(count, _refused(UNAUTHORIZED[0], None))
+            return _all_alike(count, _refused(UNAUTHORIZED.code, None))
         request = decode_bounded(
             DescribeClientQuotasRequest,
             QUOTAS_BATCHED,
@@ -342,7 +340,7 @@ def answer(
     if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
         return answer_batch(body, store, authorized=authorized)
     if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever the filter
-        return encode(_undescribed(UNAUTHORIZED[0], None), api_version)
+        return encode(_undescribed(UNAUTHORIZED.code, None), api_version)
     if api_key == ALTER_CLIENT_QUOTAS:
         changes = _read(messages.AlterClientQuotasRequest, api_version, body)
         return encode(_alter(changes, store, authorized), api_version)

@@ -14,8 +14,9 @@ Pure except for the store, whose writes wait for the disk: call `answer` in a th
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
+from proxy.acl.validation import Refusal, refused_scram_changes, refused_scram_users
 from proxy.errors import ClientFault
 from proxy.store import CredentialKey, CredentialStore, StoreError, by_user, refusal_of
 from proxy.wire import messages
@@ -44,22 +45,16 @@ _Infos = tuple[messages.DescribeUserScramCredentialsResponse.CredentialInfo, ...
 _Described = messages.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 
 
-class _Refusal(NamedTuple):
-    code: ErrorCode
-    message: str | None
-
-
-_UNAUTHORIZED = _Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Cluster authorization failed.")
-_NO_USER = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-_NO_SALT = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt must not be empty")
-_NO_PASSWORD = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password must not be empty")
-_TOO_FEW = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
-_TOO_MANY = _Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-_UNKNOWN_MECHANISM = _Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-_TWICE = _Refusal(
+_NO_USER = Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+_NO_SALT = Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt must not be empty")
+_NO_PASSWORD = Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password must not be empty")
+_TOO_FEW = Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+_TOO_MANY = Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+_UNKNOWN_MECHANISM = Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+_TWICE = Refusal(
     ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
 )
-_NOTHING_TO_DELETE = _Refusal(
+_NOTHING_TO_DELETE = Refusal(
     ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
 )
 
@@ -95,9 +90,7 @@ def describe(
     cluster."""
     users = request.users or ()
     if not authorized:
-        # Kafka repeats the error for each user in the request, without the name
-        nameless = _described_user("", _Refusal(_UNAUTHORIZED.code, None))
-        return _described(_UNAUTHORIZED, (nameless,) * len(users))
+        return refused_scram_users(request)
     counts = Counter(user.name for user in users)
     known: dict[str, _Infos] = {}
     for (user, mechanism), verifier in by_user(store.credential_snapshot().credentials):
@@ -106,7 +99,10 @@ def describe(
         )
         known[user] = (*known.get(user, ()), described)
     names = counts or known
-    return _described(None, tuple(_describe_one(name, counts[name], known) for name in names))
+    return messages.DescribeUserScramCredentialsResponse(
+        error_message="",
+        results=tuple(_describe_one(name, counts[name], known) for name in names),
+    )
 
 
 def _describe_one(name: str, count: int, known: dict[str, _Infos]) -> _Described:
@@ -119,22 +115,12 @@ def _describe_one(name: str, count: int, known: dict[str, _Infos]) -> _Described
     return _described_user(name, None, known[name])
 
 
-def _quoting(code: ErrorCode, message: str, name: str) -> _Refusal:
+def _quoting(code: ErrorCode, message: str, name: str) -> Refusal:
     """Return a refusal that quotes the name, truncated to the longest that can be encoded."""
-    return _Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
+    return Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
 
 
-def _described(
-    refusal: _Refusal | None, results: tuple[_Described, ...]
-) -> messages.DescribeUserScramCredentialsResponse:
-    return messages.DescribeUserScramCredentialsResponse(
-        error_code=refusal.code if refusal else ErrorCode.NONE,
-        error_message=None if refusal else "",
-        results=results,
-    )
-
-
-def _described_user(user: str, refusal: _Refusal | None, infos: _Infos = ()) -> _Described:
+def _described_user(user: str, refusal: Refusal | None, infos: _Infos = ()) -> _Described:
     return _Described(
         user=user,
         error_code=refusal.code if refusal else ErrorCode.NONE,
@@ -151,13 +137,13 @@ def alter(
     Valid changes are made in one transaction; the others are reported by user. Waits for the disk.
     """
     if not authorized:
-        return _altered((user, _UNAUTHORIZED) for user in _users(request))
+        return refused_scram_changes(request)
     try:
         existing = (
             frozenset(store.credential_snapshot().credentials) if request.deletions else frozenset()
         )
     except StoreError as problem:
-        unknown = _Refusal(*refusal_of(problem))
+        unknown = Refusal(*refusal_of(problem))
         return _altered((user, unknown) for user in _users(request))
     accepted, refused = _judged(request, existing)
     deletions = [_key(c) for c in accepted.values() if isinstance(c, _Deletion)]
@@ -165,7 +151,7 @@ def alter(
     try:
         missing = store.alter_credentials(delete=deletions, upsert=upserts) if accepted else ()
     except StoreError as problem:
-        refused |= dict.fromkeys(accepted, _Refusal(*refusal_of(problem)))
+        refused |= dict.fromkeys(accepted, Refusal(*refusal_of(problem)))
     else:
         # Happens only when another connection deleted the user in the meantime
         refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
@@ -189,13 +175,13 @@ def _users(request: messages.AlterUserScramCredentialsRequest) -> Iterable[str]:
 
 def _judged(
     request: messages.AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
-) -> tuple[dict[str, _Change], dict[str, _Refusal]]:
+) -> tuple[dict[str, _Change], dict[str, Refusal]]:
     """Return the one change of each user that can be tried, and the refusals of the others.
 
     A user's first error is the one reported; a second change of a user makes both invalid.
     """
     accepted: dict[str, _Change] = {}
-    refused: dict[str, _Refusal] = {}
+    refused: dict[str, Refusal] = {}
     for change in _changes(request):
         user = change.name
         if user in refused:
@@ -209,7 +195,7 @@ def _judged(
     return accepted, refused
 
 
-def _refusal(change: _Change, existing: frozenset[CredentialKey]) -> _Refusal | None:
+def _refusal(change: _Change, existing: frozenset[CredentialKey]) -> Refusal | None:
     if not change.name:
         return _NO_USER
     if ScramMechanism.from_code(change.mechanism) is None:
@@ -219,7 +205,7 @@ def _refusal(change: _Change, existing: frozenset[CredentialKey]) -> _Refusal | 
     return _upsertion_refusal(change)
 
 
-def _upsertion_refusal(change: _Upsertion) -> _Refusal | None:
+def _upsertion_refusal(change: _Upsertion) -> Refusal | None:
     if change.iterations < MIN_ITERATIONS:
         return _TOO_FEW
     if change.iterations > MAX_ITERATIONS:
@@ -243,7 +229,7 @@ def _verifier(change: _Upsertion) -> tuple[CredentialKey, ScramCredential]:
 
 
 def _altered(
-    results: Iterable[tuple[str, _Refusal | None]],
+    results: Iterable[tuple[str, Refusal | None]],
 ) -> messages.AlterUserScramCredentialsResponse:
     return messages.AlterUserScramCredentialsResponse(
         results=tuple(

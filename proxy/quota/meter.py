@@ -1,7 +1,7 @@
 """Meter of one quota: usage by all workers together, and the throttle time.
 
 Kafka's arithmetic (its `Rate` of a `WindowedSum`) over samples that begin at the same moments
-everywhere. What is recorded at the beginning of each sample gives the same rate as in Kafka; a test
+everywhere. Usage recorded at the beginning of each sample gives the same rate as in Kafka; a test
 compares them.
 
 A deliberate difference: Kafka forgets a sample as soon as it leaves the window. A client that is
@@ -243,7 +243,7 @@ class Meter(SharedQuota):
         return passed
 
     def _write(self, row: int, sample: int) -> None:
-        """Publish what is pending in one sample of this worker's row."""
+        """Publish the pending usage in one sample of this worker's row."""
         self._add(row, sample, self.pending)
         self.count.used += self.pending
         self.pending = 0
@@ -271,7 +271,7 @@ class Meter(SharedQuota):
 
     def _debt(self, columns: list[list[int]], sample: int) -> int:
         """Carry the last known debt forward to `sample`: add each sample that left the window, and
-        subtract what the limit allows per sample."""
+        subtract the usage that the limit allows per sample."""
         config, ring = self._table.config, self._table.ring
         published = [unpack(words[DEBT], sample) for words in columns if words[DEBT]]
         last, debt = max((one for one in published if one[0] <= sample + 1), default=(sample, 0))
@@ -284,15 +284,15 @@ class Meter(SharedQuota):
         return max(0, debt - self._passes(min(sample, last + config.num), sample))
 
     def _passes(self, after: int, until: int) -> int:
-        """Return what the limit allows in the samples after `after`: a whole number whose average
-        is the limit."""
+        """Return the usage that the limit allows in the samples after `after`: a whole number whose
+        average is the limit."""
         in_one = self._limit * self._table.config.size_ms / 1_000
         return int(in_one * until) - int(in_one * after)
 
     def _publish(self, row: int, sample: int, debt: int, weight_ms: float) -> None:
         """Publish the debt for all workers, and reserve the row until it is paid."""
         words, config = self._table.words, self._table.config
-        # At least 1, because a word of 0 means that there is none
+        # At least 1, because a word of 0 means that there is no debt
         words[row + DEBT] = pack(sample, debt) or 1
         until = sample + config.num + int(weight_ms) // config.size_ms + 1
         words[row + KEEP_UNTIL] = max(words[row + KEEP_UNTIL], min(until, 1 << 62))

@@ -1,4 +1,4 @@
-"""Shared memory of quota usage: one slot per worker, no locks.
+"""Shared memory of quota usage, in samples of Kafka's window: one slot per worker, no locks.
 
 Laws:
 

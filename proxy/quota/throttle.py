@@ -180,12 +180,12 @@ class Throttle:
 
         That is `NEXT_TO_NOTHING` while the quota is exceeded, because the response will be left
         out. Clients that were throttled until the same moment return together: the first of them
-        may then request what it wants, and the others `NEXT_TO_NOTHING` until it has its response.
-        Otherwise the broker would send the same amount to all, of which only one response is
-        delivered.
+        may then request as much as it wants, and the others `NEXT_TO_NOTHING` until it has its
+        response. Otherwise the broker would send the same amount to all, of which only one response
+        is delivered.
 
-        In all other cases it is what the quota allows in a window. It must not be less, because
-        brokers truncate responses within a batch, and clients drop an incomplete batch.
+        In all other cases it is the usage that the quota allows in a window. It must not be less,
+        because brokers truncate responses within a batch, and clients drop an incomplete batch.
         """
         meter = self._fetch
         assert meter is not None

@@ -7,9 +7,9 @@ the credit is negative (a debt), and the throttle time is the excess.
 
 Laws:
 
-- Each worker's row has the lag at the beginning of a sample, with its number, and what the worker
-  has added since. The present lag is that of the latest sample in any row, plus what all workers
-  have added to it. A worker writes to its own row only, and there are no locks.
+- Each worker's row has the lag at the beginning of a sample, with its number, and the lag that the
+  worker has added since. The present lag is that of the latest sample in any row, plus the lag that
+  all workers have added to it. A worker writes to its own row only, and there are no locks.
 - Mutations that two workers record within the same microseconds may not see each other: both pass,
   and both count.
 - The lag is stored as time, so that the number of tokens it stands for changes with the limit.

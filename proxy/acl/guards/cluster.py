@@ -23,6 +23,7 @@ from proxy.acl.guards.common import (
     refused_topic,
 )
 from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
+from proxy.acl.validation import refused_scram_changes, refused_scram_users
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.error_codes import ErrorCode
@@ -128,29 +129,6 @@ def _refused(kind: type[Message], topics: Iterable[Any], **values: Any) -> tuple
     return tuple(refused_topic(kind, CLUSTER_DENIED, topic, **values) for topic in topics)
 
 
-def _refuse_scram_users(request: messages.DescribeUserScramCredentialsRequest) -> Message:
-    response = messages.DescribeUserScramCredentialsResponse
-    # Kafka repeats the error for each user, without the name
-    nameless = response.DescribeUserScramCredentialsResult(
-        error_code=CLUSTER_DENIED, error_message=None
-    )
-    results = (nameless,) * len(request.users or ())
-    return response(error_code=CLUSTER_DENIED, error_message=None, results=results)
-
-
-def _refuse_scram_changes(request: messages.AlterUserScramCredentialsRequest) -> Message:
-    response = messages.AlterUserScramCredentialsResponse
-    names = dict.fromkeys(one.name for one in pausing(request.deletions))
-    names |= dict.fromkeys(one.name for one in pausing(request.upsertions))
-    results = (
-        response.AlterUserScramCredentialsResult(
-            user=name, error_code=CLUSTER_DENIED, error_message=_MESSAGE
-        )
-        for name in names
-    )
-    return response(results=tuple(results))
-
-
 write_txn_markers = _requires(
     "WriteTxnMarkers", Operation.ALTER, Operation.CLUSTER_ACTION, refuse=_refuse_txn_markers
 )
@@ -173,10 +151,10 @@ list_config_resources = _requires("ListConfigResources", Operation.DESCRIBE_CONF
 add_raft_voter = _requires("AddRaftVoter", Operation.ALTER)
 remove_raft_voter = _requires("RemoveRaftVoter", Operation.ALTER)
 describe_user_scram_credentials = _administers(
-    messages.DescribeUserScramCredentialsRequest, Operation.DESCRIBE, _refuse_scram_users
+    messages.DescribeUserScramCredentialsRequest, Operation.DESCRIBE, refused_scram_users
 )
 alter_user_scram_credentials = _administers(
-    messages.AlterUserScramCredentialsRequest, Operation.ALTER, _refuse_scram_changes
+    messages.AlterUserScramCredentialsRequest, Operation.ALTER, refused_scram_changes
 )
 
 

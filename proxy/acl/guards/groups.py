@@ -172,7 +172,7 @@ heartbeat = _needs_read(
 leave_group = _needs_read(
     messages.LeaveGroupRequest, messages.LeaveGroupResponse(error_code=GROUP_DENIED)
 )
-streams_group_topology_description_update = _needs_read(  # as in Kafka, topics are not judged
+streams_group_topology_description_update = _needs_read(  # like Kafka, ignoring the topics
     messages.StreamsGroupTopologyDescriptionUpdateRequest,
     messages.StreamsGroupTopologyDescriptionUpdateResponse(error_code=GROUP_DENIED),
 )

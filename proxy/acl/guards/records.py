@@ -1,14 +1,14 @@
 """Guards of Produce, Fetch, ShareFetch and ShareAcknowledge.
 
 Produce requires Write on each topic, and on the transactional id. One with acks=0 has no response
-that could report a denial: as in Kafka, what is allowed is written, then the connection is closed.
+that could report a denial: as in Kafka, the allowed part is written, then the connection is closed.
 
 Fetch requires Read on each topic, or ClusterAction on the cluster, as replicas need. A fetch
 session (KIP-227) names its topics once. A session is therefore remembered by its id, and only if
 everything in it was allowed on this connection by the ACLs in force. Any other is answered with
-FETCH_SESSION_ID_NOT_FOUND, whereupon the client sends a full request. A request of which a part is
-denied is forwarded without a session: nothing that is denied ever gets into one. (Kafka keeps
-denied partitions in the session and denies them in each response.)
+FETCH_SESSION_ID_NOT_FOUND, and the client then sends a full request. A request that is denied in
+part is forwarded without a session: nothing that is denied ever gets into one. (Kafka keeps denied
+partitions in the session and denies them in each response.)
 
 ShareFetch and ShareAcknowledge (KIP-932) require Read on the group and each topic, which they name
 by id. A share session goes on fetching what earlier requests added to it, so each response is
@@ -59,7 +59,7 @@ from proxy.wire.produce_requests import ProducedTopic, ProduceRequest
 from proxy.wire.schema import NO_ID
 
 _UNKNOWN_OFFSET: Final = -1
-"""Kafka's offset where there is none: of a batch that was not written, of a denied partition."""
+"""Kafka's offset of a batch that was not written, and of a denied partition."""
 
 DeniedProduce = dict[ProducedTopic, ErrorCode]
 """Errors of the topics that may not be written to."""
