@@ -40,11 +40,11 @@ def compare(old: Config, new: Config) -> Changes:
 
 
 def in_force(start: Config, before: Config, new: Config) -> Config:
-    """Return what a reload of `new` puts into effect after `before`, where issuers may stay.
+    """Return the configuration that a reload of `new` puts into effect after `before`.
 
-    Keys are read of the issuers that there were at the start. As long as a listener has another
-    one in `new`, or none of them, all that concerns tokens stays as it was `before`: a mixture of
-    both files was never validated.
+    Only keys of the issuers at the start are read. While a listener has another issuer in `new`, or
+    no issuer, all its settings of tokens stay as in `before`: a mixture of both files was never
+    validated.
     """
     at_start = {one.name: one for one in start.listeners}
     held = at_start | {one.name: one for one in before.listeners}
@@ -86,7 +86,7 @@ def _changed(prefix: str, old: Section, new: Section) -> Iterator[tuple[str, boo
 def _changed_items(
     place: str, name: str, old: tuple[Section, ...], new: tuple[Section, ...], reloadable: bool
 ) -> Iterator[tuple[str, bool]]:
-    """Compare lists of sections that are known by a setting of each."""
+    """Compare lists of sections whose items are identified by the setting `name`."""
     before = {getattr(one, name): one for one in old}
     after = {getattr(one, name): one for one in new}
     for item in sorted(before.keys() | after.keys()):
@@ -97,14 +97,14 @@ def _changed_items(
 
 
 class SettingInForce(NamedTuple):
-    """One setting, and where its value is from."""
+    """One setting, and the origin of its value."""
 
     key: str
     """The path of the setting, such as `listeners[0].address`."""
     value: Any
-    """The value as JSON has it; of a secret, its source."""
+    """The value as in JSON; for a secret, its source."""
     line: int | None
-    """The line of the file; None: it is the default."""
+    """The line in the file; None for a default."""
 
 
 def settings_in_force(config: Config, lines: "Lines") -> Iterator[SettingInForce]:

@@ -1,6 +1,6 @@
 """Parser of YAML text, without YAML's implicit conversions.
 
-Refused are duplicate keys (the last would silently win), aliases (a short file could become a huge
+It refuses duplicate keys (the last would silently win), aliases (a short file could become a huge
 value), tags, and deep nesting. Booleans and numbers are those of YAML 1.2, so `mode: off` is text,
 and `10:30` is not a number of seconds.
 """
@@ -46,7 +46,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, ScalarNode) or key.tag != "tag:yaml.org,2002:str":
                 raise _refused("a key must be text", key.start_mark)
             if key.value in seen:
-                raise _refused(f"the key {shown(key.value)} is given twice", key.start_mark)
+                raise _refused(f"the key {shown(key.value)} is a duplicate", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
@@ -71,15 +71,15 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 class NotADocument(ConfigError):
-    """The file's text is not YAML as it is accepted here."""
+    """The file is not a document that this parser accepts."""
 
     def __init__(self, problem: str, line: int | None = None) -> None:
         super().__init__(f"line {line}" if line else "", problem)
         self.line = line
-        """Line of the problem, from 1; None if it has none."""
+        """Line of the problem, from 1; None if the problem has no line."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a child process return it to its parent."""
+        """Support pickling: a child process returns it to its parent."""
         return type(self), (self.problem, self.line)
 
 
@@ -131,11 +131,11 @@ class Lines:
                 self._add(below, value)
 
     def of(self, path: str) -> int | None:
-        """Return the line of a setting, such as `listeners[0].address`; None if it has none."""
+        """Return the line of a setting, such as `listeners[0].address`; None if it is not set."""
         return self._by_path.get(path)
 
     def near(self, path: str) -> int | None:
-        """Return the same; of one that is missing, the line of the section that it belongs to."""
+        """Return the line of a setting, or of its section if it is not set."""
         while path and path not in self._by_path:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self._by_path.get(path)

@@ -12,7 +12,7 @@ from proxy.config.security import ClientAuth
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each open listener, each unchecked token, each permission that clients
+    """Return a sentence for each open listener, each unchecked claim, the permissions that clients
     get from the proxy's own identity, and each secret that is sent in the clear."""
     return (
         *_open_listeners(config),
@@ -30,7 +30,8 @@ def _open_listeners(config: Config) -> Iterator[str]:
     for one in config.listeners:
         if (cause := _unauthenticated_access(one)) is not None:
             yield (
-                f"listener {one.name} serves whoever reaches {one.address} ({cause}), and {granted}"
+                f"listener {one.name} serves every client that reaches {one.address} ({cause}),"
+                f" and {granted}"
             )
 
 
@@ -74,7 +75,7 @@ def _identity_setting(upstream: Upstream) -> str | None:
 
 
 def _unauthenticated_access(listener: Listener) -> str | None:
-    """Return the setting by which a client need not authenticate; None if it must."""
+    """Return the setting that admits clients without authentication; None if they must log in."""
     if listener.sasl:
         return None
     if not listener.tls:
@@ -85,19 +86,18 @@ def _unauthenticated_access(listener: Listener) -> str | None:
 
 
 def _granted_to_anonymous(authorizer: Authorizer) -> str | None:
-    """Return the reason for which `User:ANONYMOUS` may do more than ACLs allow; None if it may
-    not."""
+    """Return the reason why `User:ANONYMOUS` may do more than ACLs allow; None if it may not."""
     if authorizer.mode is not AuthorizerMode.ENFORCE:
         return f"nothing is denied (authorizer.mode: {authorizer.mode})"
     if ANONYMOUS in authorizer.super_users:
         return f"nothing is denied ({ANONYMOUS} is one of authorizer.super.users)"
     if authorizer.allow_everyone_if_no_acl_found:
-        return "what no ACL names is open to all (authorizer.allow.everyone.if.no.acl.found)"
+        return "resources without ACLs are open to all (authorizer.allow.everyone.if.no.acl.found)"
     return None
 
 
 def _readable_secrets(upstream: Upstream) -> Iterator[str]:
-    """Yield a sentence for each of the proxy's credentials that the network can read."""
+    """Yield a sentence for each credential of the proxy that is sent in the clear."""
     secret = {"PLAIN": "password", "OAUTHBEARER": "token"}.get(upstream.sasl_mechanism or "")
     broker = _broker_elsewhere(upstream)
     if secret is not None and not upstream.tls and broker is not None:

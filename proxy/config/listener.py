@@ -61,11 +61,11 @@ class Routing(StrEnum):
 
 
 class ReauthOverride(Section):
-    """An exception for one principal, or for all whose names share a prefix.
+    """An exception for one principal, or for all principals with a prefix.
 
-    The most specific exception that says something about a setting decides it: an exact principal
-    beats a prefix, a longer prefix beats a shorter one, and the client's own principal beats its
-    groups (`Group:analysts`), of which the strictest exception counts: `enforce`, and the shortest
+    The most specific exception that has a setting decides it: an exact principal beats a prefix, a
+    longer prefix beats a shorter one, and the client's own principal beats its groups
+    (`Group:analysts`). Among groups the strictest exception applies: `enforce`, and the shortest
     lifetime.
     """
 
@@ -75,19 +75,20 @@ class ReauthOverride(Section):
     principal_prefix: PrincipalPrefix | None = setting(None, source=OWN, reloadable=True)
     """The prefix of the principals that the exception is for, such as `User:batch-`."""
     reauth_enforcement: Enforcement | None = setting(None, source=OWN, reloadable=True)
-    """Like the listener's `reauth.enforcement`; null: as the next less specific rule says."""
+    """Like the listener's `reauth.enforcement`; null: inherited from the next broader rule."""
     connections_max_reauth_ms: Milliseconds | None = setting(
         None, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
-    """Like the listener's, for every mechanism; null: as the next less specific rule says."""
+    """Like the listener's, for every mechanism; null: inherited from the next broader rule."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.principal is None) == (self.principal_prefix is None):
-            raise KeyProblemError("principal", "give either principal or principal.prefix")
+            raise KeyProblemError("principal", "set either principal or principal.prefix")
         if self.reauth_enforcement is None and self.connections_max_reauth_ms is None:
             raise KeyProblemError(
-                "reauth.enforcement", "give it or connections.max.reauth.ms: nothing is overridden"
+                "reauth.enforcement",
+                "set it or connections.max.reauth.ms: the override changes nothing",
             )
         return self
 
@@ -108,7 +109,7 @@ class SessionSettings(Section):
         0, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
     """Longest session without re-authentication. 0: only a token's own expiry bounds it. A reload
-    changes it for authentications that come after."""
+    applies to later authentications."""
     oauthbearer_connections_max_reauth_ms: Milliseconds | None = setting(
         None, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
@@ -130,16 +131,16 @@ class SessionSettings(Section):
     )
     """The same for SCRAM-SHA-512 alone; null: as `connections.max.reauth.ms`."""
     reauth_enforcement: Enforcement = setting(Enforcement.ENFORCE, source=OWN, reloadable=True)
-    """Treatment of sessions that are over. `observe`: `connections.max.reauth.ms` is neither
-    announced nor enforced. `probe`: the lifetime is announced, sessions that would be killed are
-    counted and logged. `enforce`: they are killed when they send anything but a SaslHandshake, as
-    Kafka does. For the end of a token see `reauth.enforce.token.expiry`."""
+    """Treatment of expired sessions. `observe`: `connections.max.reauth.ms` is neither announced
+    nor enforced. `probe`: the lifetime is announced; sessions that would be killed are counted and
+    logged. `enforce`: a client of an expired session is disconnected when it sends anything but a
+    SaslHandshake, as by Kafka. For the expiry of tokens see `reauth.enforce.token.expiry`."""
     reauth_enforce_token_expiry: bool = setting(True, source=OWN, reloadable=True)
-    """In `observe` and `probe`, too, the expiry of an OAUTHBEARER token is announced, and who uses
-    the connection after it is killed, as Kafka does even without `connections.max.reauth.ms`
-    (KAFKA-13848). `false`: a token's expiry is ignored in `observe`, and announced and counted in
-    `probe`. With `sasl.termination: broker` it applies to tokens that the proxy verifies as well,
-    and `observe` announces what the broker does."""
+    """true: `observe` and `probe` also announce the expiry of an OAUTHBEARER token, and disconnect
+    a client that goes on after it, as Kafka does even without `connections.max.reauth.ms`
+    (KAFKA-13848). false: `observe` ignores a token's expiry, and `probe` announces and counts it.
+    With `sasl.termination: broker` it also applies to tokens that the proxy verifies, and `observe`
+    announces what the broker does."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
     """Exceptions for principals and groups; see below."""
 
@@ -151,7 +152,7 @@ class SessionSettings(Section):
             if meant in seen:
                 raise KeyProblemError(
                     f"reauth.overrides[{index}]",
-                    f"{shown(meant[0] or meant[1])} has an override already",
+                    f"{shown(meant[0] or meant[1])} already has an override",
                 )
             seen.add(meant)
         return self
@@ -173,19 +174,19 @@ class SessionSettings(Section):
 
 
 class IssuerSettings(Section):
-    """Tokens of one issuer: whether they are accepted, and who their bearers are."""
+    """Tokens of one issuer: which are accepted, and as which principal."""
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
     OAUTHBEARER. A relative `file:` is relative to this file."""
     sasl_oauthbearer_jwks_endpoint_authorization_file: PathValue | None = setting(None, source=OWN)
-    """File with a bearer token that each request for the signing keys has, such as the pod's token
-    for the API server of Kubernetes; it is read for each request. Only with an `https:` URL."""
+    """File with the bearer token for requests for the signing keys, such as the pod's token for the
+    API server of Kubernetes. It is read for each request. Only with an `https:` URL."""
     sasl_oauthbearer_expected_audience: Annotated[
         tuple[Text, ...], BeforeValidator(one_or_list)
     ] = setting((), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True)
-    """A token must name one of these in `aud`: one for another service is none for this one (RFC
-    7519 section 4.1.3). Required for OAUTHBEARER, unless the next setting is true."""
+    """A token must name one of these in `aud`: a token for another service is rejected (RFC 7519
+    section 4.1.3). Required for OAUTHBEARER, unless the next setting is true."""
     sasl_oauthbearer_allow_unverified_audience: bool = setting(
         False, source=KAFKA_BROKER, reloadable=True
     )
@@ -199,18 +200,18 @@ class IssuerSettings(Section):
     """The claim that holds the token's scope."""
     sasl_oauthbearer_sub_claim_name: Text = setting("sub", source=KAFKA_BROKER, reloadable=True)
     """The claim that holds the principal's name: its name, or, if there is no claim of that name, a
-    path of names with dots between them, such as `realm_access.account`."""
+    path of names separated by dots, such as `realm_access.account`."""
     sasl_oauthbearer_principal_mapping_rules: MappingRules | None = setting(
         None, source=OWN, reloadable=True
     )
     """Rules that turn that claim into the principal's name, in the grammar of
     `ssl.principal.mapping.rules`: `RULE:^(.*)-session-[0-9]+$/$1/` makes one principal of the names
-    of many sessions. A token is refused whose claim no rule matches, or is longer than 512
-    characters. null: the claim is the name."""
+    of many sessions. A token is rejected if no rule matches its claim, or if the claim is longer
+    than 512 characters. null: the claim is the name."""
     sasl_oauthbearer_groups_claim_name: Text | None = setting(None, source=OWN, reloadable=True)
     """The claim that holds the client's groups, a text or a list of texts: its name, or a path of
-    names with dots between them, such as `realm_access.roles`. Each is a principal `Group:NAME`. A
-    token whose groups are malformed, too many (docs/acls.md), or not all in it is refused. null:
+    names separated by dots, such as `realm_access.roles`. Each group is a principal `Group:NAME`. A
+    token is rejected if its groups are malformed, too many (docs/acls.md), or incomplete. null:
     tokens have no groups."""
 
     def jwks_file(self) -> Path | None:
@@ -224,21 +225,20 @@ class IssuerSettings(Section):
 
 
 class OauthbearerIssuer(IssuerSettings):
-    """One of several issuers (`sasl.oauthbearer.issuers`), which judges the tokens whose `iss` it
-    has.
+    """One of several issuers (`sasl.oauthbearer.issuers`), for the tokens with its `iss`.
 
-    No other issuer's keys, audience or rules count for them, and an outage of another identity
-    provider concerns none of them.
+    Keys, audience and rules of other issuers do not apply to them, and an outage of another
+    identity provider does not affect them.
     """
 
     sasl_oauthbearer_principal_prefix: PrincipalNamePrefix | None = setting(
         None, source=OWN, reloadable=True
     )
-    """Text before the names of the issuer's principals and groups, such as `partner:`, so that its
-    `alice` is `User:partner:alice`. Required where there are several issuers, of which one may have
-    `""`, nothing. Names of that one that begin with another's prefix are refused. Issuers with
-    `sasl.oauthbearer.principal.mapping.rules` may have the same prefix: a name that their rules
-    make is one principal, and a group of one is a group of all."""
+    """Prefix of the names of the issuer's principals and groups, such as `partner:`, which makes
+    its `alice` `User:partner:alice`. Required with several issuers; one of them may have `""`, no
+    prefix, and then its names must not begin with another issuer's prefix. Issuers with
+    `sasl.oauthbearer.principal.mapping.rules` may share a prefix: equal names are then the same
+    principal, and equal groups the same group."""
 
 
 class OauthbearerSettings(IssuerSettings):
@@ -260,12 +260,12 @@ class OauthbearerSettings(IssuerSettings):
         86_400_000, source=OWN, unit="ms"
     )
     """Longest use of the keys after they were last read, so that logins survive an outage of the
-    identity provider. After it every token is refused. Kafka keeps them without end."""
+    identity provider. Every token is rejected after that. Kafka keeps the keys forever."""
     sasl_oauthbearer_allow_unverified_issuer: bool = setting(
         False, source=KAFKA_BROKER, reloadable=True
     )
-    """true: without an expected issuer, tokens of any issuer are accepted that one of the keys has
-    signed."""
+    """true: without an expected issuer, every token signed with one of the keys is accepted,
+    whatever its issuer."""
     sasl_oauthbearer_clock_skew_seconds: Seconds = setting(
         30, source=KAFKA_BROKER, reloadable=True, unit="s"
     )
@@ -273,9 +273,9 @@ class OauthbearerSettings(IssuerSettings):
     sasl_oauthbearer_issuers: tuple[OauthbearerIssuer, ...] = setting(
         (), source=OWN, reloadable=True
     )
-    """Several issuers, each with its own keys, audience, claims and rules; see below. What each has
-    for itself is given there, and not here; intervals and clock skew are those of all. A reload
-    that adds one needs a restart."""
+    """Several issuers, each with its own keys, audience, claims and rules; see below. Settings of
+    an issuer are then set there and not here; intervals and clock skew apply to all issuers. Adding
+    an issuer needs a restart."""
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -302,17 +302,17 @@ class OauthbearerSettings(IssuerSettings):
         return {one.sasl_oauthbearer_expected_issuer or "": one for one in several}
 
     def _check_issuers(self) -> None:
-        """Refuse issuers of which a token or a name could be another's."""
+        """Refuse issuers whose tokens or names could be confused."""
         issuers = self.sasl_oauthbearer_issuers
         for name in sorted(self.model_fields_set & IssuerSettings.model_fields.keys()):
             raise KeyProblemError(
                 str(type(self).model_fields[name].alias),
-                "has no meaning beside sasl.oauthbearer.issuers: each of them has its own",
+                "has no meaning with sasl.oauthbearer.issuers: set it for each issuer",
             )
         if self.sasl_oauthbearer_allow_unverified_issuer:
             raise KeyProblemError(
                 "sasl.oauthbearer.allow.unverified.issuer",
-                "has no meaning beside sasl.oauthbearer.issuers: `iss` says which one it is",
+                "has no meaning with sasl.oauthbearer.issuers: `iss` selects the issuer",
             )
         seen = set()
         for index, issuer in enumerate(issuers):
@@ -321,14 +321,14 @@ class OauthbearerSettings(IssuerSettings):
             meant = issuer.sasl_oauthbearer_expected_issuer
             if meant in seen:
                 key = f"{place}sasl.oauthbearer.expected.issuer"
-                raise KeyProblemError(key, f"{shown(meant)} is there already")
+                raise KeyProblemError(key, f"{shown(meant)} is a duplicate")
             seen.add(meant)
             if len(issuers) > 1:
                 _check_prefix(issuer, issuers[:index], place)
 
 
 def _check_issuer(issuer: IssuerSettings, place: str, *, any_issuer: bool = False) -> None:
-    """Refuse what would accept tokens that are not meant for this listener (as Kafka 4.4)."""
+    """Refuse settings that would accept tokens for other services (as Kafka 4.4 does)."""
     if issuer.sasl_oauthbearer_jwks_endpoint_url is None:
         raise KeyProblemError(
             f"{place}sasl.oauthbearer.jwks.endpoint.url", "is required for OAUTHBEARER"
@@ -337,8 +337,8 @@ def _check_issuer(issuer: IssuerSettings, place: str, *, any_issuer: bool = Fals
     if issuer.sasl_oauthbearer_jwks_endpoint_authorization_file and urlsplit(url).scheme != "https":
         raise KeyProblemError(
             f"{place}sasl.oauthbearer.jwks.endpoint.authorization.file",
-            "needs an https: URL as sasl.oauthbearer.jwks.endpoint.url: the token must not be"
-            " readable on its way",
+            "needs an https: URL in sasl.oauthbearer.jwks.endpoint.url, or the token is sent in the"
+            " clear",
         )
     if not (
         issuer.sasl_oauthbearer_expected_audience
@@ -346,28 +346,28 @@ def _check_issuer(issuer: IssuerSettings, place: str, *, any_issuer: bool = Fals
     ):
         raise KeyProblemError(
             f"{place}sasl.oauthbearer.expected.audience",
-            "is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this"
-            " listener; sasl.oauthbearer.allow.unverified.audience: true accepts any",
+            "is required for OAUTHBEARER: set it to the `aud` of this listener's tokens;"
+            " sasl.oauthbearer.allow.unverified.audience: true accepts any",
         )
     if issuer.sasl_oauthbearer_expected_issuer is None and not any_issuer:
         or_any = "" if place else "; sasl.oauthbearer.allow.unverified.issuer: true accepts any"
         raise KeyProblemError(
             f"{place}sasl.oauthbearer.expected.issuer",
-            f"is required for OAUTHBEARER: name the `iss` of the tokens{or_any}",
+            f"is required for OAUTHBEARER: set it to the `iss` of the tokens{or_any}",
         )
 
 
 def _check_prefix(
     issuer: OauthbearerIssuer, others: tuple[OauthbearerIssuer, ...], place: str
 ) -> None:
-    """Refuse a prefix with which a name could be that of an issuer before it."""
+    """Refuse a prefix that makes names of two issuers equal."""
     key = f"{place}sasl.oauthbearer.principal.prefix"
     prefix = issuer.sasl_oauthbearer_principal_prefix
     if prefix is None:
         raise KeyProblemError(
             key,
-            "is required with several issuers, or the same name from two of them would be one"
-            ' principal; "" adds nothing',
+            "is required with several issuers, or equal names of two issuers would be the same"
+            ' principal; "" adds no prefix',
         )
     for other in others:
         its = other.sasl_oauthbearer_principal_prefix or ""
@@ -376,12 +376,12 @@ def _check_prefix(
             if None in both:
                 raise KeyProblemError(
                     key,
-                    f"{shown(prefix)} is another issuer's: only issuers that all have"
-                    " sasl.oauthbearer.principal.mapping.rules may share one",
+                    f"{shown(prefix)} is another issuer's: only issuers with"
+                    " sasl.oauthbearer.principal.mapping.rules may share a prefix",
                 )
         elif prefix and its and (prefix.startswith(its) or its.startswith(prefix)):
             raise KeyProblemError(
-                key, f"{shown(prefix)} and another issuer's, {shown(its)}, begin alike"
+                key, f"{shown(prefix)} overlaps with another issuer's, {shown(its)}"
             )
 
 
@@ -391,7 +391,7 @@ class LimitSettings(Section):
     sasl_server_max_receive_size: FrameBytes = setting(
         524_288, source=KAFKA_BROKER, reloadable=True, unit="bytes"
     )
-    """Largest request before the authentication is complete."""
+    """Largest request of a client that is not authenticated."""
     socket_request_max_bytes: FrameBytes = setting(
         104_857_600, source=KAFKA_BROKER, reloadable=True, unit="bytes"
     )
@@ -399,25 +399,25 @@ class LimitSettings(Section):
     connections_max_idle_ms: PositiveMilliseconds = setting(
         600_000, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
-    """A connection that is silent for this long is closed, whatever its session says."""
+    """A connection that is silent for this long is closed, even if its session is valid."""
     socket_keepalive_idle_ms: KeepaliveIdle = setting(120_000, source=OWN, unit="ms")
     """Time without traffic after which TCP keepalive probes a client's connection, in whole
-    seconds. Three probes without an answer, at most 10 s apart, end the connection."""
+    seconds. The connection ends after three unanswered probes, at most 10 s apart."""
     sasl_authentication_timeout_ms: PositiveMilliseconds = setting(
         30_000, source=OWN, reloadable=True, unit="ms"
     )
     """Longest time that a connection may take to authenticate; with `SSL`, to finish its TLS
-    handshake. Kafka only has the idle time for it, which a client can stretch by sending a byte now
+    handshake. Kafka applies only the idle time, which a client can stretch by sending a byte now
     and then."""
     connection_failed_authentication_delay_ms: Milliseconds = setting(
         100, source=KAFKA_BROKER, reloadable=True, unit="ms"
     )
     """Delay of the response to a failed authentication, against guessing."""
     max_connections: Count = setting(10_000, source=KAFKA_BROKER)
-    """Largest number of open connections, of all workers together. When it is reached, the
-    connection that has gone unauthenticated for longest is closed for the next one; if there is
-    none, the next one is refused. Kafka's default is no limit; here it is finite because a
-    connection takes a file descriptor, two once authenticated."""
+    """Largest number of open connections of all workers together. At the limit, a new connection
+    replaces the one that has been unauthenticated for longest; if all are authenticated, it is
+    refused. Kafka has no limit by default; here it is finite because a connection takes a file
+    descriptor, two once authenticated."""
 
     @model_validator(mode="after")
     def _check_delay(self) -> Self:
@@ -443,18 +443,18 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     and the addresses in responses are rewritten. `transparent`: connections are redirected here,
     and forwarded to their original destination if `upstream.allowed` contains it."""
     advertised_host: HostName | None = setting(None, source=OWN)
-    """`gateway` only, and required there: the host in the addresses that clients are given."""
+    """`gateway` only, and required there: the host in the broker addresses that clients get."""
     broker_ports: BrokerPortsValue | None = setting(None, source=OWN)
     """`gateway` only, and required there: the broker with id N is at the first port + N of a range
-    such as `9100-9199`; or a map of broker ids to ports, such as `{1001: 9101, 1002: 9102}`. All of
-    these ports are reserved for the proxy from its start; each takes a file descriptor of the
-    parent's, and of each worker's."""
+    such as `9100-9199`; or a map of broker ids to ports, such as `{1001: 9101, 1002: 9102}`. The
+    proxy reserves all of these ports when it starts; each takes a file descriptor in the parent and
+    in each worker."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
-    """The side that authenticates clients. `proxy`: the proxy, by its own users and keys; brokers
-    see the proxy's identity. `broker`: the broker; logins are relayed to it frame by frame, brokers
-    see who the client is, and the proxy needs no users, keys or login. With
-    `sasl.oauthbearer.jwks.endpoint.url` or `sasl.oauthbearer.issuers` the proxy verifies tokens,
-    too, and whom it refuses reaches no broker: only then do groups of a token count."""
+    """The side that authenticates clients. `proxy`: the proxy, with its own users and keys; brokers
+    see the proxy's identity. `broker`: the broker; logins are relayed frame by frame, brokers see
+    the client's identity, and the proxy needs no users, keys or login. With
+    `sasl.oauthbearer.jwks.endpoint.url` or `sasl.oauthbearer.issuers` the proxy also verifies
+    tokens, and only accepted ones reach a broker; groups of tokens need this."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
     """Mechanisms that clients may authenticate with, in the order in which they are announced.
     `sasl.termination: proxy`: OAUTHBEARER, SCRAM-SHA-256, SCRAM-SHA-512; required. `broker`: any;
@@ -462,30 +462,30 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     sasl_scram_principal_mapping_rules: MappingRules | None = setting(
         None, source=OWN, reloadable=True
     )
-    """`sasl.termination: proxy` only: rules that make the principal's name of a SCRAM user's name,
-    in the grammar of `ssl.principal.mapping.rules`. A user that no rule matches cannot log in.
-    null: the user's name is the principal's."""
+    """`sasl.termination: proxy` only: rules that turn a SCRAM user's name into the principal's
+    name, in the grammar of `ssl.principal.mapping.rules`. A user that no rule matches cannot log
+    in. null: the user's name is the principal's name."""
     groups_file: PathValue | None = setting(None, source=OWN)
     """The groups of SCRAM users and of certificates, a JSON file such as a Secret:
-    `{"groups": {"analysts": ["User:alice"]}}`. It is read again when it changes, and counts for
-    open connections, too; one that is not valid changes nothing, and is logged. The groups of a
-    token are those that it names. null: they have none."""
+    `{"groups": {"analysts": ["User:alice"]}}`. It is read again when it changes, and also applies
+    to open connections; an invalid file is logged and changes nothing. Tokens name their own
+    groups. null: no groups."""
     sasl_broker_max_logins: Count = setting(1_000, source=OWN)
-    """`sasl.termination: broker` only: largest number of connections to one broker of clients that
-    are not authenticated yet, of all workers together. Other logins wait for their turn. While one
-    waits, a client that has been silent in its login for a second is disconnected: at the address
-    (IPv6: /64) with most of these connections, the client that has been silent longest."""
+    """`sasl.termination: broker` only: largest number of unauthenticated connections to one broker,
+    of all workers together. Further logins wait. While one waits, a client that has been silent in
+    its login for a second is disconnected: the longest-silent client of the address (IPv6: /64)
+    with most of these connections."""
     sasl_broker_max_side_connections: Count = setting(100, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker for
     re-authentications that the broker would refuse on the client's own one, of all workers
-    together. Others wait for their turn, and a silent client is disconnected as with
-    `sasl.broker.max.logins`, of the principal with most of these connections."""
+    together. Others wait, and a silent client is disconnected as with `sasl.broker.max.logins`, one
+    of the principal with most of these connections."""
     sasl_broker_opaque_principal_mapping_rules: MappingRules | None = setting(None, source=OWN)
     """`sasl.termination: broker` only: rules that turn a client whose login does not show its name
-    into a user, in the grammar of `ssl.principal.mapping.rules`. They are given
-    `MECHANISM@ADDRESS`, such as `GSSAPI@192.0.2.1`, or `MECHANISM@tokenauth=ID` of a delegation
-    token. No match, and null: the principal is `Opaque:MECHANISM@ADDRESS`, to which ACLs, quotas
-    and super users apply by that name."""
+    into a user, in the grammar of `ssl.principal.mapping.rules`. Their input is
+    `MECHANISM@ADDRESS`, such as `GSSAPI@192.0.2.1`, or `MECHANISM@tokenauth=ID` for a delegation
+    token. null, or no match: the principal is `Opaque:MECHANISM@ADDRESS`; ACLs, quotas and super
+    users can name it."""
 
     @property
     def relays_logins(self) -> bool:
@@ -493,14 +493,14 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return self.sasl and self.sasl_termination is SaslTermination.BROKER
 
     def mechanisms_of_proxy(self) -> tuple[str, ...]:
-        """Return the mechanisms by which the proxy verifies clients, alone or besides the
-        broker."""
+        """Return the mechanisms that the proxy verifies, alone or in addition to the broker."""
         if not self.relays_logins:
             return self.sasl_enabled_mechanisms
         return ("OAUTHBEARER",) if self._has_keys else ()
 
     def token_issuers(self) -> Mapping[str, IssuerSettings]:
-        """Return the issuers by name whose tokens the proxy verifies; empty: it verifies none."""
+        """Return the issuers whose tokens the proxy verifies, by name; empty: it verifies no
+        tokens."""
         return self.issuers_by_name() if "OAUTHBEARER" in self.mechanisms_of_proxy() else {}
 
     @property
@@ -509,13 +509,13 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return bool(self.sasl_oauthbearer_jwks_endpoint_url or self.sasl_oauthbearer_issuers)
 
     def jwks_sources(self) -> Iterator[tuple[str, Path | str]]:
-        """Yield where the signing keys of each issuer are read: a file or a URL, after its key."""
+        """Yield the key and the value of each source of signing keys: a file or a URL."""
         for place, issuer in self._issuers_by_place():
             if (source := issuer.jwks_source()) is not None:
                 yield f"{place}sasl.oauthbearer.jwks.endpoint.url", source
 
     def jwks_authorizations(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files with bearer tokens for requests for signing keys, after their keys."""
+        """Yield the key and the path of each file with a bearer token for requests for keys."""
         for place, issuer in self._issuers_by_place():
             if (path := issuer.sasl_oauthbearer_jwks_endpoint_authorization_file) is not None:
                 yield f"{place}sasl.oauthbearer.jwks.endpoint.authorization.file", path
@@ -539,7 +539,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return self
 
     def _is_of_sasl(self, name: str) -> bool:
-        """Return whether a setting is without effect where there is no SASL."""
+        """Return whether a setting has no effect without SASL."""
         if name == "sasl_authentication_timeout_ms":
             return not self.tls  # it bounds the handshake, too
         return (
@@ -578,8 +578,8 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
             _check_issuer(self, "", any_issuer=self.sasl_oauthbearer_allow_unverified_issuer)
 
     def _check_relay(self) -> None:
-        """Refuse settings of the proxy's own SASL, which would be without effect: all but those of
-        tokens, where the proxy has keys to verify them besides the broker."""
+        """Refuse settings of the proxy's own SASL, which have no effect, except those of tokens if
+        the proxy has keys to verify them."""
         own = {"sasl_scram_principal_mapping_rules", "groups_file"}
         problem = "has no meaning with sasl.termination: broker, which verifies logins itself"
         if not self._has_keys:
@@ -590,7 +590,8 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         mechanisms = self.sasl_enabled_mechanisms
         if self._has_keys and mechanisms and "OAUTHBEARER" not in mechanisms:
             raise KeyProblemError(
-                "sasl.enabled.mechanisms", "must have OAUTHBEARER, for which there are signing keys"
+                "sasl.enabled.mechanisms",
+                "must include OAUTHBEARER, because signing keys are configured",
             )
         self._check_tokens()
 
@@ -612,5 +613,5 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return self
 
     def enforcement_in_effect(self) -> Enforcement:
-        """Return the enforcement for principals that no override names; `observe` without SASL."""
+        """Return the enforcement for principals without an override; `observe` without SASL."""
         return self.reauth_enforcement if self.sasl else Enforcement.OBSERVE

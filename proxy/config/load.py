@@ -57,10 +57,10 @@ def judged(text: bytes, path: Path) -> Config:
 
 
 def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[ConfigError]]:
-    """Return the same, None if there is none; and all problems that are found, in order.
+    """Return the configuration, None if it is invalid, and all problems in order.
 
-    Problems between settings are found where those concerned are right by themselves, and those of
-    files once there is nothing else.
+    Contradictions are reported between settings that are valid by themselves, and problems of files
+    if there is no other problem.
     """
     from pydantic import ValidationError
 
@@ -143,7 +143,7 @@ def _unreadable(key: str, path: Path) -> Iterator[ConfigError]:
 
 
 def _config_errors(error: "ValidationError") -> list[ConfigError]:
-    """Return all problems; misspelt keys first, without what is missing because of them."""
+    """Return all problems, misspelt keys first, without the missing keys that they stand for."""
     every = error.errors(include_url=False)
     misspelt = [one for one in every if one["type"] == "extra_forbidden"]
     others = [one for one in every if one["type"] != "extra_forbidden"]
@@ -157,7 +157,7 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
 
 
 def _meant(every: "Sequence[ErrorDetails]") -> set[_Location]:
-    """Return the locations of the keys that are probably meant by those that do not exist."""
+    """Return the locations of the keys that misspelt keys probably stand for."""
     return {
         (*one["loc"][:-1], nearest)
         for one in every
@@ -166,7 +166,7 @@ def _meant(every: "Sequence[ErrorDetails]") -> set[_Location]:
 
 
 def _is_emptied(error: "ErrorDetails", every: "Sequence[ErrorDetails]") -> bool:
-    """Return whether a list is called empty because of problems of its items."""
+    """Return whether a list counts as empty because its items have problems."""
     location = error["loc"]
     return error["type"] == "too_short" and any(
         len(one["loc"]) > len(location) and one["loc"][: len(location)] == location for one in every

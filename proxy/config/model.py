@@ -136,7 +136,7 @@ HiddenField = Annotated[
 
 
 class DeliverKafka(UpstreamSasl):
-    """Kafka cluster of the topic, where it is not the one behind the proxy.
+    """Kafka cluster of the topic, if it is not the cluster behind the proxy.
 
     The connection and the login are set as in `upstream`.
     """
@@ -144,15 +144,16 @@ class DeliverKafka(UpstreamSasl):
     bootstrap_servers: Annotated[tuple[BrokerAddress, ...], BeforeValidator(one_or_list)] = setting(
         (), source=KAFKA_CLIENT, repeated_or_one=True
     )
-    """Brokers of another cluster, with its `security.protocol`, `ssl.…` and `sasl.…` beside it, as
-    in `upstream`; empty: the topic is in the cluster behind the proxy, to which the proxy logs in
-    as for its clients."""
+    """Brokers of another cluster, with `security.protocol`, `ssl.…` and `sasl.…` as in `upstream`;
+    empty: the topic is in the cluster behind the proxy, with the login of `upstream`."""
 
     @model_validator(mode="after")
     def _check_servers(self) -> Self:
         others = [name for name in self.model_fields_set if name != "bootstrap_servers"]
         if not self.bootstrap_servers and others:
-            raise KeyProblemError("bootstrap.servers", "is required with other settings beside it")
+            raise KeyProblemError(
+                "bootstrap.servers", "is required with the other settings of this section"
+            )
         if self.bootstrap_servers and self.sasl and self.sasl_mechanism is None:
             problem = f"is required with security.protocol: {self.security_protocol}"
             raise KeyProblemError("sasl.mechanism", problem)
@@ -165,14 +166,14 @@ class Deliver(Section):
     to: TargetValue | None = setting(None, source=OWN)
     """`kafka:TOPIC` (needs the extra `kafka`); null: event files stay where they are."""
     kinds: Annotated[Kinds, BeforeValidator(_kinds)] = setting(Kinds.ALL, source=OWN)
-    """`all`, or `summary`: the summary rows alone, which answer the report's questions."""
+    """`all`, or `summary`: only the summary rows, which suffice for the report."""
     hide: Annotated[tuple[HiddenField, ...], BeforeValidator(one_or_list)] = setting(
         (), source=OWN, repeated_or_one=True
     )
     """Fields whose values are replaced by `hidden`: `client_host`, `client_id`, `principal`,
     `claimed_principal`, `resource_name`, `proxy_id`, `groups`, `groups_joined` or `groups_left`."""
     drain_ms: Milliseconds = setting(10_000, source=OWN, unit="ms")
-    """Longest time that the delivery of the last events may take when the proxy ends, after
+    """Longest time for delivering the last events when the proxy ends, after
     `shutdown.drain.ms`."""
     kafka: DeliverKafka = setting({}, source=OWN)
 
@@ -270,27 +271,26 @@ class Authorizer(Section):
 
     mode: AuthorizerMode = setting(AuthorizerMode.OFF, source=OWN)
     """`off`: every principal may do everything, and the ACL APIs answer that security is disabled.
-    `audit`: everything is allowed except what changes or reveals ACLs, quotas and SCRAM users, and
-    what ACLs would deny is counted and logged. `enforce`: ACLs apply."""
+    `audit`: requests that ACLs would deny are counted, logged and allowed, except those that change
+    or reveal ACLs, quotas and SCRAM users. `enforce`: ACLs apply."""
     super_users: tuple[Principal, ...] = setting((), source=KAFKA_BROKER, reloadable=True)
     """Principals that may do everything, such as `User:admin`."""
     allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)
-    """true: a resource that no ACL names is open to everybody."""
+    """true: a resource without ACLs is open to everyone."""
     auto_create_topics_enable: StrictBool = setting(True, source=KAFKA_BROKER)
-    """The setting of the brokers, which decides what Metadata answers for a missing topic to a
-    principal that may describe but not create it. true: TOPIC_AUTHORIZATION_FAILED; false:
-    UNKNOWN_TOPIC_OR_PARTITION, so that clients wait for the topic. Either way only principals with
-    the right to create it cause its creation."""
+    """The brokers' own setting. It decides the error of Metadata for a missing topic if the
+    principal may describe but not create it. true: TOPIC_AUTHORIZATION_FAILED; false:
+    UNKNOWN_TOPIC_OR_PARTITION, so that clients wait for the topic. Either way, a topic is created
+    only for principals with Create permission."""
 
     @model_validator(mode="after")
     def _check_super_users(self) -> Self:
-        """Refuse Kafka's own syntax, `User:a;User:b`, which would be one principal that no client
-        has."""
+        """Refuse Kafka's own syntax, `User:a;User:b`: it would be one principal, of no client."""
         for index, principal in enumerate(self.super_users):
             if re.search(r";\s*[A-Za-z]+:", principal):
                 raise KeyProblemError(
                     f"super.users[{index}]",
-                    f"must be one principal, several are a list, got {shown(principal)}",
+                    f"must be one principal; write several as a list, got {shown(principal)}",
                 )
         return self
 
@@ -301,11 +301,12 @@ class Store(Section):
     url: StoreUrl = setting("sqlite:state.db", source=OWN)
     """`sqlite:PATH`: everything is in this file. `broker:PATH`: ACLs and quotas stay with the
     brokers, and the file has a copy of them and the verifiers. A relative path is relative to this
-    file. It is created if it does not exist. `zookeeper://HOST:PORT[,...][/CHROOT]`: everything is
-    where brokers before Kafka 4 keep it, their `zookeeper.connect`; the extra `zookeeper`."""
+    file. The database is created if it does not exist. `zookeeper://HOST:PORT[,...][/CHROOT]`:
+    everything is in ZooKeeper, where brokers before Kafka 4 keep it (their `zookeeper.connect`);
+    needs the extra `zookeeper`."""
     copy_file: PathValue = setting("state.db", source=OWN)
-    """`zookeeper:` only: the file of the proxy's copy of what is in ZooKeeper, which is created if
-    it does not exist. A relative path is relative to this file."""
+    """`zookeeper:` only: the file of the proxy's copy of ZooKeeper's data, which is created if it
+    does not exist. A relative path is relative to this file."""
     zookeeper: Zookeeper = setting({}, source=OWN)
     refresh_ms: Annotated[Milliseconds, Field(ge=100, le=30_000)] = setting(
         5_000, source=OWN, unit="ms"
@@ -313,9 +314,9 @@ class Store(Section):
     """`broker:`: interval at which ACLs and quotas are read from the brokers. `zookeeper:`:
     interval at which the connection is checked; changes arrive at once. 100 to 30000."""
     users_file: PathValue | None = setting(None, source=OWN)
-    """A file with the SCRAM users, as `users export` writes it: the same for several proxies, which
-    only read it, and load a new one within a second. null: they are in `store.url`. A relative path
-    is relative to this file."""
+    """A file with the SCRAM users, as `users export` writes it. Several proxies can share it; they
+    only read it, and load a replaced file within a second. null: users are in `store.url`. A
+    relative path is relative to this file."""
 
     @model_validator(mode="after")
     def _check_zookeeper(self) -> Self:
@@ -371,11 +372,11 @@ class Http(Section):
     """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
     without authentication; null: they are not served."""
     runbooks_url: WebUrl | None = setting(None, source=OWN)
-    """Where people read docs/runbooks.md, such as the page `runbooks/` of the docs' site (`make
-    site`): the status page links to it. null: it does not."""
+    """URL of docs/runbooks.md for people, such as the page `runbooks/` of the docs' site (`make
+    site`): the status page links to it. null: no link."""
     report_url: WebUrl | None = setting(None, source=OWN)
-    """Where people read the readiness report of these events, such as the web server of its folder:
-    the status page links to it. null: it does not."""
+    """URL of the readiness report of these events, such as that of its web server: the status page
+    links to it. null: no link."""
 
 
 class Admin(Section):
@@ -427,8 +428,8 @@ class Config(Section):
         int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(""))
     ] = setting(MAX_INT32, source=KAFKA_BROKER, reloadable=True)
     """Largest number of open connections from one IP address, to all listeners together; further
-    ones are closed at once. The IPv6 addresses of a /64 count as one. 0: none, except from
-    addresses in `max.connections.per.ip.overrides`."""
+    connections are closed at once. The IPv6 addresses of a /64 count as one. 0: only addresses in
+    `max.connections.per.ip.overrides` may connect."""
     max_connections_per_ip_overrides: AddressLimits = setting(
         (), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True
     )
@@ -461,7 +462,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_logins(self) -> Self:
-        """Refuse listeners whose clients, or whose proxy, could not log in to brokers."""
+        """Refuse configurations in which clients, or the proxy, could not log in to brokers."""
         upstream = self.upstream
         relays = [one.relays_logins for one in self.listeners]
         if any(relays) and not upstream.sasl:
@@ -474,7 +475,7 @@ class Config(Section):
         if not all(relays):
             problem = f"is required with security.protocol: {upstream.security_protocol}"
             raise KeyProblemError("upstream.sasl.mechanism", problem)
-        needs = "needs a login of the proxy's own: set upstream.sasl.mechanism"
+        needs = "needs the proxy's own login: set upstream.sasl.mechanism"
         if self.store.at_brokers:
             raise KeyProblemError("store.url", f"broker: {needs}")
         if self.quotas.client_quota_callback_class is not None:
@@ -490,16 +491,17 @@ class Config(Section):
         if not self.upstream.bootstrap_servers:
             raise KeyProblemError(key, "is required without upstream.bootstrap.servers")
         if self.upstream.sasl and self.upstream.sasl_mechanism is None:
-            raise KeyProblemError(key, "is required: the proxy has no login of its own upstream")
+            raise KeyProblemError(key, "is required: the proxy has no login of its own in upstream")
         return self
 
     @model_validator(mode="after")
     def _check_users_file(self) -> Self:
-        """Refuse users that no listener would authenticate."""
+        """Refuse a users file that no listener uses."""
         sasl = [one.relays_logins for one in self.listeners if one.sasl]
         if self.store.users_file is not None and sasl and all(sasl):
             raise KeyProblemError(
-                "store.users.file", "has no meaning with sasl.termination: broker, which has users"
+                "store.users.file",
+                "has no meaning with sasl.termination: broker: brokers have the users",
             )
         return self
 
@@ -549,7 +551,8 @@ class Config(Section):
         return frozenset(address.port for _, _, address in self._addresses())
 
     def _addresses(self) -> list[tuple[str, str, Address]]:
-        """Return each address to listen on, after its key and the name of its owner for errors."""
+        """Return the key, the owner's name for errors, and the value of each address to listen
+        on."""
         found = []
         for index, listener in enumerate(self.listeners):
             owner = f"listener {listener.name}"

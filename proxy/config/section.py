@@ -46,10 +46,10 @@ def setting(
     alias: str | None = None,
     repeated_or_one: bool = False,
 ) -> Any:
-    """Declare a setting; the string below it is its documentation (`documentation.meanings`).
+    """Declare a setting; the string below it is its documentation (see `meanings`).
 
-    `source` says whose name, default and meaning it has; `reloadable` that a reload may change it;
-    `repeated_or_one` that a single value may stand for a list.
+    `source`: the program whose name, default and meaning it has. `reloadable`: a reload may change
+    it. `repeated_or_one`: a single value may stand for a list.
     """
     if not declarations.validates:
         return None
@@ -91,7 +91,7 @@ def keys(section: type[Section]) -> Iterator[tuple[str, str, "FieldInfo"]]:
 
 
 def nested_section(annotation: Any) -> type[Section] | None:
-    """Return the class of the section in a field, or of those in its list; None if it has none."""
+    """Return the class of the section, or of the list of sections, in a field; else None."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := nested_section(part))), None)

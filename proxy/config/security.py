@@ -61,9 +61,9 @@ SpokenProtocol = Annotated[SecurityProtocol, BeforeValidator(available(*Security
 
 
 class TlsSettings(Section):
-    """Settings that both sides have in common: own certificate, and trusted certificates.
+    """Settings of both sides: the proxy's certificate, and trusted certificates.
 
-    The files are checked every second; replaced ones are used without a restart.
+    The files are checked every second; replaced files are used without a restart.
     """
 
     security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
@@ -76,8 +76,8 @@ class TlsSettings(Section):
     """The proxy's certificate, with its chain, and the private key unless
     `ssl.keystore.key.location` has it. PEM; relative to this file."""
     ssl_keystore_key_location: PathValue | None = setting(None, source=OWN)
-    """The private key, where it is a separate file (cert-manager, Kubernetes' TLS secrets); null:
-    it is in `ssl.keystore.location`."""
+    """The private key, if it is a separate file (cert-manager, Kubernetes' TLS secrets); null: it
+    is in `ssl.keystore.location`."""
     ssl_key_password: SecretSource | None = setting(None, source=KAFKA_BROKER)
     """The password of the private key: `file:PATH` or `env:NAME`; null: the key is not
     encrypted."""
@@ -86,8 +86,8 @@ class TlsSettings(Section):
     ] = setting("PEM", source=KAFKA_BROKER)
     """Only PEM is supported; Kafka's default is JKS."""
     ssl_truststore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
-    """Certificates of the authorities that the other side's certificate must be issued by. PEM.
-    `upstream` without one: those that the system trusts."""
+    """Certificates of the authorities that may issue the other side's certificate. PEM. null in
+    `upstream`: the authorities that the system trusts."""
     ssl_enabled_protocols: Annotated[
         tuple[Literal["TLSv1.2", "TLSv1.3"], ...],
         Field(min_length=1),
@@ -120,7 +120,7 @@ class TlsSettings(Section):
                     raise KeyProblemError(key, "has no meaning without ssl.keystore.location")
 
     def _check_unused(self, protocol: str) -> None:
-        """Refuse settings of TLS, which would be without effect."""
+        """Refuse settings of TLS, which would have no effect."""
         for name in type(self).model_fields:
             if name.startswith("ssl_") and getattr(self, name) != type(self).model_fields[
                 name
@@ -136,16 +136,17 @@ class ListenerTls(TlsSettings):
     security_protocol: SpokenProtocol = setting(
         SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER
     )
-    """Security protocol of clients. `PLAINTEXT` and `SSL` are without SASL: there is no login, and
-    no session ends. With `PLAINTEXT` every client is `User:ANONYMOUS`; with `SSL` the principal is
-    that of the certificate that `ssl.client.auth` demands, and `User:ANONYMOUS` without one."""
+    """Security protocol of clients. `PLAINTEXT` and `SSL` have no SASL: clients do not log in, and
+    sessions do not expire. With `PLAINTEXT` every client is `User:ANONYMOUS`; with `SSL` the
+    principal is the subject of the client's certificate (`ssl.client.auth`), and `User:ANONYMOUS`
+    without one."""
     ssl_client_auth: ClientAuth = setting(ClientAuth.NONE, source=KAFKA_BROKER)
     """Demand for a client certificate issued by an authority in `ssl.truststore.location`. With
     `SASL_SSL` it is required in addition to SASL, and the principal is SASL's."""
     ssl_principal_mapping_rules: MappingRules = setting(DEFAULT, source=KAFKA_BROKER)
     """`SSL` only: rules that turn a certificate's subject into its principal (KIP-371).
     `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several separated by commas,
-    of which the first that matches counts. No match: the connection is closed."""
+    of which the first match applies. No match: the connection is closed."""
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -165,7 +166,7 @@ class ListenerTls(TlsSettings):
         return self
 
     def _check_mapping(self) -> None:
-        """Refuse mapping rules that would be without effect."""
+        """Refuse mapping rules that would have no effect."""
         cause = None
         if self.security_protocol is not SecurityProtocol.SSL:
             cause = f"security.protocol: {self.security_protocol}"
@@ -184,8 +185,8 @@ class UpstreamTls(TlsSettings):
     ssl_endpoint_identification_algorithm: Literal["https", ""] = setting(
         "https", source=KAFKA_CLIENT
     )
-    """`https`: a broker's certificate must be for the host name connected to. Empty: any trusted
-    certificate is accepted."""
+    """`https`: a broker's certificate must match its host name. Empty: any trusted certificate is
+    accepted."""
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -198,9 +199,9 @@ class UpstreamTls(TlsSettings):
 class UpstreamSasl(UpstreamTls):
     """The proxy's identity towards brokers.
 
-    It is one for all clients: the proxy must be allowed everything that any of them may do. Where
-    every listener has `sasl.termination: broker`, clients log in themselves, and the proxy needs
-    none.
+    All clients share it: brokers must allow the proxy everything that any client may do. If every
+    listener has `sasl.termination: broker`, clients log in themselves, and the proxy needs no
+    identity.
     """
 
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
@@ -227,8 +228,8 @@ class UpstreamSasl(UpstreamTls):
     """The requested scope; null: the server's own choice."""
 
     sasl_oauthbearer_header_urlencode: StrictBool | None = setting(None, source=KAFKA_CLIENT)
-    """true: id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1 wants
-    it and many servers do not; null, Kafka's default: they are not."""
+    """true: id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1
+    requires and many servers do not accept; null, Kafka's default: they are not."""
 
     def token_file(self) -> Path | None:
         """Return the file that tokens are read from; None: they come from a server."""
@@ -265,7 +266,7 @@ class UpstreamSasl(UpstreamTls):
         self._refuse(left, f"{mechanism}{' from a file' if self.token_file() else ''}")
 
     def _refuse(self, given: dict[str, object], cause: str) -> None:
-        """Refuse settings that would be without effect."""
+        """Refuse settings that would have no effect."""
         for key, value in given.items():
             if value is not None:
                 raise KeyProblemError(key, f"has no meaning with {cause}")
@@ -274,15 +275,15 @@ class UpstreamSasl(UpstreamTls):
 class Zookeeper(UpstreamTls):
     """Connection to ZooKeeper, `zookeeper:` only.
 
-    `ssl.…` as for `upstream`, and relative to the other settings here as Kafka's `zookeeper.ssl.…`.
+    The settings `ssl.…` are those of `upstream`, and correspond to Kafka's `zookeeper.ssl.…`.
     """
 
     security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=OWN)
     """Security protocol towards ZooKeeper. `SSL` and `SASL_SSL` are Kafka's
-    `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in by DIGEST-MD5, as with the
-    `DigestLoginModule` of ZooKeeper."""
+    `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in with DIGEST-MD5, as ZooKeeper's
+    `DigestLoginModule` does."""
     username: Text | None = setting(None, source=OWN)
-    """The user name of the proxy at ZooKeeper; null: none, or that of the certificate. Without
+    """The user name of the proxy at ZooKeeper; null: no user, or that of the certificate. Without
     `SASL_…` it is a user of ZooKeeper's scheme `digest`."""
     password: SecretSource | None = setting(None, source=OWN)
     """The source of the password: `file:PATH` or `env:NAME`. It is read for each connection."""
@@ -293,13 +294,13 @@ class Zookeeper(UpstreamTls):
     a request may take; 1000 to 600000."""
     set_acl: StrictBool = setting(False, source=KAFKA_BROKER)
     """true: only the proxy's user, which must be the brokers' own, may change the nodes that it
-    creates, and read those of users. As the brokers have it."""
+    creates, and read those of users. Use the brokers' value."""
 
     @model_validator(mode="after")
     def _check_login(self) -> Self:
         if (self.username is None) != (self.password is None):
             missing = "username" if self.username is None else "password"
-            raise KeyProblemError(missing, "username and password are given together")
+            raise KeyProblemError(missing, "username and password must be set together")
         if self.sasl and self.username is None:
             problem = f"is required with security.protocol: {self.security_protocol}"
             raise KeyProblemError("username", problem)
@@ -310,7 +311,7 @@ class Zookeeper(UpstreamTls):
 
 
 def files_of(settings: TlsSettings) -> tuple[Path, ...]:
-    """Return the files that the settings of one side name."""
+    """Return the files in the settings of one side."""
     password = settings.ssl_key_password
     named = (
         settings.ssl_keystore_location,

@@ -128,7 +128,7 @@ class PortRange:
         return enumerate(self)
 
     def with_brokers(self, broker_ids: Collection[int]) -> str:
-        """Return a value of the setting that has ports for these brokers, too."""
+        """Return a value of the setting that also has ports for these brokers."""
         last = self.first + max(broker_ids)
         if last <= _MAX_PORT:
             return f"{self.first}-{last}"
@@ -179,7 +179,7 @@ class PortMap:
         return iter(self.ports.items())
 
     def with_brokers(self, _broker_ids: Collection[int]) -> str:
-        """Return a value of the setting that has ports for these brokers, too."""
+        """Return a value of the setting that also has ports for these brokers."""
         return "a map with their ids"
 
     def __contains__(self, port: object) -> bool:
@@ -222,7 +222,7 @@ class Destinations:
             network = ipaddress.ip_network(found["v6"] or found["bare6"] or found["v4"])
         except ValueError:
             raise ValueError(
-                "must be a network, with ports if need be, such as 10.0.0.0/8:9092 or"
+                "must be a network, optionally with ports, such as 10.0.0.0/8:9092 or"
                 f" [2001:db8::/32]:9092, got {shown(value)}"
             ) from None
         first = int(found["first"] or 1)
@@ -247,7 +247,7 @@ class Destinations:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Source of a secret, which is never in the configuration itself: a file or a variable."""
+    """Source of a secret, a file or an environment variable: the configuration has no secrets."""
 
     path: Path | None
     """File that contains the secret; None if a variable does."""
@@ -281,7 +281,9 @@ def _secret(value: object, info: "ValidationInfo") -> Secret:
     if kind == "env" and name.isidentifier():
         return Secret(None, name)
     # The value is not shown: it may be the secret itself
-    raise ValueError("must be file:PATH or env:NAME, the source of the secret, not the secret")
+    raise ValueError(
+        "must be file:PATH or env:NAME, the source of the secret and not the secret itself"
+    )
 
 
 def _cipher_suite(value: object) -> object:

@@ -68,7 +68,7 @@ def test_what_it_names_is_told_all_at_once_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("a: b\na: c\n", ":2: the key 'a' is given twice"),
+        ("a: b\na: c\n", ":2: the key 'a' is a duplicate"),
         ("", ": is empty"),
         ("- a\n", ": must be"),
     ],

@@ -109,8 +109,8 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
             VERIFIES | {"sasl.enabled.mechanisms": ["PLAIN"]},
             {},
             {},
-            "listeners[0].sasl.enabled.mechanisms: must have OAUTHBEARER, for which there are"
-            " signing keys",
+            "listeners[0].sasl.enabled.mechanisms: must include OAUTHBEARER, because signing keys"
+            " are configured",
         ),
         (
             VERIFIES | {"groups.file": "groups.json"},
@@ -149,13 +149,14 @@ def test_the_proxy_may_log_in_for_its_own_requests(tmp_path: Any) -> None:
             {},
             {},
             {"store": {"url": "broker:state.db"}},
-            "store.url: broker: needs a login of the proxy's own: set upstream.sasl.mechanism",
+            "store.url: broker: needs the proxy's own login: set upstream.sasl.mechanism",
         ),
         (
             {},
             {},
             {"store": {"users.file": "users.json"}},
-            "store.users.file: has no meaning with sasl.termination: broker, which has users",
+            "store.users.file: has no meaning with sasl.termination: broker: brokers have the"
+            " users",
         ),
         (
             {"sasl.enabled.mechanisms": ["PLAIN", "PLAIN"]},

@@ -69,21 +69,21 @@ listeners:
 # fmt: off
 ISSUERS_MISTAKES = [
     ("- {E: https://a, A: kafka}", "[0].sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
-    ("- {E: https://a, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this listener; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
-    ("- {A: kafka, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: name the `iss` of the tokens"),
-    ("- {E: https://a, A: kafka, J: file:jwks.json, sasl.oauthbearer.jwks.endpoint.authorization.file: token}", "[0].sasl.oauthbearer.jwks.endpoint.authorization.file: needs an https: URL as sasl.oauthbearer.jwks.endpoint.url: the token must not be readable on its way"),
+    ("- {E: https://a, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: set it to the `aud` of this listener's tokens; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
+    ("- {A: kafka, J: file:jwks.json}", "[0].sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: set it to the `iss` of the tokens"),
+    ("- {E: https://a, A: kafka, J: file:jwks.json, sasl.oauthbearer.jwks.endpoint.authorization.file: token}", "[0].sasl.oauthbearer.jwks.endpoint.authorization.file: needs an https: URL in sasl.oauthbearer.jwks.endpoint.url, or the token is sent in the clear"),
     ("- {E: https://a, A: kafka, J: file:none.json}", "[0].sasl.oauthbearer.jwks.endpoint.url: DIR/none.json"),
     ('- {E: https://a, A: kafka, J: file:jwks.json, P: "x\\ny"}', "[0].sasl.oauthbearer.principal.prefix: must be text of at most 50 printable characters, got 'x\\ny'"),
     ("- {E: https://a, A: kafka, J: file:jwks.json, P: ' x'}", "[0].sasl.oauthbearer.principal.prefix: must not begin with a blank, got ' x'"),
     ("- {E: https://a, A: kafka, J: file:jwks.json, R: 'RULE:x'}", "[0].sasl.oauthbearer.principal.mapping.rules: has a RULE without its closing slash: 'x'"),
     ("- {E: https://a, A: kafka, J: file:jwks.json, sasl.oauthbearer.clock.skew.seconds: 1}", "[0].sasl.oauthbearer.clock.skew.seconds: unknown key"),
-    (_two("P: ''", "P: 'b:'", "https://a"), "[1].sasl.oauthbearer.expected.issuer: 'https://a' is there already"),
-    (_two("P: 'a:'", "G: g"), '[1].sasl.oauthbearer.principal.prefix: is required with several issuers, or the same name from two of them would be one principal; "" adds nothing'),
-    (_two("G: g", "P: ''"), '[0].sasl.oauthbearer.principal.prefix: is required with several issuers, or the same name from two of them would be one principal; "" adds nothing'),
-    (_two("P: ''", "P: ''"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers that all have sasl.oauthbearer.principal.mapping.rules may share one"),
-    (_two("P: ''", "P: '', R: DEFAULT"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers that all have sasl.oauthbearer.principal.mapping.rules may share one"),
-    (_two("P: 'a:'", "P: 'a:b:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:b:' and another issuer's, 'a:', begin alike"),
-    (_two("P: 'a:b'", "P: 'a:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:' and another issuer's, 'a:b', begin alike"),
+    (_two("P: ''", "P: 'b:'", "https://a"), "[1].sasl.oauthbearer.expected.issuer: 'https://a' is a duplicate"),
+    (_two("P: 'a:'", "G: g"), '[1].sasl.oauthbearer.principal.prefix: is required with several issuers, or equal names of two issuers would be the same principal; "" adds no prefix'),
+    (_two("G: g", "P: ''"), '[0].sasl.oauthbearer.principal.prefix: is required with several issuers, or equal names of two issuers would be the same principal; "" adds no prefix'),
+    (_two("P: ''", "P: ''"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers with sasl.oauthbearer.principal.mapping.rules may share a prefix"),
+    (_two("P: ''", "P: '', R: DEFAULT"), "[1].sasl.oauthbearer.principal.prefix: '' is another issuer's: only issuers with sasl.oauthbearer.principal.mapping.rules may share a prefix"),
+    (_two("P: 'a:'", "P: 'a:b:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:b:' overlaps with another issuer's, 'a:'"),
+    (_two("P: 'a:b'", "P: 'a:'"), "[1].sasl.oauthbearer.principal.prefix: 'a:' overlaps with another issuer's, 'a:b'"),
 ]
 MISTAKES = [
     # types and ranges
@@ -102,13 +102,13 @@ MISTAKES = [
     ("workers: 1", "max.connections.per.ip.overrides: 'host:5'", "max.connections.per.ip.overrides[0]: must be an IP address and a number such as 127.0.0.1:200, got 'host:5'"),
     ("workers: 1", "max.connections.per.ip.overrides: '10.0.0.1:5,10.0.0.2:-1'", "max.connections.per.ip.overrides[1]: must end in a number from 0 to 2147483647, got '10.0.0.2:-1'"),
     ("workers: 1", "max.connections.per.ip.overrides: '10.0.0.1:5,::ffff:10.0.0.1:6'", "max.connections.per.ip.overrides: names an address twice"),
-    ("workers: 1", "workers: 1\nworkers: 2", "line 25: the key 'workers' is given twice"),
+    ("workers: 1", "workers: 1\nworkers: 2", "line 25: the key 'workers' is a duplicate"),
     ("http:\n  address", "http: 3 #", "http: must be a mapping, got 3"),
     ("http:\n", "http:\n  report.url: 'javascript:alert(1)'\n", "http.report.url: must be an http: or https: URL"),
     ("http:\n", "http:\n  report.url: /report\n", "http.report.url: must be an http: or https: URL"),
     ("[User:admin]", "User:admin", "authorizer.super.users: must be a list, got 'User:admin'"),
     ("[User:admin]", "[admin]", "authorizer.super.users[0]: must be a principal such as User:alice, got 'admin'"),
-    ("[User:admin]", "['User:a;User:b']", "authorizer.super.users[0]: must be one principal, several are a list, got 'User:a;User:b'"),
+    ("[User:admin]", "['User:a;User:b']", "authorizer.super.users[0]: must be one principal; write several as a list, got 'User:a;User:b'"),
     ("name: clients", "name: a b", f"{LISTENER}.name: must match ^[A-Za-z0-9_-]{{1,64}}$, got 'a b'"),
     # unknown and missing keys
     ("max.reauth.ms", "max.raeuth.ms", f"{LISTENER}.connections.max.raeuth.ms: unknown key, did you mean connections.max.reauth.ms?"),
@@ -123,7 +123,7 @@ MISTAKES = [
     ("name: clients", "# no name\n    sasl.server.max.receive.size: 9", f"{LISTENER}.name: is required"),
     # not there yet
     ("upstream:", "upstream:\n  ssl.truststore.location: ca.pem", "upstream.ssl.truststore.location: has no meaning with security.protocol: PLAINTEXT"),
-    ("upstream:", "upstream:\n  allowed: 10.0.0.1/8", "upstream.allowed[0]: must be a network, with ports if need be, such as 10.0.0.0/8:9092 or [2001:db8::/32]:9092, got '10.0.0.1/8'"),
+    ("upstream:", "upstream:\n  allowed: 10.0.0.1/8", "upstream.allowed[0]: must be a network, optionally with ports, such as 10.0.0.0/8:9092 or [2001:db8::/32]:9092, got '10.0.0.1/8'"),
     ("upstream:", "upstream:\n  allowed: '10.0.0.0/8:0'", "upstream.allowed[0]: must have ports from 1 to 65535, got '10.0.0.0/8:0'"),
     ("  bootstrap.servers: 127.0.0.1:9092", "  allowed: 10.0.0.0/8", "upstream.bootstrap.servers: is required"),
     ("    routing: gateway\n    advertised.host: 127.0.0.1\n    broker.ports: 9100-9199\n", "    routing: transparent\n", "upstream.allowed: is required with routing: transparent"),
@@ -135,7 +135,7 @@ MISTAKES = [
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: GSSAPI", "upstream.sasl.mechanism: must be 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'OAUTHBEARER', got 'GSSAPI'"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: PLAIN", "upstream.sasl.username: is required for PLAIN"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: SCRAM-SHA-256\n  sasl.username: proxy", "upstream.sasl.password: is required for SCRAM-SHA-256"),
-    ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: SCRAM-SHA-256\n  sasl.username: proxy\n  sasl.password: secret", "upstream.sasl.password: must be file:PATH or env:NAME, the source of the secret, not the secret"),
+    ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: SCRAM-SHA-256\n  sasl.username: proxy\n  sasl.password: secret", "upstream.sasl.password: must be file:PATH or env:NAME, the source of the secret and not the secret itself"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: PLAIN\n  sasl.username: proxy\n  sasl.password: env:P\n  sasl.oauthbearer.scope: all", "upstream.sasl.oauthbearer.scope: has no meaning with PLAIN"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER\n  sasl.oauthbearer.token.endpoint.url: file:token\n  sasl.oauthbearer.header.urlencode: false", "upstream.sasl.oauthbearer.header.urlencode: has no meaning with OAUTHBEARER from a file"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: OAUTHBEARER", "upstream.sasl.oauthbearer.token.endpoint.url: is required for OAUTHBEARER"),
@@ -150,7 +150,7 @@ MISTAKES = [
     ("sqlite:state.db", "sqlite:state.db\n  zookeeper: {set.acl: false}", "store.zookeeper: has no meaning with store.url: sqlite:DIR/state.db"),
     ("sqlite:state.db", "broker:state.db\n  copy.file: copy.db", "store.copy.file: has no meaning with store.url: broker:DIR/state.db"),
     ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {set.acl: true}", "store.zookeeper.set.acl: needs username, or a certificate of the proxy"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {username: proxy}", "store.zookeeper.password: username and password are given together"),
+    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {username: proxy}", "store.zookeeper.password: username and password must be set together"),
     ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {security.protocol: SASL_PLAINTEXT}", "store.zookeeper.username: is required with security.protocol: SASL_PLAINTEXT"),
     ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {ssl.truststore.location: ca.pem}", "store.zookeeper.ssl.truststore.location: has no meaning with security.protocol: PLAINTEXT"),
     ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {session.timeout.ms: 999}", "store.zookeeper.session.timeout.ms: must be at least 1000, got 999"),
@@ -184,9 +184,9 @@ MISTAKES = [
     ("    advertised.host: 127.0.0.1\n", "", f"{LISTENER}.advertised.host: is required with routing: gateway"),
     ("routing: gateway", "routing: sidecar", f"{LISTENER}.advertised.host: has no meaning with routing: sidecar"),
     ("    sasl.oauthbearer.jwks.endpoint.url: file:jwks.json\n", "", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
-    ("file:jwks.json", "http://idp/keys\n    sasl.oauthbearer.jwks.endpoint.authorization.file: token", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.authorization.file: needs an https: URL as sasl.oauthbearer.jwks.endpoint.url: the token must not be readable on its way"),
-    ("    sasl.oauthbearer.expected.audience: [kafka]\n", "", f"{LISTENER}.sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: name the `aud` of the tokens that are meant for this listener; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
-    ("    sasl.oauthbearer.expected.issuer: https://issuer.test\n", "", f"{LISTENER}.sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: name the `iss` of the tokens; sasl.oauthbearer.allow.unverified.issuer: true accepts any"),
+    ("file:jwks.json", "http://idp/keys\n    sasl.oauthbearer.jwks.endpoint.authorization.file: token", f"{LISTENER}.sasl.oauthbearer.jwks.endpoint.authorization.file: needs an https: URL in sasl.oauthbearer.jwks.endpoint.url, or the token is sent in the clear"),
+    ("    sasl.oauthbearer.expected.audience: [kafka]\n", "", f"{LISTENER}.sasl.oauthbearer.expected.audience: is required for OAUTHBEARER: set it to the `aud` of this listener's tokens; sasl.oauthbearer.allow.unverified.audience: true accepts any"),
+    ("    sasl.oauthbearer.expected.issuer: https://issuer.test\n", "", f"{LISTENER}.sasl.oauthbearer.expected.issuer: is required for OAUTHBEARER: set it to the `iss` of the tokens; sasl.oauthbearer.allow.unverified.issuer: true accepts any"),
     ("expected.audience: [kafka]", "allow.unverified.audience: maybe", f"{LISTENER}.sasl.oauthbearer.allow.unverified.audience: must be true or false, got 'maybe'"),
     ("authorizer:", SIDECAR.replace("sidecar\n", "clients\n", 1) + "authorizer:", "listeners[1].name: clients is the name of another listener"),
     ("authorizer:", SIDECAR.replace("9300", "9120") + "authorizer:", "listeners[1].address: 127.0.0.1:9120 is taken by listener clients"),
@@ -208,10 +208,10 @@ MISTAKES = [
 OVERRIDE_MISTAKES = [
     ("{principal: alice, reauth.enforcement: probe}", "[0].principal: must be a principal such as User:alice, got 'alice'"),
     ("{principal.prefix: '', reauth.enforcement: probe}", "[0].principal.prefix: must begin like a principal, such as User:batch-, got ''"),
-    ("{principal: 'User:a'}", "[0].reauth.enforcement: give it or connections.max.reauth.ms: nothing is overridden"),
-    ("{reauth.enforcement: probe}", "[0].principal: give either principal or principal.prefix"),
-    ("{principal: 'User:a', principal.prefix: 'User:', reauth.enforcement: probe}", "[0].principal: give either principal or principal.prefix"),
-    ("{principal: 'User:a', reauth.enforcement: probe}, {principal: 'User:a', connections.max.reauth.ms: 1}", "[1]: 'User:a' has an override already"),
+    ("{principal: 'User:a'}", "[0].reauth.enforcement: set it or connections.max.reauth.ms: the override changes nothing"),
+    ("{reauth.enforcement: probe}", "[0].principal: set either principal or principal.prefix"),
+    ("{principal: 'User:a', principal.prefix: 'User:', reauth.enforcement: probe}", "[0].principal: set either principal or principal.prefix"),
+    ("{principal: 'User:a', reauth.enforcement: probe}, {principal: 'User:a', connections.max.reauth.ms: 1}", "[1]: 'User:a' already has an override"),
 ]
 
 
@@ -369,10 +369,10 @@ def test_issuers_are_checked_before_their_mechanism_is_enabled(directory: Path) 
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("expected.issuer", "https://a", "each of them has its own"),
-        ("jwks.endpoint.url", "file:jwks.json", "each of them has its own"),
-        ("groups.claim.name", "groups", "each of them has its own"),
-        ("allow.unverified.issuer", "true", "`iss` says which one it is"),
+        ("expected.issuer", "https://a", "set it for each issuer"),
+        ("jwks.endpoint.url", "file:jwks.json", "set it for each issuer"),
+        ("groups.claim.name", "groups", "set it for each issuer"),
+        ("allow.unverified.issuer", "true", "`iss` selects the issuer"),
     ],
 )
 def test_what_each_issuer_has_is_not_given_for_all(
@@ -381,7 +381,7 @@ def test_what_each_issuer_has_is_not_given_for_all(
     text = with_issuers(_two("P: ''", "P: 'b:'")) + f"    sasl.oauthbearer.{key}: {value}\n"
     with pytest.raises(ConfigError) as caught:
         loaded(directory, text)
-    problem = f"has no meaning beside sasl.oauthbearer.issuers: {why}"
+    problem = f"has no meaning with sasl.oauthbearer.issuers: {why}"
     assert str(caught.value) == f"{LISTENER}.sasl.oauthbearer.{key}: {problem}"
 
 
@@ -486,7 +486,7 @@ def test_a_sidecar_has_one_broker(directory: Path) -> None:
         ("", "is empty"),
         ("# nothing\n", "is empty"),
         ("- 1", "must be a mapping of settings, got a list"),
-        ("a: 1\na: 2", "line 2: the key 'a' is given twice"),
+        ("a: 1\na: 2", "line 2: the key 'a' is a duplicate"),
         ("a: &x [1]\nb: *x", "line 2: aliases (*) are not supported"),
         ("a: !!python/object/apply:os.system [id]", "line 1: tags (!) are not supported"),
         ("a: !!int x", "line 1: tags (!) are not supported"),

@@ -48,8 +48,8 @@ def test_all_are_found_whose_settings_are_right(tmp_path: Path) -> None:
     assert sorted(problems(mapping, tmp_path)) == [
         "listeners[0].broker.ports: has no meaning with routing: sidecar",
         "listeners[0].connections.max.idle.ms: must be a whole number of milliseconds, got 'abc'",
-        "listeners[0].reauth.overrides[0].reauth.enforcement: give it or"
-        " connections.max.reauth.ms: nothing is overridden",
+        "listeners[0].reauth.overrides[0].reauth.enforcement: set it or"
+        " connections.max.reauth.ms: the override changes nothing",
         "listeners[1].brokr.ports: unknown key, did you mean broker.ports?",
         "listeners[1].name: a is the name of another listener",
         "listeners[1].security.protocol: must be PLAINTEXT or SSL or SASL_PLAINTEXT or SASL_SSL,"

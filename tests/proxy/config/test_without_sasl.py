@@ -149,7 +149,7 @@ ENFORCE = {"mode": "enforce"}
         (
             ASKED,
             ENFORCE | {"allow.everyone.if.no.acl.found": True},
-            "what no ACL names is open to all (authorizer.allow.everyone.if.no.acl.found)",
+            "resources without ACLs are open to all (authorizer.allow.everyone.if.no.acl.found)",
         ),
     ],
 )
@@ -158,7 +158,9 @@ def test_what_needs_no_authentication_is_reported(
 ) -> None:
     """Who is let in without a word, and held back by nothing, may be so by mistake."""
     (line,) = exposures(read(settings, authorizer=authorizer))
-    assert line.startswith("listener clients serves whoever reaches 127.0.0.1:9094 (security.prot")
+    assert line.startswith(
+        "listener clients serves every client that reaches 127.0.0.1:9094 (security.prot"
+    )
     assert reported in line
 
 

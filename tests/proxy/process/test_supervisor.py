@@ -116,7 +116,8 @@ def test_a_port_without_authentication_is_reported_once_at_the_start_and_by_a_re
     serving.start()
     address = f"127.0.0.1:{serving.port}"
     reported = (
-        f"listener clients serves whoever reaches {address} (security.protocol: PLAINTEXT), and"
+        f"listener clients serves every client that reaches {address}"
+        " (security.protocol: PLAINTEXT), and"
     )
     assert serving.log().count(reported) == 1
     serving.settings["authorizer"] = {"super.users": ["User:ANONYMOUS"], "mode": "enforce"}
