@@ -1,7 +1,7 @@
-"""Authentication stage, and whatever else is answered here: ApiVersions, and what the store knows.
+"""Authentication stage, with the proxy's other answers: ApiVersions, ACLs, quotas and users.
 
-Each request is answered, makes the connection wait for an answer, or ends it. Which is legal when,
-is `sasl.session`'s table.
+Each request is answered, makes the connection wait for an answer, or ends it. `sasl.session`
+defines which requests are legal in which state.
 """
 
 from collections.abc import Mapping
@@ -61,10 +61,10 @@ from sasl.session import Outcome, Session
 from sasl.states import Authenticated, Authenticating, AwaitHandshake, Failed
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
+    from proxy.connection.authorization import RequestAuthorization
 
 MAX_BYTES_KNOWN: Final = 256
-"""Length of an ApiVersions request whose answer is remembered, in bytes."""
+"""Maximum length of an ApiVersions request whose content is cached, in bytes."""
 
 _OF_SASL: Final = frozenset({SASL_HANDSHAKE, SASL_AUTHENTICATE})
 _RIGHTS: Final[Mapping[int, Operation]] = {
@@ -76,14 +76,14 @@ _RIGHTS: Final[Mapping[int, Operation]] = {
     DESCRIBE_USER_SCRAM_CREDENTIALS: Operation.DESCRIBE,
     ALTER_USER_SCRAM_CREDENTIALS: Operation.ALTER,
 }
-"""Right on the cluster that each API answered from the store needs."""
+"""Permission on the cluster that each API answered from the store requires."""
 
 
 def _refusal(request: Request) -> bytes | None:
-    """The answer to a request in the middle of an authentication; None: closed without one.
+    """Return the answer to a request during an authentication; None to close without an answer.
 
-    Kafka answers each API in its own format. Here only ApiVersions is, which clients do send:
-    an unauthenticated client shall not reach the encoders of sixty APIs.
+    Kafka answers each API in its own format. The proxy only answers ApiVersions, which clients do
+    send: unauthenticated clients must not reach the encoders of sixty APIs.
     """
     if request.api_key != API_VERSIONS:
         return None
@@ -98,16 +98,16 @@ def _parsed(version: int, body: bytes) -> ApiVersionsRequest:
 
 
 _parsed_before: Final = lru_cache(maxsize=256)(api_versions.parse_request)
-"""There are few libraries, and each says the same on all of its connections to a broker."""
+"""There are few client libraries, and each sends the same request on all of its connections."""
 
 
 def _answer_of(version: int, content: bytes) -> Answer:
-    """Return an ApiVersions answer from its content, which begins with the correlation id."""
+    """Return an ApiVersions answer, given its content from the correlation id on."""
     return Answer(SIZE.pack(len(content)) + content, route_key(API_VERSIONS, version))
 
 
 class Authentication:
-    """The proxy's own answers on one connection."""
+    """Answers of the proxy on one connection."""
 
     __slots__ = (
         "_pipe",
@@ -134,19 +134,21 @@ class Authentication:
         self._target = target
         self._rights = rights
         self.client_id: str | None = None
-        """Client id of the last request that was answered here; None: it had none."""
+        """Client id of the last request that the proxy answered; None if it is unknown."""
         self.client_software_name: str | None = None
+        """Software name that the client sent (KIP-511); None if it is unknown."""
         self.client_software_version: str | None = None
         self.waiting: Request | None = None
-        """The request whose answer waits for keys or for the store; None: none, or a raw token."""
+        """Request whose answer waits for keys or for the store; None if there is none, or for a raw
+        token."""
         self._waiting_content = b""
-        """The frame that waits for keys, from behind its size."""
+        """Frame that waits for keys, without its size."""
         self._relayed: Relay | None = None
-        """Message of a login that the broker has yet to answer; None: there is none."""
+        """Message of a login that the broker has yet to answer; None if there is none."""
 
     @property
     def established(self) -> Authenticated | None:
-        """The last authentication, also during a re-authentication; None: there was none."""
+        """Last authentication, also during a re-authentication; None before the first."""
         session = self.session.state
         if isinstance(session, Authenticating):
             return session.previous
@@ -154,13 +156,13 @@ class Authentication:
 
     @property
     def identity(self) -> Identity | None:
-        """Who is authenticated, also during a re-authentication; None: nobody yet."""
+        """Authenticated identity, also during a re-authentication; None before the login."""
         established = self.established
         return None if established is None else established.identity
 
     @property
     def ever_succeeded(self) -> bool:
-        """Return whether the client was authenticated, whatever became of the session."""
+        """True if the client was ever authenticated."""
         state = self.session.state
         return isinstance(state, Authenticated) or (
             isinstance(state, Authenticating | Failed) and state.previous is not None
@@ -173,9 +175,9 @@ class Authentication:
     def answer(
         self, content: bytes, authorization: "RequestAuthorization | None", now: float
     ) -> Verdict:
-        """Answer a frame that is not forwarded: SASL, ApiVersions, and what the store knows.
+        """Answer a frame that is not forwarded: SASL, ApiVersions, ACLs, quotas or users.
 
-        `authorization` says who may administer the proxy; None: a super user's.
+        `authorization` decides who may administer the proxy; None if only super users may.
         """
         state = self.session.state
         try:
@@ -235,7 +237,7 @@ class Authentication:
         correlation_id: int,
         answers: ApiVersionsAnswers,
     ) -> Verdict:
-        """Answer a client that says which software it is, and which broker it means."""
+        """Answer an ApiVersions request, which may name software and the broker that is meant."""
         software = request.software
         if version >= api_versions.FIRST_FLEXIBLE and not request.valid:
             error_code = api_versions.INVALID_REQUEST
@@ -251,7 +253,7 @@ class Authentication:
         return _answer_of(version, answers.response(version, correlation_id))
 
     def _follow(self, outcome: Outcome, request: Request | None, content: bytes) -> Verdict:
-        """Return what follows of a step of the session; `request` None: of a raw token."""
+        """Return the verdict for a step of the session; `request` is None for a raw token."""
         if outcome.relay_to is not None:
             frame = SIZE.pack(len(content)) + content
             self._relayed = Relay(outcome.relay_to, frame, request)
@@ -266,22 +268,22 @@ class Authentication:
         return SessionChanged(response_frame(request, outcome.reply))
 
     def store_answered(self, body: bytes) -> Answer:
-        """Go on with the body of the answer to an `AnswerFromStore`."""
+        """Return the answer to an `AnswerFromStore`, given its body."""
         assert self.waiting is not None
         request, self.waiting = self.waiting, None
         key = route_key(request.api_key, request.api_version)
         return Answer(response_frame(request, body), key)
 
     def keys_refreshed(self, now: float) -> Verdict:
-        """The search for newer keys is over, whatever it found."""
+        """Continue the login after signing keys were fetched, or could not be."""
         request, self.waiting = self.waiting, None
         content, self._waiting_content = self._waiting_content, b""
         return self._follow(self.session.keys_refreshed(now), request, content)
 
     def relayed(self, content: bytes, now: float) -> SessionChanged:
-        """Go on with the broker's answer to a relayed message, from behind its size.
+        """Continue the login with the broker's response to a relayed message, without its size.
 
-        Raises BrokerFault if it is none.
+        Raises BrokerFault if it does not parse.
         """
         assert isinstance(self.session, RelayedSession)
         assert self._relayed is not None

@@ -3,11 +3,12 @@
 Laws:
 
 - A request is judged by the ACLs that apply now.
-- What was found to be allowed is remembered by its bytes, and forgotten when rights change.
-- What is long is judged in steps (`proxy.connection.long_work`): the client waits, nobody else
-  does.
-- Topics that are named by an id, and the names of all, are looked up on the connection's own way
-  to the broker: the client waits, nobody else does, and it costs no connection.
+- Allowed requests are recognized by their bytes, and allowed topics remembered, until rights
+  change. Nothing is remembered where denials are only counted.
+- A Produce or Fetch all of whose topics are known to be allowed passes at a first look (`Allowed`),
+  which reads no request as a whole and refuses nothing: all other requests are judged.
+- Long requests are judged in steps (`proxy.connection.long_work`), and names of topics are looked
+  up over the connection's own upstream connection. Only the client itself waits.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from sys import maxsize
 from typing import Final
 
 from proxy.acl.decision import (
+    AllowedTopics,
     Authority,
     ClientAuthority,
     FetchSessions,
@@ -34,8 +36,9 @@ from proxy.acl.topic_ids import (
     listing_request,
     lookup_request,
 )
-from proxy.connection.allowed_topics import Allowed
 from proxy.connection.commands import Ask, CloseReason, Pending, Stage, Work
+from proxy.connection.fingerprints import CORRELATED, JUDGE_EACH, Basis, all_but
+from proxy.connection.frames import Bytes
 from proxy.connection.inflight import ASKED_ID
 from proxy.connection.long_work import (
     Found,
@@ -46,11 +49,160 @@ from proxy.connection.long_work import (
 )
 from proxy.errors import BrokerFault
 from proxy.scheduling.stepped_thread import in_steps
-from proxy.wire.primitives import Malformed
+from proxy.wire.apis import FETCH, PRODUCE
+from proxy.wire.fetch_requests import FINAL_EPOCH, INITIAL_EPOCH
+from proxy.wire.fetch_requests import plain as plain_fetch
+from proxy.wire.primitives import Malformed, string
+from proxy.wire.produce_requests import (
+    FIRST_FLEXIBLE,
+    FIRST_WITH_TOPIC_IDS,
+    ONE_ITEM,
+    only_topic,
+    plain_topics,
+    topics_start,
+)
 from proxy.wire.request import Request
 
+MAX_TOPICS: Final = 4_096
+"""Maximum number of topics remembered per principal and address, for writing and for reading."""
+MAX_NAME_BYTES: Final = 256
+"""Maximum length of a remembered name, in bytes."""
+
+May = Callable[[bool, str], bool]
+"""Function `may(writes, topic)` that returns whether a topic may be written to, or read."""
+
+
+class Allowed:
+    """Topics that one connection may use, by one version of the ACLs."""
+
+    __slots__ = ("_auditing", "_last_written", "_may", "_names", "_sessions", "_topics")
+
+    def __init__(
+        self,
+        may: May,
+        names: dict[bytes, str],
+        sessions: FetchSessions,
+        topics: AllowedTopics,
+        *,
+        auditing: bool,
+    ) -> None:
+        """`names` are topic names by id; `topics` is shared with the principal's other
+        connections."""
+        self._may = may
+        self._names = names
+        self._sessions = sessions
+        self._auditing = auditing
+        self._topics = topics
+        self._last_written = 0, b""
+        """API version and topics of the last allowed Produce: the next one usually has the same."""
+
+    def look_at_start(
+        self, api_version: int, data: Bytes, pos: int, at: int, end: int
+    ) -> Basis | None:
+        """Return the basis on which the Produce at `pos` is allowed, by its first bytes.
+
+        Its client id ends at `at`. None if it is denied, or has several topics.
+        """
+        stop = only_topic(api_version, data, at, end)
+        if not stop or not self._may_write(api_version, bytes(data[topics_start(at) : stop])):
+            return None
+        return JUDGE_EACH if self._auditing else Basis(((CORRELATED, stop - pos),))
+
+    def whole(self, key: int, data: Bytes, pos: int, at: int, end: int) -> Basis | None:
+        """Return the basis on which the frame from `pos` to `end` is allowed.
+
+        Its client id ends at `at`. None if it is denied, or must be judged by its guard.
+        """
+        api_key, version = key >> 16, key & 0xFFFF
+        if api_key != PRODUCE and api_key != FETCH:
+            return None
+        frame = data if isinstance(data, bytes) else bytes(data[pos:end])
+        if frame is not data:
+            pos, at, end = 0, at - pos, end - pos
+        if api_key == FETCH:
+            return self._fetch(version, frame, pos, at, end)
+        topics = plain_topics(version, frame, at, end)
+        if topics is None:
+            return None
+        all_of_them = version, b"".join(topics)
+        if all_of_them == self._last_written:
+            return JUDGE_EACH
+        for named_by in topics:
+            if not self._may_write(version, ONE_ITEM + named_by):
+                return None
+        if not self._auditing:
+            self._last_written = all_of_them
+        return JUDGE_EACH
+
+    def _fetch(self, version: int, frame: bytes, pos: int, at: int, end: int) -> Basis | None:
+        found = plain_fetch(version, frame, at, end)
+        if found is None:
+            return None
+        epoch, in_session = found.epoch, found.epoch != FINAL_EPOCH
+        if in_session and (epoch == INITIAL_EPOCH or found.session_id not in self._sessions):
+            return None
+        for named_by in found.topics:
+            if not self._may_read(version, named_by):
+                return None
+        max_bytes = max(1, found.max_bytes)
+        if self._auditing:
+            return Basis((), max_bytes=max_bytes)
+        varying = [(start - pos, stop - pos) for start, stop in found.numbers]
+        epoch_at = found.epoch_at - pos if in_session else 0
+        if epoch_at:
+            varying.insert(0, (epoch_at, epoch_at + 4))
+        return Basis(all_but(varying, end - pos), True, epoch_at, max_bytes)
+
+    def _may_write(self, api_version: int, named_by: bytes) -> bool:
+        """Return whether a topic may be written to; `named_by` has the form of `only_topic`."""
+        topic = api_version, named_by
+        if topic in self._topics.written:
+            return True
+        name = self._name(api_version, named_by)
+        if name is None or not self._may(True, name):
+            return False
+        self._note(topic, self._topics.written)
+        return True
+
+    def _may_read(self, api_version: int, named_by: bytes) -> bool:
+        """Return whether a topic may be read; `named_by` is its name or its id."""
+        by_id = api_version >= FIRST_WITH_TOPIC_IDS
+        topic = by_id, named_by
+        if topic in self._topics.read:
+            return True
+        name = self._names.get(named_by) if by_id else _text(named_by)
+        if name is None or not self._may(False, name):
+            return False
+        self._note(topic, self._topics.read)
+        return True
+
+    def _note(self, topic: tuple[int, bytes], topics: set[tuple[int, bytes]]) -> None:
+        if self._auditing or len(topic[1]) > MAX_NAME_BYTES:
+            return
+        if len(topics) >= MAX_TOPICS:
+            topics.clear()
+        topics.add(topic)
+
+    def _name(self, api_version: int, named_by: bytes) -> str | None:
+        if api_version >= FIRST_WITH_TOPIC_IDS:
+            return self._names.get(named_by[1:])
+        flexible = api_version >= FIRST_FLEXIBLE
+        try:
+            return string(named_by, 1 if flexible else 4, flexible)[0]
+        except Malformed:
+            return None
+
+
+def _text(name: bytes) -> str | None:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 MAX_LOOKED_UP: Final = 1_000
-"""Ids in one question: reading the answer takes some ten milliseconds, be there many partitions."""
+"""Maximum number of ids per question; reading the response takes about ten milliseconds if the
+topics have many partitions."""
 LOOKUP_VERSION: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 
@@ -77,8 +229,8 @@ class RequestAuthorization:
         forget: Callable[[], None] = lambda: None,
         brokers_make_topics: bool = True,
     ) -> None:
-        """`asks` is called before questions are asked, so that it is known on whose behalf;
-        `forget` when what passed may not pass any more, though rights are the same."""
+        """`asks` is called before each question to the authority, which then knows whose it is;
+        `forget` when requests that passed must be judged again although rights are unchanged."""
         self._brokers_make_topics = brokers_make_topics
         self._topics = LookedUpTopics(topics)
         self._asks = asks
@@ -86,9 +238,9 @@ class RequestAuthorization:
         self.rights_changed(authority)
 
     def rights_changed(self, authority: ClientAuthority) -> None:
-        """Judge by `authority` from now on, and forget what was allowed."""
+        """Judge by `authority` from now on, and forget all that was allowed."""
         self._authority = authority
-        # new ones: answers under way shall not add to them
+        # A new object, so that responses under way cannot add to it
         self._sessions = FetchSessions(self._forget)
         self.look = Allowed(
             self._may,
@@ -97,22 +249,22 @@ class RequestAuthorization:
             authority.allowed_topics,
             auditing=authority.auditing,
         )
-        """First look at Produces and Fetches, which reads no request whole."""
+        """First look at Produces and Fetches."""
 
     @property
     def auditing(self) -> bool:
-        """Return whether denials are only counted: what is allowed must then not be remembered."""
+        """True if denials are only counted; then allowed requests must not be remembered."""
         return self._authority.auditing
 
     def may_administer(self, operation: Operation) -> bool:
-        """Return whether its principal may do this to the cluster."""
+        """Return whether the principal may do this to the cluster."""
         self._asks()
         return self._authority.may_administer(operation)
 
     def _may(self, writes: bool, topic: str) -> bool:
         self._asks()
         authority, operation = self._authority, Operation.WRITE if writes else Operation.READ
-        report = authority.auditing  # else the guard is asked again, and reports
+        report = authority.auditing  # otherwise the guard asks again, and reports
         return authority.may(operation, ResourceType.TOPIC, topic, report=report)
 
     # Whole requests
@@ -150,12 +302,12 @@ class RequestAuthorization:
             brokers_make_topics=self._brokers_make_topics,
         )
 
-    # Topics that are named by an id, or not at all
+    # Topics named by an id, or not at all
 
     def _look_up(self, unknown: TopicsUnknown) -> Stage[None]:
-        """Ask the broker for the names of topics; for as many at once as an answer may be about.
+        """Ask the broker for the names of topics, up to `MAX_LOOKED_UP` at once.
 
-        If it cannot be asked, nobody can name a topic by its id, and none is listed.
+        If it cannot be asked, no topic is found.
         """
         if isinstance(unknown, TopicsUnlisted):
             answer = yield Ask(LOOKUP_VERSION, listing_request(LOOKUP_VERSION, ASKED_ID))

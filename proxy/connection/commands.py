@@ -2,8 +2,8 @@
 
 Both are closed unions, and belong to the control path. The connection carries out verdicts, and the
 shell carries out commands. A verdict forwards, changes or answers a
-request, makes it wait or asks the broker first, or ends the connection; or it tells the connection
-of a change, after which the same request is looked at again. A frame that is forwarded unchanged at
+request, makes it wait or asks the broker first, or ends the connection; or it reports a
+change, after which the same request is looked at again. A frame that is forwarded unchanged at
 a first look needs no verdict, only the `Basis` on which later frames like it pass.
 """
 
@@ -83,12 +83,12 @@ class CloseReason(StrEnum):
     """A bug in the proxy; the log has a traceback."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class ConnectToBroker:
     """Open the upstream connection, then call `broker_connected` or `broker_is_down`."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class AwaitBroker:
     """Call `broker_is_back` once the broker can be reached; or, if too many clients wait for it,
     finish with BROKER_UNREACHABLE at once."""
@@ -102,22 +102,22 @@ class OpenSideConnection:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class CloseSideConnection:
     """Close the side connection: the re-authentication is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class MoveToSideConnection:
     """Close the upstream connection; the side connection takes its place."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class PauseClient:
     """Stop reading from the client."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class ResumeClient:
     """Read from the client again."""
 
@@ -129,17 +129,17 @@ class WakeAt:
     when: float
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class CountUnread:
     """Call `session_ended` with the number of the client's unread bytes."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class PauseBroker:
     """Stop reading from the broker."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class ResumeBroker:
     """Read from the broker again."""
 
@@ -152,7 +152,7 @@ class RefreshKeys:
     """Issuer of the keys (`sasl.mechanism.KeysNeeded`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class GetIdentity:
     """Get the proxy's identity at brokers, then call `identified`."""
 
@@ -219,7 +219,7 @@ class Close:
         closed its side."""
 
 
-@dataclass(frozen=True, slots=True)
+@final
 class CountAuthenticated:
     """Count the connection as authenticated, and free the slot of its relayed login. Idempotent."""
 

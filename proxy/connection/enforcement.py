@@ -1,10 +1,10 @@
 """Enforcement mode of a client's sessions: the listener's rule and its overrides.
 
-Laws: each setting is decided on its own, by the most specific rule that says something about it.
-An exact principal beats a prefix, a longer prefix beats a shorter one, the client's own principal
-beats its groups, any exception beats the mechanism's own lifetime, and that beats the listener's.
-Of several groups the strictest decides: `enforce` before `probe` before `observe`, and the shortest
-lifetime, 0 being the longest.
+Laws: each setting is decided separately, by the most specific rule that sets it. An exact principal
+beats a prefix, a longer prefix beats a shorter one, the client's own principal beats its groups,
+any override beats the mechanism's own lifetime, and that beats the listener's. Of several groups
+the strictest decides: `enforce` before `probe` before `observe`, and the shortest lifetime, where 0
+is the longest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,22 +18,22 @@ from sasl.states import Enforcement, Terms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """An exception for one principal or for all whose name begins alike; None: not set."""
+    """Override for one principal, or for all with a common prefix; a setting of None is not set."""
 
     principal: str
-    """`User:alice` or `Group:analysts`, or the prefix of such names if `prefixed`."""
+    """`User:alice` or `Group:analysts`; a prefix of such names if `prefixed`."""
     prefixed: bool
     enforcement: Enforcement | None = None
     max_reauth_ms: int | None = None
 
 
 _Said = tuple[Enforcement | None, int | None]
-"""Enforcement and lifetime in milliseconds; None: no exception says anything."""
+"""Enforcement and lifetime in milliseconds; None if no override sets them."""
 _MILDEST_FIRST: Final = list(Enforcement)
 
 
 class EnforcementPolicy:
-    """The rules of one listener. Immutable: a reload makes another one."""
+    """Rules of one listener. Immutable: a reload makes a new one."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class EnforcementPolicy:
                 self._exact[override.principal] = override
         self._prefixes_longest_first = sorted(prefixes.items(), reverse=True)
         self._usual: dict[str, Terms] = {}
-        """By mechanism: what holds for those whom no exception names."""
+        """Terms without an override, by mechanism."""
 
     def terms_for(self, identity: Identity, mechanism: str) -> Terms:
-        """Return the rule for an authentication of this client by `mechanism`.
+        """Return the terms of a session of this client, authenticated with `mechanism`.
 
-        The cost grows with the number of different prefix lengths, not with the exceptions.
+        The cost grows with the number of different prefix lengths, not of overrides.
         """
         enforcement, max_reauth_ms = self._said_of(identity.principal)
         if identity.groups and (enforcement is None or max_reauth_ms is None):
@@ -86,7 +86,7 @@ class EnforcementPolicy:
         return terms
 
     def _said_of(self, principal: str) -> _Said:
-        """Return what exceptions say of one principal."""
+        """Return what the overrides set for one principal."""
         enforcement: Enforcement | None = None
         max_reauth_ms: int | None = None
         for override in self._most_specific_first(principal):
@@ -107,7 +107,7 @@ class EnforcementPolicy:
 
 
 def _strictest(said: Sequence[_Said]) -> _Said:
-    """Return the strictest that is said of any group."""
+    """Return the strictest setting of any group."""
     enforcements = [enforcement for enforcement, _ in said if enforcement is not None]
     lifetimes = [max_reauth_ms for _, max_reauth_ms in said if max_reauth_ms is not None]
     return (

@@ -1,12 +1,12 @@
-"""Fingerprints of judged frames, by which frames like them pass.
+"""Fingerprints of allowed frames, ignoring volatile fields: frames that match them pass.
 
 Laws:
 
-- A fingerprint holds every byte of its frame that the verdict depended on; where the verdict
-  depended on the frame's end, its size too. A frame that has them all would be judged the same.
-- Fingerprints are one connection's, and are forgotten with whatever else the verdicts depended on:
-  ACLs, principal, quotas, fetch sessions.
-- Recognising a frame costs one comparison, and nothing of it is decoded or copied.
+- A fingerprint has every byte of its frame that the verdict depended on, and the frame's size if
+  the verdict depended on its end. A frame that matches it would be judged the same.
+- Fingerprints belong to one connection, and are forgotten when anything else changes that verdicts
+  depend on: ACLs, principal, quotas, fetch sessions.
+- Recognizing a frame costs one comparison; nothing is decoded or copied.
 """
 
 import struct
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 Span = tuple[int, int]
-"""Start and end of a range of bytes in a frame, counted from its size field."""
+"""Start and end of a range of bytes in a frame, relative to its size field."""
 
 CORRELATED: Final = 12
-"""Bytes of size, API key and version, and correlation id; what must be alike stands behind them."""
+"""Size in bytes of size field, API key, version and correlation id; the compared bytes follow."""
 MAX_FINGERPRINTED_BYTES: Final = 512
-"""Length of the part of a frame that is compared, in bytes."""
+"""Maximum length of the part of a frame that is compared, in bytes."""
 MAX_SPANS: Final = 32
-"""Spans of a fingerprint; a Fetch or OffsetCommit has one more than partitions."""
+"""Maximum number of spans of a fingerprint; a Fetch or OffsetCommit has one more than
+partitions."""
 MAX_FINGERPRINTS: Final = 32
-"""Per connection: a consumer's Fetches have a size for each number of partitions."""
+"""Maximum number per connection; a consumer's Fetches have one size per number of partitions."""
 MAX_ALIKE: Final = 4
-"""Fingerprints of one API key and version, and of one size if that is compared."""
+"""Maximum number of one API key and version, and of one size if that is compared."""
 UNLIMITED: Final = 1 << 62
 
 _HEAD: Final = struct.Struct(">iI")
@@ -40,33 +41,34 @@ _EPOCH: Final = struct.Struct(">i")
 
 
 class Basis(NamedTuple):
-    """The part of a frame that its verdict depends on."""
+    """Part of a frame that its verdict depends on."""
 
     spans: tuple[Span, ...]
-    """The bytes, the first of them at `CORRELATED`; none: on more than the frame."""
+    """Ranges of bytes, the first from `CORRELATED` on. Empty if the verdict depends on more than
+    the frame."""
     whole: bool = False
-    """True if the verdict depends on the size of the frame, too."""
+    """True if the verdict also depends on the size of the frame."""
     epoch_at: int = 0
-    """Position of the epoch of a fetch session, which must be above zero; 0: there is none."""
+    """Position of the epoch of a fetch session, which must be above zero; 0 if there is none."""
     max_bytes: int = 0
-    """Bytes that a Fetch asks for; 0: it is no Fetch, or nobody counts them."""
+    """`max_bytes` of a Fetch; 0 for other requests, or if no quota counts it."""
 
     @property
     def is_short(self) -> bool:
-        """Return whether it is short enough to be kept."""
+        """True if it is short enough to be remembered."""
         return 0 < len(self.spans) <= MAX_SPANS and (
             CORRELATED < self.spans[-1][1] <= MAX_FINGERPRINTED_BYTES
         )
 
 
 JUDGE_EACH: Final = Basis(())
-"""Basis of a verdict that holds for one frame alone."""
+"""Basis of a verdict that only holds for one frame."""
 BY_HEAD: Final = Basis((), whole=True)
-"""Stands for the bytes that `Route.check` reads, where nobody judges the frame."""
+"""Stands for the bytes that `Route.check` reads, if nothing else judges the frame."""
 
 
 def all_but(varying: Sequence[Span], end: int) -> tuple[Span, ...]:
-    """Return the spans of a frame that ends at `end` without those that do not matter."""
+    """Return the spans of a frame that ends at `end`, without the volatile ones."""
     spans, position = [], CORRELATED
     for start, behind in varying:
         spans.append((position, start))
@@ -76,7 +78,8 @@ def all_but(varying: Sequence[Span], end: int) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=1_024)
 def _reader(spans: tuple[Span, ...]) -> Callable[[Bytes, int], tuple[Any, ...]]:
-    """Return what reads size, API key and version, correlation id and the bytes of all spans."""
+    """Return the reader of size, API key and version, correlation id, and the bytes of all
+    spans."""
     parts, position = [">iIi"], CORRELATED
     for start, end in spans:
         parts.append(f"{start - position}x{end - start}s")
@@ -85,7 +88,7 @@ def _reader(spans: tuple[Span, ...]) -> Callable[[Bytes, int], tuple[Any, ...]]:
 
 
 class Fingerprint:
-    """Pattern of the frames that pass like one that was judged."""
+    """Pattern of frames that pass like one that was judged."""
 
     __slots__ = (
         "epoch_at",
@@ -103,13 +106,14 @@ class Fingerprint:
     def __init__(
         self, frame: Bytes, at: int, size: int, basis: Basis, route: Route, largest: int
     ) -> None:
-        """Take it of the frame of `size` at `at`; `largest` is the limit of any size field."""
+        """Make the fingerprint of the frame of `size` at `at`; `largest` is the limit of any
+        size."""
         spans = basis.spans
         self.route = route
         self.key: int = _HEAD.unpack_from(frame, at)[1]
         """API key << 16 | version."""
         self.width = spans[-1][1]
-        """Bytes that must be here to recognise a frame."""
+        """Number of bytes needed to recognize a frame."""
         self.smallest, self.largest = (size, size) if basis.whole else (self.width - 4, largest)
         """Limits of the size field, in bytes."""
         self.epoch_at = basis.epoch_at
@@ -126,7 +130,7 @@ class Fingerprint:
             self.epoch_at,
             route,
         )
-        """All that `pass_over` needs where it is not compiled, in one tuple."""
+        """Everything that the interpreted `pass_over` needs, in one tuple."""
         self.first = seen[0]
         self.others = [
             (spans[index][0], spans[index][1], seen[index]) for index in range(1, len(seen))
@@ -137,8 +141,9 @@ class Fingerprint:
 def pass_over(
     data: Bytes, start: int, found: Fingerprint, limit: int, queue: list[Owed]
 ) -> tuple[int, int]:
-    """Pass over the frames at `start` that have a fingerprint, `limit` at most; append what is owed
-    for each. Return where others begin, perhaps behind the end of `data`, and how many they were.
+    """Pass over the frames at `start` that match a fingerprint, at most `limit`, and add their
+    entries to the queue. Return the position after them, which may be past the end of `data`, and
+    their number.
     """
     if COMPILED and type(data) is bytes:
         return _pass_over_bytes(data, start, found, limit, queue)
@@ -162,7 +167,7 @@ def pass_over(
 def _pass_over_bytes(
     data: bytes, start: "i64", found: Fingerprint, limit: "i64", queue: list[Owed]
 ) -> "tuple[i64, i64]":
-    """Do what `pass_over` does, compiled: machine integers beat `struct`."""
+    """The compiled form of the loop in `pass_over`; machine integers are faster than `struct`."""
     end: i64 = len(data)
     width: i64 = found.width
     key: i64 = found.key
@@ -209,14 +214,14 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self._found: dict[int, list[Fingerprint]] = {}
-        """By API key and version, and by size where all frames must have the same."""
+        """Fingerprints by API key and version, and by size if that is compared."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, fingerprint: Fingerprint) -> None:
-        """Recognise frames by this, too."""
+        """Recognize frames by this fingerprint, too."""
         if self._count >= MAX_FINGERPRINTS:
             self.clear()
         alike = self._found.setdefault(_place(fingerprint), [])
@@ -227,12 +232,12 @@ class Fingerprints:
         self._count += 1
 
     def of(self, data: Bytes, at: int) -> Sequence[Fingerprint]:
-        """Return those that the frame at `at`, whose first eight bytes are here, may have."""
+        """Return the fingerprints that the frame at `at` may match, by its first eight bytes."""
         size, key = _HEAD.unpack_from(data, at)
         return self._found.get(size << 32 | key) or self._found.get(key) or NOTHING
 
     def clear(self) -> None:
-        """Recognise nothing any more."""
+        """Forget all fingerprints."""
         self._found.clear()
         self._count = 0
 

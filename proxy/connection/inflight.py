@@ -4,8 +4,7 @@ Laws:
 
 - Only this module changes the queue, except that the pipes append and remove plain routes, several
   at a time.
-- Responses leave in the order of their requests, whoever answers: the head of the queue leaves
-  next.
+- Responses leave in the order of their requests, whether broker or proxy answers.
 - An entry is a correlation id and one of four objects: a `Route`, if the broker owes the response;
   an `Amendment`, if this one response is changed; a `Question`, if the proxy consumes the response;
   an `Answer` of the proxy's own that waits for the responses before it.

@@ -1,4 +1,4 @@
-"""Rules of a connection, and the interfaces it deals with."""
+"""Rules of a connection, and the interfaces that it uses."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization
 
 AnyConnection = TypeVar("AnyConnection", contravariant=True)
-"""The connection that an observer observes."""
+"""Type of the connection that an observer observes."""
 
 
 class AuthorizedConnection(Protocol):
@@ -34,198 +34,179 @@ class AuthorizedConnection(Protocol):
     @property
     def peer_host(self) -> str:
         """Address of the client."""
-        ...
 
     @property
     def authorization(self) -> "RequestAuthorization | None":
-        """Return who has judged its requests so far; None: nobody."""
-        ...
+        """Stage that judges its requests; None if there is none."""
 
     def forget(self) -> None:
-        """Look closer at all requests again."""
-        ...
+        """Forget all fingerprints: judge every request again."""
 
 
 class ConnectionRights(Protocol):
-    """Rights of clients; one for all connections of a worker."""
+    """Rights of clients; one object for all connections of a worker."""
 
     def admit(
         self, connection: AuthorizedConnection, identity: Identity
     ) -> "RequestAuthorization | None":
-        """Return who judges the requests of this connection from now on.
+        """Return the stage that judges the connection's requests from now on.
 
-        None: the client may do everything.
+        None if the client may do everything.
         """
-        ...
 
     def is_super_user(self, identity: Identity) -> bool:
-        """Return whether a client may do everything, whatever ACLs say: by its principal, or by one
-        of its groups."""
-        ...
+        """Return whether the principal, or one of its groups, may do everything regardless of
+        ACLs."""
 
     def passes_unjudged(
         self, connection: AuthorizedConnection, identity: Identity, key: int
     ) -> None:
-        """Take notice of a request that is forwarded although it cannot be judged by ACLs.
+        """Record a request that is forwarded although ACLs cannot judge it.
 
         `key` is its API and version, as in `DROPPED_BY_KAFKA_4`.
         """
-        ...
 
 
 class NoAuthorizer:
-    """No authorizer: everybody may do everything, but only super users administer the proxy."""
+    """No authorizer: clients may do everything, but only super users administer the proxy."""
 
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self._super_users = frozenset(super_users)
 
     def admit(self, _connection: AuthorizedConnection, _identity: Identity) -> None:
-        """Judge nothing."""
+        """Return no stage: nothing is judged."""
 
     def is_super_user(self, identity: Identity) -> bool:
         """Return whether a client may administer the proxy."""
         return not self._super_users.isdisjoint(identity.principals)
 
     def replace_super_users(self, super_users: Iterable[str]) -> None:
-        """Take other super users."""
+        """Replace the super users."""
         self._super_users = frozenset(super_users)
 
     def passes_unjudged(
         self, _connection: AuthorizedConnection, _identity: Identity, _key: int
     ) -> None:
-        """Nobody would judge it."""
+        """Do nothing."""
 
 
 class ConnectionQuotas(Protocol):
-    """Quotas of clients; one for all connections of a worker."""
+    """Quotas of clients; one object for all connections of a worker."""
 
     @property
     def clock(self) -> Callable[[], int]:
-        """Clock that requests are timed with, in nanoseconds."""
-        ...
+        """Clock for request time, in nanoseconds."""
 
     def throttle(
         self, identity: Identity, client_id: str | None, throttle: Throttle | None
     ) -> Throttle | None:
-        """Return what counts the usage of a connection, `throttle` if it is there already, with
-        the quotas that apply now; None: none does."""
-        ...
+        """Return the connection's throttle with the quotas that apply now, creating it if needed.
+
+        `throttle` is the existing one. None if no quota applies.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionRules:
-    """Rules for every connection of a listener.
+    """Rules for the connections of a listener.
 
-    A reload makes others for connections that come after. Those that are open hear of it by
-    `mechanisms` and `terms`, which are called at each authentication and return what holds by then.
+    A reload makes new rules for new connections. Open connections use the new settings through
+    `mechanisms` and `terms`, which return the current ones at each authentication.
     """
 
     listener: str
+    """Name of the listener."""
     mechanisms: Mapping[str, Mechanism]
-    """By name."""
+    """Mechanisms by name."""
     terms: Callable[[Identity, str], Terms]
-    """`terms(identity, mechanism)`: what a session is held to."""
+    """Function `terms(identity, mechanism)` that returns the rules of a session."""
     rights: ConnectionRights
-    """Rights of principals."""
+    """Rights of clients."""
     sasl_max_receive_size: int
-    """Bytes of a frame before authentication, and of SASL's at any time."""
+    """Maximum size of a frame before authentication, and of SASL's frames at any time, in bytes."""
     request_max_bytes: int
+    """Maximum size of other frames, in bytes."""
     authentication_timeout: float
-    """Seconds from connect to the end of the first authentication."""
+    """Time limit in seconds from connect to the end of the first authentication."""
     max_idle: float
-    """Seconds without a byte in either direction."""
+    """Time limit in seconds without a byte in either direction."""
     failed_authentication_delay: float
-    """Seconds before the answer to a failed authentication, and the close."""
+    """Delay in seconds before the answer to a failed authentication, and the close."""
     quotas: ConnectionQuotas | None = None
-    """Quotas of clients; None: there are none."""
+    """Quotas of clients; None if there are none."""
     relays: RelaySettings | None = None
-    """Settings for logins that are relayed to the broker; None: the proxy ends them itself."""
+    """Settings of relayed logins; None if the proxy authenticates clients itself."""
     logs_in: bool = False
-    """True if brokers want a login of the proxy's own."""
+    """True if the proxy itself logs in to brokers."""
     latency: LatencySampler = UNSAMPLED
     """Chooses the requests that are timed."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
-    """For long requests; one for all connections of a worker."""
+    """Memory for long requests of all connections of a worker."""
     unauthenticated_memory: MemoryBudget = field(default_factory=MemoryBudget)
-    """For those of clients that are not authenticated yet."""
+    """Memory for long requests of unauthenticated clients."""
 
 
 class UpstreamBroker(Protocol):
-    """The broker behind a connection, as far as decisions need it."""
+    """Broker of a connection."""
 
     @property
     def routes(self) -> Mapping[int, Route]:
         """Routes by `route_key`; empty until the broker's versions are known."""
-        ...
 
     @property
     def api_versions(self) -> ApiVersionsAnswers | None:
-        """Answers to ApiVersions; None: the broker has never been reached."""
-        ...
+        """Answers to ApiVersions; None if the broker has never been reached."""
 
     @property
     def identity(self) -> BrokerIdentity:
-        """The broker's cluster id and node ids, as far as they are known."""
-        ...
+        """Cluster id and node ids of the broker, as far as they are known."""
 
     @property
     def offered(self) -> UpstreamVersions | None:
-        """What it offers itself; None: it has never been reached."""
-        ...
+        """Versions that the broker offers; None if it has never been reached."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port by which it is reached."""
-        ...
+        """Host and port of the broker."""
 
     def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
-        """Take notice of the cluster's brokers, by id."""
-        ...
+        """Record the cluster's brokers, by id."""
 
     @property
     def not_answered(self) -> frozenset[int]:
-        """APIs that the proxy does not answer for this listener, although it could."""
-        ...
+        """APIs that the proxy could answer, but does not for this listener."""
 
     @property
     def sasl_version(self) -> int:
-        """Its highest version of SaslAuthenticate; negative: it has none."""
-        ...
+        """Highest version of SaslAuthenticate that the broker offers; negative if it offers
+        none."""
 
 
 class Observer(Protocol[AnyConnection]):
-    """Observer of the events of connections, called on the control path only."""
+    """Observer of events of connections, called on the control path only."""
 
     def authenticated(self, connection: AnyConnection, session: Authenticated) -> None:
-        """An authentication or re-authentication succeeded."""
-        ...
+        """Handle an authentication or re-authentication that succeeded."""
 
     def authentication_failed(self, connection: AnyConnection, failed: Failed, now: float) -> None:
-        """An authentication or re-authentication failed, or was not finished in time."""
-        ...
+        """Handle an authentication or re-authentication that failed, or took too long."""
 
     def expired(
         self, connection: AnyConnection, session: Authenticated, api_key: int, now: float
     ) -> None:
-        """An expired session was used: killed if its terms enforce, else it would have been."""
-        ...
+        """Handle the use of an expired session, which is closed if its terms say so."""
 
     def misrouted(self, connection: AnyConnection, request: ApiVersionsRequest, now: float) -> None:
-        """A client means another broker than it reached, and was answered so (KIP-1242)."""
-        ...
+        """Handle a client that connected to the wrong broker (KIP-1242)."""
 
     def reached_broker(self, connection: AnyConnection) -> None:
-        """The upstream connection takes the client's requests."""
-        ...
+        """Handle an upstream connection that is ready for the client's requests."""
 
     def logged_in(self, *, again: bool) -> None:
-        """The proxy logged in to a broker; `again`: it renewed its session (KIP-368)."""
-        ...
+        """Handle a login of the proxy to a broker; `again` if it renewed its session (KIP-368)."""
 
     def login_failed(self, connection: AnyConnection, reason: str, *, again: bool) -> None:
-        """The proxy could not log in to a broker; `reason` may be logged."""
-        ...
+        """Handle a failed login of the proxy to a broker; `reason` may be logged."""
 
     def closed(self, connection: AnyConnection, reason: CloseReason, now: float) -> None:
-        """The connection is over; called exactly once."""
-        ...
+        """Handle the end of the connection; called exactly once."""

@@ -460,7 +460,7 @@ class RelayedLogin:
         if self._to_side is None:
             self.ends_at = inf
         if len(content) < SIZE.size + INT16.size:
-            raise BrokerFault("an answer that is too short")
+            raise BrokerFault("a response that is too short")
         error_code: int = INT16.unpack_from(content, SIZE.size)[0]
         if error_code == REBOOTSTRAP_REQUIRED:  # another node
             self.failed(FailureReason.BROKER_UNAVAILABLE, now)
@@ -512,21 +512,23 @@ class RelayedLogin:
     def _side_answer(self, data: Bytes) -> bytes | None:
         """Return the response without its size; None if it is incomplete. Raises BrokerFault."""
         if self._expected is None:
-            raise BrokerFault("a response that nobody asked for")
+            raise BrokerFault("an unsolicited response")
         self._data += data
         if len(self._data) < SIZE.size:
             return None
         (size,) = SIZE.unpack_from(self._data)
         if not 0 <= size <= MAX_RESPONSE_BYTES or len(self._data) > SIZE.size + size:
-            raise BrokerFault("an answer to a login of an impossible size, or more than one")
+            raise BrokerFault(
+                "a response to a login, of an impossible size or with more bytes after it"
+            )
         if len(self._data) < SIZE.size + size:
             return None
         if self._expected >= 0:
             if size < SIZE.size:
-                raise BrokerFault("an answer to a login of an impossible size")
+                raise BrokerFault("a response to a login, of an impossible size")
             _, correlation_id = RESPONSE_HEAD.unpack_from(self._data)
             if correlation_id & 0xFFFFFFFF != self._expected:
-                raise BrokerFault("an answer to another request")
+                raise BrokerFault("a response with the wrong correlation id")
         content = bytes(self._data[SIZE.size :])
         self._data.clear()
         self._expected = None

@@ -1,8 +1,17 @@
-"""Share of one connection in its worker: memory for long requests, time slices, its turn.
+"""Share of one connection in its worker: long messages in steps, memory for them, its turn.
 
-Laws: a connection of which much is not forwarded at a first look waits now and then, so that others
-have their turn, however little each request takes; memory that a request takes is released when
-the broker has it, or it is answered; a closed connection has neither memory nor work under way.
+Reading a request item by item, judging it and writing the allowed rest takes up to ten microseconds
+per byte if its items are small and denied. A request of more than a few hundred bytes is therefore
+judged in steps, by the same guards, in `proxy.scheduling.stepped_thread`, which costs about fifty
+microseconds. Laws:
+
+- A connection takes no other request while its own long request is judged, so order is kept.
+- The ACLs that apply are those at the time of judging, not of arrival.
+- At most `MAX_VALUES` items of a request are read.
+- A connection with many requests that do not pass at a first look waits now and then, so that
+  others have their turn, however short each request is.
+- Memory for a request is released once the broker has it, or it is answered. A closed connection
+  has no memory and no work under way.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -24,28 +33,31 @@ from proxy.wire.primitives import Malformed
 from proxy.wire.request import Request
 
 MAX_AT_ONCE: Final = 16_384
-"""Bytes of a response that is changed at once: 2 ms as a rule, 16 at worst."""
+"""Maximum size in bytes of a response that is changed at once, in 2 ms usually, and 16 ms at
+worst."""
 MAX_BYTES_JUDGED_AT_ONCE: Final = 512
-"""Bytes of a request: half a millisecond as a rule, five at worst (DescribeGroups)."""
+"""Maximum size in bytes of a request that is judged at once, in 0.5 ms usually, and 5 ms at worst
+(DescribeGroups)."""
 MAX_JUDGED_AT_ONCE: Final = 128
-"""Topics and partitions of a Produce or Fetch, which may have any number of bytes."""
+"""Maximum number of topics and partitions of a Produce or Fetch that is judged at once; its size
+does not matter."""
 MAX_VALUES: Final = 400_000
-"""Items that a request may have, in all of its arrays (topics, partitions, groups …), and fields in
-what is said of those that are denied. They take up to 200 MB of memory. Kafka has no such bound,
-but hardly a cluster with so many partitions.
+"""Maximum number of items in all arrays of a request (topics, partitions, groups …), and of fields
+in the answer about denied ones. They take up to 200 MB of memory. Kafka has no such bound, but
+hardly any cluster has so many partitions.
 """
 _NAMES_AT_ONCE: Final = 64
-"""Number of names that are checked between two pauses, in some tens of microseconds."""
+"""Number of names that are checked between two pauses, in tens of microseconds."""
 _BULK: Final[Mapping[int, Callable[[int, bytes], object]]] = {
     PRODUCE: produce_requests.parse,
     FETCH: fetch_requests.parse,
 }
-"""APIs whose requests are no rare ones, and how they are walked through: for how long does not
-depend on their bytes."""
+"""Frequent APIs whose requests take long by their number of items, not of bytes, with their
+parsers."""
 
 
 def takes_long(request: Request) -> bool:
-    """Return whether a request is to be judged in steps."""
+    """Return whether a request must be judged in steps."""
     size = len(request.content)
     if size <= MAX_BYTES_JUDGED_AT_ONCE:
         return False
@@ -58,16 +70,16 @@ def takes_long(request: Request) -> bool:
     except TooManyValuesError:
         return True
     except Malformed:
-        pass  # which its guard will see as soon
+        pass  # its guard will notice as fast
     return False
 
 
 Found = Judgement | TopicsUnknown | CloseReason
-"""Result of judging a request: a judgement, the topics to look up first, or a close."""
+"""Result of judging a request: a judgement, topics to look up first, or a close."""
 
 
 def found(guard: Guard, inquiry: Inquiry) -> Found:
-    """Have a request judged."""
+    """Judge a request."""
     try:
         return guard(inquiry)
     except TopicsUnknown as unknown:
@@ -79,7 +91,7 @@ def found(guard: Guard, inquiry: Inquiry) -> Found:
 
 
 def found_in_steps(guard: Guard, inquiry: Callable[[], Inquiry]) -> Steps[Found]:
-    """Do the same in steps; `inquiry` makes what is judged."""
+    """Judge a request in steps; `inquiry` makes the argument of the guard."""
     return in_steps(lambda: found(guard, inquiry()), max_values=MAX_VALUES)
 
 
@@ -98,24 +110,24 @@ def changed_in_steps(
 
 
 class PausingAuthority:
-    """An authority that is asked in steps: others may ask theirs between two questions."""
+    """Authority that pauses between questions, so that other connections can ask theirs."""
 
     __slots__ = ("_asks", "_authority")
 
     def __init__(self, authority: Authority, asks: Callable[[], None]) -> None:
-        """`asks` says on whose behalf the next question is."""
+        """`asks` is called before each question to the authority, which then knows whose it is."""
         self._authority = authority
         self._asks = asks
 
     @property
     def auditing(self) -> bool:
-        """Return whether denials are only counted."""
+        """True if denials are only counted."""
         return self._authority.auditing
 
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Return whether it may do this."""
+        """Return whether the client may do this."""
         pause()
         self._asks()
         return self._authority.may(operation, resource_type, name, report=report)
@@ -123,7 +135,7 @@ class PausingAuthority:
     def may_each(
         self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
     ) -> list[bool]:
-        """Return whether it may do this to each of these resources."""
+        """Return whether the client may do this to each of these resources."""
         decided: list[bool] = []
         for at in range(0, len(names), _NAMES_AT_ONCE):
             pause()
@@ -140,11 +152,11 @@ class PausingAuthority:
         return found
 
     def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
-        """Return what `cut` makes of `content`, or made of it before."""
+        """Return the result of `cut` for `content`, which may be cached."""
         return self._authority.reused(key, content, cut)
 
     def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return whether it may do this to any one resource of the type."""
+        """Return whether the client may do this to any resource of the type."""
         self._asks()
         return self._authority.may_any(operation, resource_type)
 
@@ -156,12 +168,12 @@ class PausingAuthority:
         *,
         report: bool = True,
     ) -> bool:
-        """Return whether it may do this to every resource whose name begins so."""
+        """Return whether the client may do this to all resources whose names have the prefix."""
         self._asks()
         return self._authority.may_every(operation, resource_type, name_prefix, report=report)
 
     def may_administer(self, operation: Operation) -> bool:
-        """Return whether it may do this to ACLs, quotas and users."""
+        """Return whether the client may do this to ACLs, quotas and users."""
         self._asks()
         return self._authority.may_administer(operation)
 
@@ -173,13 +185,13 @@ class PausingAuthority:
 
 
 MAX_IN_A_TURN: Final = 64
-"""Parts of a turn, of some twenty microseconds: a small request takes one."""
+"""Number of parts of a turn, of about twenty microseconds each; a small request takes one."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks whether others wait for the memory of a slow client."""
+"""Seconds between two checks whether other clients wait for the memory of a slow client."""
 _BYTES_OF_A_PART: Final = 32
-"""Size of a part of a request, in bytes; denials of small items take ten µs per byte at worst."""
+"""Size of a part of a request, in bytes; denying small items takes 10 µs per byte at worst."""
 _MAX_PARTS: Final = 16
-"""Number of parts of a request; one with more is judged in steps."""
+"""Maximum number of parts that a request takes; longer ones are judged in steps."""
 
 IN_MEMORY: Final = (
     PauseReason.WAITING
@@ -187,7 +199,7 @@ IN_MEMORY: Final = (
     | PauseReason.BROKER_FULL
     | PauseReason.BROKER_DOWN
 )
-"""Reasons for which a client is held while its request is in memory."""
+"""Reasons for a hold while the client's request is in memory."""
 
 
 class LongWork:
@@ -205,48 +217,50 @@ class LongWork:
 
     def __init__(self) -> None:
         self._budget: MemoryBudget | None = None
-        """The budget of which memory is reserved; None: none is."""
+        """Budget of the reserved memory; None if there is none."""
         self._reserved = 0
-        """Bytes."""
+        """Reserved bytes."""
         self._reserved_by = ""
-        """The principal that it is reserved for, whatever becomes of the session."""
+        """Principal for which they were reserved, even if the session changes."""
         self._patient_until = inf
-        """Deadline of the client to send and take what is long, in monotonic seconds."""
+        """Deadline for the client to send a long request and take the response, in monotonic
+        seconds."""
         self.looks_at = inf
-        """Time of the next look whether others wait for the memory, in monotonic seconds; infinity:
+        """Time of the next check whether others wait for the memory, in monotonic seconds; inf if
         there is none."""
         self._under_way: tuple[LongTask, ...] = ()
         self._spent = 0
-        """Parts of its turn."""
+        """Number of parts of the turn that were used."""
 
     # Turns
 
     def spend(self, size: int) -> None:
-        """A request of so many bytes is dealt with, which is not forwarded at a first look."""
+        """Use up part of the turn, for a request of `size` bytes that did not pass at a first
+        look."""
         self._spent += min(1 + size // _BYTES_OF_A_PART, _MAX_PARTS)
 
     @property
     def turn_is_over(self) -> bool:
-        """Return whether others are to have their turn first."""
+        """True if others must have their turn first."""
         return self._spent >= MAX_IN_A_TURN
 
     def begin_turn(self) -> None:
-        """Others had their turn, or will have it."""
+        """Begin a new turn."""
         self._spent = 0
 
     # Memory
 
     def reserves(self, size: int) -> bool:
-        """Return whether there is memory for a request of this size."""
+        """Return whether memory is reserved for a request of this size."""
         return size == self._reserved
 
     @property
     def reserves_any(self) -> bool:
-        """Return whether there is memory for any request."""
+        """True if memory is reserved for any request."""
         return self._reserved > 0
 
     def reserve(self, budget: MemoryBudget, principal: str, size: int) -> bool:
-        """Reserve memory for a request; return False if there is not enough now."""
+        """Reserve memory for a request; return False if there is not enough."""
         self.release_memory()
         if not budget.take(principal, size):
             return False
@@ -254,22 +268,22 @@ class LongWork:
         return True
 
     def take(self, budget: MemoryBudget, principal: str, size: int) -> None:
-        """Memory was reserved."""
+        """Keep memory that was reserved in `budget`."""
         self._budget, self._reserved_by, self._reserved = budget, principal, size
 
     def release_memory(self) -> None:
-        """Release what is reserved."""
+        """Release the reserved memory."""
         budget, self._budget = self._budget, None
         self._reserved, self._patient_until, self.looks_at = 0, inf, inf
         if budget is not None:
             budget.release(self._reserved_by)
 
     def be_patient(self, now: float) -> None:
-        """Wait for the client to send the request, even if others wait for the memory."""
+        """Give the client time to send the request, even if others wait for the memory."""
         self._patient_until = self.looks_at = now + WAIT_SECONDS
 
     def is_too_slow(self, now: float) -> bool:
-        """Return whether others wait for memory that the client has had for too long."""
+        """Return whether others wait for memory that the client has occupied for too long."""
         if self._budget is None:
             return False
         self.looks_at = max(self._patient_until, now + LOOK_SECONDS)
@@ -280,18 +294,19 @@ class LongWork:
     def begin(
         self, principal: str, steps: Steps[Any], size: int, then: Callable[[Any, float], None]
     ) -> LongTask:
-        """Return a task about so many bytes; `then(result, now)` is called when it is done."""
+        """Return a task on a message of `size` bytes; `then(result, now)` is called when it is
+        done."""
         long_task = LongTask(principal, steps, then, size=size)
         self._under_way = (*self._under_way, long_task)
         return long_task
 
     def done(self, long_task: LongTask, result: Any, now: float) -> None:
-        """A task was done."""
+        """Handle the result of a task."""
         self._under_way = tuple(one for one in self._under_way if one is not long_task)
         long_task.done(result, now)
 
     def drop(self) -> None:
-        """The connection is closed: let go of all that its requests hold."""
+        """Release everything that requests hold: the connection is closed."""
         self.release_memory()
         for long_task in self._under_way:
             long_task.drop()

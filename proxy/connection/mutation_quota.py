@@ -2,16 +2,17 @@
 
 Laws:
 
-- Only a client with a controller_mutation_rate is limited, and after it was authorized: what is
-  denied does not count, and nobody learns from a throttling what may not be described.
-- A broker is asked first which of the topics exist, and with how many partitions, on the
-  connection's own way to it: the client waits, and nobody else. What the broker cannot be asked
-  counts as one partition.
-- What is let through is charged before it is forwarded, so that many requests at once do not pass
-  for one; what then was not done is given back. Without a response, it is not.
-- Requests of strict versions are refused while there is a debt; older ones are delayed with
-  the response.
-- What is long is read, asked about and charged for in steps (`proxy.connection.long_work`).
+- Only clients with a controller_mutation_rate are limited, after authorization: denied items do not
+  count, and a throttle time reveals nothing that may not be described.
+- First the broker is asked which of the topics exist, and with how many partitions, over the
+  connection's own upstream connection: only the client itself waits. If the broker cannot be asked,
+  each topic counts as one partition.
+- Mutations are charged before they are forwarded, so that many requests at once cannot pass for
+  one. Those that the response reports as not done are refunded; without a response there is no
+  refund.
+- Requests of strict versions are refused while there is a debt; the responses to older ones are
+  delayed.
+- Long requests are read, asked about and charged in steps (`proxy.connection.long_work`).
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -51,27 +52,27 @@ from proxy.wire.schema import NO_ID
 BY_ID_SINCE: Final = 12
 """First Metadata version that takes ids without names (KIP-516)."""
 BY_NAME_SINCE: Final = 4
-"""First one by which no topic is created for being asked about."""
+"""First version that does not create the topics it asks about."""
 
 T = TypeVar("T")
 Verdict = Judgement | CloseReason
 
 
 class MutationLimiter:
-    """Limits what one connection does to topics."""
+    """Limits the mutations of one connection."""
 
     __slots__ = ("_last_read", "_target", "_used")
 
     def __init__(
         self, used: Throttle, target: UpstreamBroker, last_read: Callable[[], float]
     ) -> None:
-        """`last_read()` is when the broker was read last (monotonic seconds)."""
+        """`last_read()` returns the time of the last read from the broker, in monotonic seconds."""
         self._used = used
         self._target = target
         self._last_read = last_read
 
     def limit(self, verdict: Verdict, pending: Pending) -> Stage[Verdict]:
-        """Limit what was judged."""
+        """Limit the mutations that a judgement allows."""
         request = pending.request
         match verdict:
             case Answer() | Close() | CloseReason():
@@ -92,12 +93,12 @@ class MutationLimiter:
         return _in_turn(verdict, limited)
 
     def _unread(self, verdict: Verdict, reason: CloseReason) -> Verdict:
-        """Return what becomes of a request that cannot be counted."""
+        """Return the verdict on a request whose mutations cannot be counted."""
         passes = reason is CloseReason.OVERSIZE_FRAME and not self._used.enforced
         return verdict if passes else reason
 
     def _tried(self, request: Request, work: Callable[[], T]) -> Stage[T | CloseReason]:
-        """Do a part of it, in steps if the request is long."""
+        """Do part of the work, in steps if the request is long."""
         if not takes_long(request):
             return _tried(work)
         steps = in_steps(partial(_tried, work), max_values=MAX_VALUES)
@@ -105,9 +106,9 @@ class MutationLimiter:
         return result
 
     def _limited(self, asked: MutationRequest, topics: Topics, pending: Pending) -> Judgement:
-        """Charge for a request; what passes is settled by its response."""
+        """Charge for a request; its response settles the charge."""
         bucket, used, now = self._used.mutations, self._used, pending.now
-        if bucket is None:  # removed meanwhile
+        if bucket is None:  # the quota was removed meanwhile
             return FORWARD
         most_wait = 0
 
@@ -131,7 +132,7 @@ class MutationLimiter:
     def _settling(
         self, asked: MutationRequest, bucket: Bucket, throttled_ms: int, began: float
     ) -> BodyTransform:
-        """Return what is done to the response: what was not done is given back."""
+        """Return the change of the response, which refunds what was not done."""
 
         def settle(body: bytes) -> bytes:
             now = self._last_read()
@@ -146,10 +147,10 @@ class MutationLimiter:
 
         return settle
 
-    # Which topics exist
+    # Existing topics
 
     def _look_up(self, asked: MutationRequest) -> Stage[Topics]:
-        """Ask the broker for topics by their names, and for others by their ids."""
+        """Ask the broker for topics, by name or by id."""
         found: dict[Key, CountedTopic] = {}
         questions = list(self._questions(asked))
         if any(version is None for version, _ in questions):
@@ -157,13 +158,14 @@ class MutationLimiter:
         for version, keys in questions:
             assert version is not None
             answer = yield Ask(version, _question(version, keys))
-            if answer is None:  # the broker is another one since
+            if answer is None:  # the broker has changed
                 return Topics(found={}, known=False)
             found.update(_topics(version, answer))
         return Topics(found=found)
 
     def _questions(self, asked: MutationRequest) -> Iterator[tuple[int | None, list[Key]]]:
-        """Yield what to ask, and in which version; None: the broker cannot be asked."""
+        """Yield Metadata versions, with the topics to ask for; None if the broker cannot be
+        asked."""
         for keys, since in ((asked.names, BY_NAME_SINCE), (asked.ids, BY_ID_SINCE)):
             routes = self._target.routes
             versions = range(BY_ID_SINCE, since - 1, -1)
@@ -173,7 +175,7 @@ class MutationLimiter:
 
 
 def _tried(work: Callable[[], T]) -> T | CloseReason:
-    """Do it; return why the request cannot be judged, if it cannot."""
+    """Return the result, or the reason for which the request cannot be judged."""
     try:
         return work()
     except Malformed:
@@ -195,7 +197,7 @@ def _question(api_version: int, keys: Collection[Key]) -> bytes:
 
 
 def _topics(api_version: int, content: bytes) -> dict[Key, CountedTopic]:
-    """Return those that exist, by name and by id, from a Metadata response. Raises BrokerFault."""
+    """Return the existing topics in a Metadata response, by name and by id. Raises BrokerFault."""
     try:
         at = response_body_at(METADATA, api_version, content)
         topics = MetadataTopics(api_version, content[at:])
@@ -214,7 +216,7 @@ def _topics(api_version: int, content: bytes) -> dict[Key, CountedTopic]:
 
 
 def _in_turn(outer: Verdict, inner: Judgement) -> Verdict:
-    """Return what becomes of a request of which `inner` judged what `outer` lets pass."""
+    """Combine two judgements of one request."""
     return outer if isinstance(outer, CloseReason) else _both(outer, inner)
 
 

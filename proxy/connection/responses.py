@@ -72,7 +72,7 @@ class Responses:
         self.bytes = 0
         """Number of bytes sent to the client, including the proxy's own answers."""
         self.left = 0
-        """Remaining bytes of a response of which the client, or nobody, has been sent a part."""
+        """Remaining bytes of a response that is passed on, or dropped, in pieces."""
         self.throttle: Throttle | None = None
         """Counter of fetched bytes; None without such a quota."""
         self._throttle_time_ms = 0
@@ -249,10 +249,10 @@ class Responses:
             return pos
         size, correlation_id = RESPONSE_HEAD.unpack_from(data, pos)
         if owed is None:
-            raise BrokerFault("a response that nobody asked for")
+            raise BrokerFault("an unsolicited response")
         expected, route = owed
         if expected != correlation_id or size < 4:
-            raise BrokerFault("a response out of turn, or of an impossible size")
+            raise BrokerFault("a response with the wrong correlation id, or of an impossible size")
         in_passing = route.long_transform is not None or route.transform is None
         most = MAX_RESPONSE_BYTES if route.api_key in SASL_APIS else MAX_GATHERED_BYTES
         if size > most and not in_passing:
@@ -283,7 +283,7 @@ class Responses:
             return pos
         (size,) = SIZE.unpack_from(data, pos)
         if not 0 <= size <= MAX_RESPONSE_BYTES:
-            raise BrokerFault("an answer to a login of an impossible size")
+            raise BrokerFault("a response to a login, of an impossible size")
         self.inflight.pop()
         return self._gather((bytearray(), size, question), data, pos + SIZE.size, now)
 

@@ -1,17 +1,17 @@
-"""Stages of every request, in their order, each from a request and the time to a verdict.
+"""Stages of a request, in order; each maps a request and the time to a verdict.
 
     alive?  →  ours to answer?  →  may it?  →  mutation limit  →  quota  →  verdict
 
 Laws:
 
-- A stage holds no connection: what it says is carried out by `proxy.connection.connection`.
-- `look` decides by the bytes of a frame that are here, and has it gathered where they do not
-  suffice; `answer` and `judge` take whole frames. What is judged is judged by the rights and quotas
-  that apply then, not when its first byte came.
-- A stage that must wait says so, and `resume` goes on where it stopped. Meanwhile no other request
-  of its client is taken, so order is kept.
-- Nothing is forwarded that was not judged by the ACLs that apply now; but for versions that the
-  proxy cannot decode (`FIRST_KEPT_BY_KAFKA_4`), where ACLs are not enforced.
+- A stage holds no connection; `proxy.connection.connection` carries out its verdicts.
+- `look` decides by the available bytes of a frame, and asks for the whole frame if they do not
+  suffice; `answer` and `judge` take whole frames. The rights and quotas that apply are those at the
+  time of judging, not of the first byte.
+- A stage that must wait yields, and `resume` continues it. Meanwhile no other request of its client
+  is taken, so order is kept.
+- Only requests that were judged by the current ACLs are forwarded. The exception are versions that
+  the proxy cannot decode (`FIRST_KEPT_BY_KAFKA_4`), where ACLs are not enforced.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ from proxy.wire.request import Request, parse_request, response_frame
 from sasl.messages import SASL_HANDSHAKE
 
 if TYPE_CHECKING:
-    from proxy.connection.authorization import RequestAuthorization  # with 16 MiB of schemas
+    from proxy.connection.authorization import RequestAuthorization
 
 DROPPED_BY_KAFKA_4: Final = frozenset(
     route_key(api_key, version)
@@ -90,15 +90,15 @@ DROPPED_BY_KAFKA_4: Final = frozenset(
 )
 """API keys and versions that Kafka 4.0 dropped (KIP-896), by `route_key`."""
 _NO_VERSIONS: Final[frozenset[int]] = frozenset()
-"""Empty set that every connection begins with; one of its own would take 216 bytes."""
+"""Initial value of every connection; a set of its own would take 216 bytes."""
 _NOT_REMEMBERED: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, *MUTATIONS, *SCRAM_APIS})
-"""APIs whose allowed requests leave no fingerprint: `RequestAuthorization.look` decides, a limit
-counts each request, or they contain credentials."""
+"""APIs whose allowed requests are not remembered as fingerprints: `RequestAuthorization.look`
+decides, a limit counts each request, or they contain credentials."""
 
 
 @final
 class Gather:
-    """The whole frame is needed: to answer it here, or to judge it."""
+    """The whole frame is needed, to answer or to judge it."""
 
     __slots__ = ()
 
@@ -107,13 +107,13 @@ TO_ANSWER: Final = Gather()
 TO_JUDGE: Final = Gather()
 
 Look = Basis | Change | Gather | Wait | Close | Expired | None
-"""Result of a look: the frame is forwarded on a basis, as it came or changed; or it is gathered, or
-something else follows; None: that is not known before more bytes are here."""
+"""Result of a look: forward the frame on a basis, unchanged or changed; gather it; or carry out
+another verdict. None if more bytes are needed."""
 Judgement = decision.Judgement | CloseReason
 
 MAX_DELAY: Final = 1.0
-"""Time in seconds after the end of a session within which the proxy must have come to a request
-that arrived before the end."""
+"""Maximum delay in seconds of a request that arrived before the end of the session, and that the
+proxy came to after it."""
 
 
 class Stages:
@@ -143,41 +143,41 @@ class Stages:
         rules: ConnectionRules,
         unjudged: Callable[[int], None],
     ) -> None:
-        """`unjudged` is called once with each of `DROPPED_BY_KAFKA_4` that passes."""
+        """`unjudged` is called once for each of `DROPPED_BY_KAFKA_4` that is forwarded."""
         self._unjudged: Callable[[int], None] | None = unjudged
         self.authentication = authentication
         self._pipe = pipe
         self._target = target
         self._rules = rules
         self.expires_at = inf
-        """The last moment, in monotonic seconds, at which a request meets a living session."""
+        """End of the session, in monotonic seconds; later requests use an expired one."""
         self.on_time = 0
-        """Number of bytes, from the first that no request was taken from, that arrived before
-        `expires_at`, whenever they are read. UNLIMITED before the event loop has come to look: all
-        that it reads until then waited for the loop."""
+        """Number of unprocessed bytes that arrived before `expires_at`, read or not. UNLIMITED
+        until the event loop counts them (`CountUnread`): everything that it reads until then has
+        waited for the loop."""
         self.authorization: RequestAuthorization | None = None
-        """Judges by ACLs; None: the client may do everything."""
+        """Stage that judges by ACLs; None if the client may do everything."""
         self.throttling: Throttling | None = None
-        """Applies quotas; None: the client has none."""
+        """Quota stage; None if no quota applies."""
         self.dropped_versions = _NO_VERSIONS
-        """Those of `DROPPED_BY_KAFKA_4` that the client used, whether they passed or not."""
+        """Those of `DROPPED_BY_KAFKA_4` that the client used, whether forwarded or not."""
         self._stage: Stage[Judgement] | None = None
-        """Stage that waits; None: none does."""
+        """Stage that waits; None if there is none."""
         self._pending: Pending | None = None
-        """The request that it judges."""
+        """Request that it judges."""
         self._throttle_time_ms = 0
-        """Throttle time that the response to it is to announce, in milliseconds."""
+        """Throttle time to announce in the response to that request, in milliseconds."""
 
     def _is_judged(self, api_key: int) -> bool:
-        """Return whether the requests of an API are judged at all."""
+        """Return whether requests of an API must be judged."""
         if self.authorization is not None:
             return True
         return self.throttling is not None and self.throttling.limits_mutations(api_key)
 
-    # By the first bytes
+    # First bytes
 
     def look(self, head: Head, data: Bytes, pos: int, end: int, now: float) -> Look:
-        """Judge the frame at `pos` of an authenticated client by its bytes before `end`."""
+        """Judge the frame at `pos`, of an authenticated client, by its bytes before `end`."""
         size, key, _, length = head
         api_key = key >> 16
         if now > self.expires_at and not (
@@ -201,7 +201,8 @@ class Stages:
         return BY_HEAD
 
     def _look_at_own(self, key: int, size: int) -> Gather | Wait | Close:
-        """Have a request answered here, or refuse one that nobody answers."""
+        """Return the verdict on a request that is not forwarded: the proxy answers it, or refuses
+        it."""
         api_key = key >> 16
         is_ours = api_key not in self._target.not_answered
         if not (is_ours and answered_here(api_key, key & 0xFFFF)):
@@ -213,11 +214,11 @@ class Stages:
         return TO_ANSWER
 
     def _needs_broker(self, api_key: int) -> bool:
-        """Return whether a request that is answered here waits for the upstream connection first.
+        """Return whether a request that the proxy answers waits for the upstream connection first.
 
-        Clients take an answer after their login as a sign that the broker works, and reset their
+        An answer after the login makes clients assume that the broker works, and reset their
         back-off. Without SASL, ApiVersions is their first request, and franz-go gives up on a
-        broker that closes before it has answered one.
+        broker that closes the connection before it has answered one.
         """
         if api_key != API_VERSIONS:
             return api_key not in SASL_APIS
@@ -227,8 +228,8 @@ class Stages:
     def _look_at_dropped(
         self, key: int, size: int, data: Bytes, pos: int, end: int, now: float
     ) -> Look:
-        """Record a version that Kafka 4.0 dropped, and forward its request, which the proxy cannot
-        decode, unless it would have to be judged."""
+        """Record a version that Kafka 4.0 dropped; forward its request, which the proxy cannot
+        decode, unless it must be judged."""
         api_key, throttling = key >> 16, self.throttling
         if is_first := key not in self.dropped_versions:
             self.dropped_versions |= {key}
@@ -247,7 +248,7 @@ class Stages:
         return throttling.look(data, pos, end, now)
 
     def _must_be_judged(self, api_key: int) -> bool:
-        """Return whether ACLs or a limit on what is created are enforced for a request."""
+        """Return whether ACLs or a limit on mutations are enforced for a request."""
         authorization, throttling = self.authorization, self.throttling
         if authorization is not None and not authorization.auditing:
             return True
@@ -258,37 +259,39 @@ class Stages:
         )
 
     def expire_at(self, when: float) -> None:
-        """Judge by a session that ends at `when`, in monotonic seconds; inf: it has no end, -inf:
-        it never began."""
+        """Set the end of the session, in monotonic seconds; inf for no end, -inf if it has expired
+        already."""
         self.expires_at = when
         self.on_time = UNLIMITED if -inf < when < inf else 0
 
     @property
     def unmeasured_end(self) -> float:
-        """The end of the session if `on_time` is to be measured then; inf if it is not."""
+        """End of the session if `on_time` must be measured then; inf otherwise."""
         return self.expires_at if self.on_time == UNLIMITED else inf
 
     def took(self, size: int) -> None:
-        """Requests were taken from that many bytes."""
+        """Note that `size` bytes were processed."""
         if self.on_time != UNLIMITED:
             self.on_time = max(0, self.on_time - size)
 
     def waited_on_purpose(self) -> None:
-        """The client was not read for back-pressure: if its session is over, no request is on time.
+        """Note that the client was not read on purpose: after the end of its session, no request is
+        on time.
 
-        Back-pressure that ends before the loop has come to look lasted as long as it did by the
-        proxy's own delay.
+        Back-pressure that ends before the loop has counted the unread bytes only lasted that long
+        because of the proxy's own delay.
         """
         if self.on_time != UNLIMITED:
             self.on_time = 0
 
     def _is_on_time(self, pos: int, now: float) -> bool:
-        """Return whether a request at `pos` arrived before the end of the session, and is late by
-        the proxy's own delay."""
+        """Return whether a request at `pos` arrived before the end of the session, and is only late
+        because of the proxy."""
         return pos < self.on_time and now <= self.expires_at + MAX_DELAY
 
     def _renews_session(self, api_key: int, now: float) -> bool:
-        """Return whether this request renews an expired session; if not, that is reported once."""
+        """Return whether this request renews an expired session. If not, the expiry is reported
+        once."""
         if api_key == SASL_HANDSHAKE and self.authentication.may_begin_again(now):
             return True
         self.expires_at = inf
@@ -297,7 +300,7 @@ class Stages:
     def _look_at_topics(
         self, key: int, data: Bytes, pos: int, at: int, after: int, end: int, now: float
     ) -> Look:
-        """Forward a Produce or Fetch all of whose topics are known to be allowed.
+        """Forward a Produce or Fetch if all of its topics are known to be allowed.
 
         Its client id ends at `at`, and the frame at `after`.
         """
@@ -308,7 +311,7 @@ class Stages:
         if api_key == PRODUCE:
             basis = authorization.look.look_at_start(key & 0xFFFF, data, pos, at, min(after, end))
             if basis is None and end < after and end - pos < MAX_BYTES_OF_A_HEAD:
-                return None  # its head may not be here yet
+                return None  # its head may be incomplete
         if basis is None and after <= end:
             basis = authorization.look.whole(key, data, pos, at, after)
         if basis is None:
@@ -319,23 +322,23 @@ class Stages:
         return basis
 
     def count_produced(self, now: float) -> bool:
-        """Count the Produces that passed; return whether that is too much."""
+        """Charge the forwarded Produces; return whether the quota is exceeded."""
         return self.throttling is not None and self.throttling.count_produced(now)
 
     # Whole frames
 
     def answer(self, content: bytes, now: float) -> Verdict:
-        """Answer a request here; `content` is what stands behind the frame's size."""
+        """Answer a request; `content` is the frame without its size."""
         return self.authentication.answer(content, self.authorization, now)
 
     def judge(self, content: bytes, now: float) -> Verdict:
-        """Judge a request; a Produce counts towards its quota whatever becomes of it."""
+        """Judge a request; a Produce is charged even if it is denied."""
         key = int.from_bytes(content[:4])
         frame = SIZE.pack(len(content)) + content
         throttling, authorization, ms = self.throttling, self.authorization, 0
         if throttling is not None and key >> 16 == PRODUCE:
             ms = throttling.used.produced(len(content), now)
-        if not self._is_judged(key >> 16):  # any more
+        if not self._is_judged(key >> 16):  # rights or quotas have changed
             return self._forward(frame, ms, now)
         at, end = client_id_end(frame, 0), len(frame)
         if (
@@ -352,7 +355,7 @@ class Stages:
         return self.resume(None, now)
 
     def _judged(self, pending: Pending) -> Stage[Judgement]:
-        """May it, and does it exceed what may be changed?"""
+        """Judge by ACLs, then by the limit on mutations."""
         judgement: Judgement = decision.FORWARD
         if self.authorization is not None:
             judgement = yield from self.authorization.judge(pending)
@@ -362,7 +365,7 @@ class Stages:
         return judgement
 
     def resume(self, result: Any, now: float) -> Verdict:
-        """Go on with the stage that waited, which is given `result`. Raises BrokerFault."""
+        """Continue the stage that waited for `result`. Raises BrokerFault."""
         stage, pending = self._stage, self._pending
         assert stage is not None
         assert pending is not None
@@ -380,7 +383,7 @@ class Stages:
             return self._verdict(done.value, pending, now)
 
     def drop(self) -> None:
-        """The connection is closed: judge nothing more, and keep nothing."""
+        """Release everything: the connection is closed."""
         self.authorization = self._pending = self._unjudged = None
         stage, self._stage = self._stage, None
         if stage is not None:
@@ -426,9 +429,9 @@ class Stages:
         change: decision.Change | None = None,
         changed: bytes | None = None,
     ) -> Verdict:
-        """Forward a frame, or `changed` in its place; its response announces the throttle time."""
+        """Forward a frame, or `changed` in its place, and announce the throttle time."""
         route = self._target.routes.get(int.from_bytes(frame[4:8]))
-        if route is None:  # the broker is another one since
+        if route is None:  # the broker has changed
             return Close(reason=CloseReason.UNSUPPORTED_API)
         owed: Route | None = route
         if route.check is not None:
@@ -451,8 +454,8 @@ class Stages:
         return Forward(sent, route, owed, basis=basis, close=close)
 
     def _basis(self, pending: Pending, frame: bytes) -> Basis | None:
-        """Return on which basis requests pass that are the same, but for numbers that do not
-        matter."""
+        """Return the fingerprint of an allowed request, ignoring volatile fields; None if it must
+        not be remembered."""
         request, authorization = pending.request, self.authorization
         if (
             request.api_key in _NOT_REMEMBERED

@@ -141,7 +141,7 @@ class Throttling:
         self.used.closed(now)
 
     def defer(self, api_key: int, now: float) -> Wait | None:
-        """Return why a request must wait; None if it need not.
+        """Return the verdict that makes a request wait; None if it need not wait.
 
         A request of a new connection waits until its principal's debt is paid, see
         `Throttle.admits`; a re-authentication never does. A Fetch waits until the broker has

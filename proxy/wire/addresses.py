@@ -2,7 +2,7 @@
 
 Laws:
 
-- Only the bytes of addresses change; all others, unknown tagged fields too, pass as they came.
+- Only the bytes of addresses change; all others pass unchanged, including unknown tagged fields.
 - A broker that `resolve` hides is left out; the partitions that it leads then have no leader for
   the client, which requests Metadata again, as during an election.
 - Every address that reaches a client was returned by `resolve`.

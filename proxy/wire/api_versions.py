@@ -4,9 +4,9 @@ Laws:
 
 - Responses are encoded once per broker view and version; a request takes one copy.
 - A version that is too new is answered in v0 with UNSUPPORTED_VERSION and ApiVersions' own range,
-  so that the client knows which version to try next (KIP-511).
-- A client that means another broker than it reached is answered REBOOTSTRAP_REQUIRED, as far as it
-  is known which broker that is (KIP-1242).
+  so that the client can choose a version (KIP-511).
+- A client that connected to the wrong broker is answered REBOOTSTRAP_REQUIRED, if the broker's
+  identity is known (KIP-1242).
 - The broker's features are passed on: clients base the transaction protocol on them (KIP-890).
 
 Requests are parsed by hand because every connection begins with one; tests compare the result with
@@ -88,9 +88,9 @@ class ApiVersionsRequest:
     ) -> None:
         self.software: Final = software
         self.cluster_id: Final = cluster_id
-        """Id of the cluster that the client means; None: it does not know."""
+        """Id of the cluster that the client means; None if the client does not know it."""
         self.node_id: Final = node_id
-        """Id of the node that the client means; `NO_NODE`: it does not know."""
+        """Id of the node that the client means; `NO_NODE` if the client does not know it."""
 
     @property
     def valid(self) -> bool:
@@ -108,7 +108,7 @@ class BrokerIdentity:
     """Broker that a connection leads to, as far as it is known."""
 
     cluster_id: str | None = None
-    """Id of its cluster; None: unknown."""
+    """Id of its cluster; None if it is unknown."""
     node_ids: Set[int] = frozenset()
     """Its node id, by each source that knows it. Empty: unknown; two that differ: it is not where
     clients are sent for it."""
@@ -164,7 +164,7 @@ class ApiVersionsAnswers:
     __slots__ = ("_bodies", "offers")
 
     def __init__(self, upstream: UpstreamVersions, offered: Versions | None = None) -> None:
-        """Offer `offered`; None: all that the proxy can judge or answers."""
+        """Offer the versions `offered`; None for all that the proxy can judge or answer itself."""
         self.offers: Versions = offers(upstream.apis) if offered is None else offered
         """Versions that clients may use, by API key."""
         self._bodies = tuple(
@@ -284,7 +284,7 @@ def _body(
 
 SOFTWARE: Final = ClientSoftware(name=CLIENT_ID, version=__version__)
 _NOBODY: Final = -2
-"""Node id that no broker has; Kafka takes -1 for none."""
+"""Node id that no broker has; -1 means unknown in Kafka."""
 
 Query = tuple[int, int, bytes]
 """API key, version and body of a request."""
@@ -301,7 +301,7 @@ def identify(
 ) -> Identification:
     """Find out which broker it is that offers these versions at this address.
 
-    `node_id` is that which it had before, or is said to have; None: unknown. At most `most` nodes
+    `node_id` is its last known or announced node id; None if it is unknown. At most `most` nodes
     are tried.
     """
     api_version = metadata_version(offered)
@@ -332,16 +332,16 @@ def meaning(cluster_id: str, node_id: int) -> Query:
 
 
 def metadata_version(offered: UpstreamVersions) -> int | None:
-    """Return the highest version of Metadata that both sides know; None: there is none."""
+    """Return the highest common version of Metadata; None if there is none."""
     low, high = offered.apis.get(METADATA, (0, 0))
     api_version = min(high, metadata.HIGHEST_VERSION)
     return api_version if api_version >= max(low, metadata.LOWEST_VERSION) else None
 
 
 def _find(cluster_id: str, node_ids: list[int]) -> Generator[Query, bytes, int | None]:
-    """Find which of these nodes it is; None: none, or it won't say.
+    """Find which of these nodes the broker is; None if it is none of them, or does not check.
 
-    It refuses every node but its own. One that does not refuse `_NOBODY` refuses nothing.
+    A broker refuses every node id but its own; one that does not refuse `_NOBODY` checks nothing.
     """
     for node_id in node_ids:
         answer = yield meaning(cluster_id, node_id)

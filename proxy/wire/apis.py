@@ -246,7 +246,7 @@ CREDENTIAL_APIS: Final = SCRAM_APIS | {
     EXPIRE_DELEGATION_TOKEN,
     DESCRIBE_DELEGATION_TOKEN,
 }
-"""APIs of SCRAM users and of delegation tokens, which belong to whoever authenticates clients."""
+"""APIs of SCRAM users and delegation tokens, served by the side that authenticates clients."""
 
 
 Versions = Mapping[int, tuple[int, int]]
@@ -256,11 +256,11 @@ Versions = Mapping[int, tuple[int, int]]
 def forwarded(
     upstream: Versions, *, enforces_acls: bool = True, passes: Container[int] = ()
 ) -> Versions:
-    """Return the versions that are forwarded to a broker with these.
+    """Return the versions that are forwarded to a broker that offers `upstream`.
 
-    `enforces_acls`: only those that can be judged; else those that Kafka 4.0 dropped, too.
-    `passes`: APIs that are forwarded although the proxy could answer them itself, or offers them to
-    nobody.
+    With `enforces_acls` only those that can be judged, otherwise also those that Kafka 4.0 dropped.
+    `passes` are APIs that are forwarded although the proxy could answer them, or usually offers
+    them to no client.
     """
     serves_dropped = _serves_dropped(upstream)
     found: dict[int, tuple[int, int]] = {}
@@ -293,7 +293,7 @@ def offers(
 ) -> Versions:
     """Return the versions to offer to clients of a broker, by API key in ascending order.
 
-    They are those of `forwarded`, and of the APIs that the proxy answers, but for `withholds`. The
+    They are those of `forwarded` and of the APIs that the proxy answers, except `withholds`. The
     lowest Produce version of the broker is passed on unchanged, although lower ones than those of
     `forwarded` close the connection: librdkafka takes a higher minimum for a broker without record
     batches, for which Kafka 4 announces Produce from v0 (KIP-896).

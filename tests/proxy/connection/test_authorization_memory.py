@@ -6,8 +6,7 @@ from proxy.acl.authorizer import Authorizer
 from proxy.acl.index import AclIndex
 from proxy.acl.model import AuthorizerMode
 from proxy.acl.topic_ids import KnownTopics
-from proxy.connection.allowed_topics import MAX_NAME_BYTES, MAX_TOPICS
-from proxy.connection.authorization import RequestAuthorization
+from proxy.connection.authorization import MAX_NAME_BYTES, MAX_TOPICS, RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
 from sasl.identity import Identity
 from tests.support.acl_index import ADDRESS, ALICE, PREFIXED, WRITE, acl
