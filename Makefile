@@ -22,7 +22,7 @@ SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 # The prose linter, and what has no finding: folders of Python are added as they get there.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
-UNREAD := $(addprefix docs/,compatibility.md configuration.md events.md metrics.md readiness.md report-tables.md)
+UNREAD := $(addprefix docs/,configuration.md events.md metrics.md readiness.md report-tables.md)
 PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md $(filter-out $(UNREAD),$(wildcard docs/*.md))
 
 .DEFAULT_GOAL := help
