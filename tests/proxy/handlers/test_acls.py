@@ -29,7 +29,6 @@ from tests.support.acls import (
     MemoryAclStore,
     Result,
     acl,
-    answer,
     asking,
     create_body,
     created,
@@ -110,31 +109,6 @@ def test_create_answers_as_kafka_does(
     assert store.transactions == 1
 
 
-def test_what_is_created_is_what_was_asked_for() -> None:
-    store = MemoryAclStore()
-    asked_for = creation(
-        resource_type=3,
-        resource_name="g",
-        resource_pattern_type=4,
-        principal="User:*",
-        host="10.0.0.0/8",
-        operation=8,
-        permission_type=2,
-    )
-    assert created(store, asked_for) == [DONE]
-    assert store.acls == {
-        acl(
-            "g",
-            "User:*",
-            host="10.0.0.0/8",
-            resource_type=ResourceType.GROUP,
-            pattern_type=PatternType.PREFIXED,
-            operation=Operation.DESCRIBE,
-            permission=Permission.DENY,
-        )
-    }
-
-
 def test_the_same_acl_twice_is_no_error() -> None:
     store = MemoryAclStore()
     assert created(store, creation(), creation()) == [DONE, DONE]
@@ -146,13 +120,6 @@ def test_version_0_creates_literal_patterns() -> None:
     store = MemoryAclStore()
     assert created(store, creation(), version=0) == [DONE]
     assert store.acls == {acl()}
-
-
-def test_nothing_to_create_is_a_success_for_those_who_may() -> None:
-    store = MemoryAclStore()
-    assert created(store) == []
-    assert created(store, may_alter=False) == []
-    assert store.transactions == 0
 
 
 def test_all_mistaken_is_no_transaction() -> None:
@@ -276,47 +243,11 @@ def test_describe_by_unknown_is_an_error(changes: dict[str, Any], expected: Resu
     assert response.resources == ()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_describe_tells_all_by_resource(version: int) -> None:
-    acls = [
-        acl("a", "User:a", operation=Operation.ALL, permission=Permission.DENY),
-        acl("a", "User:é"),
-        acl("b"),
-        acl("kafka-cluster", resource_type=ResourceType.CLUSTER),
-        acl("u", resource_type=ResourceType.USER, operation=Operation.DESCRIBE_TOKENS),
-    ]
-    response = described(MemoryAclStore(*acls), asking(), version=version)
-    assert reported(response) == DONE
-    assert acls_of(response) == acls
-    assert [len(one.acls) for one in response.resources] == [2, 1, 1, 1]
-
-
 def test_version_0_shows_no_prefixed_acls() -> None:
     """Kafka up to 3.9: its clients could not tell them from literal ones."""
     store = MemoryAclStore(acl(), acl(pattern_type=PatternType.PREFIXED))
     assert acls_of(described(store, asking(), version=0)) == [acl()]
     assert len(acls_of(described(store, asking(), version=1))) == 2
-
-
-def test_patterns_of_one_name_are_two_resources() -> None:
-    both = [acl(), acl(pattern_type=PatternType.PREFIXED)]
-    response = described(MemoryAclStore(*both), asking())
-    assert [one.pattern_type for one in response.resources] == [3, 4]
-    assert acls_of(response) == both
-
-
-def test_describe_in_bytes() -> None:
-    """v3, worked out by hand: compact lengths are one more, each structure ends in its tags."""
-    body = b"\x02\x02t\x03\x00\x00\x01\x01\x00"
-    found = answer(DESCRIBE, 3, body, MemoryAclStore(acl()), may_describe=True, may_alter=False)
-    assert found == b"".join(
-        (
-            b"\x00\x00\x00\x00\x00\x00\x01",  # not throttled, no error, an empty message
-            b"\x02\x02\x02t\x03",  # one resource: a topic, t, literal
-            b"\x02\x0bUser:alice\x02*\x03\x03\x00",  # one ACL
-            b"\x00\x00",
-        )
-    )
 
 
 # ---------------------------------------------------------------------- who may, and when
@@ -336,12 +267,6 @@ def test_nobody_administers_without_authorization(version: int) -> None:
     assert response.resources == ()
     assert store.acls == {acl()}
     assert store.transactions == 0
-
-
-def test_each_right_is_asked_for_what_it_is_for() -> None:
-    store = MemoryAclStore()
-    assert created(store, creation(), may_describe=False) == [DONE]
-    assert reported(described(store, asking(), may_alter=False)) == DONE
 
 
 @pytest.mark.parametrize("version", VERSIONS)
