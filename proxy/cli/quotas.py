@@ -403,11 +403,11 @@ def _explanation_row(explanation: Explanation) -> dict[str, object]:
     return {
         "key": explanation.key.value,
         "limit": applied.limit if applied else None,
-        "applies": applied.candidate.source if applied else None,
-        "tags": dict(applied.candidate.tags) if applied else None,
-        "shared_by": applied.candidate.shared_by if applied else None,
+        "applies": applied.source if applied else None,
+        "tags": dict(applied.tags) if applied else None,
+        "shared_by": applied.shared_by if applied else None,
         "considered": [
-            {"row": one.candidate.row, "source": one.candidate.source, "limit": one.limit}
+            {"row": one.row, "source": one.source, "limit": one.limit}
             for one in explanation.considered
         ],
     }
@@ -448,16 +448,16 @@ def _print_explanations(explanations: Sequence[Explanation]) -> None:
         if applied is None or applied.limit is None:
             say(f"{explanation.key}: no limit, none of the rows has one")
             continue
-        limit, candidate = format_limit(applied.limit), applied.candidate
-        say(f"{explanation.key}: {limit}, shared by {printable(candidate.shared_by)}")
+        limit = format_limit(applied.limit)
+        say(f"{explanation.key}: {limit}, shared by {printable(applied.shared_by)}")
         considered = explanation.considered
         end = considered.index(applied) + 1
         for one in (*considered[:end], *_other_groups(considered[end:])):
             what = "not set" if one.limit is None else f"would be {format_limit(one.limit)}"
             what = "applies" if one is applied else what
-            row = one.candidate.row or "group"
-            say(f"  {row}. {printable(one.candidate.source)}: {what}")
+            row = one.row or "group"
+            say(f"  {row}. {printable(one.source)}: {what}")
 
 
 def _other_groups(considered: Sequence[Considered]) -> list[Considered]:
-    return [one for one in considered if one.candidate.row == GROUP_ROW]
+    return [one for one in considered if one.row == GROUP_ROW]

@@ -31,7 +31,6 @@ from proxy.quota.callback import (
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas
 from proxy.quota.precedence import (
     USER_TAG,
-    Candidate,
     Considered,
     Explanation,
     StaticDefaults,
@@ -127,18 +126,16 @@ class GroupQuotas(DefaultQuotaCallback):
         shared_by = "all members of {}" if self._together else f"only user {user}, a member of {{}}"
         groups = [
             Considered(
-                candidate=Candidate(
-                    row=GROUP_ROW,
-                    entity=QuotaEntity(user=group),
-                    tags=self._tags(group, user),
-                    shared_by=shared_by.format(group),
-                ),
+                row=GROUP_ROW,
+                entity=QuotaEntity(user=group),
+                tags=self._tags(group, user),
+                shared_by=shared_by.format(group),
                 limit=limit,
             )
             for group, limit in sorted(limits.items(), key=_lowest_first)
         ]
         rows = usual.considered
-        before = sum(one.candidate.row <= _LAST_OF_USER for one in rows)
+        before = sum(one.row <= _LAST_OF_USER for one in rows)
         return Explanation(key=key, considered=(*rows[:before], *groups, *rows[before:]))
 
     def _tags(self, group: str, user: str) -> Tags:

@@ -51,8 +51,8 @@ StaticDefaults = Mapping[QuotaKey, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """Row of the order of precedence, for one client."""
+class Considered:
+    """Row of the order of precedence, for one client and one key."""
 
     row: int
     """Number of the row, from 1, as at the top of this module."""
@@ -61,6 +61,8 @@ class Candidate:
     tags: Tags
     shared_by: str
     """Description of the clients that share the quota."""
+    limit: float | None
+    """Limit per second or in percent; None if the row does not limit this key."""
 
     @property
     def source(self) -> str:
@@ -100,22 +102,26 @@ def _rows(user: str, client_id: str) -> tuple[tuple[int, Name, Name, Share], ...
     return tuple(row for row in rows if row[1] != "" and row[2] != "")
 
 
-def candidates(user: str, client_id: str) -> tuple[Candidate, ...]:
+def _considered(
+    quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
+) -> tuple[Considered, ...]:
     """Return the rows that can apply to a client, in order of precedence."""
 
-    def candidate(row: int, entity: QuotaEntity | None, share: Share) -> Candidate:
-        return Candidate(
+    def considered(row: int, entity: QuotaEntity | None, share: Share) -> Considered:
+        of_row = static if entity is None else quotas.get(entity, {})
+        return Considered(
             row=row,
             entity=entity,
             tags=share.tags(user, client_id),
             shared_by=share.value.format(user=user, client_id=client_id),
+            limit=of_row.get(key),
         )
 
     found = [
-        candidate(row, QuotaEntity(user=entry_user, client_id=entry_client_id), share)
+        considered(row, QuotaEntity(user=entry_user, client_id=entry_client_id), share)
         for row, entry_user, entry_client_id, share in _rows(user, client_id)
     ]
-    return (*found, candidate(9, None, Share.CLIENT_ID))
+    return (*found, considered(9, None, Share.CLIENT_ID))
 
 
 Names = tuple[Name, Name]
@@ -157,15 +163,6 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Considered:
-    """Row with the limit that it sets."""
-
-    candidate: Candidate
-    limit: float | None
-    """Limit per second or in percent; None if the row does not limit this key."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Quota that applies to a client, with the rows that were considered."""
 
@@ -183,31 +180,15 @@ def explain(
     quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
 ) -> Explanation:
     """Return the quota that applies to a client, and the rows that were passed over."""
-    return Explanation(
-        key=key,
-        considered=tuple(
-            Considered(candidate=one, limit=_limit(quotas, static, key, one.entity))
-            for one in candidates(user, client_id)
-        ),
-    )
-
-
-def _limit(
-    quotas: Quotas, static: StaticDefaults, key: QuotaKey, entity: QuotaEntity | None
-) -> float | None:
-    of_row = static if entity is None else quotas.get(entity, {})
-    return of_row.get(key)
+    return Explanation(key=key, considered=_considered(quotas, static, key, user, client_id))
 
 
 def tags_of(
     quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
 ) -> Tags:
     """Return the tags of the quota that applies; without one, those of row 9, as Kafka does."""
-    rows = candidates(user, client_id)
-    return next(
-        (one.tags for one in rows if _limit(quotas, static, key, one.entity) is not None),
-        rows[-1].tags,
-    )
+    rows = _considered(quotas, static, key, user, client_id)
+    return next((one.tags for one in rows if one.limit is not None), rows[-1].tags)
 
 
 def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) -> float | None:
@@ -216,8 +197,8 @@ def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) 
     if user is None or client_id is None:
         return None
     limits = (
-        _limit(quotas, static, key, one.entity)
-        for one in candidates(desanitize(user), client_id)
+        one.limit
+        for one in _considered(quotas, static, key, desanitize(user), client_id)
         if one.tags == tags and (one.row < _FIRST_WITHOUT_USER) == bool(user)
     )
     return next((limit for limit in limits if limit is not None), None)

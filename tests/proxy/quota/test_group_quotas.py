@@ -111,8 +111,11 @@ def test_configurations_that_mean_nothing(configs: dict[str, object]) -> None:
         GroupQuotas().configure(configs)
 
 
-def test_a_worker_meters_a_client_by_the_groups_that_it_has_now() -> None:
+def test_a_worker_meters_a_client_by_the_groups_that_it_has_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not by those that one of the same name had: answers are remembered for both together."""
+    monkeypatch.setattr("proxy.quota.guarded_callback.MAX_WAIT_SECONDS", 30.0)
     callback = GroupQuotas()
     table = UsageTable(1, WindowConfig(), rows=64)
     worker = WorkerQuotas(table, 0, mode=Mode.ENFORCE, static={}, custom=callback)
@@ -153,4 +156,4 @@ def test_what_is_explained_is_what_applies(
     if found is None:
         assert applied(callback, who)[1] is None
     else:
-        assert (found.candidate.tags, found.limit) == applied(callback, who)
+        assert (found.tags, found.limit) == applied(callback, who)

@@ -11,7 +11,6 @@ from proxy.quota.precedence import (
     Index,
     IpLimits,
     StaticDefaults,
-    candidates,
     explain,
     limit_of,
     tags_of,
@@ -44,9 +43,9 @@ def test_a_row_applies_when_those_before_it_are_not_set(
 
     explained = explain(quotas, STATIC, KEY, "u", "c")
     assert explained.applied is not None
-    assert explained.applied.candidate.entity == entity
-    assert explained.applied.candidate.source == entity.path
-    assert [one.candidate.row for one in explained.considered] == list(range(1, 10))
+    assert explained.applied.entity == entity
+    assert explained.applied.source == entity.path
+    assert [one.row for one in explained.considered] == list(range(1, 10))
     assert [one.limit for one in explained.considered] == [
         None if number < row else float(number) for number in range(1, 10)
     ]
@@ -169,7 +168,7 @@ def test_tags_lead_to_the_limit_that_applies(
     applied = explain(quotas, static, KEY, user, client_id).applied
     tags = tags_of(quotas, static, KEY, user, client_id)
     assert limit_of(quotas, static, KEY, tags) == (applied.limit if applied else None)
-    assert applied is None or applied.candidate.tags == tags
+    assert applied is None or applied.tags == tags
     assert tags["user"] in ("", sanitize(user))
 
 
@@ -182,7 +181,7 @@ def test_tags_nobody_uses_have_no_limit() -> None:
 
 
 def test_rows_say_who_shares() -> None:
-    assert [one.shared_by for one in candidates("u", "c")][0::2] == [
+    assert [one.shared_by for one in explain({}, {}, KEY, "u", "c").considered][0::2] == [
         "only user u with client id 'c'",
         "all clients of user u without a quota of their own",
         "only user u with client id 'c'",
@@ -230,7 +229,7 @@ def test_the_index_finds_what_explain_says(
     if said is None or applied is None:
         assert (said, applied) == (None, None)
         return
-    assert (applied.limit, applied.tags) == (said.limit, said.candidate.tags)
+    assert (applied.limit, applied.tags) == (said.limit, said.tags)
     names = applied.names
     entity = None if names is None else QuotaEntity(user=names[0], client_id=names[1])
-    assert entity == said.candidate.entity
+    assert entity == said.entity
