@@ -31,7 +31,7 @@ UNCLOSED_SOCKETS = "ignore:unclosed <socket:ResourceWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fail no test for a socket that a client library leaves open.
+    """Ignore sockets that a client library leaves open.
 
     kafka-python does, if it is still connecting when it is closed, as happens on a busy machine.
     """
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def unclosed_sockets() -> Iterator[None]:
-    """Collect what the clients of a module left open, or a later test elsewhere would fail."""
+    """Collect unclosed sockets after each module, so that they fail no later test."""
     yield
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
@@ -52,7 +52,7 @@ def unclosed_sockets() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def require_kafka() -> None:
-    """Skips all tests on a machine that cannot run Kafka; in CI such a machine is a fault."""
+    """Skip all tests on a machine that cannot run Kafka; fail there in CI."""
     try:
         java.class_path()
     except java.KafkaUnavailable as missing:
@@ -70,7 +70,7 @@ def here() -> Iterator[Namespace]:
 
 @pytest.fixture(scope="module")
 def inside(here: Namespace) -> Iterator[Inside]:
-    """Call something in the namespace, in a thread that outlives what is started there."""
+    """Run functions in the namespace, in a thread that outlives their child processes."""
     with ThreadPoolExecutor(1, initializer=here.enter) as thread:
         yield lambda work: thread.submit(work).result(900)
 
@@ -110,13 +110,13 @@ def kafka_programs_world(kafka: KafkaCluster, issuer: Issuer) -> World:
 
 @pytest.fixture(scope="session")
 def sasl_kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `ca.pem` is, the authority of `sasl_kafka`."""
+    """Directory with `ca.pem`, which signed the certificate of `sasl_kafka`."""
     return tmp_path_factory.mktemp("sasl-kafka")
 
 
 @pytest.fixture(scope="session")
 def sasl_kafka(jwks: Path, sasl_kafka_files: Path) -> Iterator[KafkaCluster]:
-    """One node that lets nobody in without SASL, but for the harness."""
+    """One node that requires SASL of everyone but the test harness."""
     with sasl_cluster(jwks, sasl_kafka_files) as cluster:
         add_proxys_users(cluster)
         yield cluster
@@ -182,7 +182,7 @@ def topic(kafka: KafkaCluster) -> str:
 
 @pytest.fixture
 def bootstrap(proxy: ProxyProcess) -> str:
-    """Where clients begin who go through the test module's own `proxy`."""
+    """Bootstrap address of the test module's own `proxy`."""
     return str(proxy.addresses()["LONG"])
 
 
@@ -190,7 +190,7 @@ def bootstrap(proxy: ProxyProcess) -> str:
 def sidecar(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """Beside the one node, which tells clients the sidecar's address as its own."""
+    """A sidecar of the single node, which advertises the sidecar's address as its own."""
     upstream = str(kafka.address(listener=BEHIND))
     config = sidecar_config(upstream, jwks, listeners={"LONG": 3_600_000}, port=kafka.sidecar_port)
     process = ProxyProcess(config, tmp_path_factory.mktemp("sidecar"))
@@ -220,7 +220,7 @@ def gateway_world(gateway: ProxyProcess, issuer: Issuer) -> World:
 
 @pytest.fixture(params=["sidecar", "gateway"])
 def clients_proxy(request: pytest.FixtureRequest) -> ProxyProcess:
-    """Either way of routing, with a listener LONG."""
+    """A sidecar, then a gateway; each has a listener LONG."""
     process = request.getfixturevalue(request.param)
     assert isinstance(process, ProxyProcess)
     return process
@@ -228,13 +228,13 @@ def clients_proxy(request: pytest.FixtureRequest) -> ProxyProcess:
 
 @pytest.fixture
 def carol(issuer: Issuer) -> User:
-    """Someone whom `add_users` knows."""
+    """A user that `add_users` adds."""
     return user(issuer, SCRAM)
 
 
 @pytest.fixture
 def no_quotas(proxy: ProxyProcess) -> Iterator[None]:
-    """None is left behind a test with the test module's own `proxy`."""
+    """Remove all quotas after a test of the module's own `proxy`."""
     yield
     remove_quotas(proxy)
 
@@ -248,7 +248,7 @@ def object_server() -> Iterator[str]:
 
 @pytest.fixture
 def object_store(object_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of whoever may write to that bucket."""
+    """Environment variables with write access to that bucket."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", object_server)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "writer")

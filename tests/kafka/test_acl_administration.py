@@ -1,4 +1,4 @@
-"""ACLs as people administer them, as applications feel them, and in batches (KIP-888)."""
+"""Administration of ACLs, its effect on running applications, and batches (KIP-888)."""
 
 import asyncio
 import itertools
@@ -60,7 +60,7 @@ def admin(issuer: Issuer, bootstrap: str) -> Any:
     return confluent_admin.AdminClient(user(issuer, SCRAM, SUPER_USER).confluent(bootstrap))
 
 
-# --- three administrators' tools
+# --- administration with three tools
 
 
 def test_kafka_acls_adds_lists_and_removes(
@@ -93,7 +93,7 @@ def test_kafka_acls_is_refused_without_rights(
 def test_kafka_acls_makes_producers_and_consumers(
     bootstrap: str, issuer: Issuer, topic: str, tmp_path: Path
 ) -> None:
-    """Its convenience options make several ACLs at once, prefixed ones too."""
+    """The convenience options create several ACLs at once, including prefixed ones."""
     client = user(issuer, SCRAM, SUPER_USER).java(tmp_path)
     who = ("--allow-principal", "User:erin", "--topic", topic)
     roles = (
@@ -128,7 +128,7 @@ def test_librdkafka_administers_acls(
     for future in (create, delete):
         with pytest.raises(confluent.KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
             future.result(DEADLINE)
-    # Its own reading of the refusal: nothing is found.
+    # librdkafka reports the refusal as an empty result.
     assert carol.describe_acls(_filter(topic)).result(DEADLINE) == []
 
 
@@ -157,13 +157,13 @@ def test_kafka_python_administers_acls(bootstrap: str, issuer: Issuer, topic: st
     carol.close()
 
 
-# --- applications whose rights change while they are connected
+# --- ACLs that change while applications are connected
 
 
 def test_librdkafka_follows_a_change_of_acls(
     proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
 ) -> None:
-    """Denied, allowed, denied: a producer and a consumer that stay as they are."""
+    """One producer and one consumer are denied, allowed, then denied again."""
     carol = user(issuer, SCRAM)
     producer = confluent.Producer(
         carol.confluent(bootstrap, topic_metadata_refresh_interval_ms=200)
@@ -178,7 +178,7 @@ def test_librdkafka_follows_a_change_of_acls(
         errors: list[Any] = []
         try:
             producer.produce(topic, b"value", on_delivery=lambda error, _: errors.append(error))
-        except confluent.KafkaException as refused:  # what it remembers of the topic
+        except confluent.KafkaException as refused:  # the cached authorization error
             errors.append(refused.args[0])
         producer.flush(DEADLINE)
         assert errors, "no report"
@@ -198,7 +198,7 @@ def test_librdkafka_follows_a_change_of_acls(
 def test_kafka_python_follows_a_change_of_acls(
     proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
 ) -> None:
-    """The other library, which keeps its own notes of topics that it may not see."""
+    """kafka-python caches which topics it is not authorized for."""
     carol = user(issuer, SCRAM)
     producer = python.KafkaProducer(
         **carol.python(bootstrap, metadata_max_age_ms=200, enable_idempotence=False)
@@ -242,7 +242,7 @@ def _through_a_change(
     assert not consumes()
     for future in admin.create_acls(rights).values():
         future.result(DEADLINE)
-    _until(produces, is_allowed=True)  # the client's own notes
+    _until(produces, is_allowed=True)  # the client caches errors
     _until(consumes, is_allowed=True)
     for _ in range(3):
         assert produces()
@@ -250,7 +250,7 @@ def _through_a_change(
         assert len(future.result(DEADLINE)) == len(rights)
     proxy.until_known()  # on open connections too
     assert not produces()
-    # What the consumer had fetched before is its own.
+    # The consumer still returns records it had already fetched.
     _until(consumes, is_allowed=False)
 
 
@@ -288,7 +288,7 @@ def address(proxy: ProxyProcess) -> Address:
 
 @pytest.fixture(scope="module")
 def erins(address: Address) -> str:
-    """A topic that erin may read, as all the clients below shall find out."""
+    """A topic that erin may read."""
     name = f"batch-{uuid.uuid4()}"
 
     async def create() -> None:
@@ -328,7 +328,7 @@ def test_quotas_of_many_users_in_one_request(address: Address, proxy: ProxyProce
 
 
 async def _quotas_are_described(client: AdminClient) -> None:
-    """Of erin, who has one; of nobody; and by a filter that no broker applies."""
+    """Describe quotas of erin, of an unknown user, and with an invalid filter."""
     erin, nobody = ClientQuotaFilter(user="erin"), ClientQuotaFilter(user="nobody", strict=True)
     wrong = ClientQuotaFilter(user="erin", ip="192.0.2.1")
     found = (await client.describe_client_quotas([erin, wrong, nobody])).values()
@@ -339,7 +339,7 @@ async def _quotas_are_described(client: AdminClient) -> None:
 
 
 def test_what_cannot_be_read_harms_no_other_request(address: Address, erins: str) -> None:
-    """Null filters, and a list that ends too early, on a connection that goes on."""
+    """Null filters and a truncated list are refused, and the connection stays usable."""
 
     async def work() -> None:
         async with asyncio.timeout(2 * DEADLINE):
@@ -371,7 +371,7 @@ def test_franz_go_is_unaffected(address: Address, erins: str) -> None:
     assert printed.split() == ["TOPIC", erins, "LITERAL", ERIN, "*", "READ", "ALLOW"]
 
 
-# --- Kafka itself, which knows nothing of batches
+# --- Kafka itself, without batches
 
 LIFETIME_MS = 15_000
 """The client renews its session two seconds and a quarter before the end."""
@@ -390,7 +390,7 @@ def authorizing(start_cluster: StartCluster) -> KafkaCluster:
 
 
 def test_on_kafka_each_filter_is_asked_alone(authorizing: KafkaCluster) -> None:
-    """More filters than are on their way at once; one that is wrong spoils no other."""
+    """More filters than the client sends at once; an invalid one does not affect the others."""
     acls = [acl(f"t{number}", f"User:{number}") for number in range(100)]
     wrong = AclFilter(operation=Operation.UNKNOWN)
     filters = [AclFilter(principal=one.principal) for one in acls]
@@ -435,7 +435,7 @@ def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:
         reported = [(one.error_code.name, one.error_message) for one in results]
         assert reported == [expected for _, expected in creations]
 
-        # of nobody: they are about what is wrong with them
+        # match nothing: only the errors matter
         filters = [asking(host_filter="none", **changes) for changes, _ in FILTERS_SEEN]
         results = ask(address, 31, version, {"filters": filters}).filter_results
         reported = [(one.error_code.name, one.error_message) for one in results]
@@ -447,7 +447,7 @@ def test_the_expected_answers_are_kafkas(authorizing: KafkaCluster) -> None:
 
 
 def test_our_client_administers_kafka(authorizing: KafkaCluster) -> None:
-    """Through sessions which end while it works (KIP-368)."""
+    """Its sessions expire and are renewed during the work (KIP-368)."""
     literal = acl()
     cluster_wide = acl("kafka", resource_type=ResourceType.CLUSTER, operation=Operation.ALTER)
 

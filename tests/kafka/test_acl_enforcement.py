@@ -1,4 +1,4 @@
-"""What may not be described or written to, where the broker itself would choose among all."""
+"""Hidden topics where the broker chooses among all of them, and partly denied writes."""
 
 import re
 import uuid
@@ -57,7 +57,7 @@ def proxy(
 
 @pytest.fixture(scope="module", params=["Kafka", "the proxy"])
 def address(request: pytest.FixtureRequest, broker: KafkaCluster, proxy: ProxyProcess) -> Address:
-    """Where the member's rights are those of `RIGHTS`."""
+    """A listener at which the member has the rights `RIGHTS`."""
     is_proxy = request.param == "the proxy"
     at = proxy.addresses()[LISTENER] if is_proxy else broker.address(listener=LISTENER)
     with closing(Client(at, SUPER_USER)) as admin:
@@ -121,7 +121,7 @@ def _heartbeat(member: Client, group: str, member_id: str, epoch: int, regex: st
 
 
 def _assigned(member: Client, broker: KafkaCluster, regex: str) -> set[str]:
-    """Join a group of its own, and return what is assigned once anything is."""
+    """Join a new group; return the first assignment that is not empty."""
     group, member_id = f"g-{uuid.uuid4()}", str(uuid.uuid4())
     found, epoch = set[str](), 0
 
@@ -156,7 +156,7 @@ def test_a_regular_expression_gets_what_may_be_described(
 
 @has_regular_expressions
 def test_kafka_matches_whole_names(broker: KafkaCluster) -> None:
-    """So that what a regular expression begins with, all begins with that it matches."""
+    """So every match begins with the literal prefix of the regular expression."""
     with closing(Client(broker.address(), None)) as everybody:
         regex = "payroll|-payroll|a-pay|orders-1"
         assert _assigned(everybody, broker, regex) == {"orders-1"}
@@ -174,7 +174,7 @@ def test_one_that_could_match_others_is_refused(proxy: ProxyProcess, regex: str)
     assert re.search(r"carol at \S+ is denied DESCRIBE on TOPIC \S+", log), log
 
 
-# --- a Produce with acks=0 of which a part is denied
+# --- a partly denied Produce with acks=0
 
 TRIES = 24
 PRODUCE, LIST_OFFSETS, METADATA = 0, 2, 3
@@ -195,7 +195,7 @@ def proxy_of_one(
 def test_what_is_allowed_is_written_when_the_connection_is_closed(
     kafka: KafkaCluster, proxy_of_one: ProxyProcess
 ) -> None:
-    """With acks=0 the close is all that its client hears, and it may end with it."""
+    """With acks=0 the client sees nothing but the close."""
     address = proxy_of_one.addresses()[LISTENER]
     for name in ("allowed", "denied"):
         kafka.create_topic(name)
@@ -224,7 +224,7 @@ def _sees(client: Client, topic: str) -> bool:
 
 
 def _end(kafka: KafkaCluster, topic: str) -> int:
-    """How many records a topic has."""
+    """Number of records in a topic."""
     partition = {"partition_index": 0, "timestamp": -1}
     fields = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
     answer: Any = ask(kafka.address(), LIST_OFFSETS, 7, fields)

@@ -1,4 +1,4 @@
-"""Brokers that make no topics for being asked of them, and a proxy that is told so.
+"""Brokers with auto.create.topics.enable=false, and a proxy configured the same way.
 
 The conversations are those of test_differential_acls.py, whose brokers make them.
 """

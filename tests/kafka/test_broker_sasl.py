@@ -37,7 +37,7 @@ _AS_WITH_PROXY = (
     "An expired session is used",
     "A frame of a re-authentication above `sasl.server.max.receive.size`",
 )
-"""Differences that do not depend on who authenticates: no other byte reaches a broker."""
+"""Differences that do not depend on which side authenticates."""
 _MISROUTED = "ApiVersions v5 that means another broker, relayed"
 _OF_RELAYED_LOGINS = {
     "ApiVersions v5 that means a cluster of 32,767 letters, and node -2": _MISROUTED,
@@ -57,14 +57,14 @@ _OF_RELAYED_LOGINS = {
 DIFFERENT = {name: what for name, what in DELIBERATE.items() if what in _AS_WITH_PROXY} | {
     name: what for name, what in _OF_RELAYED_LOGINS.items() if is_judged(name)
 }
-"""By program: the row of docs/compatibility.md that explains the difference."""
+"""Row of docs/compatibility.md that explains the difference, by program."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def relay(kafka: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
-    """Listeners with the lifetimes of Kafka's own, in front of the one that announces none."""
+    """Listeners with the lifetimes of Kafka's own, in front of one that announces no lifetime."""
     upstream = str(kafka.address(listener="NEVER"))
     config = relaying_logins(sidecar_config(upstream, jwks))
     return serve(config, users=False)
@@ -84,11 +84,11 @@ def test_every_difference_is_documented() -> None:
 
 
 LIFETIME_MS = 4_000
-"""librdkafka renews it after 90 %: the rest is for the machine."""
+"""librdkafka renews it after 90 %, which leaves time for a busy machine."""
 RENEWALS = 10
 RENEWED = "successful_reauthentication_total"
 ENDING = "ENDING"
-"""A listener whose sessions end by themselves."""
+"""A listener whose sessions end without re-authentication."""
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def assert_renewed(proxy: ProxyProcess, who: User, topic: str, directory: Path) 
 def gateway_relay(
     cluster: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> ProxyProcess:
-    """In front of brokers that announce lifetimes themselves; it has no login, and two workers."""
+    """A gateway of brokers that announce lifetimes; it has two workers and no login."""
     upstream = str(cluster.address(listener=ENDING))
     config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}) | {"workers": 2}
     return ProxyProcess(relaying_logins(config), tmp_path_factory.mktemp("gateway"))
@@ -163,7 +163,7 @@ def test_a_session_is_not_renewed_at_another_node(
     issuer: Issuer,
     tmp_path: Path,
 ) -> None:
-    """A load balancer leads a side connection to another broker than that of the requests."""
+    """A load balancer sends the side connection to a different broker."""
     [port] = free_ports(1)
     with KafkaCluster(nodes=2, controllers=1) as cluster:
         cluster.add_scram_user("alice", password_of("alice"))
@@ -180,12 +180,12 @@ def test_a_session_is_not_renewed_at_another_node(
                 actor.metadata()
                 assert actor.lines[-1].startswith("< Metadata")
             balancer.route_others({port: other})
-            time.sleep(1.1)  # KIP-368's second between two re-authentications
+            time.sleep(1.1)  # KIP-368 requires a second between two re-authentications
             actor.scram("alice", password=password_of("alice"))
             actor.metadata()
             assert actor.lines[-1] == "< closed"
             assert proxy.metric("successful_reauthentication_total") == 1
-            proxy.stop()  # its events are written then
+            proxy.stop()  # its events have been written
             [failed] = [event for event in proxy.events() if event["kind"] == "failed"]
             assert failed["failure_reason"] == "broker_unavailable"
             assert "Traceback" not in proxy.log()
@@ -194,7 +194,7 @@ def test_a_session_is_not_renewed_at_another_node(
 def test_users_of_the_brokers_are_administered_with_rights_at_the_proxy(
     cluster: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """The proxy has an authorizer; these brokers have none."""
+    """The proxy has an authorizer; the brokers do not."""
     upstream = str(cluster.address(listener=ENDING))
     config = relaying_logins(gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}))
     users = ("--entity-type", "users")

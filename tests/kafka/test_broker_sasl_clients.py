@@ -55,17 +55,17 @@ RENEW_BY_TLS = "RENEW-BY-TLS"
 LIFETIME_MS = 6_000
 SHORT_MS = 2_000
 RENEWALS = 10
-"""So often does each connection re-authenticate that is used all the time."""
+"""Minimum number of re-authentications of a busy connection."""
 RENEWALS_BY_TLS = 3
-"""The same where what is new is TLS."""
+"""The same for the TLS tests."""
 DEADLINE_SECONDS = 400.0
-"""For a machine that is busy with something else."""
+"""Allowance for a busy machine."""
 TOPIC = "of-alice"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Listener of a proxy, at which programs run."""
+    """A proxy's listener and the programs that use it."""
 
     proxy: ProxyProcess
     listener: str
@@ -84,7 +84,7 @@ def brokers(issuer: Issuer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def gateway(
     brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """In front of the listener that announces no lifetime, with a listener for each enforcement."""
+    """A gateway of the listener without a lifetime; it has a listener for each enforcement."""
     lifetimes = {RENEW: LIFETIME_MS, ENFORCE: SHORT_MS, PROBE: SHORT_MS, OBSERVE: SHORT_MS}
     upstream = str(brokers.kafka.address(listener=ZERO))
     config = relaying_logins(gateway_config(upstream, jwks, listeners=lifetimes))
@@ -100,7 +100,7 @@ def gateway(
 def sidecar(
     brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """In front of the one that announces more than clients are told."""
+    """A sidecar that announces shorter lifetimes than its broker."""
     upstream = str(brokers.kafka.address(listener=BEHIND))
     port = brokers.kafka.sidecar_port
     config = sidecar_config(upstream, jwks, listeners={RENEW: LIFETIME_MS}, port=port)
@@ -112,7 +112,7 @@ def sidecar(
 def by_tls(
     brokers: SaslBrokers, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
-    """Gateways before brokers that announce no lifetime: with TLS to clients, to brokers, both."""
+    """Gateways with TLS to clients, to brokers, and to both; the brokers announce no lifetime."""
     mine = {"ssl.keystore.location": str(brokers.certificate)}
     to_brokers = {"security.protocol": "SASL_SSL", "ssl.truststore.location": str(brokers.ca)}
     upstreams = {ZERO: {"security.protocol": "SASL_PLAINTEXT"}, SECURE: to_brokers}
@@ -141,21 +141,21 @@ def places(gateway: ProxyProcess, sidecar: ProxyProcess) -> dict[str, Place]:
 def test_every_library_renews_by_every_mechanism(
     brokers: SaslBrokers, places: dict[str, Place], tmp_path: Path
 ) -> None:
-    """Over side connections behind the gateway, on the same connection behind the sidecar."""
+    """The gateway renews over side connections, the sidecar on the same connection."""
     assert_renewed(PROGRAMS, brokers, places, tmp_path)
 
 
 def test_every_library_renews_over_tls(
     brokers: SaslBrokers, by_tls: dict[str, Place], tmp_path: Path
 ) -> None:
-    """Side connections too speak TLS with the broker."""
+    """Side connections to the broker also use TLS."""
     assert_renewed(SECURE_PROGRAMS, brokers, by_tls, tmp_path, RENEWALS_BY_TLS)
 
 
 def test_librdkafka_renews_by_gssapi(
     brokers: SaslBrokers, places: dict[str, Place], tmp_path: Path
 ) -> None:
-    """That of Python's wheels has no GSSAPI, and Debian's renews since 13."""
+    """The librdkafka of the Python wheels has no GSSAPI; Debian's re-authenticates since 13."""
     RenewingKcat.skip_unless_it_renews()
     assert_renewed([RENEWING_KCAT], brokers, places, tmp_path)
 
@@ -167,7 +167,7 @@ def assert_renewed(
     directory: Path,
     often: int = RENEWALS,
 ) -> None:
-    """Each connection of these programs is renewed `often`, and nothing is lost."""
+    """Every connection re-authenticates `often` times, and no record is lost."""
     running: dict[str, Running] = {}
     late: dict[str, int] = {}
     before = {
@@ -182,7 +182,7 @@ def assert_renewed(
             running[name].check()
             names = running[name].client_ids
             most = Counter[str]()
-            # Cheaper than to read all events each time.
+            # Cheaper than reading all events each time.
             renewed = proxy.metric("successful_reauthentication_total") - before[name]
             if renewed >= often * len(names):
                 most = renewals(proxy.events())
@@ -208,7 +208,7 @@ def assert_renewed(
 
 
 def assert_nothing_lost_or_doubled(brokers: SaslBrokers, running: Running) -> None:
-    """Groups have read what was written, in its order; nothing more is there."""
+    """Groups have read every record once and in order."""
     written = running.stop()
     assert {login.name for login in running.logins} == written.keys()
     plain = {name: records[:PLAIN_PARTITIONS] for name, records in written.items()}
@@ -217,7 +217,7 @@ def assert_nothing_lost_or_doubled(brokers: SaslBrokers, running: Running) -> No
 
 
 def renewals(events: list[dict[str, Any]]) -> Counter[str]:
-    """By client.id: re-authentications of the connection that had the most."""
+    """The highest number of re-authentications of a connection, by client.id."""
     found: Counter[str] = Counter()
     for event in events:
         if event["kind"] == "reauthenticated":
@@ -229,7 +229,7 @@ def renewals(events: list[dict[str, Any]]) -> Counter[str]:
 def test_clients_without_lifetimes_are_killed_counted_or_left_alone(
     brokers: SaslBrokers, gateway: ProxyProcess, tmp_path: Path
 ) -> None:
-    """SaslAuthenticate v0 and raw tokens: they connect anew when killed, and lose nothing."""
+    """Clients with SaslAuthenticate v0 and raw tokens reconnect when killed, and lose nothing."""
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -259,18 +259,18 @@ def test_clients_without_lifetimes_are_killed_counted_or_left_alone(
     assert client_ids(events, "expired-killed") == set(killed.client_ids)
     assert client_ids(events, "would-be-killed") == set(counted.client_ids)
     assert {event.get("authenticate_version") for event in events} == {0, None}
-    sessions = [event for event in events if event["authentications"]]  # some may give up before
+    sessions = [event for event in events if event["authentications"]]  # some may give up earlier
     assert {event["announced_lifetime_ms"] for event in sessions} == {0}
     assert not client_ids(events, "failed")
 
 
 def client_ids(events: list[dict[str, Any]], kind: str) -> set[str]:
-    """Of the events of a kind."""
+    """Client ids in events of a kind."""
     return {event.get("client_id", "") for event in events if event["kind"] == kind}
 
 
 def outlived(events: list[dict[str, Any]], lifetime_ms: int) -> set[str]:
-    """Who logged in longer ago than twice this, by client.id."""
+    """Client ids whose last login is more than two lifetimes ago."""
     until_ms = time.time() * 1000 - 2 * lifetime_ms
     return {
         event.get("client_id", "")
@@ -307,7 +307,7 @@ def test_rights_are_those_of_who_logged_in(
 def test_quotas_are_those_of_who_logged_in(
     brokers: SaslBrokers, gateway: ProxyProcess, issuer: Issuer
 ) -> None:
-    """The broker throttles alice, by her name."""
+    """The broker throttles alice's connections."""
     bootstrap = str(gateway.addresses()[RENEW])
     alice = User(name=ALICE, mechanism="SCRAM-SHA-256", issuer=issuer)
     assert told_by_librdkafka(alice, bootstrap, TOPIC, "unlimited", 100_000) == 0

@@ -1,4 +1,4 @@
-"""ACLs and quotas that stay with the brokers: two proxies on two hosts apply the same ones.
+"""ACLs and quotas stored at the brokers: proxies on two hosts apply the same ones.
 
 The brokers let nobody but the proxy do anything; what clients may is judged by the proxies, by the
 brokers' own ACLs.
@@ -54,7 +54,7 @@ EVERYTHING = confluent_admin.AclBindingFilter(
 
 @pytest.fixture(scope="module")
 def brokers(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One node of this module alone: it is stopped, and its ACLs are counted."""
+    """A node for this module alone, because it is stopped and its ACLs are counted."""
     with sasl_cluster(jwks, tmp_path_factory.mktemp("brokers")) as cluster:
         add_proxys_users(cluster)
         yield cluster
@@ -74,7 +74,7 @@ def config(brokers: KafkaCluster, jwks: Path, login: dict[str, Any]) -> dict[str
 def hosts(
     brokers: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[ProxyProcess, ProxyProcess]]:
-    """Each has a file of its own; the first has two workers."""
+    """Two proxies, each with its own database; the first has two workers."""
     directories = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
     first, second = (
         ProxyProcess(
@@ -100,7 +100,7 @@ def topic(brokers: KafkaCluster) -> str:
 
 @pytest.fixture
 def at_brokers(brokers: KafkaCluster) -> Any:
-    """An administrator who does not come through a proxy."""
+    """An administrator who connects directly to the brokers."""
     return confluent_admin.AdminClient({"bootstrap.servers": brokers.bootstrap()})
 
 
@@ -145,20 +145,20 @@ def listed(admin: Any, acl: Any) -> bool:
 
 
 class Writer:
-    """A producer that goes on with one connection."""
+    """A producer that keeps one connection open."""
 
     def __init__(self, who: User, proxy: ProxyProcess, topic: str) -> None:
         self._topic = topic
         self._producer = confluent.Producer(who.confluent(bootstrap_of(proxy)))
 
     def may(self) -> bool:
-        """Whether a record is taken; False: its topic may not be written to."""
+        """Whether a record is accepted; False if the write is not authorized."""
         reported: list[confluent.KafkaError | None] = []
         try:
             self._producer.produce(
                 self._topic, b"-", on_delivery=lambda error, _: reported.append(error)
             )
-        except confluent.KafkaException as at_once:  # it remembers for a while
+        except confluent.KafkaException as at_once:  # the client caches the error for a while
             reported.append(at_once.args[0])
         assert self._producer.flush(DEADLINE) == 0
         (error,) = reported
@@ -173,7 +173,7 @@ class Writer:
 def test_what_the_brokers_are_told_applies_at_every_host(
     hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, carol: User, topic: str
 ) -> None:
-    """Made and taken away with the brokers' own tools; open connections feel it."""
+    """ACLs changed with the brokers' tools also apply to open connections."""
     writers = [Writer(carol, host, topic) for host in hosts]
     assert [writer.may() for writer in writers] == [False, False]
     create(at_brokers, may_write(topic))
@@ -189,7 +189,7 @@ def test_what_one_host_is_told_the_brokers_keep(
     carol: User,
     topic: str,
 ) -> None:
-    """In force at the host that was asked when it has answered, and soon at the other."""
+    """A change applies at once on the host that made it, and soon on the other."""
     first, second = hosts
     admin = administrator(issuer, first)
     create(admin, may_write(topic))
@@ -211,7 +211,7 @@ def test_what_one_host_is_told_the_brokers_keep(
 def test_a_change_is_not_undone_by_an_older_answer(
     hosts: tuple[ProxyProcess, ProxyProcess], issuer: Issuer, topic: str
 ) -> None:
-    """Brokers are asked twice a second, and were asked while it was made."""
+    """The proxy was polling the brokers while the change was made."""
     admin = administrator(issuer, hosts[0])
     for number in range(20):
         acl = may_write(topic, f"User:number-{number}")
@@ -224,7 +224,7 @@ def test_a_change_is_not_undone_by_an_older_answer(
 def test_the_command_line_goes_to_the_brokers(
     hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, topic: str, tmp_path: Path
 ) -> None:
-    """`--config` names them; the copy is no place for changes."""
+    """`--config` names the brokers; changes never go to the local copy."""
     _, second = hosts
     rule = ["--allow-principal", "User:dora", "--operation", "Write", "--topic", topic]
     second.command("acls", "add", *rule)
@@ -244,7 +244,7 @@ def test_the_command_line_goes_to_the_brokers(
 
 
 async def quotas_told(proxy: ProxyProcess) -> dict[str, float]:
-    """What an administrator is told who asks a host."""
+    """The quotas that a host reports."""
     login = Scram(username=SUPER_USER, password=password_of(SUPER_USER))
     async with AdminClient(bootstrap_of(proxy), login=login) as admin:
         entities = (await admin.describe_client_quotas()).entities()
@@ -254,7 +254,7 @@ async def quotas_told(proxy: ProxyProcess) -> dict[str, float]:
 def test_quotas_are_the_brokers(
     hosts: tuple[ProxyProcess, ProxyProcess], brokers: KafkaCluster
 ) -> None:
-    """Set by the command line of one host, known to the brokers and to the other host."""
+    """Quotas set with the command line of one host reach the brokers and the other host."""
     first, second = hosts
     names = ["--user", "erin", "--client-id", "c"]
     first.command("quotas", "set", *names, f"{PRODUCER}=1000")
@@ -267,13 +267,13 @@ def test_quotas_are_the_brokers(
     wait_until(lambda: not asyncio.run(quotas_told(first)), what="known yet")
 
 
-# --- brokers that do not answer
+# --- brokers that are down
 
 
 def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
     brokers: KafkaCluster, jwks: Path, at_brokers: Any, carol: User, topic: str, tmp_path: Path
 ) -> None:
-    """An empty copy may mean that everything is allowed, so nobody is asked in by it."""
+    """Without a copy of the ACLs the proxy lets no client in."""
     settings = config(brokers, jwks, by_password(SCRAM, tmp_path))
     settings["authorizer"]["allow.everyone.if.no.acl.found"] = True
     create(at_brokers, may_write(topic, "User:somebody-else"))
@@ -302,7 +302,7 @@ def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
 
 
 def assert_unready(process: ProxyProcess, reason: str) -> None:
-    """From its start on, and `/readyz` says why."""
+    """The proxy is unready from its start, and `/readyz` reports the reason."""
     try:
         process.start_unready()
         wait_until(lambda: any(reason in one for one in process.reasons()), what=reason)
@@ -313,7 +313,7 @@ def assert_unready(process: ProxyProcess, reason: str) -> None:
 def test_brokers_that_refuse_the_proxy_are_told_of(
     brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Its principal is nobody to them: nobody is let in, and `/readyz` says why."""
+    """The brokers deny the proxy's principal: no client gets in, and `/readyz` reports why."""
     settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("nobody")))
     process = ProxyProcess(settings, tmp_path)
     assert_unready(
@@ -327,7 +327,7 @@ def test_brokers_that_refuse_the_proxy_are_told_of(
 def test_a_change_that_the_brokers_refuse_is_refused(
     brokers: KafkaCluster, jwks: Path, at_brokers: Any, issuer: Issuer, topic: str, tmp_path: Path
 ) -> None:
-    """The proxy may look, and not alter; who asked it to is told, and stays connected."""
+    """The proxy may read but not alter ACLs; the client gets an error and stays connected."""
     rights = [
         acl_binding("kafka-cluster", "User:reader", operation, "BROKER")
         for operation in ("DESCRIBE", "DESCRIBE_CONFIGS")
@@ -356,7 +356,7 @@ def test_a_change_that_the_brokers_refuse_is_refused(
 def test_brokers_without_an_authorizer_have_no_acls(
     kafka: KafkaCluster, jwks: Path, tmp_path: Path
 ) -> None:
-    """Nothing there says who may do what, so nobody is let in who is to be judged by it."""
+    """Without ACLs at the brokers the proxy lets no client in."""
     settings = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     settings |= {"store": {"url": "broker:state.db"}, "authorizer": {"mode": "enforce"}}
     process = ProxyProcess(settings, tmp_path)

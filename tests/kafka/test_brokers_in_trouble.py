@@ -1,4 +1,4 @@
-"""Brokers that break off, die, and come back, beside what clients would see without the proxy."""
+"""Brokers that close in the middle of a response, die, and return, compared to direct clients."""
 
 import socket
 import struct
@@ -38,21 +38,21 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class BreakingBroker:
-    """Passes everything to a real broker, and breaks off after so many bytes of its answers."""
+    """Forwards to a real broker and resets the connection after some bytes of a response."""
 
     def __init__(self, broker: Address) -> None:
         self._broker = broker
         self._accepting = socket.create_server(("127.0.0.1", 0))
         self.address = Address(*self._accepting.getsockname())
         self.answer_bytes: int | None = None
-        """Of connections that begin from now on; None: all of them."""
+        """Bytes of responses on new connections; None for all."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Closing alone would leave the thread in accept().
+        # close() alone would leave the thread in accept().
         self._accepting.shutdown(socket.SHUT_RDWR)
         self._accepting.close()
 
@@ -118,7 +118,7 @@ def test_long_answer_breaks_off(
     topic: str,
     answer_bytes: int,
 ) -> None:
-    """Cut through: the client has got a part of it by then, and knows that it is a part."""
+    """The response is relayed in pieces, so the client has received a part of it."""
     fill(kafka, topic)
     breaking.answer_bytes = answer_bytes
     with WireClient(proxy.addresses()["LONG"]) as client:
@@ -163,7 +163,7 @@ def fetch_body(topic: str) -> bytes:
 
 
 def test_broker_that_was_never_reached(jwks: Path, tmp_path: Path) -> None:
-    """A gateway begins without a cluster, refuses clients, and says that it is not ready."""
+    """A gateway without a cluster starts, refuses clients, and reports that it is not ready."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nowhere = Address(*taken.getsockname())
     config = gateway_config(str(nowhere), jwks, listeners={"LONG": 3_600_000})
@@ -174,20 +174,20 @@ def test_broker_that_was_never_reached(jwks: Path, tmp_path: Path) -> None:
         assert "Traceback" not in process.log()
 
 
-# --- a broker that is killed
+# --- a killed broker
 
 LISTENER, ORDERS = "LONG", "orders"
 DOWN_SECONDS = 12.0
 PAUSE_SECONDS = 0.05
-"""Between two records of a client."""
+"""Pause between two records of a client."""
 HELD_SECONDS = 3.0
 """As docs/operations.md says."""
 CONNECTIONS_AT_ONCE = 2
-"""Of a client: to the bootstrap server and to the broker of that name."""
+"""Connections per client: to the bootstrap server and to the broker."""
 
 
 class Producers:
-    """A producer of each library at the same address, until a file is there."""
+    """A producer of each library at the same address, until a file exists."""
 
     def __init__(self, who: User, bootstrap: str, until: Path) -> None:
         self._who, self._bootstrap, self._until = who, bootstrap, until
@@ -196,7 +196,7 @@ class Producers:
         self.lost: list[str] = []
 
     def start(self, pool: ThreadPoolExecutor) -> list["Future[int]"]:
-        """Each returns the number of records that it did not see acknowledged."""
+        """Start the producers; each returns the number of unacknowledged records."""
         return [pool.submit(run) for run in (self._confluent, self._python, self._franz)]
 
     def _confluent(self) -> int:
@@ -228,7 +228,7 @@ class Producers:
         login = self._who.name, password_of(self._who.name)
         marker = self._until.with_suffix(".rebootstrapped")
         go.run("produce", [self._bootstrap, *login, ORDERS, str(self._until), str(marker)])
-        return 0  # or it would have failed
+        return 0  # otherwise it has failed
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ class Producers:
 def test_a_dead_broker_looks_dead(
     start_cluster: StartCluster, issuer: Issuer, jwks: Path, tmp_path: Path, termination: str
 ) -> None:
-    """No record is lost, and clients reconnect no more often than they are let go."""
+    """No record is lost, and clients reconnect no more often than they are disconnected."""
     cluster = start_cluster(nodes=1)
     cluster.create_topic(ORDERS)
     who, relays = user(issuer, "SCRAM-SHA-256"), termination == "broker"

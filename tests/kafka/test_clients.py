@@ -1,4 +1,4 @@
-"""What applications and administrators do, through the proxy: three client libraries, all routings.
+"""Common client operations through the proxy: three libraries, both ways of routing.
 
 Whoever produces and consumes here is a real client; each test has topics and groups of its own.
 """
@@ -38,7 +38,7 @@ def anyone(request: pytest.FixtureRequest, issuer: Issuer) -> User:
 
 @pytest.fixture
 def topic(kafka: KafkaCluster) -> str:
-    """Two partitions, which take messages of more than 1 MB."""
+    """A topic with two partitions that accepts messages over 1 MB."""
     name = f"clients-{uuid.uuid4()}"
     kafka.create_topic(name, partitions=2, configs={"max.message.bytes": "2000000"})
     return name
@@ -47,7 +47,7 @@ def topic(kafka: KafkaCluster) -> str:
 def consumed(
     who: User, bootstrap: str, topic: str, count: int, **more: Any
 ) -> list[confluent.Message]:
-    """That many messages, by a group that starts at the beginning."""
+    """Consume this many messages with a new group, from the beginning."""
     settings = {"group_id": f"g-{uuid.uuid4()}", "auto_offset_reset": "earliest", **more}
     consumer = confluent.Consumer(who.confluent(bootstrap, **settings))
     try:
@@ -121,7 +121,7 @@ def test_python_produces_and_consumes(anyone: User, bootstrap: str, topic: str) 
 def test_java_does_all_that_an_application_does(
     anyone: User, bootstrap: str, tmp_path: Path
 ) -> None:
-    """Admin, produce, an aborted and a committed transaction, a group that reads in order."""
+    """Administration, producing, aborted and committed transactions, an ordered group read."""
     done = anyone.java(tmp_path).run("RoundTrip", bootstrap, f"round-trip-{uuid.uuid4()}", "100")
     assert done.exit_status == 0, done.stderr
     steps = {event["step"]: event for event in map(json.loads, done.stdout.splitlines())}
@@ -130,7 +130,7 @@ def test_java_does_all_that_an_application_does(
 
 
 def test_producer_that_wants_no_answer(carol: User, bootstrap: str, topic: str) -> None:
-    """acks=0: the one request without a response, which must not shift the others."""
+    """acks=0 requests have no response and must not shift the others."""
     producer = confluent.Producer(carol.confluent(bootstrap, acks=0))
     sent = {f"unanswered {number}".encode() for number in range(50)}
     for value in sorted(sent):
@@ -158,7 +158,7 @@ def _delivered(error: confluent.KafkaError | None, _: confluent.Message) -> None
 
 
 def test_confluent_commits_and_aborts_transactions(carol: User, bootstrap: str, topic: str) -> None:
-    """Reads and writes in one transaction: the group's offsets travel in it."""
+    """The transaction includes the group's offsets."""
     producer = confluent.Producer(carol.confluent(bootstrap, transactional_id=topic))
     producer.init_transactions(DEADLINE)
     for value, is_kept in (("kept 1", True), ("aborted", False), ("kept 2", True)):
@@ -197,7 +197,7 @@ def test_confluent_commits_and_aborts_transactions(carol: User, bootstrap: str, 
     ],
 )
 def test_two_members_share_a_group(carol: User, bootstrap: str, topic: str, protocol: str) -> None:
-    """The old protocol and that of KIP-848; the second member's arrival moves a partition."""
+    """With the classic and the KIP-848 protocol, a second member takes over a partition."""
     more: dict[str, Any] = {
         "group_id": topic,
         "auto_offset_reset": "earliest",
@@ -282,7 +282,7 @@ def test_tools_of_the_distribution_administer(
     carol: User, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     java = carol.java(tmp_path)
-    with ThreadPoolExecutor() as pool:  # mostly the start of their JVMs
+    with ThreadPoolExecutor() as pool:  # mostly JVM startup
         described = pool.submit(
             java.run_tool, "kafka-topics", bootstrap, "--describe", "--topic", topic
         )

@@ -41,7 +41,7 @@ FILE = SpoolFile(
 
 
 def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Of partitions that are read one after the other; each connection's events stay in order."""
+    """Partitions are read one after another; each connection's events stay in order."""
     topic = f"events-{uuid.uuid4()}"
     kafka.create_topic(topic, partitions=3)
     events, copy = tmp_path / "events", tmp_path / "copy"
@@ -66,7 +66,7 @@ def test_the_report_of_the_topic_is_that_of_the_folder(kafka: KafkaCluster, tmp_
 def test_a_line_that_is_too_long_for_the_topic_is_set_aside(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """Those around it arrive, and the deliverer goes on."""
+    """The surrounding lines arrive, and delivery continues."""
     long = LINE.format("c" * 1_500_000, 0)
     around = [*lines("a", range(3)), long, *lines("b", range(3))]
     (tmp_path / "events-a.jsonl").write_text("".join(f"{line}\n" for line in around))
@@ -79,7 +79,7 @@ def test_a_line_that_is_too_long_for_the_topic_is_set_aside(
 
 
 def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """A broker compares `max.message.bytes` with a batch, and refuses all messages of it."""
+    """A broker applies `max.message.bytes` to the batch and refuses it as a whole."""
     topic = f"events-{uuid.uuid4()}"
     kafka.create_topic(topic, configs={"max.message.bytes": "10000"})
     short = [LINE.format(uuid.uuid4(), number) for number in range(5000)]
@@ -94,7 +94,7 @@ def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path:
 
 
 def test_a_topic_that_is_missing_is_named_at_once(kafka: KafkaCluster) -> None:
-    """librdkafka waits half a minute for it, and then reports a time-out."""
+    """librdkafka would wait for half a minute and report a timeout."""
     topic = f"events-{uuid.uuid4()}"
     sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
     with pytest.raises(DeliveryFailed, match=f"events topic create {topic} --bootstrap-server"):
@@ -102,12 +102,12 @@ def test_a_topic_that_is_missing_is_named_at_once(kafka: KafkaCluster) -> None:
 
 
 def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic: str) -> None:
-    """It was that of one broker, or of a moment: no later batch must fail for it."""
+    """A transient failure must not fail later batches."""
     sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
     part = Part(file=FILE, begin=0, lines=[b"one"])
 
     def delivered_in_spite_of_it() -> bool:
-        with suppress(DeliveryFailed):  # of a broker that takes longer than a look
+        with suppress(DeliveryFailed):  # the broker may be slow
             sink.deliver(part)
             sink._note_problem(confluent.KafkaError(confluent.KafkaError._AUTHENTICATION))
             sink.deliver(part)
@@ -121,7 +121,7 @@ def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic
 def test_a_wrong_password_is_told_and_tried_again(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """With the file's new content: a password is changed by replacing it."""
+    """The deliverer reads the file again before it retries."""
     user, events = "late-deliverer", tmp_path / "events"
     kafka.add_scram_user(user, password_of(user))
     settings = {
@@ -146,7 +146,7 @@ def test_a_wrong_password_is_told_and_tried_again(
 def test_a_deliverer_that_is_throttled_delivers_all(
     kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """A broker lets it wait once the quota's window is used up."""
+    """A broker throttles it once the quota's window is used up."""
     client_id, events = f"slow-{topic}", tmp_path / "events"
     events.mkdir()
     sent = lines_of_random_connections(2000)
@@ -168,7 +168,7 @@ def test_a_deliverer_that_is_throttled_delivers_all(
 def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
     kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it would be produced again for ever, and its first lines stored each time."""
+    """Otherwise it would be retried forever, storing its first lines each time."""
     client_id = f"slow-{topic}"
     monkeypatch.setattr(delivery, "_ALWAYS", delivery._ALWAYS | {"delivery.timeout.ms": 2_000})
     settings = {"bootstrap.servers": kafka.bootstrap(), "client.id": client_id}
@@ -191,13 +191,13 @@ def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
 
 
 def lines_of_random_connections(count: int) -> list[str]:
-    """Lines that compression makes hardly smaller."""
+    """Lines that hardly compress."""
     return [LINE.format(os.urandom(150).hex(), number) for number in range(count)]
 
 
 @pytest.mark.slow
 def test_a_topic_that_is_missing_costs_no_event(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """The events wait in their file."""
+    """Events stay in their file until the topic exists."""
     topic, events = f"events-{uuid.uuid4()}", tmp_path / "events"
     sent = lines("a", range(20_000))
     events.mkdir()
@@ -213,7 +213,7 @@ def test_a_topic_that_is_missing_costs_no_event(kafka: KafkaCluster, tmp_path: P
 def test_nothing_is_lost_when_broker_and_deliverer_are_killed(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
-    """In loops, under load: whole lines only, each at least once."""
+    """Under repeated kills every line arrives whole and at least once."""
     cluster = start_cluster(nodes=1)
     topic, events = "events", tmp_path / "events"
     cluster.create_topic(topic)
@@ -225,7 +225,7 @@ def test_nothing_is_lost_when_broker_and_deliverer_are_killed(
         log.append(more, float(len(sent)), WALL + len(sent))
         sent.extend(more)
 
-    write()  # or there would be no folder
+    write()  # so that the folder exists
     for kill_broker in (False, True, False, True):
         with following(events, topic, "--bootstrap-server", cluster.bootstrap()) as process:
             before = len(messages(cluster.bootstrap(), topic))

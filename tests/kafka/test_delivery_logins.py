@@ -1,4 +1,4 @@
-"""The deliverer, and the report's reader, as clients of brokers with TLS, SASL, sessions and ACLs.
+"""Delivery and report as clients of brokers with TLS, SASL, sessions and ACLs.
 
 The broker's sessions last two seconds: a connection that is used for longer has authenticated
 itself anew.
@@ -57,13 +57,13 @@ SCRAM = "SCRAM-SHA-512"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `ca.pem`, the broker's authority."""
+    """Directory of `ca.pem`, which signed the broker's certificate."""
     return tmp_path_factory.mktemp("tls")
 
 
 @pytest.fixture(scope="module")
 def secure(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
-    """One node: TLS and SASL, short sessions, and no right for anybody but the harness."""
+    """One node with TLS, SASL and short sessions, where only the harness has rights."""
     authority, listener = Authority(), f"listener.name.{SECURE.lower()}"
     authority.write(files)
     (files / "broker.pem").write_bytes(authority.issue("broker").pem)
@@ -86,7 +86,7 @@ def secure(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
 
 
 def allow(cluster: KafkaCluster, topic: str, user: str, operation: str) -> None:
-    """Give somebody one right on the topic, as `events topic create` says."""
+    """Grant a user one operation on the topic, as `events topic create` prints it."""
     acl = acl_binding(topic, f"User:{user}", operation)
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": cluster.bootstrap()})
     for done in admin.create_acls([acl]).values():
@@ -95,7 +95,7 @@ def allow(cluster: KafkaCluster, topic: str, user: str, operation: str) -> None:
 
 @pytest.fixture
 def topic(secure: KafkaCluster) -> str:
-    """A topic that each user has one right on: to write, or to read."""
+    """A topic on which each user has one right: write or read."""
     name = f"events-{uuid.uuid4()}"
     secure.create_topic(name)
     for user in (WRITER, GATE):
@@ -105,7 +105,7 @@ def topic(secure: KafkaCluster) -> str:
 
 
 def properties_of(cluster: KafkaCluster, files: Path, login: dict[str, str], file: Path) -> Path:
-    """A file of properties for the secure listener."""
+    """Write a properties file for the secure listener."""
     found = {
         "bootstrap.servers": cluster.bootstrap(SECURE),
         "security.protocol": "SASL_SSL",
@@ -126,7 +126,7 @@ def by_token(file: Path) -> dict[str, str]:
 
 
 def for_some_sessions(step: Callable[[], None]) -> None:
-    """Do something again and again, for as long as several sessions last."""
+    """Repeat a step for the length of several sessions."""
     until = time.monotonic() + SESSIONS * SESSION_MS / 1000
     while time.monotonic() < until:
         step()
@@ -136,7 +136,7 @@ def for_some_sessions(step: Callable[[], None]) -> None:
 def test_the_deliverer_authenticates_itself_anew_over_tls(
     secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path, mechanism: str
 ) -> None:
-    """On the connections that it has; with a token that lasts shorter than this test, too."""
+    """Existing connections re-authenticate, also with a token shorter than the test."""
     token, events = tmp_path / "token", tmp_path / "events"
 
     def renew() -> None:
@@ -149,7 +149,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
     log, bootstrap, sent = log_in(events), secure.bootstrap(), list[str]()
 
     def have_arrived() -> bool:
-        renew()  # as often as it takes: it may be slow
+        renew()  # repeatedly, as this may take long
         return arrived(bootstrap, topic, sent)
 
     def deliver() -> None:
@@ -157,11 +157,11 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
         log.append(sent[-1:], 0.0, WALL)
         eventually(have_arrived, "an event arrives")
 
-    log.append([LINE.format("first", 0)], 0.0, WALL)  # or there would be no folder
+    log.append([LINE.format("first", 0)], 0.0, WALL)  # so that the folder exists
     with following(events, topic, "--command-config", str(file)) as process:
 
         def connections_last() -> bool:
-            """On a busy machine a client may be late, and its connection be closed."""
+            """On a busy machine a client may renew too late and be disconnected."""
             deliver()
             connected = set(sockets_of(process.pid))
             for_some_sessions(deliver)
@@ -178,7 +178,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
 def test_a_token_that_has_expired_costs_no_event(
     secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Events wait until the file has a new one."""
+    """Events are delivered once the file has a new token."""
     token, events = tmp_path / "token", tmp_path / "events"
     token.write_text(issuer.mint(WRITER, lifetime=-60))
     file = properties_of(secure, files, by_token(token), tmp_path / "client.properties")
@@ -202,7 +202,7 @@ def sink_of(settings: Callable[[], Settings], topic: str) -> tuple[TopicSink, Sp
 def test_tokens_are_fetched_with_client_credentials(
     secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """As `events.deliver.kafka` sets them, anew before one expires."""
+    """Tokens of `events.deliver.kafka` are replaced before they expire."""
     with TokenEndpoint(issuer, token_seconds=10, expires_in=10) as endpoint:
         found = DeliverKafka.model_validate(
             by_client_credentials(tmp_path, endpoint)
@@ -252,7 +252,7 @@ def test_the_report_needs_no_more_than_read_on_the_topic(
 def test_without_the_right_each_command_says_so(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
-    """A writer may describe, but not read; a reader may not write."""
+    """A writer may describe but not read; a reader may not write."""
     of_writer = properties_of(
         secure, files, by_scram(WRITER, SCRAM), tmp_path / "writer.properties"
     )
@@ -296,7 +296,7 @@ def test_without_the_right_each_command_says_so(
 def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
-    """The folder has less room than is written meanwhile; its last events are all there."""
+    """More is written than the folder has room for; the last events all arrive."""
     events = tmp_path / "events"
     file = properties_of(secure, files, by_scram(WRITER, SCRAM), tmp_path / "client.properties")
     log = log_in(events, retention_bytes=20_000, delivered=True)
@@ -334,7 +334,7 @@ def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
 def test_the_way_from_a_topic_that_is_made_to_its_report(
     secure: KafkaCluster, files: Path, tmp_path: Path
 ) -> None:
-    """As docs/fleet.md has it: the printed commands give the rights that are needed."""
+    """As in docs/fleet.md: the printed commands grant the required rights."""
     topic, events, out = f"events-{uuid.uuid4()}", tmp_path / "events", tmp_path / "report"
     servers = ["--bootstrap-server", secure.bootstrap()]
     create = ["events", "topic", "create", topic, *servers]

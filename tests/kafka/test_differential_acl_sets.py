@@ -1,4 +1,4 @@
-"""Sets of ACLs drawn at random, with `allow.everyone.if.no.acl.found`, to Kafka and to the proxy.
+"""Random sets of ACLs with `allow.everyone.if.no.acl.found`, on Kafka and on the proxy.
 
 Here denials and wildcards, prefixes and literal names, hosts and principals meet as nobody writes
 them down by hand; and whatever no ACL is about is everybody's.
@@ -33,7 +33,7 @@ LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
 SETS = 100
 IN_ZOOKEEPER = 25
-"""How many of them are put into ZooKeeper as well, for a proxy that has its ACLs there."""
+"""Number of sets that are also stored in ZooKeeper, for a proxy that reads ACLs there."""
 MAX_ACLS = 8
 
 USERS = ("one", "two")
@@ -61,7 +61,7 @@ OPERATIONS = (
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
-#: Groups have configurations, and rights to these, since Kafka 4.0.
+#: Groups have configurations since Kafka 4.0.
 _GROUPS_ARE_CONFIGURED = is_since("4.0")
 _LITERAL, _PREFIXED = 3, 4
 PRODUCER: Values = {"transactional_id": None, "transaction_timeout": 60_000}
@@ -74,7 +74,7 @@ def sides(
     zookeeper_store: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, Address]]:
-    """Kafka, which judges itself, and two proxies in front of it, by the store of their ACLs."""
+    """Kafka itself and two proxies in front of it, by ACL store."""
     listeners = {LISTENER: _REAUTH_MS}
     with KafkaCluster(
         nodes=1,
@@ -104,7 +104,7 @@ def sides(
 
 
 def drawn(random: Random) -> list[Values]:
-    """Some ACLs, no two alike."""
+    """A random set of distinct ACLs."""
     acls: dict[tuple[object, ...], Values] = {}
     for _ in range(random.randint(1, MAX_ACLS)):
         kind = random.choice((ResourceType.TOPIC, ResourceType.TOPIC, *NAMES))
@@ -122,7 +122,7 @@ def drawn(random: Random) -> list[Values]:
 
 
 def replace_all(admin: Client, acls: Sequence[Values]) -> None:
-    """Have these ACLs in force, and no others."""
+    """Replace all ACLs with these."""
 
     def known(count: int) -> None:
         def are_known() -> bool:
@@ -139,7 +139,7 @@ def replace_all(admin: Client, acls: Sequence[Values]) -> None:
 
 
 def reported(client: Client) -> Mapping[str, object]:
-    """What a user may do, as far as answers tell that change nothing."""
+    """What a user may do, according to read-only requests."""
 
     def ask(api_key: int, version: int, results: str, *what: str, **fields: Any) -> list[Any]:
         answers = getattr(client.ask(api_key, version, fields), results)

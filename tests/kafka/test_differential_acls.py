@@ -1,4 +1,4 @@
-"""The same requests with the same ACLs to Kafka's StandardAuthorizer and to the proxy.
+"""The same requests under the same ACLs, to Kafka's StandardAuthorizer and to the proxy.
 
 One broker serves both: by its SASL listener, where it judges itself, and by its plain listener,
 where the proxy is a super user and has judged before.
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, needs_groups]
 
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
-#: Only brokers with a metrics reporter of their own for clients offer these.
+#: Only offered by brokers with a client metrics reporter.
 NEEDS_A_REPORTER = {71, 72}
 #: Brokers before 4.4 lack these.
 SINCE_4_4 = {93, 94}
@@ -90,7 +90,7 @@ def proxy_with_zookeeper(
 
 @pytest.fixture(scope="module")
 def versions(broker: KafkaCluster, proxy: ProxyProcess) -> Versions:
-    """What both offer."""
+    """API versions that both offer."""
     kafkas = offered(broker.address(listener=LISTENER))
     proxys = offered(proxy.addresses()[LISTENER])
     both = {}
@@ -114,7 +114,7 @@ def _judge(side: Side, versions: Versions, *, administers_users: bool) -> Mappin
 
 
 def test_every_api_that_is_offered_is_asked(versions: Versions) -> None:
-    """An API without a question here would be authorized on trust."""
+    """An API without a case here would go untested."""
     asked = {question.api_key for question in QUESTIONS}
     judged = {key for key, api in APIS.items() if api.kind is Kind.FORWARDED} | {29, 30, 31, 48}
     assert judged == asked
@@ -149,7 +149,7 @@ def test_proxy_judges_as_kafka_does(
 def test_kafka_judges_the_same_twice(
     broker: KafkaCluster, versions: Versions, kafkas: Mapping[str, str]
 ) -> None:
-    """An answer with a clock or somebody else's topic in it would be no yardstick."""
+    """Answers that contain a time or another test's topic cannot be compared."""
     side = Side("sec", broker.address(listener=LISTENER), broker.address())
     again = _judge(side, versions, administers_users=False)
     assert not (different := differences(kafkas, again)), described(different, kafkas, again)

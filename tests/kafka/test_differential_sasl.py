@@ -26,7 +26,7 @@ def kafka_transcripts(kafka_programs_world: World) -> Mapping[str, Transcript]:
 
 
 def test_every_deliberate_difference_names_a_program() -> None:
-    """A renamed program must not leave its excuse behind."""
+    """Entries for renamed programs must be removed."""
     assert DELIBERATE.keys() <= PROGRAMS.keys()
 
 
@@ -38,7 +38,7 @@ def test_every_deliberate_difference_is_documented() -> None:
 def test_programs_tell_the_same_twice(
     kafka_programs_world: World, kafka_transcripts: Mapping[str, Transcript]
 ) -> None:
-    """A transcript with a clock or a nonce in it would be no yardstick."""
+    """Transcripts that contain a time or a nonce cannot be compared."""
     again = run_all(kafka_programs_world)
     assert not differences(kafka_transcripts, again, ("first", "second"))
 

@@ -1,4 +1,4 @@
-"""Clients of versions that Kafka 4.0 dropped (KIP-896), with real brokers that still have them."""
+"""Clients of API versions that Kafka 4.0 dropped (KIP-896), and brokers that support them."""
 
 import json
 import re
@@ -33,16 +33,16 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 SCRAM = "SCRAM-SHA-256"
 LISTENERS = {"OBSERVE": 3_600_000, "PROBE": 3_600_000}
 OLD_PROTOCOL = (0, 10)
-"""What kafka-python is told to speak: the versions of Kafka 0.10."""
+"""kafka-python's `api_version`: that of Kafka 0.10."""
 RECORDS = 200
 LAST_WITH_THEM = "3.9.1"
 BETWEEN_BROKERS = {56: 2}
-"""AlterPartition: its first version that is left."""
+"""First remaining version of AlterPartition."""
 
 
 @pytest.fixture(scope="module")
 def kafka(jwks: Path) -> Iterator[KafkaCluster]:
-    """A node that has them, whatever the release under test."""
+    """A node that has them, independent of the release under test."""
     with KafkaCluster(jwks=jwks, release=LAST_WITH_THEM) as cluster:
         yield cluster
 
@@ -100,7 +100,7 @@ def test_old_client_works_and_is_recorded(
 def assert_works_and_is_recorded(
     proxy: ProxyProcess, issuer: Issuer, topic: str, tmp_path: Path, listener: str
 ) -> None:
-    """In a group, with commits: nothing of it is lost or doubled."""
+    """The client works in a group with commits; nothing is lost or duplicated."""
     settings = old_client(proxy, issuer, listener)
     producer = python.KafkaProducer(**settings, acks="all")
     sent = [producer.send(topic, str(number).encode()) for number in range(RECORDS)]
@@ -133,7 +133,7 @@ def assert_works_and_is_recorded(
 
 
 def reported(directory: Path) -> dict[str, Any]:
-    """What the readiness report says of Kafka 4.0; it is required to say that nobody breaks."""
+    """The readiness report's findings on Kafka 4.0."""
     events, out = directory / "events", directory / "report"
     options = ["--events", str(events), "--out", str(out), "--require", "kafka4-ready"]
     assert CliRunner().invoke(app, ["report", *options]).exit_code == 1
@@ -154,7 +154,7 @@ def test_offer_is_the_brokers_own_unless_acls_are_enforced(
     for key, kept in FIRST_KEPT_BY_KAFKA_4.items():
         if APIS[key].kind is Kind.FORWARDED:
             assert at_kafka[key] == 0
-            # Produce is announced from v0 in any case, for librdkafka
+            # Produce is always announced from v0, for librdkafka
             assert here[key] == (kept if mode == "enforce" and key != PRODUCE else 0)
 
 

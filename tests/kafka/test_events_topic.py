@@ -1,4 +1,4 @@
-"""Commands for the topic of the events, on a real Kafka."""
+"""Commands that manage the topic for events, on a real Kafka."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from tests.support.proxy_process import eventually
 pytestmark = pytest.mark.kafka
 
 NOBODY = "127.0.0.1:1"
-"""An address at which no broker is."""
+"""An address without a broker."""
 
 
 def invoke(*arguments: str) -> Result:

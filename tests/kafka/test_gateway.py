@@ -1,4 +1,4 @@
-"""Three KRaft nodes behind a gateway: clients know its addresses alone, and follow the brokers."""
+"""Three KRaft nodes behind a gateway: clients only see its addresses, and follow the brokers."""
 
 import shutil
 import socket
@@ -47,14 +47,14 @@ _NOT_LEADER = 6
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[KafkaCluster]:
-    """Node 1 alone is a controller: the others may stop without losing the quorum."""
+    """Only node 1 is a controller, so the others may stop without losing the quorum."""
     with KafkaCluster(nodes=3, controllers=1, sasl_listeners={}) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def proxy(cluster: KafkaCluster, jwks: Path, serve: Serve) -> ProxyProcess:
-    """Never restarted, whatever the brokers do."""
+    """Never restarted while brokers come and go."""
     config = gateway_config(cluster.bootstrap(), jwks, listeners={"LONG": 3_600_000})
     return serve(config)
 
@@ -72,7 +72,7 @@ def spread_topic(cluster: KafkaCluster, **replicas: list[int]) -> str:
 def test_clients_use_the_proxy_alone(
     cluster: KafkaCluster, proxy: ProxyProcess, carol: User, bootstrap: str
 ) -> None:
-    """In what they are told, and in the sockets they have open after using every broker."""
+    """Checks advertised addresses and the sockets open after using every broker."""
     topic = spread_topic(cluster, p0=[1], p1=[2], p2=[3])
     shown = {node_id: broker_at(proxy, node_id) for node_id in cluster.node_ids}
 
@@ -106,7 +106,7 @@ def ports_connected_to() -> set[int]:
     for entry in Path("/proc/self/fd").iterdir():
         try:
             mine.add(str(entry.readlink()))
-        except OSError:  # the directory's own, closed by now
+        except OSError:  # of the temporary directory, closed by now
             continue
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     established = "01"
@@ -166,7 +166,7 @@ def test_every_api_that_tells_addresses_tells_the_proxys(
 def test_leader_end_points_are_rewritten(
     cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
 ) -> None:
-    """KIP-951: a broker that does not lead says who does, and where."""
+    """KIP-951: a broker that is not the leader returns the leader's address."""
     topic = spread_topic(cluster, p0=[2])
     wrong, leader = broker_at(proxy, 1), broker_at(proxy, 2)
     produced = asked(
@@ -219,13 +219,13 @@ def test_leader_end_points_are_rewritten(
     assert {Address(one.host, one.port) for one in fetched.node_endpoints} == {leader}
 
 
-# --- brokers that come and go
+# --- brokers that move
 
 
 def test_brokers_are_followed_without_a_restart(
     cluster: KafkaCluster, proxy: ProxyProcess, carol: User, bootstrap: str, tmp_path: Path
 ) -> None:
-    """One stops, comes back elsewhere, another joins; the clients go on and lose nothing."""
+    """A broker stops and returns at another address, another one joins; clients lose nothing."""
     topic = spread_topic(cluster, p0=[1, 2], p1=[2, 3], p2=[3, 1], p3=[2, 1])
     with ThreadPoolExecutor() as pool:
         enough = tmp_path / "enough"
@@ -249,17 +249,17 @@ def test_brokers_are_followed_without_a_restart(
 
 
 def produced_at(who: User, bootstrap: str, topic: str) -> None:
-    """A new client reaches the one broker that leads."""
+    """Produce with a new client, which must reach the leader."""
     producer = confluent.Producer(who.confluent(bootstrap))
     producer.produce(topic, b"x", partition=0)
     assert producer.flush(DEADLINE) == 0
 
 
-# --- brokers in trouble
+# --- brokers that fail
 
 
 def test_broker_that_is_killed(cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> None:
-    """Its clients' connections close; new ones close once they have something to ask."""
+    """Its clients are disconnected; new clients are disconnected on their first request."""
     address = broker_at(proxy, 3)
     actor = logged_in(address, issuer)
     with actor.client:
@@ -285,7 +285,7 @@ def test_broker_that_is_killed(cluster: KafkaCluster, proxy: ProxyProcess, issue
 
 
 def test_broker_that_hangs(cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> None:
-    """It holds up its own clients alone, and no answer is made up for it."""
+    """It delays only its own clients, and the proxy makes up no response."""
     hanging, other = (logged_in(broker_at(proxy, node_id), issuer) for node_id in (3, 2))
     with hanging.client, other.client:
         hanging.ask(_METADATA, 12)
@@ -300,12 +300,12 @@ def test_broker_that_hangs(cluster: KafkaCluster, proxy: ProxyProcess, issuer: I
         assert hanging.hear(_METADATA, 12) is not None
 
 
-# --- gateways that are replaced, and forget their brokers
+# --- replaced gateways, which do not know the brokers yet
 
 ZERO = "ZERO"
-"""The brokers' listener, which announces no lifetime."""
+"""The brokers' listener; it announces no lifetime."""
 RECORDS = 200
-"""So many more in each partition show that clients go on."""
+"""Records per partition that prove progress."""
 
 
 @pytest.fixture
@@ -317,7 +317,7 @@ def two_brokers() -> Iterator[KafkaCluster]:
 
 @dataclass(frozen=True, kw_only=True)
 class Loyal(User):
-    """Its clients of Java return to a broker's port for ever, as those before 4.0 (KIP-899)."""
+    """Its Java clients never rebootstrap, like those before 4.0 (KIP-899)."""
 
     def java(self, directory: Path, **more: str) -> JavaClient:
         """A properties file for Java's clients."""
@@ -325,7 +325,7 @@ class Loyal(User):
 
 
 class Replica(ProxyProcess):
-    """One of several gateways, of which each start is that of another pod."""
+    """A gateway that starts without state each time, like a new pod."""
 
     def __init__(self, upstream: str, jwks: Path, host: str, port: int, directory: Path) -> None:
         directory.mkdir()
@@ -342,7 +342,7 @@ class Replica(ProxyProcess):
 
     @property
     def targets(self) -> dict[int, Address]:
-        """Where a load balancer forwards each of its ports."""
+        """The load balancer's target for each port."""
         return {port: Address(self.host, port) for port in (self.port, *self.ports)}
 
     def start(self) -> None:
@@ -357,7 +357,7 @@ class Replica(ProxyProcess):
 
 
 def progress(two_brokers: KafkaCluster, topic: str) -> Callable[[], bool]:
-    """Whether clients have written more to all partitions since now."""
+    """Return a check for new records in all partitions."""
     before = [end_offset(two_brokers, topic, one) for one in range(PARTITIONS)]
 
     def made() -> bool:
@@ -371,7 +371,7 @@ def progress(two_brokers: KafkaCluster, topic: str) -> Callable[[], bool]:
 def test_clients_return_to_brokers_of_gateways_that_do_not_know_them(
     two_brokers: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """After a restart in place, and over a rolling update of two replicas behind a balancer.
+    """After a restart in place and a rolling update of two replicas behind a load balancer.
 
     No client begins at the bootstrap address meanwhile, from which the gateway would learn brokers.
     """
@@ -430,14 +430,14 @@ def test_clients_return_to_brokers_of_gateways_that_do_not_know_them(
 
 OLD = "4.1.0"
 REAUTH_MS = 30_000
-"""Java renews it from 85 to 95 % on: while brokers start, the rest is for the machine."""
+"""Java renews it after 85 to 95 %, which leaves time while brokers start."""
 TXN_OFFSET_COMMIT, TOPOLOGY_DESCRIPTION_UPDATE = 28, 93
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_since("4.4"), reason="to 4.4 or later")
 def test_a_rolling_upgrade_loses_nothing(jwks: Path, carol: User, tmp_path: Path) -> None:
-    """What is offered is what all brokers know: the newer versions when the last one has them."""
+    """The proxy offers a new version once all brokers support it."""
     done = tmp_path / "done"
     with KafkaCluster(nodes=3, release=OLD, sasl_listeners={}) as cluster:
         replicas = {index: [1, 2, 3] for index in range(PARTITIONS)}
@@ -481,7 +481,7 @@ def _is_in_sync(cluster: KafkaCluster) -> bool:
 
 
 def _announced(proxy: ProxyProcess, cluster: KafkaCluster) -> list[Versions]:
-    """At the gateway's own address, and at those of the brokers."""
+    """Announced versions at the gateway's bootstrap and broker addresses."""
     brokers = [broker_at(proxy, node_id) for node_id in cluster.node_ids]
     return [offered(address) for address in (proxy.addresses()["SHORT"], *brokers)]
 

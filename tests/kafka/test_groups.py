@@ -1,4 +1,4 @@
-"""Groups of tokens in front of a real Kafka: its own tools, several issuers, several libraries."""
+"""Groups in tokens on a real Kafka: its own tools, several issuers, several libraries."""
 
 import itertools
 import time
@@ -35,7 +35,7 @@ TOKEN_SECONDS = 15.0
 
 
 class Partner(Issuer):
-    """Another identity provider, whose keys have the ids of the first one's."""
+    """A second identity provider whose key ids equal those of the first."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Partner(Issuer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(User):
-    """Who has groups; the list may change between two tokens."""
+    """A user whose groups may change between two tokens."""
 
     groups: list[str] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ def partner() -> Partner:
 
 @pytest.fixture(scope="module")
 def keys(partner: Partner) -> Iterator[TokenEndpoint]:
-    """Where the partner's keys are."""
+    """Server of the partner's keys."""
     with TokenEndpoint(partner) as one:
         yield one
 
@@ -84,7 +84,7 @@ def keys(partner: Partner) -> Iterator[TokenEndpoint]:
 def proxy(
     brokers: KafkaCluster, jwks: Path, keys: TokenEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """Two issuers, ACLs of the brokers, and sessions that clients renew every few seconds."""
+    """A proxy with two issuers, ACLs stored at the brokers, and sessions of a few seconds."""
     directory = tmp_path_factory.mktemp("proxy")
     upstream = str(brokers.address(listener=LITTLE))
     listeners = {"LONG": 3_600_000, "QUICK": QUICK_MS}
@@ -132,7 +132,7 @@ def allow(brokers: KafkaCluster, principal: str, topic: str) -> None:
 
 
 def writes(who: User, proxy: ProxyProcess, topic: str) -> bool:
-    """Whether a record of librdkafka is taken."""
+    """Whether a record from librdkafka is accepted."""
     reported: list[confluent.KafkaError | None] = []
     producer = confluent.Producer(who.confluent(str(proxy.addresses()["LONG"])))
     producer.produce(topic, b"-", on_delivery=lambda error, _: reported.append(error))
@@ -173,7 +173,7 @@ def test_two_issuers_and_three_libraries(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """The groups of one name are two groups; the ids of the issuers' keys are the same."""
+    """Equal group names of two issuers are distinct groups; their key ids are equal, too."""
     allow(brokers, "Group:partner:analysts", topic)
     ours, theirs = member(issuer, "alice", "analysts"), member(partner, "alice", "analysts")
     wait_until(lambda: writes(theirs, proxy, topic), what="the partner's may not write")
@@ -208,11 +208,11 @@ def test_two_issuers_and_three_libraries(
 def test_a_group_that_is_lost_while_producing(
     brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
 ) -> None:
-    """The next Produce after the re-authentication is denied; all before it are there, once."""
+    """The first Produce after the re-authentication is denied; all earlier ones are stored once."""
     topic = f"lost-{uuid.uuid4()}"
     brokers.create_topic(topic)
     allow(brokers, "Group:analysts", topic)
-    # librdkafka asks for a new token when most of the old one's time is over
+    # librdkafka refreshes a token after most of its lifetime
     who = replace(member(issuer, "alice", "analysts"), token_lifetime=TOKEN_SECONDS)
     wait_until(lambda: writes(who, proxy, topic), what="the group may not write")
     before = end_offset(brokers, topic, 0)
@@ -257,7 +257,7 @@ def test_a_group_that_is_lost_while_producing(
 def test_the_outage_of_one_issuer(
     proxy: ProxyProcess, brokers: KafkaCluster, issuer: Issuer, keys: TokenEndpoint, topic: str
 ) -> None:
-    """Tokens of a key that it has just made wait for it in vain; ours are not touched."""
+    """Tokens with an unknown key wait for its JWKS in vain; tokens of the other issuer work."""
     allow(brokers, "Group:analysts", topic)
     who = member(issuer, "alice", "analysts")
     wait_until(lambda: writes(who, proxy, topic), what="the group may not write")

@@ -1,4 +1,4 @@
-"""Kafka's own Java classes, asked without a broker.
+"""Comparisons with Kafka's own Java classes, without a broker.
 
 Its generated messages judge the codec and the data files, its `SslPrincipalMapper` the principals
 of certificates, and its `StandardAuthorizer` the decisions about clients with groups. The
@@ -44,13 +44,13 @@ from tests.support.messages import request_kind, response_kind
 pytestmark = pytest.mark.kafka
 
 EACH = 4
-"""Messages of each kind and version."""
+"""Number of messages per kind and version."""
 BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 TEXTS = ("", "a", "Zürich", "\N{GRINNING FACE}", "n" * 127, "n" * 300)
 
 
 def made(kind: type[Message], version: int, random: Random) -> Message:
-    """Any entity that has such a version."""
+    """A random message of this version."""
     present = [one for one in kind.FIELDS if one.versions.has(version)]
     return kind(**{one.name: _value(one, version, random) for one in present})
 
@@ -85,7 +85,7 @@ def _single(field: Field, version: int, random: Random) -> Any:
 
 
 def versions_of_kafka() -> list[tuple[str, type[Message], int]]:
-    """What the release under test has: not the versions of an older one, and not the overlay's."""
+    """Versions in the release under test, without older ones and those of the overlay."""
     older = {name for names in OVERLAY["releases"].values() for name in names}
     found = []
     for key in APIS:
@@ -98,7 +98,7 @@ def versions_of_kafka() -> list[tuple[str, type[Message], int]]:
 
 
 def assert_answers(asked: list[str], expected: list[str]) -> None:
-    """What Kafka's classes read, and write again."""
+    """Kafka's classes read these bytes and write the expected ones."""
     done = run_program("Messages", (), stdin="\n".join(asked) + "\n")
     assert done.exit_status == 0, done.stderr
     found = zip(asked, done.stdout.splitlines(), expected, strict=True)
@@ -122,7 +122,7 @@ def test_kafka_reads_and_writes_the_same_bytes() -> None:
 
 @pytest.mark.skipif(not is_since("4.4"), reason="the messages are those of 4.4")
 def test_what_the_codec_accepts_kafka_reads_the_same() -> None:
-    """Bytes that were changed at random: what is authorized is what is carried out."""
+    """Kafka reads randomly changed bytes as the codec does, so it executes what was authorized."""
     random = Random(45)  # noqa: S311
     asked, expected = [], []
     for which, kind, version in versions_of_kafka():
@@ -138,7 +138,7 @@ def test_what_the_codec_accepts_kafka_reads_the_same() -> None:
             except Malformed:
                 continue
             written = encode(entity, version)
-            if len(written) == len(changed):  # neither unknown tags nor bytes behind the body
+            if len(written) == len(changed):  # without unknown tags and trailing bytes
                 asked.append(f"{which} {kind.HEAD.api_key} {version} {changed.hex()}")
                 expected.append(written.hex())
     assert len(asked) > 500
@@ -174,7 +174,7 @@ CONTROLS = [case for case, (_, why) in NOBODY.items() if "control" in why]
 
 
 def asked(questions: Sequence[tuple[bytes | str, ...]]) -> list[str | None]:
-    """One program for all of them: the name, `refused`, or None for nobody."""
+    """Principals from one Java program: a name, `refused`, or None."""
     parts = [
         [one if isinstance(one, bytes) else one.encode() for one in line] for line in questions
     ]
@@ -197,7 +197,7 @@ def test_java_writes_names_as_the_proxy_does() -> None:
 
 @pytest.mark.slow
 def test_java_reads_some_names_otherwise() -> None:
-    """Java 17 takes UTF-16 for UTF-8, and lets control characters be; both are documented."""
+    """Java 17 reads UTF-16 as UTF-8 and keeps control characters; both are documented."""
     said = asked([(der,) for der, _ in OTHERWISE.values()])
     for one, (_, name) in zip(said, OTHERWISE.values(), strict=True):
         assert one == name or (one is not None and "\\00" in one)
@@ -217,13 +217,13 @@ def test_kafka_refuses_what_the_proxy_refuses() -> None:
 
 @pytest.mark.slow
 def test_kafka_takes_what_is_refused_here_alone() -> None:
-    """Or refuses it too: then it is in the wrong table."""
+    """If Kafka refuses it as well, it belongs in the other table."""
     refused = asked([(rules, DUKE) for rules, _ in REFUSED_HERE])
     assert REFUSES not in refused
     assert asked(EMPTIED) == ["", ""]
 
 
-# --- the authorizer, asked about groups
+# --- decisions of the authorizer for groups
 
 SETS = 20_000
 MAX_ACLS = 10
@@ -249,7 +249,7 @@ OPERATIONS = tuple(one for one in Operation if Operation.ALL < one <= Operation.
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """ACLs, and one question of one client."""
+    """A set of ACLs and one decision for one client."""
 
     acls: tuple[Acl, ...]
     everyone: bool
@@ -260,7 +260,7 @@ class Case:
     name: str
 
     def lines(self) -> list[str]:
-        """For `Decisions`: what each principal may do, and what none of its ACLs denies it."""
+        """Input of `Decisions`: whether each principal is allowed, and whether an ACL denies it."""
         asked = f"{self.host} {self.operation.value} {self.resource_type.value} {self.name}"
         allows_all = acl(
             self.name, "User:*", resource_type=self.resource_type, operation=Operation.ALL

@@ -1,4 +1,4 @@
-"""The users of a KRaft cluster, taken over with their passwords."""
+"""Import of a KRaft cluster's users with their passwords."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ SNAPSHOTS = {
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "metadata.log.max.snapshot.interval.ms": "2000",
 }
-"""So that snapshots are made while users are."""
+"""Small enough that snapshots are taken while users are added."""
 _ALTER_SCRAM = 51
 PASSWORD_OF_TOOL = "s3cret"
 
 
 def add_users(cluster: KafkaCluster, first: int, last: int, prefix: str = "pw") -> None:
-    """As kafka-configs does it, in requests of many users."""
+    """Like kafka-configs, but with many users per request."""
     for at in range(first, last, AT_ONCE):
         cluster.ask(
             _ALTER_SCRAM,
@@ -52,7 +52,7 @@ def add_users(cluster: KafkaCluster, first: int, last: int, prefix: str = "pw") 
 
 
 async def who_logs_in(address: Address, passwords: dict[str, str]) -> set[str]:
-    """Those users whose password is accepted."""
+    """Users whose password is accepted."""
     gate = asyncio.Semaphore(8)
 
     async def may(name: str, password: str) -> bool:
@@ -64,7 +64,7 @@ async def who_logs_in(address: Address, passwords: dict[str, str]) -> set[str]:
                 await admin.describe_acls()
         except AuthenticationFailed:
             return False
-        except KafkaError:  # logged in; there is no authorizer
+        except KafkaError:  # logged in; the cluster has no authorizer
             return True
         return True
 
@@ -75,7 +75,7 @@ async def who_logs_in(address: Address, passwords: dict[str, str]) -> set[str]:
 def test_a_thousand_users_keep_their_passwords(
     start_cluster: StartCluster, jwks: Path, tmp_path: Path
 ) -> None:
-    """From the disk of a node that is not the leader, while the cluster runs."""
+    """Read from the disk of a follower while the cluster runs."""
     cluster = start_cluster(nodes=3, properties={**SNAPSHOTS, **AUTHORIZER_PROPERTIES})
     add_users(cluster, 0, USERS // 2)
     add_users(cluster, 0, 2, prefix="newer")

@@ -39,7 +39,7 @@ def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
     config = sidecar_config(str(kafka.address()), jwks, listeners={"LONG_BYTES": 3_600_000})
-    # A connection that waits for those of attackers is not to be idle.
+    # A client that waits behind attackers must not be closed as idle.
     directory = tmp_path_factory.mktemp("long")
     process = ProxyProcess(enforcing_acls(config, workers=1), directory)
     add_users(process)
@@ -58,7 +58,7 @@ def proxy(
 
 
 def visible(count: int, length: int = 60) -> list[str]:
-    """Names that carol may do everything with."""
+    """Names of resources on which carol has all rights."""
     return [f"t-{number}-".ljust(length, "x") for number in range(count)]
 
 
@@ -67,7 +67,7 @@ HIDDEN = "hidden"
 
 @dataclass(frozen=True)
 class Long:
-    """A request that names one resource in each item of a list."""
+    """A request whose list names one resource per item."""
 
     api_key: int
     version: int
@@ -144,7 +144,7 @@ REQUESTS = {
         more={"v3_and_below_transactional_id": "t-transaction", "v3_and_below_producer_id": 77},
     ),
     "DescribeGroups": Long(15, 5, "groups", "", visible(20_000)),
-    # as the leader of many members of Kafka Streams sends it
+    # as sent by the leader of many Kafka Streams members
     "SyncGroup": Long(
         *(14, 5, "assignments", "member_id", visible(500), {"assignment": b"a" * 10_000}),
         more=_GROUP | _SYNC,
@@ -154,7 +154,7 @@ PARTLY = ("Metadata", "OffsetCommit", "ListOffsets", "DescribeConfigs", "CreateT
 
 
 def values(message: Any) -> Any:
-    """What a message says, whatever the order in its lists, and the ids of topics not made."""
+    """A message's values, ignoring the order of lists and generated topic ids."""
     if dataclasses.is_dataclass(message):
         return tuple(values(getattr(message, one.name)) for one in dataclasses.fields(message))
     if isinstance(message, tuple):
@@ -202,18 +202,18 @@ def clients(kafka: KafkaCluster, proxy: ProxyProcess) -> tuple[Client, Client]:
     return Client(kafka.address(), None), Client(proxy.addresses()["LONG_BYTES"], "carol")
 
 
-# --- somebody who means harm
+# --- attackers
 
 
 def highest_memory(parent: int) -> int:
-    """Bytes that the children of a process, of which one is the worker, ever had resident."""
+    """Peak resident bytes of a process's children, one of which is the worker."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     peaks = [Path(f"/proc/{child}/status").read_text().partition("VmHWM:")[2] for child in children]
     return max(int(peak.split()[0]) for peak in peaks) * 1_024
 
 
 def flood(address: Address, content: bytes, stop: threading.Event) -> int:
-    """Send the longest of requests, one after the other; return how many were answered."""
+    """Send the longest requests one after another; return the number of responses."""
     answered = 0
     with contextlib.suppress(ConnectionError), WireClient(address) as client:
         log_in(client, "mallory")
@@ -231,7 +231,7 @@ def topics_seen(client: Client, names: Sequence[str]) -> int:
 
 
 def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -> None:
-    """A dozen connections, 100 MB each, again and again: of one principal there is one at a time.
+    """A dozen connections send 100 MB each, repeatedly: the proxy gathers one per principal.
 
     What they ask for is denied, item by item, which costs most.
     """
@@ -252,13 +252,13 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
         finally:
             stop.set()
     assert sum(attacker.result(600) for attacker in attackers) > 0, "and they were answered"
-    # One that is gathered while the one before is judged, in some copies, and what judging makes.
+    # One request is gathered while another is judged, in several copies.
     grown = highest_memory(proxy.pid) - before
     assert grown < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST
 
 
 def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> None:
-    """Each claims 100 MB, and sends half: they wait for each other, and others pass."""
+    """Each announces 100 MB and sends half: they wait for each other, not other clients."""
     address = proxy.addresses()["LONG_BYTES"]
     before = highest_memory(proxy.pid)
     header = request_header(15, 5, 1, "mallory", flexible=True)

@@ -1,4 +1,4 @@
-"""Clients that reach another broker than they mean (KIP-1242), through a real load balancer."""
+"""Clients that connect to the wrong broker (KIP-1242), through a real load balancer."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ LISTENER = "LONG"
 API_VERSIONS, METADATA = 18, 3
 RIGHT, MISROUTED = 0, 129
 PERF_TEST, RECORDS = java.TOOLS["kafka-producer-perf-test"], 2_000
-"""Run with the clients of the release under test, which the tools of others are not."""
+"""Runs with the clients of the release under test."""
 
 
 class Gateway:
@@ -44,15 +44,15 @@ class Gateway:
         self.bootstrap = f"{HOST}:{at.port}"
         self.ports = {node: broker_at(proxy, node).port for node in cluster.node_ids}
         self.brokers = [*cluster.node_ids]
-        """The ids of those that run."""
+        """Ids of the running brokers."""
 
     def swap(self, one: int, other: int) -> None:
-        """Send clients of each of these brokers to the other one's port; twice: as it was."""
+        """Swap the ports of two brokers at the load balancer; a second call restores them."""
         mine, yours = self.ports[one], self.ports[other]
         self.balancer.swap(mine, yours)
 
     def replace_last(self) -> None:
-        """Let a broker with another id run at the addresses of the last one."""
+        """Replace the last broker with one of another id at the same address."""
         old = self.brokers.pop()
         self.cluster.stop_node(old)
         new = self.cluster.add_node(instead_of=old)
@@ -79,7 +79,7 @@ def gateway(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ga
 
 
 def spread_topic(gateway: Gateway) -> str:
-    """On all three brokers, so that two of them suffice."""
+    """A topic replicated to two of the three brokers."""
     name = f"misrouted-{uuid.uuid4()}"
     one, other, third = gateway.brokers
     pairs = ([one, other], [other, third], [third, one])
@@ -96,7 +96,7 @@ def written(cluster: KafkaCluster, topic: str) -> list[int]:
 def test_java_bootstraps_anew_where_ports_are_swapped(
     gateway: Gateway, carol: User, tmp_path: Path
 ) -> None:
-    """Nothing is lost or doubled while its connections lead to other brokers.
+    """Nothing is lost or duplicated while its connections reach the wrong brokers.
 
     Kafka's client 4.4 loses its requests if another broker's response was read together with the
     one after which it bootstraps anew (`NetworkClient.handleCompletedReceives`).
@@ -135,7 +135,7 @@ def swap_ports_below_java(gateway: Gateway, carol: User, directory: Path) -> Non
 
 
 def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_path: Path) -> None:
-    """It says whom it means before it logs in."""
+    """It names the intended broker before it logs in."""
     topic, before, files = spread_topic(gateway), gateway.misrouted(), GoFiles(tmp_path)
     with ThreadPoolExecutor(1) as pool:
         traffic = pool.submit(go_traffic, gateway.bootstrap, topic, files)
@@ -155,7 +155,7 @@ def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_
 def test_java_follows_a_broker_that_has_another_id(
     gateway: Gateway, carol: User, tmp_path: Path
 ) -> None:
-    """The port of the old id leads nowhere, rather than to the other one."""
+    """The old id's port leads nowhere, not to the other broker."""
     topic, done = spread_topic(gateway), tmp_path / "done"
     with ThreadPoolExecutor(1) as pool:
         traffic = pool.submit(
@@ -176,7 +176,7 @@ def test_franz_go_follows_a_broker_that_has_another_id(gateway: Gateway, tmp_pat
 
 
 class GoFiles:
-    """By what the Go program is ended, and by what it says that it bootstraps anew."""
+    """Files that end the Go program and record its rebootstraps."""
 
     def __init__(self, directory: Path) -> None:
         self.until = directory / "done"
@@ -184,14 +184,14 @@ class GoFiles:
 
 
 def go_traffic(bootstrap: str, topic: str, files: GoFiles, user: str = "carol") -> int:
-    """Return the number of records that were acknowledged."""
+    """Return the number of acknowledged records."""
     password = password_of(user) if user else ""
     ends = (str(files.until), str(files.rebootstrapped))
     return int(go.run("produce", (bootstrap, user, password, topic, *ends)))
 
 
 def replace_last_under_load(gateway: Gateway, topic: str, done: Path) -> None:
-    """Replace a broker while there is traffic, which goes on afterwards."""
+    """Replace a broker under traffic, which must continue."""
     try:
         wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
         gateway.replace_last()
@@ -205,7 +205,7 @@ def _listens(address: Address) -> bool:
     try:
         with WireClient(address):
             return True
-    except ConnectionError:  # refused, or reset by one that ends
+    except ConnectionError:  # refused, or reset by a broker that stops
         return False
 
 
@@ -216,17 +216,17 @@ class Replaceable:
         options: dict[str, Any] = {"sasl_listeners": {}, "sidecar_port": shown}
         self.old, self.new = KafkaCluster(**options), KafkaCluster(**options)
         self.address = Address("127.0.0.1", shown)
-        """Where brokers send clients."""
+        """The address that brokers advertise."""
 
     @contextmanager
     def at_its_address(self) -> Iterator[Callable[[], None]]:
-        """Both run; what is yielded replaces the one that is at the address by the other."""
+        """Run two clusters; the yielded function swaps which one is at the address."""
         with self._balanced(self.address) as replace:
             yield replace
 
     @contextmanager
     def behind_a_sidecar(self, jwks: Path, directory: Path) -> Iterator[Callable[[], None]]:
-        """The same, with a sidecar at the address, which is in front of them."""
+        """The same behind a sidecar."""
         behind = Address(HOST, free_ports(1)[0])
         config = sidecar_config(str(behind), jwks, listeners={LISTENER: 0}, port=self.address.port)
         process = ProxyProcess(config, directory)
@@ -244,7 +244,7 @@ class Replaceable:
                 yield lambda: self._replace(balancer, at.port)
 
     def _replace(self, balancer: LoadBalancer, port: int) -> None:
-        """When there is traffic, and it is known which one it is; returns when it goes on."""
+        """Replace the cluster under traffic; return when traffic continues."""
         ids = [_id(self.old), _id(self.new)]
         wait_until(lambda: answered(self.address, *ids) == [RIGHT, MISROUTED], what="the old one")
         wait_until(lambda: self.written()[0] > 100, what="traffic")
@@ -256,7 +256,7 @@ class Replaceable:
         wait_until(lambda: self.written()[1] > 100, what="traffic goes on")
 
     def written(self) -> list[int]:
-        """Records of the old one, and of the new one."""
+        """Numbers of records in the old and the new cluster."""
         return [end_offset(cluster, "topic", 0) for cluster in (self.old, self.new)]
 
 
@@ -269,7 +269,7 @@ def replaceable() -> Replaceable:
 def test_java_finds_another_cluster_behind_the_same_address(
     replaceable: Replaceable, jwks: Path, carol: User, tmp_path: Path
 ) -> None:
-    """Of a sidecar, which tells who means the old one."""
+    """Behind a sidecar, which tells clients of the old cluster to rebootstrap."""
     client = carol.java(tmp_path, acks="all", enable_idempotence="false")
     where = ("--bootstrap-server", replaceable.address, "--command-config", client.properties)
     what = ("--topic", "topic", "--num-records", RECORDS, "--record-size", 10)
@@ -298,7 +298,7 @@ def test_franz_go_finds_another_cluster_behind_the_same_address(
 def test_franz_go_finds_another_cluster_in_the_place_of_kafka(
     replaceable: Replaceable, tmp_path: Path
 ) -> None:
-    """Without a proxy: what the client asks of the application is asked here, too."""
+    """Without a proxy, as a check of the client and of these tests."""
     with replaceable.at_its_address() as replace:
         assert_franz_go_goes_on(replaceable, replace, GoFiles(tmp_path), "")
 
@@ -322,7 +322,7 @@ def _id(cluster: KafkaCluster) -> str:
 
 
 def answered(address: Address, *cluster_ids: str) -> list[int]:
-    """The error codes of ApiVersions from who means node 1 of each of these clusters."""
+    """Error codes of ApiVersions requests that name node 1 of each cluster."""
     codes = []
     for cluster_id in cluster_ids:
         meant = {"cluster_id": cluster_id, "node_id": 1, **api_versions_fields()}

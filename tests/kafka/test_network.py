@@ -1,4 +1,4 @@
-"""Networks that forget idle connections, drop packets, and do not answer for a name."""
+"""Networks that forget idle connections, drop packets, or leave DNS queries unanswered."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 ZERO = "ZERO"
 KERNEL = {
     "net.netfilter.nf_conntrack_tcp_timeout_established": 8,
-    "net.netfilter.nf_conntrack_tcp_loose": 0,  # a segment begins no connection, as for a balancer
+    "net.netfilter.nf_conntrack_tcp_loose": 0,  # only a SYN starts a connection, as at a balancer
     "net.ipv4.tcp_keepalive_time": 3,
     "net.ipv4.tcp_keepalive_intvl": 1,
 }
@@ -39,7 +39,7 @@ DELIVERED = ["delivered"] * RECORDS
 
 @pytest.fixture
 def places() -> Iterator[tuple[Namespace, Namespace]]:
-    """Where the proxy and its clients are, with the balancer; and where the broker is."""
+    """Two namespaces: the proxy, its clients and the balancer; and the broker."""
     with wired(("10.97.0.1/24",), ("10.97.0.2/24",)) as (here, there):
         begins = "type filter hook {0} priority 0; {1} != lo ct state invalid drop;"
         hooks = {"input": "iifname", "output": "oifname"}
@@ -78,7 +78,7 @@ def proxy_of(
 
 
 def outcomes(who: User, bootstrap: str) -> list[str]:
-    """What became of records that were sent with pauses between them."""
+    """Send records with pauses; return the outcome of each."""
     found: list[str] = []
 
     def noted(error: confluent.KafkaError | None, _: confluent.Message) -> None:
@@ -87,7 +87,7 @@ def outcomes(who: User, bootstrap: str) -> list[str]:
     settings: dict[str, Any] = {"socket_keepalive_enable": True, "message_timeout_ms": 10_000}
     producer = confluent.Producer(who.confluent(bootstrap, **settings))
     for number in range(RECORDS):
-        time.sleep(IDLE_SECONDS if number else 0)  # by the kernel's clock, which nobody can set
+        time.sleep(IDLE_SECONDS if number else 0)  # by the kernel's clock, which tests cannot set
         producer.produce(TOPIC, b"record", on_delivery=noted)
         producer.flush()
     return found
@@ -100,7 +100,7 @@ def test_a_balancer_that_forgets_idle_connections_stops_no_client(
     issuer: Issuer,
     tmp_path: Path,
 ) -> None:
-    """Where the proxy does not probe in time, records are lost: the balancer does forget."""
+    """If the proxy probes too late, records are lost, which proves that the balancer forgets."""
     who = User(name="carol", mechanism="SCRAM-SHA-256", issuer=issuer)
     kinds = {
         name: proxy_of(cluster, jwks, tmp_path / name, idle_ms, relays=relays)
@@ -166,7 +166,7 @@ def dns(place: Namespace) -> Iterator[Dns]:
 def named_brokers(
     place: Namespace, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaCluster]:
-    """Two brokers, which have other sources for their names than clients and proxy."""
+    """Two brokers that resolve names from a hosts file, unlike clients and proxy."""
     hosts = tmp_path_factory.mktemp("names") / "hosts"
     hosts.write_text(f"{BROKERS} {FIRST} {SECOND} {gethostname()}\n127.0.0.1 localhost\n")
     named_brokers = KafkaCluster(
@@ -190,7 +190,7 @@ def named_brokers(
 def proxy(
     place: Namespace, named_brokers: KafkaCluster, jwks: Path, tmp_path: Path
 ) -> Iterator[ProxyProcess]:
-    """A gateway of one worker."""
+    """A gateway with one worker."""
     upstream = f"{FIRST}:{named_brokers.address(1, PLAINTEXT).port}"
     config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000})
     process = ProxyProcess(config | {"shutdown.drain.ms": 0}, tmp_path)
@@ -206,7 +206,7 @@ def who(issuer: Issuer) -> User:
 
 
 def delivered(place: Namespace, who: User, bootstrap: str) -> list[str]:
-    """What became of records of the first broker, each on a new connection."""
+    """Send records to the first broker, each on a new connection; return the outcomes."""
     settings = who.confluent(
         bootstrap, message_timeout_ms=15_000, socket_connection_setup_timeout_ms=3_000
     )
@@ -218,7 +218,7 @@ def delivered(place: Namespace, who: User, bootstrap: str) -> list[str]:
 def beside(
     place: Namespace, named_brokers: KafkaCluster, proxy: ProxyProcess, who: User
 ) -> dict[str, list[str]]:
-    """The same directly and through the proxy, at once."""
+    """Outcomes directly and through the proxy, at the same time."""
     at = {
         "direct": f"{FIRST}:{named_brokers.address(1, ZERO).port}",
         "proxy": str(proxy.addresses()["LONG"]),

@@ -1,4 +1,4 @@
-"""The quota APIs beside Kafka's own, and the tools that use them, through two workers."""
+"""The quota APIs compared with Kafka's, and the tools that use them, with two workers."""
 
 import json
 import subprocess
@@ -128,7 +128,7 @@ QUESTIONS: list[Any] = [
 
 
 def normal(answer: Any) -> Any:
-    """What must be alike: not the order of entities and keys, nor the server's sentences."""
+    """Normalize answers: ignore the order of entities and keys, and the error texts."""
     if hasattr(answer, "error_code"):
         entries = None
         if answer.entries is not None:
@@ -159,7 +159,7 @@ def test_the_apis_answer_as_kafkas_do(
         ours = through.ask(api_key, version, fields)
         deadline = time.monotonic() + DEADLINE_SECONDS
         while normal(theirs := own.ask(api_key, version, fields)) != normal(ours):
-            # Kafka's broker learns from its controller what was altered
+            # the broker learns of changes from its controller
             if api_key == ALTER or time.monotonic() > deadline:
                 differences.append((fields, theirs, ours))
                 break
@@ -221,7 +221,7 @@ def test_kafka_configs_sets_shows_and_removes(
 def test_the_command_line_and_the_admin_client_go_through_the_proxy(
     proxy: ProxyProcess, issuer: Issuer, bootstrap: str, tmp_path: Path
 ) -> None:
-    """And what is wrong with a request is one line and status 1."""
+    """A wrong request prints one line and exits with status 1."""
     admin = user(issuer, SCRAM, SUPER_USER).java(tmp_path).properties
     carol = user(issuer, SCRAM).java(tmp_path).properties
 

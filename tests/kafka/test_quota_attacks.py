@@ -1,4 +1,4 @@
-"""What somebody who means harm can do about quotas, and what audit says of everybody."""
+"""Attacks on quotas, and audit mode."""
 
 import contextlib
 import socket
@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LISTENER = "LONG"
 MAX_CONNECTIONS = 60
 ELSEWHERE = "127.0.0.9"
-"""Where the attacker connects from: all of 127.0.0.0/8 is this machine."""
+"""Source address of the attacker."""
 MIB = 1_048_576
 CLIENT_IDS = 600
-"""The first so many fill the memory that Python keeps; further ones must not take more."""
+"""The first ones fill memory that Python keeps; the others must not need more."""
 
 
 def started(
@@ -64,13 +64,13 @@ def proxy(
 
 
 def _connect(address: Address) -> socket.socket:
-    """From elsewhere."""
+    """Connect from the attacker's address."""
     source = (ELSEWHERE, 0)
     return socket.create_connection(address[:2], timeout=DEADLINE_SECONDS, source_address=source)
 
 
 def test_a_storm_from_one_address_leaves_room_for_others(proxy: ProxyProcess) -> None:
-    """Those beyond its rate are kept waiting, as Kafka does: but not in everybody's places."""
+    """Connections beyond the rate wait, as in Kafka, but do not take slots of other clients."""
     set_quota(proxy, CONNECTIONS, 1, ip=ELSEWHERE)
     proxy.until_known()
     address = proxy.addresses()[LISTENER]
@@ -79,7 +79,7 @@ def test_a_storm_from_one_address_leaves_room_for_others(proxy: ProxyProcess) ->
         for _ in range(200):
             open_ones.enter_context(_connect(address))
         with WireClient(address) as client:
-            log_in(client, "mallory")  # who is accepted behind them
+            log_in(client, "mallory")  # a client that is accepted after them
     seconds = time.monotonic() - began
     refused = proxy.metric("connections_closed_total", reason="connection_rate")
     let_in = 200 - refused
@@ -89,7 +89,7 @@ def test_a_storm_from_one_address_leaves_room_for_others(proxy: ProxyProcess) ->
 
 
 def test_many_client_ids_make_no_more_metrics(proxy: ProxyProcess) -> None:
-    """Each has a quota of its own, and all are counted under the entry that gives it to them."""
+    """Each client id has its own quota, but metrics only count the quota's entity."""
     set_quota(proxy, PRODUCER, 1_000_000, client_id=None)
     proxy.until_known()
     memory = 0.0
@@ -107,9 +107,9 @@ def test_many_client_ids_make_no_more_metrics(proxy: ProxyProcess) -> None:
 def test_who_ignores_a_throttling_stays_muted_and_fills_no_memory(
     kafka: KafkaCluster, proxy: ProxyProcess
 ) -> None:
-    """What it sends on stays in the kernel's buffers, and the broker gets none of it."""
+    """Its further requests stay in kernel buffers and do not reach the broker."""
     kafka.create_topic("attacked")
-    set_quota(proxy, PRODUCER, 100, user="mallory")  # which 30 kB exceed by minutes
+    set_quota(proxy, PRODUCER, 100, user="mallory")  # 30 kB exceed it by minutes
     proxy.until_known()
     with WireClient(proxy.addresses()[LISTENER]) as client:
         log_in(client, "mallory")
@@ -132,12 +132,12 @@ def test_who_ignores_a_throttling_stays_muted_and_fills_no_memory(
 def test_in_audit_everybody_is_told_of_and_nobody_held(
     kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Every kind of quota, with real clients: how often and for how long, by log and metrics."""
+    """Log and metrics report the throttling of each kind of quota, with real clients."""
     kafka.create_topic("audited")
     proxy = started(kafka, jwks, tmp_path, "audit")
     try:
         for key in (PRODUCER, CONSUMER):
-            set_quota(proxy, key, 500, user="carol")  # of which one message has 20 s
+            set_quota(proxy, key, 500, user="carol")  # one message costs 20 s
         set_quota(proxy, "request_percentage", 0.001, user="carol")
         set_quota(proxy, MUTATIONS, 0.01, user="mallory")
         set_quota(proxy, CONNECTIONS, 1, ip=ELSEWHERE)
@@ -161,7 +161,7 @@ def test_in_audit_everybody_is_told_of_and_nobody_held(
         assert {one.throttle_time for one in answers} == {0.0}
         sockets = [_connect(proxy.addresses()[LISTENER]) for _ in range(60)]
         with WireClient(proxy.addresses()[LISTENER]) as client:
-            log_in(client, "mallory")  # who is accepted behind them
+            log_in(client, "mallory")  # a client that is accepted after them
         assert proxy.metric("connections_closed_total", reason="connection_rate") == 0
         for one in sockets:
             one.close()

@@ -1,4 +1,4 @@
-"""The two quota callbacks that are included, at work: groups, and shares by partitions led here."""
+"""The two included quota callbacks: quotas of groups, and shares by leadership."""
 
 import uuid
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_users_of_a_group_share_its_quota(
 def test_a_proxy_grants_the_share_of_the_partitions_led_behind_it(
     start_cluster: StartCluster, jwks: Path, tmp_path: Path
 ) -> None:
-    """A sidecar before the first of two brokers; then the second one's leaders move to it."""
+    """A sidecar of the first of two brokers, to which the leaders of the second one move."""
     cluster = start_cluster(nodes=2)
     topic = f"share-{uuid.uuid4()}"
     cluster.create_topic(topic, replicas={0: [1, 2], 1: [2, 1], 2: [2, 1]})

@@ -1,4 +1,4 @@
-"""Quotas with real clients: who is throttled, by which limit and for how long, beside Kafka itself.
+"""Quotas with real clients: limits and throttle times, compared with Kafka's.
 
 Most tests use two workers, so that what is shared is; each has users or client ids of its own.
 Compared with Kafka is what the machine has no part in: the wait that one request is told, and the
@@ -62,7 +62,7 @@ def proxy(
 
 @pytest.fixture
 def someone(kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> User:
-    """A user of this test alone, known to Kafka and to the proxy."""
+    """A new user for each test, known to Kafka and to the proxy."""
     name = f"user-{uuid.uuid4().hex[:8]}"
     kafka.add_scram_user(name, password_of(name))
     proxy.add_user(name, password_of(name), SCRAM)
@@ -88,7 +88,7 @@ ROWS: list[Callable[[str, str], dict[str, str | None]]] = [
 def test_the_first_row_that_has_a_limit_applies(
     proxy: ProxyProcess, someone: User, bootstrap: str, topic: str, row: int
 ) -> None:
-    """All rows behind it are set too, each to another limit; which one it was, tells the time."""
+    """All later rows have other limits, so the throttle time reveals which one applied."""
     client_id = f"client-{row}"
     limits = {number: 1_000 + 100 * number for number in range(row, 9)}
     for number, limit in limits.items():
@@ -119,7 +119,7 @@ def test_the_first_row_that_has_a_limit_applies(
 def test_clients_of_a_user_share_what_belongs_to_the_user(
     proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
 ) -> None:
-    """Row 3 is shared by client ids without a quota of their own, row 1 is not."""
+    """Client ids without their own quota share row 3; row 1 is not shared."""
     set_quota(proxy, PRODUCER, 1_000, user=someone.name)
     set_quota(proxy, PRODUCER, 1_000, user=someone.name, client_id="apart")
     proxy.until_known()
@@ -129,7 +129,7 @@ def test_clients_of_a_user_share_what_belongs_to_the_user(
     assert two > 4
 
 
-# --- changes, and others
+# --- changes
 
 
 def test_a_change_takes_effect_on_an_open_connection(
@@ -161,13 +161,13 @@ def test_others_feel_nothing(
     assert time.monotonic() - began < held
 
 
-# --- what libraries show
+# --- metrics of client libraries
 
 
 def test_kafka_python_shows_it(
     proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
 ) -> None:
-    """Its metric, and a producer and a consumer that are slowed down but not disturbed."""
+    """Its metric reports throttling; producer and consumer are only slowed down."""
     set_quota(proxy, PRODUCER, 2_000, user=someone.name)
     set_quota(proxy, CONSUMER, 2_000, user=someone.name)
     proxy.until_known()
@@ -195,7 +195,7 @@ def test_kafka_python_shows_it(
 def test_javas_metric_shows_it(
     proxy: ProxyProcess, someone: User, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    """Of one request, which is over the limit by itself."""
+    """One request exceeds the limit on its own."""
     set_quota(proxy, PRODUCER, 5_000, user=someone.name)
     proxy.until_known()
     client = someone.java(tmp_path)
@@ -215,13 +215,13 @@ def test_javas_metric_shows_it(
     assert float(line.rsplit(":", 1)[1]) > 10_000, line
 
 
-# --- as long as Kafka
+# --- throttle times compared with Kafka's
 
 
 def test_throttles_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
 ) -> None:
-    """A burst, and the wait that it is told."""
+    """Compares the announced throttle time of a burst."""
     set_kafkas(kafka, PRODUCER, 2_000.0, "user", someone.name)
     set_quota(proxy, PRODUCER, 2_000, user=someone.name)
     proxy.until_known()
@@ -237,7 +237,7 @@ def test_throttles_as_kafka_does(
 def test_holds_consumers_as_long_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
 ) -> None:
-    """400 kB at 20 kB/s are 20 s, of which a window's worth passes at once."""
+    """400 kB at 20 kB/s take 20 s, less one window that passes at once."""
     limit, messages, size = 20_000, 40, 10_000
     set_kafkas(kafka, CONSUMER, float(limit), "user", someone.name)
     set_quota(proxy, CONSUMER, limit, user=someone.name)
@@ -263,7 +263,7 @@ def test_holds_consumers_as_long_as_kafka_does(
         held.append(sum(reported))
         consumer.close()
     assert min(took) > at_least
-    # What the machine takes is not waited for, so nobody is held for longer than the other takes.
+    # Throttling overlaps with the delays of a busy machine: neither exceeds the other in total.
     assert held[0] < took[1] + 2.0, (took, held)
     assert held[1] < took[0] + 2.0, (took, held)
     set_kafkas(kafka, CONSUMER, None, "user", someone.name)
@@ -272,7 +272,7 @@ def test_holds_consumers_as_long_as_kafka_does(
 def test_lets_as_many_connections_in_as_kafka_does(
     kafka: KafkaCluster, proxy: ProxyProcess
 ) -> None:
-    """Thirty at once at one per second; from an address of their own, on both."""
+    """Thirty connections at once, at one per second, from separate addresses."""
     elsewhere = "127.0.0.7"
     set_kafkas(kafka, CONNECTIONS, 1.0, "ip", elsewhere)
     set_quota(proxy, CONNECTIONS, 1, ip=elsewhere)
@@ -284,7 +284,7 @@ def test_lets_as_many_connections_in_as_kafka_does(
 
 
 def test_an_address_that_connects_too_often_is_turned_away(proxy: ProxyProcess) -> None:
-    """KIP-612; a window's worth passes at once, further ones are closed after a while."""
+    """KIP-612: one window passes at once, and further connections are closed later."""
     mine = "127.0.0.1"
     set_quota(proxy, CONNECTIONS, 1, ip=mine)
     proxy.until_known()
@@ -307,7 +307,7 @@ SECONDS = 20.0
 
 
 def produced(address: Address) -> tuple[float, float]:
-    """Bytes that were answered on connections of one request each, and the seconds it took."""
+    """Bytes and seconds of requests that each use a new connection."""
     frame = produce_frame(TOPIC, 10_000, 1)
     passed, began = 0, time.monotonic()
     while (seconds := time.monotonic() - began) < SECONDS:
@@ -323,7 +323,7 @@ def produced(address: Address) -> tuple[float, float]:
 def test_who_reconnects_gets_no_more_than_its_quota(
     kafka: KafkaCluster, proxy: ProxyProcess
 ) -> None:
-    """From Kafka, several times as much: it throttles the connection, which is gone."""
+    """Kafka throttles the closed connection, so the client gets several times its quota."""
     kafka.create_topic(TOPIC)
     kafka.add_scram_user("mallory", PASSWORD)
     proxy.add_user("mallory", PASSWORD, SCRAM)
@@ -340,21 +340,21 @@ def test_who_reconnects_gets_no_more_than_its_quota(
 # --- controller_mutation_rate
 
 RATE = 0.5
-"""Partitions per second: the bucket holds five and a half."""
+"""Partitions per second; the bucket holds 5.5."""
 FULL_WITHIN_SECONDS = 11.0
-"""How long a bucket without tokens and without debts takes to fill up."""
+"""Seconds until an empty bucket is full."""
 MANY = 33
-"""Partitions: a debt of more than 54 s, whatever the bucket held."""
+"""Partitions that put the bucket in debt for more than 54 s."""
 
 
 def validated(side: Side) -> Iterator[Told]:
-    """What is not done costs as much."""
+    """validateOnly requests cost the same."""
     yield side.create(7, validate=True, v=MANY)
     yield side.create(7, a=1)
 
 
 def strict(side: Side) -> Iterator[Told]:
-    """Versions that are refused: the bucket is overdrawn by the second topic."""
+    """Newer versions are refused once the second topic overdraws the bucket."""
     yield side.create(7, a=2, b=MANY, c=1)
     side.until_known(a=2, b=MANY)
     yield side.create(7, a=1, d=1)
@@ -365,7 +365,7 @@ def strict(side: Side) -> Iterator[Told]:
 
 
 def filled_up(side: Side) -> Iterator[Told]:
-    """The second request finds the bucket full again, whenever it comes."""
+    """The bucket is full again before the second request."""
     side.create(7, a=8)
     debt_seconds = 8 / RATE - FULL_WITHIN_SECONDS
     time.sleep(debt_seconds + FULL_WITHIN_SECONDS + 1)
@@ -375,7 +375,7 @@ def filled_up(side: Side) -> Iterator[Told]:
 
 
 def permissive(side: Side) -> Iterator[Told]:
-    """Older versions are done, and throttled."""
+    """Requests of older versions are executed and throttled."""
     yield side.create(5, a=3, b=MANY)
     side.until_known(a=3, b=MANY)
     yield side.grow(2, a=4)
@@ -385,7 +385,7 @@ def permissive(side: Side) -> Iterator[Told]:
 
 @pytest.mark.parametrize("program", [validated, strict, filled_up, permissive])
 def test_is_kafkas(kafka: KafkaCluster, proxy: ProxyProcess, program: Any) -> None:
-    """The same errors topic by topic, and the same debts."""
+    """Errors per topic and debts equal Kafka's."""
     sides = []
     for address in (kafka.address(listener="LONG"), proxy.addresses()["LONG"]):
         name = f"m-{uuid.uuid4().hex[:8]}"
@@ -409,7 +409,7 @@ def test_is_kafkas(kafka: KafkaCluster, proxy: ProxyProcess, program: Any) -> No
 
 
 def test_tools_and_libraries_are_told(proxy: ProxyProcess, issuer: Issuer, tmp_path: Path) -> None:
-    """Java's tool shows the refusal; librdkafka's older request is done, and the next one waits."""
+    """Java's tool reports the refusal; librdkafka's request is executed, and the next one waits."""
     bootstrap = str(proxy.addresses()["LONG"])
     proxy.add_user("dora", password_of("dora"), SCRAM)
     set_quota(proxy, MUTATIONS, 0.01, user="carol")  # a debt of more than ten minutes

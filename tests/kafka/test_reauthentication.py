@@ -1,4 +1,4 @@
-"""KIP-368 with real clients and real traffic: those who renew live on, the others do not."""
+"""KIP-368 with real clients: those that re-authenticate stay connected, others do not."""
 
 import itertools
 import time
@@ -29,7 +29,7 @@ from tests.support.sasl import Issuer
 pytestmark = pytest.mark.kafka
 
 LIFETIME_MS = 20_000
-"""Clients renew it from 85 to 95 % on: a second is for the machine, at the least."""
+"""Clients renew it after 85 to 95 %, which leaves at least a second."""
 SHORT_MS = 4_000
 _PAST_SHORT_SECONDS = 4.3
 LISTENERS = {
@@ -44,7 +44,7 @@ SCRAM = "SCRAM-SHA-256"
 
 @pytest.fixture
 def proxy(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
-    """One of its own for each test: its counters begin at zero."""
+    """A new proxy for each test, with counters at zero."""
     config = gateway_config(str(kafka.address()), jwks, listeners=LISTENERS)
     for listener in config["listeners"]:
         if listener["name"] in ("probe", "observe"):
@@ -66,7 +66,7 @@ def topic(kafka: KafkaCluster) -> str:
 def test_nothing_is_lost_doubled_or_reordered(
     proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Two lifetimes, with both mechanisms at the same time."""
+    """Over two lifetimes, with both mechanisms at the same time."""
     traffic = partial(confluent_traffic, pause_seconds=0.005)
     assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=42)
 
@@ -76,7 +76,7 @@ def test_nothing_is_lost_doubled_or_reordered(
 def test_nothing_is_lost_over_many_lifetimes(
     proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
 ) -> None:
-    """At full tilt."""
+    """At full speed."""
     assert_renewed_under_traffic(proxy, kafka, issuer, tmp_path, traffic, seconds=80)
 
 
@@ -119,7 +119,7 @@ def assert_renewed_under_traffic(
 
 
 def assert_consistent(events: list[dict[str, Any]]) -> None:
-    """Each connection's events are numbered without a gap; ages are those of sessions."""
+    """Each connection's events are numbered without gaps, and their ages are plausible."""
     by_connection = sorted(events, key=lambda event: (event["connection_id"], event["sequence"]))
     renewed = 0
     for _, group in itertools.groupby(by_connection, lambda event: event["connection_id"]):
@@ -129,7 +129,7 @@ def assert_consistent(events: list[dict[str, Any]]) -> None:
         for event in reported:
             if event["kind"] == "reauthenticated":
                 renewed += 1
-                # From 85 % of the lifetime on; an idle connection renews when it is wanted again.
+                # After 85 % of the lifetime; an idle connection renews on its next use.
                 assert event["since_auth_ms"] >= 0.8 * LIFETIME_MS
                 began_ms = event["timestamp_ms"] - event["since_auth_ms"]
                 assert event.get("last_request_ms", 0) - began_ms <= LIFETIME_MS
@@ -138,7 +138,7 @@ def assert_consistent(events: list[dict[str, Any]]) -> None:
     assert renewed > 0
 
 
-# --- those who do not renew
+# --- clients that do not re-authenticate
 
 
 def test_expired_client_is_killed_when_it_is_used(proxy: ProxyProcess, issuer: Issuer) -> None:
@@ -190,7 +190,7 @@ def test_observe_announces_nothing(proxy: ProxyProcess, issuer: Issuer) -> None:
 
 
 def test_observe_enforces_a_tokens_end(proxy: ProxyProcess, issuer: Issuer) -> None:
-    """As the brokers would have, had the client reached them without the proxy."""
+    """The brokers would do the same for a direct client."""
     with WireClient(proxy.addresses()["OBSERVE"]) as client:
         actor = Actor(client, issuer)
         actor.oauth(issuer.mint("carol", lifetime=SHORT_MS // 1000))
@@ -241,7 +241,7 @@ def test_tokens_that_are_late_for_seconds_fail_no_program(
 
 
 def reported(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
-    """The one event of that kind, which is written a moment after it happened."""
+    """Wait for the only event of a kind."""
 
     def found() -> list[dict[str, Any]]:
         return [event for event in proxy.events() if event["kind"] == kind]
@@ -252,7 +252,7 @@ def reported(proxy: ProxyProcess, kind: str) -> dict[str, Any]:
 
 
 def used_after_expiry(proxy: ProxyProcess, issuer: Issuer, listener: str) -> list[str]:
-    """A client that does not renew, and goes on."""
+    """Use a session after its end without re-authentication; return the transcript."""
     with WireClient(proxy.addresses()[listener]) as client:
         actor = Actor(client, issuer)
         actor.oauth(issuer.mint("carol"))
@@ -263,7 +263,7 @@ def used_after_expiry(proxy: ProxyProcess, issuer: Issuer, listener: str) -> lis
 
 
 def test_user_who_was_removed_cannot_renew(proxy: ProxyProcess, issuer: Issuer) -> None:
-    """The open session lives on until its end, as with Kafka; its renewal fails and closes."""
+    """As in Kafka the open session stays valid, but its re-authentication fails."""
     proxy.add_user("frank", "frank-secret", SCRAM)
     proxy.until_known()
     with WireClient(proxy.addresses()["LONG"]) as client:

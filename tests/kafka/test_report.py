@@ -1,4 +1,4 @@
-"""The readiness report of a real run: three client libraries through the proxy in `probe`.
+"""The readiness report on three real client libraries, with the proxy in mode `probe`.
 
 What each client is known to do is written beside it; the report must come to the same verdict.
 """
@@ -36,7 +36,7 @@ from tests.support.sasl import Issuer
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LIFETIME_MS = 20_000
-"""Clients renew it from 85 to 95 % on: a second is for the machine, at the least."""
+"""Clients renew it after 85 to 95 %, which leaves at least a second."""
 SECONDS = 45
 """More than two lifetimes."""
 DEADLINE = 60
@@ -65,7 +65,7 @@ Facts = dict[str, Any]
 def facts(
     kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path_factory: pytest.TempPathFactory
 ) -> Facts:
-    """The report of these clients' events, and of one with a wrong password."""
+    """Report on all clients, including one with a wrong password."""
     directory = tmp_path_factory.mktemp("real-run")
     config = gateway_config(str(kafka.address()), jwks, listeners={"PROBE": LIFETIME_MS})
     config["listeners"][0]["reauth.enforcement"] = "probe"
@@ -77,7 +77,7 @@ def facts(
 
 
 def report_of(events: Path, out: Path) -> Facts:
-    """As an operator makes it, gated on a principal that is ready."""
+    """Run the report like an operator, gated on a principal that is ready."""
     arguments = ["report", "--events", str(events), "--out", str(out), "--require", "User:java"]
     done = subprocess.run(
         [sys.executable, "-m", "proxy", *arguments],
@@ -91,7 +91,7 @@ def report_of(events: Path, out: Path) -> Facts:
 
 
 def run_clients(bootstrap: str, issuer: Issuer, kafka: KafkaCluster, directory: Path) -> None:
-    """All at the same time, each with a topic of its own."""
+    """Run all clients at the same time, each with its own topic."""
     topics = {name: f"report-{name}" for name in KNOWN}
     for topic in topics.values():
         kafka.create_topic(topic, partitions=PARTITIONS)
@@ -119,7 +119,7 @@ def run_clients(bootstrap: str, issuer: Issuer, kafka: KafkaCluster, directory: 
 
 
 def python_traffic(who: User, bootstrap: str, topic: str, **more: Any) -> None:
-    """kafka-python, which sends a little all the time."""
+    """kafka-python with steady light traffic."""
     producer = python.KafkaProducer(**who.python(bootstrap, client_id=who.name, **more))
     ends_at = time.monotonic() + SECONDS
     while time.monotonic() < ends_at:
@@ -129,7 +129,7 @@ def python_traffic(who: User, bootstrap: str, topic: str, **more: Any) -> None:
 
 
 def withdrawn(issuer: Issuer, bootstrap: str, topic: str) -> None:
-    """An application that gets no good token any more, once it has logged in."""
+    """An application whose token provider fails after the first login."""
     who = Withdrawn(name="python-withdrawn", mechanism=OAUTHBEARER, issuer=issuer)
     producer = python.KafkaProducer(**who.python(bootstrap, client_id=who.name, retries=0))
     producer.send(topic, b"x").get(DEADLINE)
@@ -141,20 +141,20 @@ def withdrawn(issuer: Issuer, bootstrap: str, topic: str) -> None:
 
 
 def send_on(producer: Any, topic: str) -> Never:
-    """Until it fails."""
+    """Send until it fails."""
     while True:
         producer.send(topic, b"x").get(DEADLINE / 2)
         time.sleep(0.05)
 
 
 def brief(who: User, bootstrap: str) -> None:
-    """librdkafka, which asks for the topics and goes."""
+    """librdkafka lists the topics and disconnects."""
     admin = confluent_admin.AdminClient(who.confluent(bootstrap, client_id=who.name))
     assert admin.list_topics(timeout=DEADLINE).topics
 
 
 def refused(who: User, bootstrap: str) -> None:
-    """librdkafka, as a user whom the proxy does not know."""
+    """librdkafka as an unknown user."""
     admin = confluent_admin.AdminClient(who.confluent(bootstrap, client_id=who.name))
     with pytest.raises(confluent.KafkaException):
         admin.list_topics(timeout=10)
@@ -162,12 +162,12 @@ def refused(who: User, bootstrap: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(User):
-    """Whose tokens are good until they are withdrawn."""
+    """A user whose tokens become invalid when they are withdrawn."""
 
     is_withdrawn: threading.Event = field(default_factory=threading.Event)
 
     def token(self) -> str:
-        """Asked for at each authentication."""
+        """Called for each authentication."""
         return self.issuer.mint(self.name, -60 if self.is_withdrawn.is_set() else 3600)
 
 

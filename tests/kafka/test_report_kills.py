@@ -1,4 +1,4 @@
-"""Proxy, deliverer, broker and report are killed again and again, under load: nothing is lost."""
+"""Nothing is lost while proxy, deliverer, broker and report are killed repeatedly."""
 
 import json
 import os
@@ -34,12 +34,12 @@ CLIENTS = 3
 
 @contextmanager
 def logins(address: Address, issuer: Issuer) -> Iterator[None]:
-    """Clients that log in, some twice, and end; who is cut off begins anew."""
+    """Clients that log in, some twice, and reconnect if they are disconnected."""
     enough = threading.Event()
 
     def log_in() -> None:
         while not enough.is_set():
-            # what a client meets whose proxy is killed
+            # errors of clients whose proxy is killed
             with suppress(OSError, AssertionError), Connection(address, issuer) as client:
                 client.log_in()
                 client.log_in()
@@ -56,7 +56,7 @@ def logins(address: Address, issuer: Issuer) -> Iterator[None]:
 
 
 class Reports:
-    """The report of the topic, with a state that lasts."""
+    """Repeated reports of the topic with a persistent state."""
 
     def __init__(self, kafka: KafkaCluster, directory: Path) -> None:
         self._kafka = kafka
@@ -73,7 +73,7 @@ class Reports:
         return self.command(f"kafka:{TOPIC}", "of-topic", *options)
 
     def kill_one(self) -> None:
-        """While it writes its table, or soon after."""
+        """Kill a report while it writes its table or soon after."""
         lines, table = self.state / "topic" / "half.jsonl", self.state / "topic" / "topic.json"
         before = table.stat().st_mtime_ns if table.exists() else 0
         process = subprocess.Popen(
@@ -103,7 +103,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def kill_proxy(proxy: ProxyProcess) -> None:
-    """All of it, as the kernel does where memory is short."""
+    """SIGKILL to all its processes, like the OOM killer."""
     children = children_of(proxy.pid)
     proxy.signal(signal.SIGKILL)
     proxy.wait()
@@ -113,7 +113,7 @@ def kill_proxy(proxy: ProxyProcess) -> None:
 def test_nothing_is_lost_whatever_is_killed(
     start_cluster: StartCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Each event that a file has is in the topic, and the report is that of the files."""
+    """Every event in the files reaches the topic, and both give the same report."""
     kafka = start_cluster(nodes=1)
     kafka.create_topic(TOPIC, partitions=3)
     config = sidecar_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})

@@ -1,4 +1,4 @@
-"""The readiness report of a topic, read by librdkafka and answered by DuckDB: no Java."""
+"""The readiness report of a topic, with librdkafka and DuckDB instead of Spark."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.readiness import comparable
 pytestmark = pytest.mark.kafka
 
 NOBODY = "127.0.0.1:1"
-"""An address at which no broker is."""
+"""An address without a broker."""
 AS_OF = "2026-06-02T00:00"
 GARBAGE: Sequence[bytes | None] = (
     None,
@@ -38,14 +38,14 @@ GARBAGE: Sequence[bytes | None] = (
     b'{"kind":"x","client_id":"' + b"x" * 600_000 + b'"}',
     *[b'{"kind":"x","intervals":[' + b"{}," * 9_000 + b"{}]}"] * 600,
 )
-"""Values that anybody with WRITE on the topic may put there."""
+"""Values that any client with WRITE on the topic may produce."""
 
 
 @pytest.fixture
 def wide(kafka: KafkaCluster, topic: str) -> str:
     """A topic of three partitions."""
     name = f"wide-{topic}"
-    forever = {"retention.ms": "-1"}  # what is written is of a fixed time, which passes
+    forever = {"retention.ms": "-1"}  # the events' times are fixed and would exceed the retention
     kafka.create_topic(name, partitions=3, configs=forever)
     return name
 
@@ -63,7 +63,7 @@ def written(events: Path) -> list[bytes]:
 
 
 def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes | None]) -> None:
-    """Without keys: the lines of a connection are spread over the partitions, in no order."""
+    """Produce without keys, so the lines of a connection are spread over all partitions."""
     failed: list[str] = []
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
     for number, value in enumerate(values):
@@ -73,7 +73,7 @@ def produce(kafka: KafkaCluster, topic: str, values: Sequence[bytes | None]) -> 
 
 
 def noting(failed: list[str]) -> Callable[[confluent.KafkaError | None, confluent.Message], None]:
-    """A callback for deliveries."""
+    """Return a delivery callback."""
 
     def note(error: confluent.KafkaError | None, _message: confluent.Message) -> None:
         if error is not None:
@@ -130,7 +130,7 @@ def test_with_a_state_only_what_is_new_is_read(
 def test_what_a_killed_run_left_is_written_anew(
     kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
 ) -> None:
-    """A file that `topic.json` does not count, and half a one of it."""
+    """A data file that `topic.json` does not list, and a partial `topic.json`."""
     state, options = tmp_path / "state", ["--bootstrap-server", kafka.bootstrap()]
     (state / "topic").mkdir(parents=True)
     (state / "topic" / "events-0000000.parquet").write_bytes(b"PAR1 cut")
@@ -159,7 +159,7 @@ def test_garbage_is_set_aside_and_counted(
 def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
     kafka: KafkaCluster, wide: str, written: list[bytes], tmp_path: Path
 ) -> None:
-    """By the messages' times; what is read and was before is left out as of a folder."""
+    """Offsets are found by message time; earlier lines are left out as for a folder."""
     old, new = 1_780_272_000_000, 1_780_300_000_000
     failed: list[str] = []
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
@@ -167,7 +167,7 @@ def test_a_report_from_a_time_on_reads_no_more_of_the_topic(
         producer.produce(
             wide,
             line,
-            partition=0 if number >= 15 else 1,  # which has nothing that is new
+            partition=0 if number >= 15 else 1,  # has no new lines
             timestamp=old if number < 30 else new,
             on_delivery=noting(failed),
         )
@@ -197,7 +197,7 @@ def test_what_cannot_be_read_is_one_line(
 
 @pytest.mark.slow
 def test_a_partition_without_a_leader_is_named(tmp_path: Path) -> None:
-    """Where librdkafka says "Local: Unknown partition"."""
+    """librdkafka only reports "Local: Unknown partition"."""
     with KafkaCluster(nodes=1) as cluster:
         other = cluster.add_node()
         admin = confluent_admin.AdminClient({"bootstrap.servers": str(cluster.address())})

@@ -1,4 +1,4 @@
-"""The report by Spark, of a topic with its connector, and from bucket to bucket with S3A."""
+"""Reports with Spark: of a topic, and between buckets with S3A."""
 
 import json
 import os
@@ -27,19 +27,19 @@ AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
 READER = "report-reader"
 SCRAM = "SCRAM-SHA-256"
 TWICE = 40
-"""Lines that the topic has twice, as after a producer's retry."""
+"""Lines that are duplicated in the topic, as after a retry."""
 
 Facts = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def connector() -> str:
-    """Its jars, fetched once."""
+    """Jars of Spark's Kafka connector, downloaded once."""
     return spark_jars("spark-kafka")
 
 
 class Reports:
-    """A process that makes one report after the other, as a service would."""
+    """A process that makes several reports, like a service."""
 
     def __init__(self, connector: str, directory: Path, topic: str, kafka: KafkaCluster) -> None:
         self._directory = directory
@@ -58,7 +58,7 @@ class Reports:
         jaas.write_text(f"KafkaClient {{ {module} required {login}; }};\n")
         environment = {
             "PYSPARK_SUBMIT_ARGS": f"--jars {connector} pyspark-shell",
-            # a password does not stand on a command line
+            # keeps the password off the command line
             "JDK_JAVA_OPTIONS": f"-Djava.security.auth.login.config={jaas}",
         }
         self._said = (directory / "stderr").open("w")
@@ -108,7 +108,7 @@ def reports(connector: str, kafka: KafkaCluster, topic: str, tmp_path: Path) -> 
 
 
 def produce(kafka: KafkaCluster, topic: str, lines: Sequence[str]) -> None:
-    """Without keys: the lines of a connection are spread over the partitions, in no order."""
+    """Produce without keys, so the lines of a connection are spread over all partitions."""
     producer = confluent.Producer({"bootstrap.servers": kafka.bootstrap()})
     for number, line in enumerate(lines):
         producer.produce(topic, line, partition=number % 3)
@@ -147,7 +147,7 @@ COMMON = ("--master", "local[2]", "--as-of", "2026-06-02T00:00", "--out", OUT)
 
 @pytest.fixture(scope="module")
 def jars() -> str:
-    """S3A's jars, fetched once."""
+    """Jars for S3A, downloaded once."""
     return spark_jars("spark-s3a", "-P", "s3a")
 
 
@@ -176,7 +176,7 @@ def run(server: str, jars: str, *options: str) -> "subprocess.CompletedProcess[s
 
 
 def published() -> dict[str, Any]:
-    """The facts of the report, whose files are all of one run."""
+    """Facts of a report; asserts that its files are from one run."""
     store = S3Store("events", prefix="fleet/report")
     facts: dict[str, Any] = json.loads(bytes(obstore.get(store, "report.json").bytes()))
     run_id = facts.pop("run_id")
@@ -189,7 +189,7 @@ def published() -> dict[str, Any]:
 
 
 def test_from_a_bucket_to_a_bucket(object_server: str, jars: str, events: Path) -> None:
-    """All at once, by a pattern, and what is new with a state, give the report of the folder."""
+    """Reading everything, a pattern, or with a state gives the same report as the folder."""
     store = S3Store("events", prefix="fleet/events")
     for number, file in enumerate(sorted(events.glob("*.jsonl*"))):
         obstore.put(store, f"date={number}/{file.name}", file.read_bytes())

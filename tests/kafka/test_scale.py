@@ -1,4 +1,4 @@
-"""Many connections, and a proxy that is replaced while they work."""
+"""Many connections, and a proxy that restarts under load."""
 
 import uuid
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def proxy(kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProc
 
 
 def test_many_connections_at_a_time(proxy: ProxyProcess, issuer: Issuer) -> None:
-    """All of them log in and are served; none is left behind when they go."""
+    """All connections log in and are served; none remains after they close."""
     address = proxy.addresses()["LONG"]
     with ExitStack() as stack, ThreadPoolExecutor(32) as pool:
         actors = list(pool.map(lambda n: logged_in(address, issuer, n), range(CONNECTIONS)))
@@ -77,7 +77,7 @@ def logged_in(address: Address, issuer: Issuer, number: int) -> Actor:
 def test_producers_outlive_a_restart(
     proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, tmp_path: Path, traffic: Traffic
 ) -> None:
-    """SIGTERM under load, twice: idempotent producers reconnect, and nothing is lost or doubled."""
+    """Two SIGTERMs under load: idempotent producers lose and duplicate nothing."""
     bootstrap = str(proxy.addresses()["LONG"])
     running = []
     enough = tmp_path / "enough"

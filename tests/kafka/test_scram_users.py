@@ -1,4 +1,4 @@
-"""Users of SCRAM as people administer them: through the APIs, in a file, and as Kafka answers."""
+"""Administration of SCRAM users: through the APIs, in a shared file, and compared with Kafka."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ MECHANISM = "SCRAM-SHA-256"
 def test_users_are_administered_by_a_super_user(
     gateway: ProxyProcess, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Added, changed, listed and deleted; every worker follows."""
+    """Users are added, changed, listed and deleted on every worker."""
     admin = user(issuer, MECHANISM, SUPER_USER).java(tmp_path)
     address = gateway.addresses()["LONG"]
 
@@ -74,7 +74,7 @@ def test_others_may_not_administer_users(
 
 
 def test_python_administers_users(gateway: ProxyProcess, issuer: Issuer) -> None:
-    """librdkafka's encoder of the same messages, which salts by itself."""
+    """librdkafka encodes the same messages and creates its own salts."""
     admin = confluent_admin.AdminClient(
         user(issuer, MECHANISM, SUPER_USER).confluent(str(gateway.addresses()["LONG"]))
     )
@@ -97,7 +97,7 @@ def test_python_administers_users(gateway: ProxyProcess, issuer: Issuer) -> None
 def test_in_audit_nobody_gets_rights_by_giving_them(
     kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Everything else passes; but another's password or an ACL would be there for good."""
+    """Audit mode denies changes of users and ACLs, because they would be permanent."""
     config = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
     config["authorizer"]["mode"] = "audit"
     process = ProxyProcess(config, tmp_path)
@@ -138,17 +138,17 @@ def _known(
 ) -> None:
     proxy.until_known()
     address = proxy.addresses()["LONG"]
-    for _ in range(4):  # with one worker or the other
+    for _ in range(4):  # on either worker
         assert logs_in(address, issuer, mechanism, name, password) is is_let_in
 
 
-# --- what tests/support/store.py says that Kafka answers
+# --- Kafka's answers in tests/support/store.py
 
 _ALTER, _DESCRIBE = 51, 50
 
 
 def test_the_expected_answers_are_kafkas(kafka: KafkaCluster) -> None:
-    """Each case has users of its own, so that none sees another's."""
+    """Each case has its own users."""
     for number, (changes, answer) in enumerate(SEEN):
         _alter(kafka, (_renamed(upsert("old"), number),))
         expected = {_name(user, number): outcome for user, outcome in answer.items()}
@@ -218,7 +218,7 @@ def add(file: Path, name: str, password: str) -> None:
 def test_what_the_file_says_holds_at_both(
     proxies: tuple[ProxyProcess, ProxyProcess], file: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """With kafka-configs.sh, too, which is told what is there, and that it is not changed so."""
+    """kafka-configs.sh can also list the users but not change them."""
 
     def carol_logs_in(proxy: ProxyProcess, password: str) -> bool:
         return logs_in(proxy.addresses()["LONG"], issuer, MECHANISM, "carol", password)
@@ -239,7 +239,7 @@ def test_what_the_file_says_holds_at_both(
     add(file, "carol", "another")
     for proxy in proxies:
         proxy.until_known()
-        for _ in range(4):  # with one worker or the other
+        for _ in range(4):  # on either worker
             assert carol_logs_in(proxy, "another")
             assert not carol_logs_in(proxy, password_of("carol"))
             assert not carol_logs_in(proxy, "mine")
@@ -248,7 +248,7 @@ def test_what_the_file_says_holds_at_both(
 def test_who_asks_both_does_not_learn_who_exists(
     proxies: tuple[ProxyProcess, ProxyProcess], issuer: Issuer
 ) -> None:
-    """The salt of a name is the same at both, whether there is such a user or not."""
+    """Both proxies return the same salt for a name, whether the user exists or not."""
     first, second = (proxy.addresses()["LONG"] for proxy in proxies)
     for name in ("carol", "nobody", "nobody else"):
         assert salt(first, issuer, name) == salt(second, issuer, name)

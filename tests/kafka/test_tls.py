@@ -1,4 +1,4 @@
-"""TLS between clients, proxy, broker and administrators, with certificates of every form."""
+"""TLS between clients, proxy, broker and administrators, with every form of certificate."""
 
 import ssl
 import subprocess
@@ -37,7 +37,7 @@ from tests.support.tls import PASSWORD, escaped, keystore
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SECONDS = 5
-"""At the least: they go on until all is replaced."""
+"""Minimum; traffic continues until all certificates are replaced."""
 REPLACEMENTS = 10
 DEADLINE = 120.0
 
@@ -58,7 +58,7 @@ def files(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def cluster(jwks: Path, files: Path) -> Iterator[KafkaCluster]:
-    """Its listener BEHIND speaks SSL and wants a certificate."""
+    """Its listener BEHIND uses SSL and requires client certificates."""
     prefix = f"listener.name.{BEHIND.lower()}.ssl"
     properties = {
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,{BEHIND}:SSL",
@@ -105,7 +105,7 @@ def carol(issuer: Issuer, files: Path) -> SslUser:
 
 
 def python_traffic(who: User, bootstrap: str, topic: str, until: Path) -> int:
-    """Messages that kafka-python wrote and read back, one at a time."""
+    """Number of messages that kafka-python wrote and read back, one at a time."""
     producer = python.KafkaProducer(**who.python(bootstrap))
     consumer = python.KafkaConsumer(
         topic,
@@ -124,7 +124,7 @@ def python_traffic(who: User, bootstrap: str, topic: str, until: Path) -> int:
 
 
 def shown(bootstrap: str, ca: Path) -> str:
-    """The certificate that a new client sees."""
+    """The server certificate on a new connection."""
     host, _, port = bootstrap.rpartition(":")
     return ssl.get_server_certificate((host, int(port)), ca_certs=str(ca), timeout=DEADLINE)
 
@@ -137,7 +137,7 @@ def test_traffic_while_certificates_are_replaced(
     files: Path,
     tmp_path: Path,
 ) -> None:
-    """Three libraries, ten replacements on both sides: no connection ends, no record is lost."""
+    """Ten replacements on both sides under traffic: no connection ends, no record is lost."""
     bootstrap = str(proxy.addresses()["LONG"])
     topics = [f"tls-{uuid.uuid4()}" for _ in range(3)]
     for topic, partitions in zip(topics, (PARTITIONS, PARTITIONS, 1), strict=True):
@@ -201,7 +201,7 @@ def test_programs_hear_the_same_over_tls(
     issuer: Issuer,
     tmp_path: Path,
 ) -> None:
-    """The programs of `test_differential_sasl`, between whose bytes and the proxy there is TLS."""
+    """The programs of `test_differential_sasl` over TLS."""
     config = sidecar_config(str(kafka.address()), jwks)
     for listener in config["listeners"]:
         listener["security.protocol"] = "SASL_SSL"
@@ -240,7 +240,7 @@ def admin_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tls_cluster(admin_files: Path) -> Iterator[KafkaCluster]:
-    """A listener that wants a certificate, and one that wants PLAIN."""
+    """A listener with client certificates and one with PLAIN."""
     plain = f'{MODULES}.plain.PlainLoginModule required user_{SUPER_USER}="{password_of("admin")}";'
     properties = {
         "listener.security.protocol.map": f"{PLAINTEXT}:PLAINTEXT,CONTROLLER:PLAINTEXT,"
@@ -298,11 +298,11 @@ def admin_proxy(
         yield process
 
 
-# --- what the file may say
+# --- forms of the properties file
 
 
 def pem_files(directory: Path, ca: Path) -> Mapping[str, str]:
-    """The key and its certificate in one, as Kafka has it."""
+    """Key and certificate in one PEM file, as Kafka expects."""
     (directory / "mine.pem").write_bytes(MINE.pem)
     return trusting(ca) | {
         "ssl.keystore.type": "PEM",
@@ -322,7 +322,7 @@ def pem_inline(_directory: Path, ca: Path) -> Mapping[str, str]:
 
 
 def pkcs12(directory: Path, ca: Path) -> Mapping[str, str]:
-    """The truststore by keytool, and its type left to Kafka's default."""
+    """Truststore created by keytool, with Kafka's default type."""
     trust, keys = directory / "trust.p12", directory / "mine.p12"
     keys.write_bytes(keystore(MINE, ca.read_bytes()))
     command = ["keytool", "-importcert", "-noprompt", "-alias", "ca", "-file", str(ca)]
@@ -357,7 +357,7 @@ def written(directory: Path, protocol: str, settings: Mapping[str, str]) -> Path
 
 
 def both_administer(file: Path, bootstrap: str) -> None:
-    """We add and remove, and both of us look."""
+    """Add and remove an ACL; both Kafka's tool and the client list it."""
     topic = f"tls-{uuid.uuid4()}"
     way = ("--bootstrap-server", bootstrap, "--command-config", str(file))
     added = run("add", "--topic", topic, "--allow-principal", "User:erin", *way)
@@ -404,7 +404,7 @@ def test_scram_over_tls_at_the_proxy(
     both_administer(file, str(admin_proxy.addresses()[SECURE]))
 
 
-# --- what Kafka refuses
+# --- errors
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Two real brokers behind one proxy and a real redirect: neither clients nor brokers are told.
+"""Two real brokers behind one proxy with a real redirect, unknown to clients and brokers.
 
 All of it is in a network namespace. The brokers' SASL listeners speak PLAINTEXT here, so a client
 that logs in has met the proxy.
@@ -56,12 +56,12 @@ def transparent(
     jwks: Path,
     *users: tuple[str, str, str],
 ) -> Iterator[ProxyProcess]:
-    """A proxy as a user of its own, which clients reach at the addresses of both brokers."""
+    """A proxy under its own user, which clients reach at the addresses of both brokers."""
     listeners = cluster.sasl_listeners
     ports = [cluster.address(one, name).port for one in BROKERS for name in listeners]
     config["upstream"]["allowed"] = [f"127.0.0.1:{port}" for port in ports]
     del config["upstream"]["bootstrap.servers"]
-    with tempfile.TemporaryDirectory() as name:  # those of pytest are root's alone
+    with tempfile.TemporaryDirectory() as name:  # pytest's directories are only accessible to root
         directory = Path(name)
         keys = directory / "jwks.json"
         keys.write_bytes(jwks.read_bytes())
@@ -79,7 +79,7 @@ def transparent(
 
 @pytest.fixture(scope="module")
 def proxy(cluster: KafkaCluster, here: Namespace, jwks: Path) -> Iterator[ProxyProcess]:
-    """One listener for each of the brokers'."""
+    """A proxy with one listener for each of the brokers' listeners."""
     carol = [("carol", password_of("carol"), one) for one in MECHANISMS if one != OAUTHBEARER]
     config = sidecar_config("127.0.0.1:1", jwks)
     with transparent(config, here, cluster, jwks, *USERS, *carol) as process:
@@ -88,7 +88,7 @@ def proxy(cluster: KafkaCluster, here: Namespace, jwks: Path) -> Iterator[ProxyP
 
 @pytest.fixture(scope="module")
 def redirected(here: Namespace, cluster: KafkaCluster, proxy: ProxyProcess) -> None:
-    """The script for one listener; the other two have each a rule like its own."""
+    """Redirect one listener with the script and the others with equal rules."""
     for name, address in proxy.addresses().items():
         brokers = ",".join(str(cluster.address(one, name).port) for one in BROKERS)
         if name == "LONG":
@@ -102,7 +102,7 @@ def redirected(here: Namespace, cluster: KafkaCluster, proxy: ProxyProcess) -> N
 
 @pytest.fixture
 def topic(cluster: KafkaCluster, inside: Inside) -> str:
-    """A partition on each broker."""
+    """A topic with a partition on each broker."""
     name = f"transparent-{uuid.uuid4()}"
     replicas = {0: [1], 1: [2]}
     inside(lambda: cluster.create_topic(name, replicas=replicas))
@@ -117,7 +117,7 @@ VALUES = {f"message {number}".encode() for number in range(40)}
 def test_confluent_reaches_both_brokers(
     cluster: KafkaCluster, inside: Inside, issuer: Issuer, topic: str, mechanism: str
 ) -> None:
-    """It is given one broker's address, is told the other's, and dials both."""
+    """It bootstraps at one broker and also connects to the other's advertised address."""
     carol, bootstrap = user(issuer, mechanism), str(cluster.address(1, "LONG"))
 
     def work() -> None:
@@ -146,7 +146,7 @@ def test_confluent_reaches_both_brokers(
 def test_nobody_passes_without_logging_in(
     cluster: KafkaCluster, inside: Inside, proxy: ProxyProcess
 ) -> None:
-    """A client of the broker's own protocol would be served, were it not for the redirect."""
+    """Without the redirect the broker would serve a client that does not log in."""
     bootstrap = str(cluster.address(1, "LONG"))
 
     def work() -> None:
@@ -162,7 +162,7 @@ def test_nobody_passes_without_logging_in(
 def test_programs_hear_the_same_through_the_redirect(
     kafka_programs_world: World, cluster: KafkaCluster, inside: Inside, issuer: Issuer
 ) -> None:
-    """The programs of `test_differential_sasl`, dialling the first broker's own addresses."""
+    """The programs of `test_differential_sasl`, connecting to the first broker's own addresses."""
     addresses = {name: cluster.address(1, name) for name in SASL_LISTENERS}
     world = World(addresses=addresses, issuer=issuer)
     inside(lambda: cluster.create_topic(TOPIC, replicas={0: [1]}))
@@ -175,7 +175,7 @@ def test_programs_hear_the_same_through_the_redirect(
 def test_relayed_sessions_are_held_through_a_redirect(
     here: Namespace, inside: Inside, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """The brokers authenticate clients; side connections reach the broker that the client dials."""
+    """The brokers authenticate clients; side connections reach the broker that the client uses."""
     alice = User(name="alice", mechanism="SCRAM-SHA-256", issuer=issuer)
     cluster = KafkaCluster(nodes=len(BROKERS), sasl_listeners={"ZERO": 0})
     config = relaying_logins(sidecar_config("127.0.0.1:1", jwks, listeners={"ZERO": LIFETIME_MS}))

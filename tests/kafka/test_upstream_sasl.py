@@ -1,4 +1,4 @@
-"""The proxy logs in to brokers that want SASL: every mechanism, over TLS, and when it is refused.
+"""The proxy's login at brokers: every mechanism, over TLS, and refusals.
 
 Clients are known to the proxy alone; the brokers know the proxy alone, and let nobody else do
 anything.
@@ -45,9 +45,9 @@ DEADLINE = 120.0
 PLAIN, SCRAM_256, SCRAM_512 = "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"
 RECORDS = 100
 ATTEMPTS = 30
-"""Clients whom a broker's refusal closes."""
+"""Number of clients that are closed because the broker refuses the login."""
 MAX_LINES = 6
-"""Of the log, on one refusal that goes on: `ATTEMPTS` must not make it longer."""
+"""Lines of log on a lasting refusal, independent of `ATTEMPTS`."""
 
 Login = dict[str, Any]
 
@@ -60,7 +60,7 @@ def endpoint(issuer: Issuer) -> Iterator[TokenEndpoint]:
 
 @contextmanager
 def serving(config: dict[str, Any], directory: Path) -> Iterator[ProxyProcess]:
-    """A proxy whose log holds neither a fault of its own nor a secret when it has ended."""
+    """Run a proxy; its log must contain no traceback and no secret."""
     with ProxyProcess(config, directory) as process:
         yield process
     log = process.log()
@@ -100,7 +100,7 @@ def test_clients_work_behind_every_mechanism(
     tmp_path: Path,
     how: str,
 ) -> None:
-    """Two libraries through a sidecar: admin, produce, transactions, a group that reads."""
+    """Two libraries through a sidecar: administration, producing, transactions, a group."""
     config = sidecar_of(sasl_kafka, BEHIND, jwks, login(how, tmp_path, issuer, endpoint))
     add_users(ProxyProcess(config, tmp_path))
     with serving(config, tmp_path) as proxy:
@@ -115,7 +115,7 @@ def test_clients_work_behind_every_mechanism(
         assert "every client may do what brokers allow the proxy itself" in warning
     assert not endpoint.refused
     if how == "client credentials":
-        # One serves all connections until it grows old.
+        # All connections share a token until it is old.
         assert 1 <= len(endpoint.given) <= 3
 
 
@@ -157,7 +157,7 @@ def java_round(who: User, bootstrap: str, directory: Path) -> None:
 def test_over_tls(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, sasl_kafka_files: Path, tmp_path: Path
 ) -> None:
-    """SASL_SSL, where PLAIN belongs."""
+    """PLAIN over SASL_SSL."""
     config = sidecar_of(sasl_kafka, SECURE, jwks, by_password(PLAIN, tmp_path))
     config["upstream"] |= {
         "security.protocol": "SASL_SSL",
@@ -168,7 +168,7 @@ def test_over_tls(
 
 
 def brokers_seen(proxy: ProxyProcess, issuer: Issuer) -> list[int] | None:
-    """By a new client; None: it was closed."""
+    """Broker ids that a new client sees; None if it is disconnected."""
     with WireClient(proxy.addresses()["LONG"]) as client:
         actor = Actor(client, issuer)
         actor.oauth(issuer.mint("carol"))
@@ -183,7 +183,7 @@ def seen(actor: Actor) -> list[int] | None:
     return [int(broker.node_id) for broker in answer.brokers]
 
 
-# --- refusals
+# --- refused logins
 
 
 Refused = Callable[[Path, Issuer], Login]
@@ -236,7 +236,7 @@ def test_refusal_is_told_and_closes_clients(
     refused: Refused,
     reason: str,
 ) -> None:
-    """`/readyz` says why, in a line; the log says it too, and not once for each client."""
+    """`/readyz` reports the reason in one line; the log does not repeat it for each client."""
     config = sidecar_of(sasl_kafka, listener, jwks, refused(tmp_path, issuer))
     with serving(config, tmp_path) as proxy:
         assert proxy.readiness() == 503
@@ -256,7 +256,7 @@ def test_refusal_is_told_and_closes_clients(
 def test_proxy_without_a_login_where_one_is_wanted(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path, routing: str
 ) -> None:
-    """Such a listener tells its API versions to everybody, and nothing else."""
+    """Without a login such a broker only answers ApiVersions."""
     upstream = str(sasl_kafka.address(listener=BEHIND))
     config = sidecar_of(sasl_kafka, BEHIND, jwks, {})
     if routing == "gateway":
@@ -274,7 +274,7 @@ def test_proxy_without_a_login_where_one_is_wanted(
 def test_right_password_is_taken_up_without_a_restart(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """It is changed at the broker first: an open connection ends when it must log in anew."""
+    """The broker's password changes first: open connections end when they must re-authenticate."""
     passwords = ["first-secret", "second-secret"]
     sasl_kafka.add_scram_user(CHANGING, passwords[0], SCRAM_256)
     login = by_password(SCRAM_256, tmp_path, name=CHANGING, password=passwords[0])
@@ -300,7 +300,7 @@ def test_right_password_is_taken_up_without_a_restart(
 def test_token_endpoint_that_comes_back(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Without a token nobody gets in; with the next one everybody does."""
+    """Clients are refused until the endpoint issues a token."""
     with TokenEndpoint(issuer) as endpoint:
         endpoint.is_down = True
         config = sidecar_of(sasl_kafka, SHORT, jwks, by_client_credentials(tmp_path, endpoint))
@@ -320,7 +320,7 @@ def test_token_endpoint_that_comes_back(
 def test_an_identity_provider_with_an_authority_of_ones_own(
     sasl_kafka: KafkaCluster, issuer: Issuer, sasl_kafka_files: Path, tmp_path: Path
 ) -> None:
-    """Keys, tokens and brokers over TLS, of two authorities that nobody else knows."""
+    """TLS to the identity provider and to brokers, each with its own authority."""
     authority = Authority()
     authority.write(tmp_path)
     certificate = tmp_path / "provider.pem"

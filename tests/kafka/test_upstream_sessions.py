@@ -1,4 +1,4 @@
-"""Sessions at the broker that end (KIP-368): the proxy renews its own, and clients notice nothing.
+"""The proxy re-authenticates at brokers (KIP-368), unnoticed by clients.
 
 Nor does the broker: it never has to close a connection of the proxy's."""
 
@@ -39,12 +39,12 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SECONDS = 2.5 * BUSY_MS / 1000
 RENEWALS = 2
-"""Of each connection that is used for `SECONDS`: after 95 % of a session at the latest."""
+"""Minimum per connection in `SECONDS`: each session is renewed before 95 % of it."""
 CLIENT_MS = 6_000
-"""A client's session at the proxy; raw clients renew it after a third, to be in time anywhere."""
+"""Lifetime of clients' sessions at the proxy; raw clients renew after a third of it."""
 PAST_SHORT_SECONDS = 1.2 * SHORT_MS / 1000
 TOKEN_SECONDS, EXPIRES_IN = 12.0, 4
-"""A token is replaced long before a session that it began ends."""
+"""Tokens are replaced long before their sessions end."""
 SCRAM = "SCRAM-SHA-256"
 LARGE = (200, 100_000, 1_000_000, 3_000, 300_000)
 SMALL = (10, 200, 1)
@@ -53,7 +53,7 @@ RENEWED = "upstream_successful_reauthentication_total"
 
 @pytest.fixture
 def proxy(sasl_kafka: KafkaCluster, jwks: Path, tmp_path: Path) -> Iterator[ProxyProcess]:
-    """A gateway, so that real clients come through it whatever the broker advertises."""
+    """A gateway, so that clients use it whatever the broker advertises."""
     upstream = str(sasl_kafka.address(listener=BUSY))
     config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000, "QUICK": CLIENT_MS})
     config["upstream"] |= by_password("SCRAM-SHA-512", tmp_path)
@@ -69,7 +69,7 @@ def new_topic(cluster: KafkaCluster, partitions: int = 1) -> str:
 
 
 class Flow:
-    """Who writes a topic of their own, and who reads it meanwhile."""
+    """A writer and a reader of the same topic."""
 
     def __init__(
         self, pool: ThreadPoolExecutor, topic: str, issuer: Issuer, sizes: tuple[int, ...]
@@ -125,7 +125,7 @@ class Flow:
 def test_nothing_is_lost_while_sessions_are_renewed(
     sasl_kafka: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
 ) -> None:
-    """Large and small requests in flight, long polls, librdkafka, and clients that renew, too."""
+    """With large and small requests, long polls, librdkafka, and clients that re-authenticate."""
     killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
     enough = threading.Event()
     with ThreadPoolExecutor() as pool:
@@ -198,7 +198,7 @@ def test_idle_connections_are_renewed_when_they_are_used(
 def test_tokens_are_renewed_before_their_sessions_are(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """A session ends with the token that was shown for it; the next login shows a newer one."""
+    """A session ends with its token; the next login uses a newer one."""
     with TokenEndpoint(issuer, token_seconds=TOKEN_SECONDS, expires_in=EXPIRES_IN) as endpoint:
         login = by_client_credentials(tmp_path, endpoint)
         config = sidecar_of(sasl_kafka, LITTLE, jwks, login)
@@ -226,7 +226,7 @@ def test_tokens_are_renewed_before_their_sessions_are(
 
 @pytest.fixture(scope="module")
 def three_nodes(jwks: Path) -> Iterator[KafkaCluster]:
-    """Node 1 alone is a controller: the others may stop without losing the quorum."""
+    """Only node 1 is a controller, so the others may stop without losing the quorum."""
     listeners = {BUSY: BUSY_MS}
     with KafkaCluster(
         nodes=3,
@@ -243,7 +243,7 @@ def three_nodes(jwks: Path) -> Iterator[KafkaCluster]:
 def gateway(
     three_nodes: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    """Two workers, never restarted."""
+    """A gateway with two workers that is never restarted."""
     directory = tmp_path_factory.mktemp("gateway")
     upstream = three_nodes.bootstrap(BUSY)
     config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}) | {"workers": 2}
@@ -265,7 +265,7 @@ def spread_topic(three_nodes: KafkaCluster, replicas: dict[int, list[int]]) -> s
 def test_brokers_are_followed_while_sessions_are_renewed(
     three_nodes: KafkaCluster, gateway: ProxyProcess, carol: User, tmp_path: Path
 ) -> None:
-    """One stops and comes back elsewhere, leadership moves: the clients go on and lose nothing."""
+    """A broker stops and returns at another address; clients lose nothing."""
     topic = spread_topic(three_nodes, {0: [1, 2], 1: [2, 3], 2: [3, 1], 3: [2, 1]})
     enough = tmp_path / "enough"
     bootstrap = str(gateway.addresses()["LONG"])

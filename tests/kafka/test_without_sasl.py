@@ -1,4 +1,4 @@
-"""Listeners of PLAINTEXT and SSL: Kafka's own and the proxy's answer alike, to the same principals.
+"""PLAINTEXT and SSL listeners of Kafka and the proxy: same answers and principals.
 
 Both judge by ACLs with `User:ANONYMOUS` for a super user: who else somebody is, shows by what it
 may see.
@@ -99,7 +99,7 @@ def proxy_side(proxy: ProxyProcess, files: Path, issuer: Issuer) -> Side:
     return side
 
 
-# --- who is who
+# --- principals
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -131,8 +131,8 @@ def test_a_certificate_that_is_not_asked_for_is_not_believed(
     [
         ("alice", "of-ALICE"),
         ("bob", "of-bob-mapped"),
-        ("carol", "< closed"),  # no rule
-        ("imitation", "< closed"),  # looks like alice, whom a sloppy pattern would see
+        ("carol", "< closed"),  # matches no rule
+        ("imitation", "< closed"),  # resembles alice to a sloppy pattern
     ],
 )
 def test_rules_map_alike(kafka_side: Side, proxy_side: Side, name: str, expected: str) -> None:
@@ -143,7 +143,7 @@ def test_rules_map_alike(kafka_side: Side, proxy_side: Side, name: str, expected
 def test_control_characters_name_nobody_here(
     kafka_side: Side, proxy_side: Side, proxy: ProxyProcess
 ) -> None:
-    """To Kafka they are a principal's like others: docs/compatibility.md says so."""
+    """Kafka accepts them as a principal; docs/compatibility.md documents the difference."""
     assert kafka_side.seen(REQUIRED, "hostile") == ["< Metadata v12 errors=[29]"]
     assert proxy_side.seen(REQUIRED, "hostile") == ["< closed"]
     assert "is refused: its subject has control characters" in proxy.log()
@@ -154,12 +154,12 @@ def test_without_a_certificate_that_is_required_nobody_is_let_in(
 ) -> None:
     for side in (kafka_side, proxy_side):
         answer = ["< closed"]
-        with suppress(OSError):  # TLS 1.2 says so in the handshake
+        with suppress(OSError):  # TLS 1.2 fails in the handshake
             answer = side.seen(REQUIRED)
         assert answer == ["< closed"]
 
 
-# --- what is said
+# --- conversations
 
 
 @pytest.mark.parametrize(("listener", "shown"), [(PLAINTEXT, None), (REQUIRED, "alice")])
@@ -182,7 +182,7 @@ def alice(files: Path) -> Certified:
 
 @pytest.fixture
 def allowed(proxy_side: Side) -> str:
-    """A name for topics, groups and transactions with which ALICE may do everything."""
+    """A name of topics, groups and transactions on which ALICE has all rights."""
     name = f"mine-{uuid.uuid4()}"
     everything = {"principal": "User:ALICE", "host": "*", "operation": 2, "permission_type": 3}
     kinds = {2: (name, 4), 3: (name, 4), 5: (name, 4), 4: ("kafka-cluster", 3)}
@@ -239,7 +239,7 @@ def test_kafka_python_shows_its_certificate(
 def test_java_shows_its_certificate(
     proxy: ProxyProcess, alice: Certified, allowed: str, tmp_path: Path
 ) -> None:
-    """Topics, an idempotent producer, transactions and a group."""
+    """Uses topics, an idempotent producer, transactions and a group."""
     proxy.until_known()
     bootstrap = str(proxy.addresses()[MAPPED])
     done = alice.java(tmp_path).run(
@@ -249,13 +249,13 @@ def test_java_shows_its_certificate(
     assert json.loads(done.stdout.splitlines()[-1]) == {"step": "done"}
 
 
-# --- what is told of them
+# --- events and metrics
 
 
 def test_they_are_sessions_that_nothing_is_to_become_of(
     proxy_side: Side, proxy: ProxyProcess
 ) -> None:
-    """Listed by their principals, without a mechanism, and counted by no metric of KIP-368."""
+    """They are listed by principal without a mechanism and not counted as re-authenticating."""
     reported: list[dict[str, Any]] = []
 
     def look(actor: Actor) -> None:
@@ -279,7 +279,7 @@ def test_they_are_sessions_that_nothing_is_to_become_of(
 
 
 def test_events_tell_of_denials_alone(proxy_side: Side, proxy: ProxyProcess) -> None:
-    """There is no session to tell of; but whom ACLs stop, an operator must find."""
+    """There are no events for sessions, but denials are reported."""
     principal = SUBJECTS["carol"][1]
     proxy_side.seen(REQUIRED, "carol")
 
@@ -297,7 +297,7 @@ def test_events_tell_of_denials_alone(proxy_side: Side, proxy: ProxyProcess) -> 
         assert not event.keys() & {"mechanism", "authenticate_version", "session_lifetime_ms"}
 
 
-# --- quotas; the last, for a throttled client's connection outlives it
+# --- quotas; last, because a throttled connection outlives its client
 
 
 LIMIT, SIZE = 1_000, 15_000
@@ -307,8 +307,8 @@ LIMIT, SIZE = 1_000, 15_000
 def quota_of(
     cluster: KafkaCluster, kafka_side: Side, proxy_side: Side, proxy: ProxyProcess
 ) -> Iterator[Callable[[str], None]]:
-    """Sets one for a user on both sides by the API; the command line finds it, and removes it."""
-    del kafka_side  # whose ACLs let them write
+    """Set a user's quota on both sides with the API; the command line lists and removes it."""
+    del kafka_side  # authorized to write
     named = []
 
     def set_both(user: str) -> None:
@@ -329,7 +329,7 @@ def quota_of(
 
 
 def told_to(client: Certified, cluster: KafkaCluster, proxy: ProxyProcess) -> list[float]:
-    """The throttle times (seconds) of one message to the own topic, by Kafka and by the proxy."""
+    """Throttle times in seconds of one message, at Kafka and at the proxy."""
     return [
         told_by_librdkafka(client, str(address), f"of-{client.name}", "c", SIZE)
         for address in (cluster.address(listener=REQUIRED), proxy.addresses()[REQUIRED])
@@ -344,10 +344,10 @@ def test_a_quota_is_set_for_the_name_in_a_certificate(
     quota_of: Callable[[str], None],
     name: str,
 ) -> None:
-    """Commas, blanks, equals signs, umlauts: the name as ACLs have it, without `User:`."""
+    """Names with commas, blanks, equals signs and umlauts, as in ACLs but without `User:`."""
     quota_of(SUBJECTS[name][1].removeprefix("User:"))
     for reported in told_to(Certified(files=files, name=name), cluster, proxy):
-        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window is 10 to 11 s
+        assert abs(SIZE / LIMIT - WINDOW_SECONDS - reported) <= 1.5  # the window lasts 10 to 11 s
 
 
 def test_a_name_that_looks_like_anothers_has_not_its_quota(

@@ -1,4 +1,4 @@
-"""ZooKeeper that dies, is silent, or forgets sessions: nothing is lost, nobody let in by half."""
+"""ZooKeeper servers that die, hang, or expire sessions."""
 
 import asyncio
 import threading
@@ -56,7 +56,7 @@ def settings_of(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Config
 
 
 class Following:
-    """A follower in a thread, as it is in a process of its own, and a worker's store."""
+    """A follower in a thread, in place of a process, and a worker's store."""
 
     def __init__(self, settings: Config) -> None:
         self._tls = open_zookeeper_tls(settings.store.zookeeper, time.time())
@@ -111,7 +111,7 @@ def following(ensemble: Ensemble, directory: Path, **zookeeper: Any) -> Iterator
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change waits for the mirror, however long a busy machine takes to follow it."""
+    """Changes wait for the mirror longer than usual, for busy machines."""
     monkeypatch.setattr("proxy.store.zookeeper.MAX_WAIT_S", DEADLINE_SECONDS)
 
 
@@ -132,7 +132,7 @@ def one() -> Iterator[Ensemble]:
 def test_nothing_acknowledged_is_lost_when_servers_are_killed(
     three: Ensemble, tmp_path: Path
 ) -> None:
-    """Each in turn, under changes; those without an answer may have been made."""
+    """Each server is killed in turn during changes; unanswered changes may have succeeded."""
     made: list[str] = []
     unknown: list[str] = []
     ending = threading.Event()
@@ -171,7 +171,7 @@ def test_nothing_acknowledged_is_lost_when_servers_are_killed(
 
 
 def test_without_a_quorum_what_was_known_stays_in_force(three: Ensemble, tmp_path: Path) -> None:
-    """Its age is told, changes are refused, and it goes on when there is one again."""
+    """Its age is reported and changes are refused until there is a quorum again."""
     with following(three, tmp_path) as proxy:
         proxy.until(lambda: proxy.age() < 5, "not read")
         proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
@@ -193,7 +193,7 @@ def test_without_a_quorum_what_was_known_stays_in_force(three: Ensemble, tmp_pat
 
 
 def test_a_session_that_expired_misses_nothing(one: Ensemble, tmp_path: Path) -> None:
-    """Its watches went with it. What was done meanwhile without a notification is seen, too."""
+    """Changes without notification, made after the watches were lost, are found as well."""
     with following(one, tmp_path) as proxy:
         proxy.until(lambda: proxy.age() < 5, "not read")
         for number in range(3):
@@ -206,7 +206,7 @@ def test_a_session_that_expired_misses_nothing(one: Ensemble, tmp_path: Path) ->
             thief.create(f"/config/users/{name}", b'{"version":1,"config":{}}')
             text = b'{"version":1,"config":{"producer_byte_rate":"5"}}'
             thief.set(f"/config/users/{name}", text)
-            thief.stop()  # ends the session, which is the follower's
+            thief.stop()  # ends the follower's session
             thief.close()
             entity = QuotaEntity(user=name)
             proxy.until(
@@ -220,7 +220,7 @@ def test_a_session_that_expired_misses_nothing(one: Ensemble, tmp_path: Path) ->
 
 
 def test_a_server_that_is_silent_is_noticed(one: Ensemble, tmp_path: Path) -> None:
-    """As behind a broken network: no connection is closed."""
+    """No connection is closed, as in a network failure."""
     with following(one, tmp_path) as proxy:
         proxy.until(lambda: proxy.age() < 5, "not read")
         proxy.store.create_acls([acl("before")])
@@ -240,7 +240,7 @@ def test_a_server_that_is_silent_is_noticed(one: Ensemble, tmp_path: Path) -> No
 def test_a_change_does_not_wait_for_the_next_check(
     one: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its notification may be followed before its answer is here; then it is followed once more."""
+    """The notification may arrive before the answer to the change."""
     monkeypatch.setattr("proxy.store.zookeeper.MAX_WAIT_S", 20.0)
     with following(one, tmp_path, refresh_ms=30_000) as proxy:
         proxy.until(lambda: proxy.age() < 25, "not read")
@@ -272,7 +272,7 @@ def test_thousands_of_changes_are_followed(one: Ensemble, tmp_path: Path) -> Non
 
 
 def test_a_password_that_is_wrong_is_told(tmp_path: Path) -> None:
-    """And with the right one nodes are made as `zookeeper.set.acl` has it."""
+    """With the right password nodes get the ACLs of `zookeeper.set.acl`."""
     (tmp_path / "right").write_text(PASSWORD)
     (tmp_path / "wrong").write_text("wrong")
     sasl = {"security.protocol": "SASL_PLAINTEXT", "username": "kafka", "set.acl": True}
@@ -325,7 +325,7 @@ def test_a_user_of_the_scheme_digest_is_known(one: Ensemble, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("scheme", ["sasl", "digest", "x509"])
 def test_tls_with_every_way_to_log_in(scheme: str, tmp_path: Path) -> None:
-    """Nodes belong to who made them; and a thousand answers that come at once are all read."""
+    """Nodes belong to their creator; a thousand simultaneous responses are all read."""
     authority = Authority()
     authority.write(tmp_path)
     (tmp_path / "client.pem").write_bytes(authority.issue("kafka").pem)
@@ -365,7 +365,7 @@ def test_a_server_that_is_not_whom_it_says_is_told_nothing(
     problem: str,
     tmp_path: Path,
 ) -> None:
-    """Its certificate is another authority's, or for another host."""
+    """Its certificate is from another authority or for another host."""
     ours, another = Authority(), Authority("another")
     (ours if trusted == "ours" else another).write(tmp_path)
     (tmp_path / "password").write_text(PASSWORD)

@@ -1,4 +1,4 @@
-"""A proxy that runs while its ZooKeeper dies or cannot be reached: logins go on as last known.
+"""Logins continue with the last known users while ZooKeeper is down or unreachable.
 
 The proxy, a broker and the clients are in one network namespace, each server of ZooKeeper in
 another.
@@ -40,9 +40,9 @@ METADATA = 3
 SHA_256 = ScramMechanism.SCRAM_SHA_256
 TOPIC_AUTHORIZATION_FAILED = 29
 ALICE = "alice"
-"""There from the beginning, and may see the topic of her name."""
+"""A user from the start who may describe the topic of her name."""
 CONVERSATIONS = 4
-"""Logins that are to go well during a fault."""
+"""Successful logins that each test requires during a fault."""
 
 
 def verifier(user: str) -> ScramCredential:
@@ -66,7 +66,7 @@ class World:
     # The proxy, and its clients
 
     def sees(self, user: str, *, password: str | None = None) -> bool | None:
-        """Log in; return whether the user may see the topic of the same name, None: not let in."""
+        """Log in; return whether the user may describe the topic of that name, None if refused."""
         (address,) = self.proxy.addresses().values()
         with WireClient(address) as client:
             actor = Actor(client, Issuer())
@@ -78,7 +78,7 @@ class World:
         return all(one.error_code != TOPIC_AUTHORIZATION_FAILED for one in answer.topics)
 
     def age(self) -> float:
-        """What `store_age_seconds` says."""
+        """Value of `store_age_seconds`."""
         return self.here.inside(lambda: self.proxy.metric("store_age_seconds"))
 
     def reasons(self) -> list[str]:
@@ -94,10 +94,10 @@ class World:
         others = [number for number in range(3) if number != server]
         self.until(lambda: self.ensemble.serving() == others, "no quorum of two")
 
-    # What others change
+    # Changes by other programs
 
     def change(self, call: Callable[[Zookeeper], Any], beside: int = 0) -> None:
-        """Change what is in ZooKeeper, from beside one of its servers."""
+        """Change data in ZooKeeper, connected to one of its servers."""
         settings = from_mapping(self.proxy.config, base_dir=ROOT).store
 
         def change() -> bool:
@@ -114,7 +114,7 @@ class World:
         self.change(lambda at: at.create_acls([topic_acl(user)]), beside)
 
     def add_here(self, user: str) -> None:
-        """The same with the commands, beside the proxy."""
+        """The same with commands, from the proxy's namespace."""
         scram = ("--mechanism", "SCRAM-SHA-256", "--iterations", "4096", "--password-file", "-")
         rule = ("--allow-principal", f"User:{user}", "--operation", "Describe", "--topic", user)
 
@@ -130,7 +130,7 @@ class World:
 
     @contextmanager
     def logins(self) -> Iterator[Callable[[], None]]:
-        """Have clients log in all the while; yields what waits for some more of them to go well."""
+        """Log in continuously; yields a function that waits for more successful logins."""
         wrong: list[str] = []
         rounds = 0
         ending = threading.Event()
@@ -220,7 +220,7 @@ def cut_off_from_the_proxy(world: World, server: int) -> Iterator[None]:
 
 @contextmanager
 def cut_off_from_the_others(world: World, server: int) -> Iterator[None]:
-    """The proxy reaches it yet."""
+    """Cut one server off from the others, but not from the proxy."""
     others = [one for number, one in enumerate(world.servers) if number != server]
     with world.servers[server].cut_off_from(*others):
         world.until_serving_without(server)
@@ -230,7 +230,7 @@ def cut_off_from_the_others(world: World, server: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("fault", [killed, cut_off_from_the_proxy, cut_off_from_the_others])
 def test_changes_arrive_by_the_servers_that_are_left(world: World, fault: Any) -> None:
-    """Without the leader, and without the one that the proxy is connected to: each in its turn."""
+    """Without the leader, then without the server that the proxy is connected to."""
     lost = range(3) if fault is cut_off_from_the_proxy else [world.ensemble.leader()]
     with world.logins() as wait:
         for server in lost:
@@ -260,7 +260,7 @@ def test_without_a_quorum_logins_go_on(world: World) -> None:
 
 
 def test_nothing_removed_is_let_in_after_the_age_that_is_told(world: World) -> None:
-    """Cut off from all, until the session has expired: the proxy goes by what it last knew."""
+    """Cut off until its session has expired, the proxy uses its last known users."""
     removed, added = (f"user-{next(world.names)}" for _ in range(2))
     world.add(removed)
     world.until_seen(removed, True)
@@ -290,7 +290,7 @@ def test_nothing_removed_is_let_in_after_the_age_that_is_told(world: World) -> N
 
 
 def test_nobody_is_let_in_by_the_state_of_before_a_start(world: World) -> None:
-    """A client that connects waits until everything was read, and is judged by that."""
+    """A client waits until the store has been read again."""
     removed = f"user-{next(world.names)}"
     world.add(removed)
     world.until_seen(removed, True)

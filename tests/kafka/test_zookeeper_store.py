@@ -1,4 +1,4 @@
-"""Users, quotas and ACLs in ZooKeeper: what a broker of Kafka 3.9 and the proxy do, each applies.
+"""Users, quotas and ACLs in ZooKeeper, shared by a broker of Kafka 3.9 and the proxy.
 
 Stock tools make the changes: those of 3.9 through the broker, those of 2.8 in ZooKeeper.
 """
@@ -39,7 +39,7 @@ KIP_55: dict[tuple[tuple[str, str | None], ...], tuple[float, float]] = {
 def ensemble() -> Iterator[Ensemble]:
     with Ensemble() as one:
         with one.client():
-            pass  # makes the chroot
+            pass  # creates the chroot
         yield one
 
 
@@ -99,7 +99,7 @@ def quotas_at(address: Address, login: Scram | None = None) -> dict[Any, dict[st
 
 
 def may_log_in(address: Address, name: str, password: str) -> bool:
-    """With SCRAM; what the user may do does not matter."""
+    """Whether the user can log in with SCRAM, whatever its rights."""
     try:
         acls_at(address, Scram(username=name, password=password))
     except AuthenticationFailed:
@@ -115,7 +115,7 @@ def applies(condition: Callable[[], bool], proxy: ProxyProcess, what: str) -> No
 
 @pytest.fixture
 def name() -> str:
-    """Of this test alone. Kafka's SCRAM knows ASCII alone."""
+    """A new name for each test, in ASCII because Kafka's SCRAM requires it."""
     return f"n {uuid.uuid4()}*,="
 
 
@@ -185,7 +185,7 @@ QUOTAS: list[tuple[tuple[tuple[str, str | None], ...], str, float]] = [
     ((("ip", "10.0.0.1"),), "connection_creation_rate", 12.0),
     ((("ip", None),), "connection_creation_rate", 13.0),
 ]
-"""All kinds of entities, and a name that spells the default apart."""
+"""All kinds of entities, and a user called `<default>`."""
 
 
 def entity_of(parts: tuple[tuple[str, str | None], ...]) -> QuotaEntity:
@@ -196,7 +196,7 @@ def entity_of(parts: tuple[tuple[str, str | None], ...]) -> QuotaEntity:
 
 
 def test_quotas_apply_on_both_sides(broker: ZookeeperKafka, proxy: ProxyProcess) -> None:
-    """Set at one, they are at the other, and back."""
+    """Quotas set on one side apply on the other, in both directions."""
     wanted = {parts: {key: limit} for parts, key, limit in QUOTAS}
     changes = {entity_of(parts): values for parts, values in wanted.items()}
     removal = {entity_of(parts): {key: None} for parts, key, _ in QUOTAS}

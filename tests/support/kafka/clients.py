@@ -217,7 +217,7 @@ class SslUser(User):
 
 
 def user(issuer: Issuer, mechanism: str, name: str = "carol", **more: Any) -> User:
-    """Someone whom `add_users` knows."""
+    """A user that `add_users` adds."""
     return User(name=name, mechanism=mechanism, issuer=issuer, **more)
 
 

@@ -43,7 +43,7 @@ _SINCE_4_4: Mapping[str, Sequence[str]] = {
     "StreamsGroupHeartbeat v0, denied": ("88 StreamsGroupHeartbeat of ",),
 }
 
-#: More differences than anybody reads.
+#: Maximum number of differences to print.
 _SHOWN = 40
 
 #: By difference: parts of the names of the cases that show it.
