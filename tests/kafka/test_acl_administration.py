@@ -189,69 +189,24 @@ def test_librdkafka_follows_a_change_of_acls(
         message = consumer.poll(0.3)
         return message is not None and message.error() is None
 
-    try:
-        _through_a_change(proxy, admin, topic, produces, consumes)
-    finally:
-        consumer.close()
-
-
-def test_kafka_python_follows_a_change_of_acls(
-    proxy: ProxyProcess, bootstrap: str, issuer: Issuer, topic: str, admin: Any
-) -> None:
-    """kafka-python caches which topics it is not authorized for."""
-    carol = user(issuer, SCRAM)
-    producer = python.KafkaProducer(
-        **carol.python(bootstrap, metadata_max_age_ms=200, enable_idempotence=False)
-    )
-    consumer = python.KafkaConsumer(
-        **carol.python(bootstrap, metadata_max_age_ms=200, enable_auto_commit=False)
-    )
-    consumer.assign([python.TopicPartition(topic, 0)])
-    denials = (python_errors.TopicAuthorizationFailedError, python_errors.KafkaTimeoutError)
-
-    def produces() -> bool:
-        try:
-            producer.send(topic, b"value").get(DEADLINE)
-        except denials:
-            return False
-        return True
-
-    def consumes() -> bool:
-        try:
-            consumer.seek(python.TopicPartition(topic, 0), 0)
-            return bool(consumer.poll(300))
-        except denials:
-            return False
-
-    try:
-        _through_a_change(proxy, admin, topic, produces, consumes)
-    finally:
-        consumer.close()
-        producer.close(timeout=1)
-
-
-def _through_a_change(
-    proxy: ProxyProcess,
-    admin: Any,
-    topic: str,
-    produces: Callable[[], bool],
-    consumes: Callable[[], bool],
-) -> None:
     rights = [acl_binding(topic, CAROL, "READ"), acl_binding(topic, CAROL, "WRITE")]
-    assert not produces()
-    assert not consumes()
-    for future in admin.create_acls(rights).values():
-        future.result(DEADLINE)
-    _until(produces, is_allowed=True)  # the client caches errors
-    _until(consumes, is_allowed=True)
-    for _ in range(3):
-        assert produces()
-    for future in admin.delete_acls([_filter(topic)]).values():
-        assert len(future.result(DEADLINE)) == len(rights)
-    proxy.until_known()  # on open connections too
-    assert not produces()
-    # The consumer still returns records it had already fetched.
-    _until(consumes, is_allowed=False)
+    try:
+        assert not produces()
+        assert not consumes()
+        for future in admin.create_acls(rights).values():
+            future.result(DEADLINE)
+        _until(produces, is_allowed=True)  # the client caches errors
+        _until(consumes, is_allowed=True)
+        for _ in range(3):
+            assert produces()
+        for future in admin.delete_acls([_filter(topic)]).values():
+            assert len(future.result(DEADLINE)) == len(rights)
+        proxy.until_known()  # on open connections too
+        assert not produces()
+        # The consumer still returns records it had already fetched.
+        _until(consumes, is_allowed=False)
+    finally:
+        consumer.close()
 
 
 def _until(does: Callable[[], bool], *, is_allowed: bool) -> None:

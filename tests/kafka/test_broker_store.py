@@ -5,7 +5,6 @@ brokers' own ACLs.
 """
 
 import asyncio
-import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,25 +218,6 @@ def test_a_change_is_not_undone_by_an_older_answer(
         assert listed(admin, acl)
         assert delete(admin, acl) == [acl]
         assert not listed(admin, acl)
-
-
-def test_the_command_line_goes_to_the_brokers(
-    hosts: tuple[ProxyProcess, ProxyProcess], at_brokers: Any, topic: str, tmp_path: Path
-) -> None:
-    """`--config` names the brokers; changes never go to the local copy."""
-    _, second = hosts
-    rule = ["--allow-principal", "User:dora", "--operation", "Write", "--topic", topic]
-    second.command("acls", "add", *rule)
-    acl = may_write(topic, "User:dora")
-    wait_until(lambda: listed(at_brokers, acl), what="the brokers do not know it")
-    reported = json.loads(second.command("acls", "list", "--topic", topic, "--output", "json"))
-    assert [one["principal"] for one in reported] == ["User:dora"]
-    second.command("acls", "remove", *rule, "--force")
-    wait_until(lambda: not listed(at_brokers, acl), what="the brokers have it yet")
-    copy = second.config_file.with_name("state.db")
-    elsewhere = ProxyProcess({**second.config, "store": {"url": f"sqlite:{copy}"}}, tmp_path)
-    with pytest.raises(ProxyFailed, match="is a copy of what brokers have"):
-        elsewhere.command("acls", "list")
 
 
 # --- quotas

@@ -1,7 +1,6 @@
 """Delivery of the event log to a topic of a real Kafka."""
 
 import os
-import signal
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,7 @@ from proxy.delivery import topic as delivery
 from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
 from tests.support.kafka.clients import by_scram, password_of, write_properties
-from tests.support.kafka.cluster import KafkaCluster, StartCluster
+from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.delivery import (
     LINE,
     WALL,
@@ -143,28 +142,6 @@ def test_a_wrong_password_is_told_and_tried_again(
 
 
 @pytest.mark.slow
-def test_a_deliverer_that_is_throttled_delivers_all(
-    kafka: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    """A broker throttles it once the quota's window is used up."""
-    client_id, events = f"slow-{topic}", tmp_path / "events"
-    events.mkdir()
-    sent = lines_of_random_connections(2000)
-    (events / "events-a.jsonl").write_text("".join(f"{line}\n" for line in sent))
-    properties = tmp_path / "client.properties"
-    properties.write_text(f"bootstrap.servers={kafka.bootstrap()}\nclient.id={client_id}\n")
-    set_kafkas(kafka, PRODUCER, 20_000, "client-id", client_id)
-    try:
-        arguments = command(events, topic, "--command-config", str(properties))
-        result = CliRunner().invoke(app, arguments)
-    finally:
-        set_kafkas(kafka, PRODUCER, None, "client-id", client_id)
-    assert result.output == "2000 events delivered\n"
-    found = [value.decode() for _, value in messages(kafka.bootstrap(), topic)]
-    assert sorted(found) == sorted(sent)
-
-
-@pytest.mark.slow
 def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
     kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,44 +184,3 @@ def test_a_topic_that_is_missing_costs_no_event(kafka: KafkaCluster, tmp_path: P
         eventually(lambda: "does not take them" in log.read_text(), "the failure is told")
         kafka.create_topic(topic)
         eventually(lambda: arrived(kafka.bootstrap(), topic, sent), "they arrive")
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_when_broker_and_deliverer_are_killed(
-    start_cluster: StartCluster, tmp_path: Path
-) -> None:
-    """Under repeated kills every line arrives whole and at least once."""
-    cluster = start_cluster(nodes=1)
-    topic, events = "events", tmp_path / "events"
-    cluster.create_topic(topic)
-    log = log_in(events)
-    sent: list[str] = []
-
-    def write() -> None:
-        more = lines("a", range(len(sent), len(sent) + 500))
-        log.append(more, float(len(sent)), WALL + len(sent))
-        sent.extend(more)
-
-    write()  # so that the folder exists
-    for kill_broker in (False, True, False, True):
-        with following(events, topic, "--bootstrap-server", cluster.bootstrap()) as process:
-            before = len(messages(cluster.bootstrap(), topic))
-
-            def has_come(before: int = before) -> bool:
-                write()
-                return len(messages(cluster.bootstrap(), topic)) > before
-
-            eventually(has_come, "events arrive")
-            if kill_broker:
-                cluster.kill_node(1)
-                write()
-                cluster.start_node(1)
-                write()
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-        write()
-    log.close(0.0)
-    arguments = command(events, topic, "--bootstrap-server", cluster.bootstrap())
-    eventually(lambda: CliRunner().invoke(app, arguments).exit_code == 0, "the rest is delivered")
-    found = {value for _, value in messages(cluster.bootstrap(), topic)}
-    assert found == {line.encode() for line in sent}

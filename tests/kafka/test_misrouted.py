@@ -166,15 +166,6 @@ def test_java_follows_a_broker_that_has_another_id(
     assert written(gateway.cluster, topic) == records
 
 
-def test_franz_go_follows_a_broker_that_has_another_id(gateway: Gateway, tmp_path: Path) -> None:
-    topic, files = spread_topic(gateway), GoFiles(tmp_path)
-    with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(go_traffic, gateway.bootstrap, topic, files)
-        replace_last_under_load(gateway, topic, files.until)
-        acknowledged = traffic.result()
-    assert sum(written(gateway.cluster, topic)) == acknowledged
-
-
 class GoFiles:
     """Files that end the Go program and record its rebootstraps."""
 
@@ -183,11 +174,10 @@ class GoFiles:
         self.rebootstrapped = directory / "rebootstrapped"
 
 
-def go_traffic(bootstrap: str, topic: str, files: GoFiles, user: str = "carol") -> int:
+def go_traffic(bootstrap: str, topic: str, files: GoFiles) -> int:
     """Return the number of acknowledged records."""
-    password = password_of(user) if user else ""
     ends = (str(files.until), str(files.rebootstrapped))
-    return int(go.run("produce", (bootstrap, user, password, topic, *ends)))
+    return int(go.run("produce", (bootstrap, "carol", password_of("carol"), topic, *ends)))
 
 
 def replace_last_under_load(gateway: Gateway, topic: str, done: Path) -> None:
@@ -219,29 +209,18 @@ class Replaceable:
         """The address that brokers advertise."""
 
     @contextmanager
-    def at_its_address(self) -> Iterator[Callable[[], None]]:
-        """Run two clusters; the yielded function swaps which one is at the address."""
-        with self._balanced(self.address) as replace:
-            yield replace
-
-    @contextmanager
     def behind_a_sidecar(self, jwks: Path, directory: Path) -> Iterator[Callable[[], None]]:
-        """The same behind a sidecar."""
+        """Run two clusters behind a sidecar; the yielded function replaces the first one."""
         behind = Address(HOST, free_ports(1)[0])
         config = sidecar_config(str(behind), jwks, listeners={LISTENER: 0}, port=self.address.port)
         process = ProxyProcess(config, directory)
         add_users(process)
-        with self._balanced(behind) as replace, process:
-            yield replace
-
-    @contextmanager
-    def _balanced(self, at: Address) -> Iterator[Callable[[], None]]:
         with self.old, self.new:
             for cluster in (self.old, self.new):
                 cluster.create_topic("topic")
             target = self.old.address(listener=BEHIND)
-            with LoadBalancer({at.port: target}, host=at.host) as balancer:
-                yield lambda: self._replace(balancer, at.port)
+            with LoadBalancer({behind.port: target}, host=behind.host) as balancer, process:
+                yield lambda: self._replace(balancer, behind.port)
 
     def _replace(self, balancer: LoadBalancer, port: int) -> None:
         """Replace the cluster under traffic; return when traffic continues."""
@@ -289,32 +268,19 @@ def test_java_finds_another_cluster_behind_the_same_address(
 def test_franz_go_finds_another_cluster_behind_the_same_address(
     replaceable: Replaceable, jwks: Path, tmp_path: Path
 ) -> None:
-    """Of a sidecar."""
-    with replaceable.behind_a_sidecar(jwks, tmp_path) as replace:
-        assert_franz_go_goes_on(replaceable, replace, GoFiles(tmp_path), "carol")
-
-
-@pytest.mark.skipif(not is_since("4.4"), reason="Kafka has ApiVersions v5 since 4.4")
-def test_franz_go_finds_another_cluster_in_the_place_of_kafka(
-    replaceable: Replaceable, tmp_path: Path
-) -> None:
-    """Without a proxy, as a check of the client and of these tests."""
-    with replaceable.at_its_address() as replace:
-        assert_franz_go_goes_on(replaceable, replace, GoFiles(tmp_path), "")
-
-
-def assert_franz_go_goes_on(
-    replaceable: Replaceable, replace: Callable[[], None], files: GoFiles, user: str
-) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(go_traffic, str(replaceable.address), "topic", files, user)
+    files = GoFiles(tmp_path)
+    with (
+        replaceable.behind_a_sidecar(jwks, tmp_path) as replace,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        traffic = pool.submit(go_traffic, str(replaceable.address), "topic", files)
         try:
             replace()
         finally:
             files.until.touch()
         acknowledged = traffic.result()
-    assert files.rebootstrapped.exists()
-    assert sum(replaceable.written()) >= acknowledged, "what was under way may be in both"
+        assert files.rebootstrapped.exists()
+        assert sum(replaceable.written()) >= acknowledged, "what was under way may be in both"
 
 
 def _id(cluster: KafkaCluster) -> str:

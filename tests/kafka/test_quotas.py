@@ -14,7 +14,6 @@ from typing import Any
 
 import confluent_kafka as confluent
 import confluent_kafka.admin as librdkafka
-import kafka as python
 import pytest
 
 from tests.support.kafka import java
@@ -162,34 +161,6 @@ def test_others_feel_nothing(
 
 
 # --- metrics of client libraries
-
-
-def test_kafka_python_shows_it(
-    proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
-) -> None:
-    """Its metric reports throttling; producer and consumer are only slowed down."""
-    set_quota(proxy, PRODUCER, 2_000, user=someone.name)
-    set_quota(proxy, CONSUMER, 2_000, user=someone.name)
-    proxy.until_known()
-    together = {"acks": 1, "batch_size": 100_000, "linger_ms": 1_000}
-    producer = python.KafkaProducer(**someone.python(bootstrap, **together))
-    for _ in range(6):
-        producer.send(topic, b"x" * 10_000)
-    producer.flush(DEADLINE_SECONDS)
-    metrics = producer.metrics()["producer-metrics"]
-    assert metrics["throttle-time-max"] > 10_000
-    producer.close()
-    consumer = python.KafkaConsumer(
-        topic,
-        **someone.python(bootstrap),
-        auto_offset_reset="earliest",
-        max_partition_fetch_bytes=100_000,
-        consumer_timeout_ms=int(1000 * DEADLINE_SECONDS),
-    )
-    assert [len(next(consumer).value) for _ in range(6)] == [10_000] * 6
-    metrics = consumer.metrics()["consumer-metrics"]
-    assert metrics["throttle-time-max"] > 10_000
-    consumer.close()
 
 
 def test_javas_metric_shows_it(

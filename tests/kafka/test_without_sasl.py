@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka as confluent
-import kafka as python
 import pytest
 
 from tests.support.kafka.clients import Certified
@@ -214,26 +213,6 @@ def test_librdkafka_shows_its_certificate(
         assert (message.error(), message.value()) == (None, b"hello")
     finally:
         consumer.close()
-
-
-def test_kafka_python_shows_its_certificate(
-    cluster: KafkaCluster, proxy: ProxyProcess, alice: Certified, allowed: str
-) -> None:
-    cluster.create_topic(allowed)
-    proxy.until_known()
-    bootstrap = str(proxy.addresses()[MAPPED])
-    producer = python.KafkaProducer(**alice.python(bootstrap))
-    producer.send(allowed, b"hello").get(DEADLINE)
-    producer.close()
-    consumer = python.KafkaConsumer(
-        allowed,
-        **alice.python(bootstrap),
-        group_id=allowed,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=int(1000 * DEADLINE),
-    )
-    assert next(consumer).value == b"hello"
-    consumer.close()
 
 
 def test_java_shows_its_certificate(

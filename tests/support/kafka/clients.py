@@ -251,19 +251,6 @@ class Certified:
             **{key.replace("_", "."): value for key, value in more.items()},
         }
 
-    def python(self, bootstrap: str, **more: Any) -> dict[str, Any]:
-        """kafka-python's keyword arguments."""
-        return {
-            "bootstrap_servers": bootstrap,
-            "security_protocol": "SSL",
-            "ssl_cafile": str(self.files / "ca.pem"),
-            "ssl_certfile": self._mine,
-            "ssl_keyfile": self._mine,
-            "bootstrap_timeout_ms": 120_000,
-            "request_timeout_ms": 120_000,
-            **more,
-        }
-
     def java(self, directory: Path) -> JavaClient:
         """A properties file for Java's clients."""
         settings = {
