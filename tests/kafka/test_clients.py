@@ -1,6 +1,6 @@
 """Common client operations through the proxy: three libraries, both ways of routing.
 
-Whoever produces and consumes here is a real client; each test has topics and groups of its own.
+All clients are real; each test has its own topics and groups.
 """
 
 import json

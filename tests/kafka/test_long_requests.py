@@ -233,7 +233,7 @@ def topics_seen(client: Client, names: Sequence[str]) -> int:
 def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -> None:
     """A dozen connections send 100 MB each, repeatedly: the proxy gathers one per principal.
 
-    What they ask for is denied, item by item, which costs most.
+    Every item is denied, which is the most expensive case.
     """
     address = proxy.addresses()["LONG_BYTES"]
     header = request_header(15, 5, 1, "mallory", flexible=True)

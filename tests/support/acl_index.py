@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 
-# ACLs and an index of them, with as little said as a question needs
+# ACLs and indexes with defaults
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
@@ -45,7 +45,7 @@ def may(
 
 
 def calls(work: Callable[[], object]) -> int:
-    """How many calls and returns of functions a work takes, Python's own included."""
+    """Count the function calls and returns of some work, including built-in functions."""
     count = 0
 
     def note(*_: object) -> None:
@@ -60,7 +60,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-# The semantics of `StandardAuthorizer`, written as one reads them: a look at every ACL.
+# The semantics of `StandardAuthorizer` as a plain loop over all ACLs.
 #
 # Slow and plain, so that it can be read side by side with Kafka's documentation; the index must
 # answer alike
@@ -95,7 +95,7 @@ def permission(
     resource_type: ResourceType,
     name: str,
 ) -> Permission | None:
-    """What the ACLs say; None: nothing."""
+    """Permission by the ACLs; None if no ACL matches."""
     mine = [one for one in _named(acls, resource_type, name) if concerns(one, principal, host)]
     denied = {one.operation for one in mine if one.permission is Permission.DENY}
     allowed = {one.operation for one in mine if one.permission is Permission.ALLOW}
@@ -116,7 +116,7 @@ def decide_together(
     *,
     open_by_default: bool = False,
 ) -> bool:
-    """For a client with several principals: each is judged on its own, then they are combined."""
+    """Judge each of a client's principals, then combine the decisions."""
     said = {permission(acls, one, host, operation, resource_type, name) for one in principals}
     if Permission.DENY in said:
         return False
@@ -176,7 +176,7 @@ def _same(of_acl: str, of_client: str) -> bool:
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """What an ACL names; an IPv4-mapped address or block is the IPv4 one."""
+    """Network of an ACL; IPv4-mapped addresses and blocks are IPv4."""
     network = ipaddress.ip_network(text, strict=False)
     mapped = getattr(network.network_address, "ipv4_mapped", None)
     if mapped is None or network.prefixlen < 96:

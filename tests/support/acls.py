@@ -1,4 +1,4 @@
-"""ACLs in memory, and the APIs that administer them: cases, requests, responses."""
+"""A store of ACLs in memory; cases, requests and responses of the ACL APIs."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from proxy.store import AclChanges, AclSnapshot
 from tests.support.kio_messages import decode, encode, response_type
 from tests.support.messages import request_body
 
-# ACLs for tests, and where they lie
+# ACLs and their store
 
 
 class MemoryAclStore:
-    """A store in memory that counts its transactions."""
+    """An in-memory store that counts transactions."""
 
     def __init__(self, *acls: Acl) -> None:
         self.acls = set(acls)
@@ -39,7 +39,7 @@ class MemoryAclStore:
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
         self.transactions += 1
-        # looked up by their texts: ten thousand filters times ten thousand ACLs take minutes
+        # indexed by name: ten thousand filters times ten thousand ACLs take minutes
         by_name: dict[str, list[Acl]] = {}
         for one in sorted(self.acls):
             by_name.setdefault(one.name, []).append(one)
@@ -96,7 +96,7 @@ def no_colon(principal: str) -> Result:
 
 
 def creation(**changes: Any) -> dict[str, Any]:
-    """Fields of a CreateAcls item, v1 to v3: alice may read a topic, unless said otherwise."""
+    """Fields of a CreateAcls item, v1 to v3; by default alice may read a topic."""
     return {
         "resource_type": 2,
         "resource_name": "t",
@@ -109,7 +109,7 @@ def creation(**changes: Any) -> dict[str, Any]:
 
 
 def asking(**changes: Any) -> dict[str, Any]:
-    """Fields of a DescribeAcls request or DeleteAcls filter: everything, unless said otherwise."""
+    """Fields of a DescribeAcls request or DeleteAcls filter; by default it matches everything."""
     return {
         "resource_type_filter": 1,
         "resource_name_filter": None,
@@ -123,7 +123,7 @@ def asking(**changes: Any) -> dict[str, Any]:
 
 CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
     ({}, DONE),
-    # codes that a later Kafka may know
+    # codes that later Kafka versions may define
     *[({"resource_type": code}, unknown("resourceType")) for code in (-1, 8, 99)],
     *[({"resource_pattern_type": code}, unknown("patternType")) for code in (-3, 5)],
     *[({"operation": code}, unknown("operation")) for code in (-1, 16, 99)],
@@ -148,7 +148,7 @@ CREATIONS_SEEN: list[tuple[dict[str, Any], Result]] = [
     *[({"host": text}, DONE) for text in ("not an ip", "10.0.0.0/8", "*" * 300)],
     # every operation on every resource type
     *[({"operation": code}, DONE) for code in range(2, 16)],
-    # which of several mistakes is told
+    # which of several errors is reported
     ({"operation": 99, "principal": "alice"}, unknown("operation")),
     ({"resource_type": 4, "operation": 99}, NOT_THE_CLUSTER),
     (
@@ -189,7 +189,7 @@ FILTERS_SEEN: list[tuple[dict[str, Any], Result]] = [
     ({"principal_filter": ""}, APPLIED),
     ({"principal_filter": "x"}, APPLIED),
 ]
-"""As deletions that find nothing; DescribeAcls answers all of them with nothing."""
+"""As deletions that match nothing; DescribeAcls answers all of them with an empty result."""
 
 FILTERS_BETTER: list[tuple[dict[str, Any], Result]] = [
     # Kafka closes the connection
@@ -201,14 +201,14 @@ FILTERS_BETTER: list[tuple[dict[str, Any], Result]] = [
 """DescribeAcls answers these with the same error."""
 
 
-# The ACL APIs as a client has them: requests from fields, responses read
+# The ACL APIs as seen by a client
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31
 VERSIONS = range(4)
 
 
 def whole(found: bytes | Callable[[], bytes]) -> bytes:
-    """The body that was found, or is made now."""
+    """Return the body, computing it if it is lazy."""
     return found if isinstance(found, bytes) else found()
 
 
@@ -228,7 +228,7 @@ def asked(
     may_describe: bool = True,
     may_alter: bool = True,
 ) -> Any:
-    """The response, read by kio where kio has the version."""
+    """Decode the response, also with kio if it has the version."""
     found = answer(api_key, version, body, store, may_describe=may_describe, may_alter=may_alter)
     schema = response_type(api_key, version)
     ours = decode(schema, found)

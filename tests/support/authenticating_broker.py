@@ -1,4 +1,4 @@
-"""A fake broker that authenticates clients by SCRAM, and a client that logs in to it."""
+"""A fake broker that authenticates clients with SCRAM, and a client for it."""
 
 import asyncio
 from contextlib import suppress
@@ -16,7 +16,7 @@ from tests.support.relay import read_frame
 
 @dataclass(eq=False)
 class Authenticator(Peer):
-    """A broker with users, which answers Metadata to those whom it let in."""
+    """A broker with users that answers Metadata after a login."""
 
     passwords: dict[str, str] | None = field(default_factory=lambda: {"alice": "secret"})
 
@@ -25,7 +25,7 @@ class Authenticator(Peer):
 
         def answer(key: int, version: int, body: bytes) -> bytes | None:
             if key == API_VERSIONS and conversation._authenticated:
-                return self.respond(key, version, body)  # only then does Kafka look at the ids
+                return self.respond(key, version, body)  # Kafka only checks the ids then
             if key != METADATA:
                 return conversation.answer(key, version, body)
             assert conversation._authenticated, "a request of nobody"
@@ -50,7 +50,7 @@ class Client:
         return await read_frame(self.reader)
 
     async def log_in(self, password: str = "secret", user: str = "alice") -> int:  # noqa: S107 - made up
-        """Log in, or again, by SCRAM; return the lifetime that is announced, or minus the error."""
+        """Log in or re-authenticate with SCRAM; return the lifetime, or minus the error code."""
         await self.ask(handshake(self.next_id(), SCRAM))
         scram = ScramClient(
             mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=password

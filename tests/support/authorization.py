@@ -1,4 +1,4 @@
-"""Requests that are authorized: somebody's rights, a guarded connection, long requests."""
+"""Authorization of requests: rights, connections with an authorizer, long requests."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from tests.support.messages import produce_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.processes import finish
 
-# What the tests of guards are given: somebody's rights, a request, and what came of it
+# Rights, requests and judgements for tests of guards
 
 Right = tuple[Operation, ResourceType, str]
 """`*` as the name is every name, `a*` every name that begins so. Nothing is implied: what counts is
@@ -68,7 +68,7 @@ EVERYTHING: frozenset[Right] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Allows exactly what is listed, and remembers the denials it reports."""
+    """Allows exactly the listed rights and records reported denials."""
 
     allowed: frozenset[Right]
     denials: list[Right] = field(default_factory=list, compare=False)
@@ -133,7 +133,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Topics(Mapping[bytes, str | None]):
-    """Topic names by id, where an id that is not listed has not been asked for yet."""
+    """Topic names by id; ids that are not listed are unknown so far."""
 
     known: Mapping[bytes, str | None] = field(default_factory=dict)
 
@@ -156,7 +156,7 @@ def inquiry(
     topics: Mapping[bytes, str | None] | None = None,
     listed: Sequence[str] | None = None,
 ) -> Inquiry:
-    """A request (one of kio's) by somebody who may do what is `allowed`."""
+    """A request (of kio) by a client with the `allowed` rights."""
     return Inquiry(
         api_version=request.__version__,
         body=encode(request),
@@ -173,7 +173,7 @@ def judged(
     topics: Mapping[bytes, str | None] | None = None,
     listed: Sequence[str] | None = None,
 ) -> Judgement:
-    """Judge a request at once, and in the shortest of steps: both must say the same."""
+    """Judge a request at once and in the shortest steps; both results must be equal."""
     asked = inquiry(request, allowed, topics, listed)
     in_pieces = finish(in_steps(lambda: _in_steps(guard, asked), max_values=10_000, seconds=0))
     try:
@@ -198,7 +198,7 @@ def _in_steps(guard: Guard, asked: Inquiry) -> Any:
 
 
 def sent(judgement: Judgement, request: Any) -> Any:
-    """The request that the broker gets, decoded; None: it gets none."""
+    """The decoded request to the broker; None if it is not forwarded."""
     if judgement is FORWARD:
         return request
     if isinstance(judgement, Change):
@@ -207,7 +207,7 @@ def sent(judgement: Judgement, request: Any) -> Any:
 
 
 def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
-    """The response that the client gets, decoded; `response` is the broker's, if it is asked."""
+    """The decoded response to the client; `response` is the broker's if it is asked."""
     schema = response_type(request.__api_key__, request.__version__)
     if isinstance(judgement, Answer):
         return decode(schema, judgement.body)
@@ -221,17 +221,17 @@ def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
     return response
 
 
-# A connection whose requests are authorized
+# A connection with an authorizer
 
 
 class Judge:
-    """Who may do what; everybody may do the same."""
+    """An authorizer that gives all clients the same rights."""
 
     def __init__(self, *allowed: Any, known: KnownTopics | None = None) -> None:
         self.rights = Rights(frozenset().union(*allowed))
         self.topics: KnownTopics = {} if known is None else known
         self.unjudged: list[tuple[str, int]] = []
-        """Principals, and APIs and versions that passed unjudged, by `route_key`."""
+        """Principals and route keys of requests that passed unjudged."""
 
     def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
         return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
@@ -246,7 +246,7 @@ class Judge:
 
 
 class Guarded(Judge):
-    """A logged-in connection, and the rights it is judged by."""
+    """A logged-in connection and its rights."""
 
     def __init__(
         self, *allowed: Any, known: KnownTopics | None = None, memory: MemoryBudget | None = None
@@ -256,7 +256,7 @@ class Guarded(Judge):
         self.play = logged_in(Playbook(rights=self, offer=offer, memory=memory))
 
     def change(self, *allowed: Any) -> None:
-        """Other ACLs apply from now on."""
+        """Replace the rights."""
         self.rights = Rights(frozenset().union(*allowed))
         admission = self.play.connection.authorization
         assert admission is not None
@@ -264,17 +264,17 @@ class Guarded(Judge):
         self.play.connection.forget()
 
 
-# Long requests and responses, and somebody who asks for groups
+# Long requests and responses
 
 DESCRIBE_GROUPS = 15
 PADDING = 200
-"""Characters of each group's name."""
+"""Length of each group's name."""
 LITTLE, MUCH = MAX_AT_ONCE // PADDING + 1, LONG_BYTES // PADDING + 1
-"""Groups of a request that is long, and of one that needs memory."""
+"""Numbers of groups in a long request, and in one that needs the memory budget."""
 
 
 def describe(correlation_id: int, *names: str, more: int = 0, hidden: bool = False) -> bytes:
-    """Ask for groups: those named, and as many as are visible, or not."""
+    """Describe the named groups and `more` visible or hidden ones."""
     prefix = "h" if hidden else "v"
     groups = [*names, *(f"{prefix}{number}".ljust(PADDING, ".") for number in range(more))]
     body = request_type(DESCRIBE_GROUPS, 5)(
@@ -303,7 +303,7 @@ def described(correlation_id: int, *names: str) -> bytes:
 
 
 class Describer(Guarded):
-    """May describe `mine` and the visible groups; does its long work when it is told to."""
+    """A client that may describe `mine` and the visible groups; long tasks run on demand."""
 
     def __init__(self, memory: MemoryBudget | None = None) -> None:
         names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]

@@ -1,4 +1,4 @@
-"""Brokers whose answers a test chooses, and mirrors of their ACLs and quotas."""
+"""Brokers with scripted answers, and mirrors of their ACLs and quotas."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -31,11 +31,11 @@ NAME, PASSWORD = "gate", "gate-secret,=1"
 ALICE, BOB = QuotaEntity(user="alice"), QuotaEntity(user="bob")
 PRODUCER = QuotaKey.PRODUCER_BYTE_RATE
 LIE = f"{ESCAPES}{PASSWORD}"
-"""What a broker says that wants to be read by an operator."""
+"""A broker's error text with terminal escapes."""
 
 
 def broker(*acls: Acl, handlers: dict[int, Body] | None = None, **more: Any) -> Peer:
-    """An honest one; `handlers` answer some APIs otherwise."""
+    """A correct broker; `handlers` override some APIs."""
     peer = Peer(acl_store=MemoryAclStore(*acls), **more)
     peer.versions[ALTER_QUOTAS] = (0, 1)
 
@@ -47,7 +47,7 @@ def broker(*acls: Acl, handlers: dict[int, Body] | None = None, **more: Any) -> 
 
 
 def settings_of(address: str, directory: Path, login: bool = False, **more: Any) -> Config:
-    """Of a proxy whose ACLs and quotas are the broker's at this address."""
+    """Settings of a proxy whose ACLs and quotas are stored at the broker of this address."""
     upstream: dict[str, Any] = {"bootstrap.servers": address}
     if login:
         (directory / "password").write_text(PASSWORD)
@@ -97,7 +97,7 @@ async def followed(peer: Peer, mirror: SqliteMirror, **more: Any) -> AsyncIterat
 
 @dataclass
 class Pauses:
-    """Lets time pass at once, and ends the follower with the last of some pauses."""
+    """Skips pauses, and ends the follower after a number of them."""
 
     most: int
     taken: list[float] = field(default_factory=list)

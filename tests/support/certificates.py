@@ -1,4 +1,4 @@
-"""Certificates of every kind, with an authority of its own for each test, and their subjects."""
+"""Certificates of every kind, their authorities and subjects."""
 
 import datetime
 import ipaddress
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# An authority of its own for each test, and certificates of every kind of goodness
+# Authorities and their certificates
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 NOW = datetime.datetime.now(datetime.UTC)
@@ -47,11 +47,11 @@ class Issued:
 
     @property
     def pem(self) -> bytes:
-        """Both in one, as Kafka's `ssl.keystore.location` has it."""
+        """Certificate and key in one PEM text, as for Kafka's `ssl.keystore.location`."""
         return self.key + self.certificate
 
     def encrypted(self, password: str) -> bytes:
-        """Both in one, the key encrypted."""
+        """Certificate and encrypted key in one PEM text."""
         key = serialization.load_pem_private_key(self.key, None)
         secret = serialization.BestAvailableEncryption(password.encode())
         return _pem(key, secret) + self.certificate  # type: ignore[arg-type]  # of our own kinds
@@ -78,7 +78,7 @@ _SIGNS_CERTIFICATES: Final = x509.KeyUsage(
 
 @dataclass
 class Authority:
-    """Signs what it is asked to sign."""
+    """A certificate authority."""
 
     name: str = "authority"
     _key: PrivateKey = field(default_factory=lambda: _key("ec"))
@@ -100,7 +100,7 @@ class Authority:
         algorithm: str = "ec",
         subject: x509.Name | None = None,
     ) -> Issued:
-        """A certificate; `begins` and `ends` are seen from now; `subject` says more than `name`."""
+        """Issue a certificate; `begins` and `ends` are relative to now."""
         key = _key(algorithm)
         whom = subject or _name(name)
         certificate = self._sign(whom, key.public_key(), hosts, NOW + begins, NOW + ends)
@@ -111,7 +111,7 @@ class Authority:
         )
 
     def write(self, directory: Path, name: str = "ca.pem") -> Path:
-        """Its own certificate, to be trusted."""
+        """Write `ca.pem`, the authority's certificate."""
         path = directory / name
         path.write_bytes(self.certificate)
         return path
@@ -135,7 +135,7 @@ class Authority:
             .not_valid_after(ends)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            # Wanted since Python 3.13, which asks OpenSSL for all that RFC 5280 demands
+            # Required since Python 3.13, which enables OpenSSL's strict checks of RFC 5280
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
                 critical=False,
@@ -152,9 +152,9 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256())
 
 
-# Subjects of certificates of every kind, and rules that make principals of them.
+# Subjects of certificates, and rules that map them to principals.
 #
-# What Java and Kafka make of the same is asked by `tests/kafka/test_java_classes.py`
+# `tests/kafka/test_java_classes.py` compares them with Java and Kafka
 
 UTF8, PRINTABLE, T61, IA5, VISIBLE, GENERAL, UNIVERSAL, BMP = (
     *(0x0C, 0x13, 0x14, 0x16),
@@ -178,7 +178,7 @@ _OIDS: Final = {
 
 
 def der(tag: int, *contents: bytes) -> bytes:
-    """One value of DER."""
+    """A DER value."""
     content = b"".join(contents)
     size = len(content)
     if size < 0x80:
@@ -199,24 +199,24 @@ def _oid(dotted: str) -> bytes:
 
 
 def attribute(kind: str, value: str | bytes, tag: int = UTF8) -> bytes:
-    """A type and its value."""
+    """An attribute type and value."""
     data = value.encode() if isinstance(value, str) else value
     return der(0x30, _oid(_OIDS.get(kind, kind)), der(tag, data))
 
 
 def name(*relative: bytes | list[bytes]) -> bytes:
-    """A distinguished name, the outermost first; a list is one relative name of several."""
+    """A distinguished name, outermost first; a list is a multi-valued relative name."""
     return der(0x30, *(der(0x31, *([one] if isinstance(one, bytes) else one)) for one in relative))
 
 
 def cn(value: str | bytes, tag: int = UTF8) -> bytes:
-    """A name of nothing but a common name."""
+    """A name with only a common name."""
     return name(attribute("CN", value, tag))
 
 
 @cache
 def _parts() -> tuple[bytes, bytes, bytes]:
-    """What stands in a certificate before its subject and behind it, and behind what is signed."""
+    """Bytes of a certificate before and after its subject, and after the signed part."""
     placeholder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "placeholder")])
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
     key = ec.derive_private_key(7, ec.SECP256R1())
@@ -239,7 +239,7 @@ def _parts() -> tuple[bytes, bytes, bytes]:
 
 
 def certificate(subject: bytes) -> bytes:
-    """A certificate (DER) with this subject, and a signature that nobody looks at."""
+    """A certificate (DER) with this subject and an invalid signature."""
     before, behind, rest = _parts()
     return der(0x30, der(0x30, before, subject, behind), rest)
 
@@ -304,12 +304,12 @@ NAMES: Final[dict[str, tuple[bytes, str]]] = {
     "an integer": (cn(b"\x05", 0x02), "CN=#020105"),
     "512 characters": (cn("x" * 509), "CN=" + "x" * 509),
 }
-"""Names (DER), and how Java writes them."""
+"""Names (DER) and their text in Java."""
 
 OTHERWISE: Final[dict[str, tuple[bytes, str]]] = {
     "BMPString": (cn("bmp ü".encode("utf-16-be"), BMP), "CN=bmp ü"),
 }
-"""Names that Java 17 reads otherwise: it takes UTF-16 for UTF-8."""
+"""Names that Java 17 misreads because it takes UTF-16 for UTF-8."""
 
 NOBODY: Final[dict[str, tuple[bytes, str]]] = {
     "no subject": (name(), "its subject is empty"),
@@ -344,7 +344,7 @@ NOBODY: Final[dict[str, tuple[bytes, str]]] = {
     "a length longer than need be": (b"\x30\x81\x02\x31\x00", "its subject cannot be read"),
     "no length": (b"\x30\x80", "its subject cannot be read"),
 }
-"""Names (DER) that nobody is let in with, and what is said."""
+"""Rejected names (DER) and the errors."""
 
 DUKE: Final = "CN=Duke,OU=ServiceUsers,O=Org,C=US"
 SME: Final = "CN=Duke,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
@@ -362,7 +362,7 @@ RULES: Final[list[tuple[str, str, str | None]]] = [
     (_KIP_371, SME, "duke@sme"),
     (_KIP_371, "cn=duke,ou=sme", "DUKE"),
     (_KIP_371, "OU=JavaSoft,O=Sun Microsystems,C=US", "OU=JavaSoft,O=Sun Microsystems,C=US"),
-    # the whole must match; a part of it that looks like an administrator does not
+    # the whole subject must match, not only a part of it
     ("RULE:CN=admin/admin/", "CN=admin", "admin"),
     ("RULE:CN=admin/admin/", "CN=admin,OU=guests", None),
     ("RULE:CN=admin/admin/", "OU=guests,CN=admin", None),
@@ -403,7 +403,7 @@ RULES: Final[list[tuple[str, str, str | None]]] = [
     ("RULE:,RULE:,/x/,RULE:,RULE:,/L,RULE:,/L,DEFAULT", ",RULE:,", "x"),
     ("RULE:a\\/b/x/", "a/b", "x"),
 ]
-"""Rules, a subject, and what Kafka makes of it; None: no rule matches."""
+"""Rules, a subject, and Kafka's principal; None if no rule matches."""
 
 REFUSED: Final[list[tuple[str, str]]] = [
     ("default", "must be DEFAULT or RULE:"),
@@ -427,18 +427,18 @@ REFUSED: Final[list[tuple[str, str]]] = [
     ("RULE:\\x{110000}/x/", "has a pattern that cannot be used"),
     ("RULE:(a)\\k<b>/x/", "has a pattern that cannot be used"),
 ]
-"""Rules that Kafka refuses too, and what is said."""
+"""Rules that Kafka also rejects, and the errors."""
 
 REFUSED_HERE: Final[list[tuple[str, str]]] = [
     ("", "must have a rule"),
     (" , ,", "must have a rule"),
-    # everybody would be of one name, or nobody be let in
+    # every client would have one name, or none would be accepted
     ("RULE:^CN=(.*)$/$2/", "has a replacement that refers to a missing group: '$2'"),
     ("RULE:^CN=.*$/$1/", "has a replacement that refers to a missing group: '$1'"),
     ("RULE:^CN=(.*)$/${x}/", "has a replacement that refers to a missing group: '${x}'"),
     ("RULE:^CN=(.*)$/$/", "has a replacement that refers to a missing group: '$'"),
     ("RULE:^CN=(.*)$/$a/", "has a replacement that refers to a missing group: '$a'"),
-    # constructs that Java and Python read differently, or that are not worth a translation
+    # constructs that differ in Java and Python, or are not worth translating
     ("RULE:(?<who>a)/x/", "has a pattern that cannot be used, '(?<who>a)': a named group is not"),
     ("RULE:(?>a)/x/", "has a pattern that cannot be used, '(?>a)': an atomic group is not"),
     ("RULE:a(?=b)b/x/", "has a pattern that cannot be used, 'a(?=b)b': a lookahead is not"),
@@ -466,7 +466,7 @@ REFUSED_HERE: Final[list[tuple[str, str]]] = [
     ("RULE:^CN=\\01/x/", "has a pattern that cannot be used"),
     ("RULE:CN=(?<=a{1,3})b/x/", "has a pattern that cannot be used"),
     ("RULE:CN=(?<=a+)b/x/", "has a pattern that cannot be used"),
-    # what the engines give up, they do not give up alike
+    # the engines give up differently
     ("RULE:CN=(a?)*b/x/", "has a pattern that cannot be used"),
     ("RULE:CN=(a|b*)+/x/", "has a pattern that cannot be used"),
     ("RULE:CN=(\\b)*a/x/", "has a pattern that cannot be used"),
@@ -485,10 +485,10 @@ REFUSED_HERE: Final[list[tuple[str, str]]] = [
     ("RULE:^(?x) CN = a$/x/", "has a pattern that cannot be used"),
     ("RULE:a(?i)b/x/", "has a pattern that cannot be used"),
 ]
-"""Rules that are refused here alone, and what is said."""
+"""Rules that only the proxy rejects, and the errors."""
 
 EMPTIED: Final[list[tuple[str, str]]] = [
     ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L", "CN=ünal"),
     ("RULE:.*//", DUKE),
 ]
-"""Rules that leave nothing of a subject, whose principal to Kafka is `User:`."""
+"""Rules that map a subject to nothing; Kafka's principal is `User:`."""

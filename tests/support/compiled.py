@@ -1,4 +1,4 @@
-"""The project as the image has it: a copy of its tree, with the data path compiled."""
+"""The project as in the image: a copy of its tree with a compiled data path."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ _BESIDE = ("tests", "benchmarks", "pyproject.toml")
 
 
 def lacking() -> str | None:
-    """What must be installed before anything can be compiled; None: nothing."""
+    """The missing tool for compiling, or None."""
     if shutil.which("cc") is None:
         return "no C compiler (Debian: apt install gcc libc6-dev)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():

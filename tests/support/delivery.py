@@ -1,4 +1,4 @@
-"""What tests of the delivery of events have in common."""
+"""Helpers for tests of the delivery of events."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,11 @@ from metrics.delivery.deliverer import DeliveryFailed, Part
 from proxy.cli import app
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=5, bad=True)
-"""Events for a report, with lines that the reader sets aside."""
+"""Size of generated events, including invalid lines."""
 
 
 def report_of(folder: Path) -> dict[str, Any]:
-    """The report of a folder of `SIZE`, without what names the run and the folder."""
+    """Report on a folder of `SIZE`, without run id and source."""
     out = folder.with_name(f"{folder.name}-report")
     arguments = ["report", "--events", str(folder), "--out", str(out)]
     result = CliRunner().invoke(app, [*arguments, "--as-of", "2026-06-02T00:00"])
@@ -26,7 +26,7 @@ def report_of(folder: Path) -> dict[str, Any]:
 
 
 class Lines:
-    """Sink that keeps the lines; it may refuse all of them."""
+    """A sink that stores lines or refuses them."""
 
     def __init__(self, batch_bytes: int = 1000, *, fails: bool = False) -> None:
         self.batch_bytes = batch_bytes

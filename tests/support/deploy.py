@@ -1,4 +1,4 @@
-"""Manifests of `deploy/`, and the programs that judge them."""
+"""Manifests of `deploy/`, and the programs that check them."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from metrics.metric import Metric, MetricType
 from metrics.registry import METRICS
 from tests.support.certificates import HOSTS, Authority
 
-# Programs that judge what is in deploy/, and files in it
+# Programs that check deploy/
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -37,7 +37,7 @@ _HINTS = {
 
 
 def find(program: str) -> str:
-    """The path of a program. Without it: skips with a hint, but in CI it is a fault."""
+    """Return a program's path; if it is missing, skip with a hint, or fail in CI."""
     go = os.environ.get("GOBIN") or str(Path.home() / "go/bin")
     path = shutil.which(program, path=os.environ["PATH"] + os.pathsep + go)
     return path or missing(f"no {program} here: {_HINTS[program]}")
@@ -51,7 +51,7 @@ def missing(words: str) -> Any:
 
 
 def run(program: str, *arguments: str | Path, check: bool = True) -> str:
-    """What a program wrote, stdout and stderr; it must succeed, or fail with `check=False`."""
+    """Run a program; return stdout and stderr. It may fail only with `check=False`."""
     done = subprocess.run(
         [find(program), *arguments],
         stdin=subprocess.DEVNULL,
@@ -68,11 +68,11 @@ OPERATOR = (
     "v0.85.0",
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
 )
-"""The Go module that has its custom resources' definitions, its version and checksum."""
+"""Go module with the definitions of custom resources, its version and checksum."""
 
 
 def operator_definition(plural: str) -> Path:
-    """The file of a custom resource's definition."""
+    """File with the definition of a custom resource."""
     directory = _module(*OPERATOR) / "example" / "prometheus-operator-crd"
     return directory / f"monitoring.coreos.com_{plural}.yaml"
 
@@ -84,12 +84,12 @@ def _module(name: str, version: str, digest: str) -> Path:
 
 
 def operator_schema(plural: str) -> dict[str, Any]:
-    """The schema of a custom resource of the Prometheus operator, an unknown field an error."""
+    """Schema of a custom resource of the Prometheus operator that rejects unknown fields."""
     return strict_schema(load(operator_definition(plural)))
 
 
 def strict_schema(definition: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a custom resource, an unknown field an error."""
+    """Schema of a custom resource that rejects unknown fields."""
     (of_version,) = definition["spec"]["versions"]
     schema: dict[str, Any] = of_version["schema"]["openAPIV3Schema"]
     schema["properties"]["metadata"] = {}  # Kubernetes' own, as in every object
@@ -116,16 +116,16 @@ def newest(kubernetes: ModuleType) -> list[str]:
 
 
 def load(path: Path) -> Any:
-    """A YAML file of one document."""
+    """Load a YAML file with one document."""
     return yaml.safe_load(path.read_text())
 
 
 def metric_names(promql: str) -> set[str]:
-    """The metrics of the proxy, and recorded series, that a query reads."""
+    """Metrics and recorded series that a query reads."""
     return set(re.findall(r"\bkafka_reauth_proxy[:_][a-z0-9_:]+", promql))
 
 
-# What kustomize and Helm make of deploy/, as documents to be compared and judged
+# Output of kustomize and Helm, to be compared
 
 Document = dict[str, Any]
 
@@ -135,7 +135,7 @@ SHARED = {"ConfigMap", "StatefulSet", "Deployment", "NetworkPolicy"} | {
     "PodDisruptionBudget",
     "PodMonitor",
 }
-"""Kinds that both make; a workload's own Service is nobody's but the overlay's."""
+"""Kinds that chart and overlays both create; only overlays create a workload's own Service."""
 WORKLOADS = ("StatefulSet", "Deployment")
 
 NO_PRIVILEGE = {
@@ -147,7 +147,7 @@ NO_PRIVILEGE = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""The securityContext of every container but the one that redirects."""
+"""The securityContext of every container except the redirecting one."""
 
 _WAYS_OUT = [
     {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]},
@@ -160,11 +160,11 @@ _VALUES: dict[str, dict[str, Any]] = {
     "egress": {"networkPolicy": {"egress": _WAYS_OUT}},
     "transparent": {"networkPolicy": {"egress": _WAYS_OUT}, "redirect": {"enabled": True}},
 }
-"""What an overlay's patches say, as the chart's values."""
+"""Chart values that match an overlay's patches."""
 
 
 def verifying_tokens(config: Document, jwks: str, issuer: str) -> None:
-    """Have the proxy itself authenticate clients, in front of brokers without SASL."""
+    """Let the proxy authenticate clients, in front of brokers without SASL."""
     config["upstream"].pop("security.protocol", None)
     (listener,) = config["listeners"]
     listener |= {
@@ -177,18 +177,18 @@ def verifying_tokens(config: Document, jwks: str, issuer: str) -> None:
 
 
 def of_text(text: str) -> list[Document]:
-    """The documents of what a tool wrote."""
+    """Parse the documents that a tool printed."""
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 @cache
 def kustomized(overlay: str) -> list[Document]:
-    """What `kubectl apply -k` would send."""
+    """Documents that `kubectl apply -k` would send."""
     return of_text(run("kustomize", "build", DEPLOY / "kustomize" / "overlays" / overlay))
 
 
 def values(overlay: str) -> dict[str, Any]:
-    """The chart's values for the same workload and the same configuration."""
+    """Chart values for the same workload and configuration."""
     directory = DEPLOY / "kustomize" / "overlays"
     config = {"config": load(directory / overlay / "proxy.yaml"), "name": "reauth-proxy"}
     if overlay == "gateway":
@@ -215,11 +215,11 @@ def _of_any_kind(file: Path) -> list[Document]:
 
 
 def templated(given: dict[str, Any], *, check: bool = True, operator: bool = True) -> str:
-    """What `helm template` writes for these values, for a cluster with the Prometheus operator."""
+    """Output of `helm template` for these values, for a cluster with the Prometheus operator."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(given, file)
         file.flush()
-        # A Helm that was not built as a release takes the cluster for an ancient one.
+        # A Helm that is not a release build assumes a very old cluster.
         options = ["--values", file.name, "--kube-version", "1.34.0"]
         options += ["--api-versions", "monitoring.coreos.com/v1"] if operator else []
         return run("helm", "template", "release", CHART, *options, check=check)
@@ -227,7 +227,7 @@ def templated(given: dict[str, Any], *, check: bool = True, operator: bool = Tru
 
 @cache
 def helm(overlay: str) -> list[Document]:
-    """What `helm install` would send."""
+    """Documents that `helm install` would send."""
     return of_text(templated(values(overlay)))
 
 
@@ -235,13 +235,13 @@ _HASH = re.compile(r"reauth-proxy-[0-9a-z]{10}")
 
 
 def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Document]:
-    """By kind, without what may differ: the hash of a ConfigMap's name, the layout of its YAML."""
+    """Normalized documents by kind, without hashes in names and YAML layout."""
     found = {}
     for document in documents:
         document = yaml.safe_load(_HASH.sub("reauth-proxy-HASH", yaml.safe_dump(document)))
         _drop_standard_labels(document)
         if document["kind"] in {"ConfigMap", "PersistentVolumeClaim"}:
-            document["metadata"].pop("annotations", None)  # kustomize's are never deleted
+            document["metadata"].pop("annotations", None)  # those of kustomize are never deleted
         if document["kind"] == "ConfigMap":
             document["data"] = {"proxy.yaml": yaml.safe_load(document["data"]["proxy.yaml"])}
         found[document["kind"]] = document
@@ -249,7 +249,7 @@ def normal(documents: list[Document], kinds: Collection[str]) -> dict[str, Docum
 
 
 def _drop_standard_labels(document: Document) -> None:
-    """Those by which Helm and its users find what a release consists of, of pods, too."""
+    """Remove Helm's standard labels, also from pods."""
     labels = document["metadata"].pop("labels", {})
     own = {name: value for name, value in labels.items() if "/" not in name}
     if own:
@@ -288,7 +288,7 @@ def configuration(documents: list[Document]) -> str:
 
 
 def laid_out(documents: list[Document], root: Path) -> Path:
-    """The container's mounts as directories, and the configuration that says so; returns it.
+    """Create the container's mounts as directories; return the configuration with their paths.
 
     A path outside of them would be on the read-only root.
     """
@@ -317,11 +317,11 @@ def _rules() -> list[dict[str, Any]]:
 RECORDED = {rule["record"] for rule in _rules() if "record" in rule}
 (_DOWN,) = (rule["expr"] for rule in _rules() if rule.get("alert") == "ReauthProxyDown")
 JOBS_OF_PROXIES = re.compile(_DOWN.split('job=~"')[1].split('"')[0])
-"""The jobs that the alert for a proxy that is down knows."""
+"""Job names in the alert for a proxy that is down."""
 
 
 def series_of(metric: Metric) -> set[str]:
-    """The names under which a metric is scraped."""
+    """Names of a metric's series."""
     if metric.type in (MetricType.HISTOGRAM, MetricType.GAUGE_HISTOGRAM):
         return {f"{metric.name}_{part}" for part in ("bucket", "sum", "count", "gsum", "gcount")}
     return {metric.name}

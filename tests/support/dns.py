@@ -1,4 +1,4 @@
-"""DNS server of a network namespace, for programs that are started there by `ip netns exec`."""
+"""A DNS server in a network namespace, for programs started with `ip netns exec`."""
 
 import socket
 import struct

@@ -38,9 +38,9 @@ from tests.support.quotas import MemoryStore
 LARGEST_REQUEST = 104_857_600
 
 Body = Callable[[int, bytes], bytes | None]
-"""From a version and a request's body to the response's; None: the connection is closed."""
+"""Maps version and request body to a response body; None closes the connection."""
 Respond = Callable[[int, int, bytes], bytes | None]
-"""The same, with the API key before."""
+"""The same, with the API key first."""
 
 
 @dataclass(eq=False)
@@ -53,9 +53,9 @@ class FakeBroker:
     )
     cluster_id: str = "c1"
     node_id: int | None = None
-    """Its id, which it checks in ApiVersions v5 (KIP-1242); None: it checks nothing."""
+    """Its id, checked in ApiVersions v5 (KIP-1242); None to skip the check."""
     answer: bytes | None = None
-    """Bytes to send instead of an answer, after which the connection is closed."""
+    """Bytes to send instead of a response before the connection is closed."""
     silent: bool = False
     requests: list[tuple[int, int]] = field(default_factory=list)
     """API key and version of each request seen."""
@@ -120,7 +120,7 @@ class FakeBroker:
             await writer.wait_closed()
 
     def _accepted(self) -> Respond:
-        """What answers the requests of a new connection."""
+        """Handler for the requests of a new connection."""
         return self.respond
 
     def _is_silent(self, _api_key: int) -> bool:
@@ -168,14 +168,14 @@ class FakeBroker:
 
 
 class WantsLogin(FakeBroker):
-    """As Kafka's SASL listeners: it tells anybody its versions, and closes on any other request."""
+    """Like Kafka's SASL listeners: answers ApiVersions and closes on any other request."""
 
     def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
         return super().respond(api_key, version, body) if api_key == API_VERSIONS else None
 
 
 async def main(arguments: list[str]) -> None:
-    """Each tells of itself alone, by its id."""
+    """Run brokers that each list only themselves."""
     async with AsyncExitStack() as stack:
         for argument in arguments:
             broker_id, _, address = argument.partition("=")
@@ -195,7 +195,7 @@ SALT, ITERATIONS = b"salt" * 4, 4096
 
 @contextmanager
 def running_in(there: Namespace, brokers: Mapping[int, str]) -> Iterator[None]:
-    """Let honest ones run in a namespace; `brokers`: HOST:PORT by their id."""
+    """Run correct brokers in a namespace; `brokers` is HOST:PORT by id."""
     named = [f"{broker_id}={address}" for broker_id, address in brokers.items()]
     started = subprocess.Popen(
         [*there.prefix, sys.executable, "-m", "tests.support.fake_broker", *named],
@@ -216,7 +216,7 @@ def running_in(there: Namespace, brokers: Mapping[int, str]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Peer(FakeBroker):
-    """SASL, and the APIs of ACLs and of quotas."""
+    """A broker with SASL and the ACL and quota APIs."""
 
     versions: dict[int, tuple[int, int]] = field(
         default_factory=lambda: {
@@ -235,15 +235,15 @@ class Peer(FakeBroker):
     quotas: MemoryStore = field(default_factory=MemoryStore)
     rights: bool = True
     passwords: dict[str, str] | None = None
-    """By user; None: nobody need log in."""
+    """Passwords by user; None if no login is required."""
     tokens: set[str] = field(default_factory=set)
     lifetime_ms: int = 0
     handlers: dict[int, Body] = field(default_factory=dict)
-    """Instead of what it does by itself, by API key."""
+    """Overrides by API key."""
     handshake_errors: list[ErrorCode] = field(default_factory=list)
-    """To be answered to the next handshakes, the first first."""
+    """Error codes for the next handshakes, in order."""
     lying: bool = False
-    """Whether it signs as one who does not know the password."""
+    """Whether it signs without knowing the password."""
 
     def _accepted(self) -> Respond:
         return _Conversation(self).answer
@@ -253,7 +253,7 @@ class Peer(FakeBroker):
 
 
 class _Conversation:
-    """One connection: who has logged in, and how far a login is."""
+    """One connection and the state of its login."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -312,7 +312,7 @@ class _Conversation:
         return b"" if self._authenticated else b'{"status":"invalid_token"}'
 
     def _step(self, message: bytes) -> bytes | None:
-        """RFC 5802, written apart from the implementation under test."""
+        """RFC 5802, independent of the implementation under test."""
         text = message.decode()
         if not self._scram:
             nonce = text.rsplit("r=", 1)[1] + "server"
@@ -337,7 +337,7 @@ class _Conversation:
 
 @contextmanager
 def in_a_thread(peer: Peer) -> Iterator[Peer]:
-    """Serve in a thread of its own: the command line runs its own event loop."""
+    """Serve in a thread, because the command line runs its own event loop."""
     started, ended = threading.Event(), threading.Event()
 
     async def serve() -> None:
@@ -355,7 +355,7 @@ def in_a_thread(peer: Peer) -> Iterator[Peer]:
         thread.join(60)
 
 
-# A client at work against a broker that speaks the bytes that kio writes
+# A client and a broker that uses kio's encoding
 
 DESCRIBE, CREATE, DELETE = 29, 30, 31
 T = TypeVar("T")
@@ -370,7 +370,7 @@ def against(
     tls: ssl.SSLContext | None = None,
     timeout_s: float = PATIENCE_SECONDS,
 ) -> T:
-    """Runs the work with a client of the peer, in a bounded time."""
+    """Run `work` with a client of the peer, with a timeout."""
 
     async def run() -> T:
         async with (
@@ -385,7 +385,7 @@ def against(
     return asyncio.run(run())
 
 
-# A broker that may lie to whoever logs in to it, and what it was sent meanwhile
+# A broker that may lie during logins, and a record of what it received
 
 NAME, PASSWORD = "gate", "gate-secret,=1"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
@@ -395,7 +395,7 @@ _VERSIONS = {0: (3, 12), 1: (4, 17), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0,
 
 @dataclass(frozen=True)
 class Answer:
-    """To a SaslAuthenticate."""
+    """Response to a SaslAuthenticate."""
 
     token: bytes = b""
     error_code: int = 0
@@ -403,7 +403,7 @@ class Answer:
     lifetime_ms: int = 0
 
     def body(self, version: int) -> bytes:
-        """As a response of that version, from v1 on, has it, with any lifetime."""
+        """Response body of that version, from v1, with any lifetime."""
         text = None if self.message is None else self.message.encode()
         lifetime = struct.pack(">q", self.lifetime_ms)
         error = struct.pack(">h", self.error_code)
@@ -422,7 +422,7 @@ def _mac(key: bytes, text: bytes) -> bytes:
 
 
 class Behaviour:
-    """An honest broker's, on one connection; a lie overrides a method.
+    """A correct broker's behaviour on one connection; subclasses lie.
 
     Each method returns bytes to send as they are; `HangupError` may be raised instead.
     """
@@ -432,27 +432,27 @@ class Behaviour:
     def __init__(self) -> None:
         self.logins = 0
         self.rounds = 0
-        """SaslAuthenticate requests of the present login."""
+        """Number of SaslAuthenticate requests of the current login."""
         self._first = self._server_first = b""
 
     def greet(self) -> bytes:
-        """Before anything was asked."""
+        """Bytes to send before the first request."""
         return b""
 
     def handshake(self, number: int) -> bytes:
-        """To SaslHandshake."""
+        """Response to SaslHandshake."""
         self.rounds = 0
         return response(
             number, written(messages.response(SASL_HANDSHAKE, 1, mechanisms=MECHANISMS))
         )
 
     def authenticate(self, number: int, version: int, token: bytes) -> bytes:
-        """To SaslAuthenticate."""
+        """Response to SaslAuthenticate."""
         self.rounds += 1
         return response(number, self.judge(token).body(version))
 
     def judge(self, token: bytes) -> Answer:
-        """What an honest broker would say, of each mechanism."""
+        """A correct broker's answer for each mechanism."""
         if token.startswith(b"n,,\x01auth=Bearer ") or token == f"\0{NAME}\0{PASSWORD}".encode():
             return self.let_in()
         if token.startswith(b"n,,n="):
@@ -467,7 +467,7 @@ class Behaviour:
         return Answer(token, lifetime_ms=self.lifetime_ms)
 
     def challenge(self, first: bytes) -> Answer:
-        """To SCRAM's first message."""
+        """Response to SCRAM's first message."""
         self._first = first.removeprefix(b"n,,")
         self._server_first = self.server_first(self._first.partition(b",r=")[2])
         return Answer(self._server_first)
@@ -483,7 +483,7 @@ class Behaviour:
         return _mac(_mac(salted, b"Server Key"), signed)
 
     def request(self, number: int) -> bytes:
-        """To anything else."""
+        """Response to any other request."""
         return response(number, ECHO)
 
 
@@ -493,7 +493,7 @@ class HangupError(Exception):
 
 @dataclass(eq=False)
 class Met:
-    """One connection, as the broker saw it."""
+    """One connection, as seen by the broker."""
 
     received: bytearray = field(default_factory=bytearray)
     keys: list[int] = field(default_factory=list)
@@ -502,18 +502,18 @@ class Met:
 
 
 class FalseBroker:
-    """Listens until it is left. The proxy's own questions begin with ApiVersions."""
+    """A broker that may lie. Connections that begin with ApiVersions are the proxy's own."""
 
     def __init__(self) -> None:
         (port,) = free_ports(1)
         self._accepting = socket.create_server(("127.0.0.1", port))
         self.address = f"127.0.0.1:{port}"
         self.relayed: type[Behaviour] = Behaviour
-        """How connections are treated that clients wait for."""
+        """Behaviour on connections for clients."""
         self.asked: type[Behaviour] = Behaviour
-        """How those are that the proxy makes for itself."""
+        """Behaviour on the proxy's own connections."""
         self.met: list[Met] = []
-        """Connections of the first kind, which have sent something."""
+        """Connections for clients that have sent something."""
         self._sockets: set[socket.socket] = set()
 
     def __enter__(self) -> Self:
@@ -521,7 +521,7 @@ class FalseBroker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Closing alone would leave the threads in their calls.
+        # close() alone would leave the threads blocked.
         for each in (self._accepting, *self._sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -557,7 +557,7 @@ class FalseBroker:
 
 
 def _read_frame(near: socket.socket) -> bytes:
-    """The next frame; empty: there is none."""
+    """Read the next frame; empty at the end."""
     size = near.recv(4, socket.MSG_WAITALL)
     return near.recv(int.from_bytes(size), socket.MSG_WAITALL) if len(size) == 4 else b""
 

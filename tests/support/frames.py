@@ -1,4 +1,4 @@
-"""Frames as clients and brokers send them, and how they read in a transcript."""
+"""Frames of clients and brokers, and their text in transcripts."""
 
 import struct
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def sized(content: bytes) -> bytes:
 
 
 def array(item: bytes, count: int) -> bytes:
-    """A compact array (KIP-482) of the same item again and again."""
+    """A compact array (KIP-482) of one repeated item."""
     return write_uvarint(count + 1) + item * count
 
 
@@ -47,7 +47,7 @@ def api_versions(correlation_id: int, version: int = 0) -> bytes:
 
 
 def meaning(correlation_id: int, cluster_id: str | None, node_id: int = -1) -> bytes:
-    """An ApiVersions that says which broker is meant (KIP-1242)."""
+    """An ApiVersions request that names the intended broker (KIP-1242)."""
     meant = b"\0" if cluster_id is None else write_string(cluster_id, flexible=True)
     body = b"\x05java\x064.4.0" + meant + struct.pack(">i", node_id) + b"\0"
     return request(API_VERSIONS, 5, correlation_id, body)
@@ -69,7 +69,7 @@ def authenticate(correlation_id: int, data: bytes, version: int = 1) -> bytes:
 
 @cache
 def bearer(**changes: object) -> bytes:
-    """The client's message with a good token; claims may be changed."""
+    """The client's message with a valid token; claims can be changed."""
     return client_initial_response(token(claims(**changes), ed_key()))
 
 
@@ -78,7 +78,7 @@ def bearer_of_unknown_key() -> bytes:
 
 
 def fetch(correlation_id: int, body: bytes = b"", max_bytes: int = 52_428_800) -> bytes:
-    """A consumer's, as far as its isolation level; what follows is not looked at."""
+    """A consumer's Fetch up to the isolation level; the rest is not parsed."""
     head = struct.pack(">iiiib", -1, 500, 1, max_bytes, 0)
     return request(FETCH, 12, correlation_id, head + body)
 
@@ -106,7 +106,7 @@ def produce(
 
 
 def read_answer(frame: bytes, asked: Mapping[int, tuple[int, int]]) -> str:
-    """One line on a frame that the client received."""
+    """Describe a frame that the client received in one line."""
     (correlation_id,) = struct.unpack_from(">i", frame)
     key, version = asked.get(correlation_id, (-1, 0))
     if key == SASL_HANDSHAKE:

@@ -1,4 +1,4 @@
-"""Fuzzers' options, mutations of messages, and rounds until time is over."""
+"""Options of fuzzers, mutations of messages, and the main loop."""
 
 import argparse
 import random
@@ -9,11 +9,11 @@ from typing import Protocol
 
 
 class Fuzzer(Protocol):
-    """Plays one round after the other; a broken invariant is an exception."""
+    """A fuzzer; a broken invariant raises an exception."""
 
     @property
     def inputs(self) -> Iterable[bytes]:
-        """What the round under way has offered so far."""
+        """Inputs of the current round so far."""
         ...
 
     def round(self) -> object: ...
@@ -27,7 +27,7 @@ def arg_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def run(fuzzer: Fuzzer, seconds: float, seed: int, verdict: str) -> int:
-    """Play rounds for so many seconds; 1: one failed, and what it offered is printed."""
+    """Run rounds for some seconds; on a failure print the inputs and return 1."""
     rounds = 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Quota arithmetic of Kafka in one process: the model that shared meters and buckets follow.
+"""Model of Kafka's quota arithmetic in one process, for shared meters and buckets.
 
 `now` is monotonic seconds. As in Kafka, time is counted in whole milliseconds.
 

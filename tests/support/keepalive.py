@@ -1,4 +1,4 @@
-"""TCP keepalive of sockets: of this process, or of any in its network namespace."""
+"""TCP keepalive of sockets in this process or network namespace."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Metadata records, batches and snapshots as Kafka's controllers write them."""
+"""Metadata records, batches and snapshots in the format of Kafka's controllers."""
 
 import struct
 from collections.abc import Sequence
@@ -94,5 +94,5 @@ def control(first: int, kind: int) -> bytes:
 
 
 def checkpoint(*values: bytes) -> bytes:
-    """A snapshot: its header, records and footer."""
+    """A snapshot with header, records and footer."""
     return control(0, 3) + batch(1, *values) + control(1 + len(values), FOOTER)

@@ -1,4 +1,4 @@
-"""Kafka messages of any API and version: built from plain values, written and read by kio."""
+"""Kafka messages of any API and version, built from plain values and encoded with kio."""
 
 import io
 import typing
@@ -17,7 +17,7 @@ from proxy.wire.apis import APIS, FETCH, METADATA, PRODUCE
 from proxy.wire.schema import Message, message_type
 from tests.support.kio_messages import request_type, response_type
 
-# The least and a well filled instance of any of kio's schemas, made without chance
+# A minimal and a filled instance of any kio schema, without randomness
 
 SMALL: dict[str, Any] = {
     "bool": False,
@@ -51,7 +51,7 @@ LARGE: dict[str, Any] = {
 
 
 def small(schema: type[Any]) -> Any:
-    """An instance with every array empty, everything nullable null, and every default kept."""
+    """An instance with empty arrays, null where possible, and all defaults."""
     return schema(**{f.name: _small(f) for f in fields(schema) if f.default is MISSING})
 
 
@@ -67,7 +67,7 @@ def _small(field: Field[Any]) -> Any:
 
 
 def large(schema: type[Any]) -> Any:
-    """An instance with two items in each array, and nothing null or as it would be by default."""
+    """An instance with two items in each array, and no null or default value."""
     return schema(**{field.name: _large(field) for field in fields(schema)})
 
 
@@ -96,14 +96,14 @@ def response_kind(api_key: int) -> type[Message]:
     return message_type(f"{APIS[api_key].name}Response")
 
 
-# Messages of any API and version from plain values; what is not given is as small as can be
+# Messages of any API and version from plain values; other fields are minimal
 
 Values = Mapping[str, Any]
-"""By field: structures are mappings, arrays are sequences, durations may be milliseconds."""
+"""Values by field: structures are mappings, arrays sequences, durations may be milliseconds."""
 
 
 def message(schema: Any, values: Values) -> Any:
-    """A field that this version lacks is left out."""
+    """Build a message; fields that this version lacks are left out."""
     least, known = _plan(schema)
     given = {
         name: _value(known[name], known[name].type, values[name])
@@ -114,7 +114,7 @@ def message(schema: Any, values: Values) -> Any:
 
 @cache
 def _plan(schema: Any) -> tuple[dict[str, Any], dict[str, Field[Any]]]:
-    """The values of what has no default, and all fields."""
+    """Values of fields without a default, and all fields."""
     known = {field.name: field for field in fields(schema)}
     return {name: _small(one) for name, one in known.items() if one.default is MISSING}, known
 
@@ -152,7 +152,7 @@ def versions(api_key: int) -> range:
     return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
 
 
-# Bytes of messages, written and read by kio
+# Encoding with kio
 
 
 def written(entity: Any) -> bytes:
@@ -168,12 +168,12 @@ def response_bytes(entity: Any, correlation_id: int) -> bytes:
 
 
 def read_request(api_key: int, version: int, body: bytes) -> Any:
-    """A request without its header; what follows is ignored."""
+    """Decode a request without its header; trailing bytes are ignored."""
     return entity_reader(request_type(api_key, version))(body, 0)[0]
 
 
 def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
-    """Correlation id and message of a response that is whole, and nothing behind it."""
+    """Decode a response; return correlation id and message. Trailing bytes are an error."""
     schema: Any = response_type(api_key, version)
     header, start = entity_reader(schema.__header_schema__)(frame, 0)
     found, size = entity_reader(schema)(frame, start)
@@ -182,7 +182,7 @@ def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
     return header.correlation_id, found
 
 
-# Produce, Fetch and Metadata, which most tests ask for
+# Produce, Fetch and Metadata
 
 TOPIC_ID = uuid.UUID(int=1)
 
@@ -199,7 +199,7 @@ def produce_body(
     acks: int = -1,
     records: bytes | None = bytes(80),
 ) -> bytes:
-    """To the partitions of each topic."""
+    """A Produce request for partitions of topics."""
     return request_body(
         PRODUCE,
         version,
@@ -217,7 +217,7 @@ def produce_body(
 
 
 def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -> bytes:
-    """From the partitions of each topic, within a fetch session."""
+    """A Fetch request for partitions of topics, within a fetch session."""
     return request_body(
         FETCH,
         version,
@@ -246,7 +246,7 @@ def fetch_body(version: int, topics: list[tuple[str, list[int]]], **more: Any) -
 def metadata_request(
     version: int, *names: str | None, ids: tuple[uuid.UUID, ...] = (), **more: Any
 ) -> Any:
-    """A request for topics; with a single None as the name: for all of them."""
+    """A Metadata request for topics; a single None requests all topics."""
     topics: Any = [{"name": name, "topic_id": None} for name in names]
     if names == (None,):
         topics = None if version else ()
@@ -258,7 +258,7 @@ def metadata_request(
 
 
 def metadata_response(version: int, *topics: tuple[str, int], operations: int = -(2**31)) -> Any:
-    """A broker's response: names and error codes, with a partition in each topic."""
+    """A Metadata response with names and error codes and one partition per topic."""
     partition = {"leader_id": 1, "replica_nodes": range(200), "isr_nodes": (1,)}
     return response(
         METADATA,

@@ -1,4 +1,4 @@
-"""Session events, histories and reports with defaults; lines of the log read back."""
+"""Session events, histories and reports with defaults, and parsing of log lines."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def event(**more: Any) -> SessionEvent:
 
 
 def read(line: str) -> SessionEvent:
-    """Read a line back; it fails if a field of it is not in the schema."""
+    """Parse a line; unknown fields are an error."""
     fields = json.loads(line)
     fields["kind"] = EventKind(fields["kind"])
     if (intervals := fields.get("intervals")) is not None:
@@ -66,7 +66,7 @@ def _interval(*, ended_by: str | None = None, **fields: Any) -> AuthInterval:
 
 
 def to_json_line(given: SessionEvent) -> str:
-    """Write an event as a line of the log, whatever it says."""
+    """Write an event as a line of the log, even if it is invalid."""
     return json.dumps(json.loads(json.dumps(asdict(given)), object_hook=_without_nulls))
 
 
@@ -75,7 +75,7 @@ def _without_nulls(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class ParsedHistory:
-    """A history whose lines are read back as events."""
+    """A history whose lines are parsed as events."""
 
     def __init__(self, history: SessionHistory) -> None:
         self.history = history
@@ -143,7 +143,7 @@ def used(requests: int, last_request: float | None) -> Usage:
     return Usage(requests, requests * 100, requests * 50, last_request)
 
 
-# Facts of a small report, with a name that the test gives
+# Facts of a small report
 
 
 def client(**more: Any) -> dict[str, Any]:
@@ -280,6 +280,6 @@ def facts_of(verdict: str = "not_capable", **more: Any) -> dict[str, Any]:
 
 
 def first_screen(facts: dict[str, Any]) -> str:
-    """The text before the second section, as it is read."""
+    """The report's text before the second section."""
     written = page(facts)
     return re.sub("<[^>]*>", "", written[written.index("<header>") : written.index("</section>")])

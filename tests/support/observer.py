@@ -1,4 +1,4 @@
-"""Observers of connections, with what they would log and count kept for a test."""
+"""Observers of connections that record what they log and count."""
 
 from types import SimpleNamespace
 from typing import Any

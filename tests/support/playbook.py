@@ -1,4 +1,4 @@
-"""Playbook: one connection, fed with made-up bytes of both sides, and its transcript.
+"""Playbook: one connection with scripted bytes on both sides, and its transcript.
 
 The connection, its session, its mechanisms and what it offers are the real ones; the clock is
 `Playbook.now`. Nothing is read from a side that the connection paused, as sockets do it.
@@ -78,12 +78,12 @@ from tests.support.frames import (
 from tests.support.processes import finish
 from tests.support.sasl import FAKE_SECRET, NOW, SETTINGS, WALL, alice, cache_of, ed_key, only
 
-# What the observer of a connection is told, as lines of a transcript
+# Observer calls as lines of a transcript
 
 
 @dataclass
 class Recorder:
-    """Tells the transcript what the observer is told."""
+    """Records observer calls in the transcript."""
 
     log: list[str]
     seen: list[Authenticated | Failed] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Offer:
 
 
 def marked(content: bytes) -> bytes:
-    """A rewrite that can be seen and that changes the length."""
+    """A visible rewrite that changes the length."""
     return content + b"<rewritten>"
 
 
@@ -162,7 +162,7 @@ def everything(
     metered: bool = False,
     enforces_acls: bool = True,
 ) -> Offer:
-    """Every API in every version that passes; responses of those in `rewritten` are `marked`.
+    """An offer of all APIs and versions; responses in `rewritten` are `marked`.
 
     Made once.
     """
@@ -181,7 +181,7 @@ class Playbook:
     """One connection; `take()` gives the transcript since it was last taken."""
 
     reads_bulk = True
-    """Whether it is fed views of a buffer that is used again, or bytes of their own."""
+    """Whether input is passed as views of a reused buffer instead of bytes."""
 
     def __init__(
         self,
@@ -208,24 +208,24 @@ class Playbook:
         self.recorder = Recorder(self.log)
         self.connects = connects
         self.to_client, self.to_broker, self.to_side = bytearray(), bytearray(), bytearray()
-        """All bytes that ever left, for comparisons."""
+        """All bytes sent."""
         self.asked: dict[int, tuple[int, int]] = {}
-        """API key and version by correlation id, so that answers can be read."""
+        """API key and version by correlation id, to decode responses."""
         self.received: list[bytes] = []
-        """What stood in the frames that the client received."""
+        """Contents of the frames that the client received."""
         self.raw = False
-        """Whether answers come without headers, as after a SaslHandshake v0."""
+        """Whether responses have no headers, as after a SaslHandshake v0."""
         self.commands: list[Command] = []
         self.long_tasks: list[LongTask] = []
-        """Long work that was asked for and not done yet."""
+        """Requested long tasks that have not run yet."""
         self.runs_long_tasks_at_once = True
         self.waiting: list[Callable[[], None]] = []
-        """What goes on when others have had their turn."""
+        """Callbacks that wait for their turn."""
         self.turns_come_at_once = True
         self.wakes_at = 0.0
-        """When the timer is to look, as the connection said last."""
+        """The connection's latest deadline."""
         self.in_socket = 0
-        """How many bytes of the client the socket holds when a session ends."""
+        """Number of the client's bytes in the socket when a session ends."""
         self.client_takes = self.broker_takes = True
         self._sent = bytearray()
         self._unread = {"client": b"", "broker": b""}
@@ -275,10 +275,10 @@ class Playbook:
         )
         return {SCRAM: scram, OAUTHBEARER: oauthbearer}
 
-    # What the peers do
+    # Actions of the peers
 
     def client(self, *pieces: bytes) -> None:
-        """The client sends bytes, in one piece."""
+        """The client sends bytes in one piece."""
         data = b"".join(pieces)
         self._sent += data
         while (frame := whole_frame(self._sent, 0)) is not None:
@@ -290,12 +290,12 @@ class Playbook:
         self._read("client")
 
     def broker(self, *pieces: bytes) -> None:
-        """The broker sends bytes, in one piece."""
+        """The broker sends bytes in one piece."""
         self._unread["broker"] += b"".join(pieces)
         self._read("broker")
 
     def call(self, what: Callable[[Connection, float], None]) -> None:
-        """Something else happens, as the relay would tell it."""
+        """Call the connection like the relay does."""
         if not self.connection.closed:
             what(self.connection, self.now)
             self.carry_out()
@@ -311,32 +311,32 @@ class Playbook:
         )
 
     def side(self, *pieces: bytes) -> None:
-        """The broker sends bytes on the side connection, in one piece."""
+        """The broker sends bytes on the side connection in one piece."""
         data = b"".join(pieces)
         self.call(lambda connection, now: connection.relayed_login.side_bytes(data, now))
 
     def run_long_tasks(self) -> None:
-        """Do the long work that waits first."""
+        """Run the first waiting long task."""
         long_task = self.long_tasks.pop(0)
         result = finish(long_task.steps)
         self.call(lambda connection, now: connection.long_work.done(long_task, result, now))
 
     def expire(self) -> None:
-        """Let the session end, and the loop come to its timer at once."""
+        """Advance the clock past the session's end and run the timer."""
         self.wait_for(self.connection.stages.expires_at)
         self.now += 0.125  # exact in binary: no rounding of lifetimes
 
     def wait_for(self, deadline: float | None) -> None:
-        """Let the time come, and the timer look."""
+        """Advance the clock to the deadline and run the timer."""
         assert deadline is not None
         self.now = deadline
         self.call(Connection.timer)
 
-    # What came of it
+    # Results
 
     @property
     def paused(self) -> set[str]:
-        """Which sides are not being read."""
+        """Sides whose reading is paused."""
         return {side for side, paused in self._paused.items() if paused}
 
     def take(self) -> list[str]:
@@ -346,7 +346,7 @@ class Playbook:
 
     @property
     def kept_bytes(self) -> int:
-        """What the connection holds of its peers' bytes."""
+        """Number of bytes that the connection buffers."""
         requests, responses = self.connection.requests, self.connection.responses
         gathered = [one[0] for one in (requests.gathered, responses._gathered) if one]
         own = [one.frame for _, one in self.connection.inflight.queue if isinstance(one, Answer)]
@@ -355,7 +355,7 @@ class Playbook:
 
     @property
     def owed(self) -> list[int]:
-        """The correlation ids of what the broker has to answer, in their order."""
+        """Correlation ids of unanswered requests, in order."""
         queue = self.connection.inflight.queue
         return [number for number, route in queue if not isinstance(route, Answer)]
 
@@ -365,7 +365,7 @@ class Playbook:
         assert isinstance(state, Authenticated)
         return state
 
-    # The relay's part
+    # The relay's role
 
     def _read(self, side: str) -> None:
         while self._unread[side] and not self._paused[side] and not self.connection.closed:
@@ -377,11 +377,11 @@ class Playbook:
                 self.connection.client_bytes(data, self.now)
             else:
                 self.connection.broker_bytes(data, self.now)
-            buffer[:] = b"\xee" * len(buffer)  # whoever keeps the buffer, not the bytes, is seen
+            buffer[:] = b"\xee" * len(buffer)  # exposes code that keeps the buffer
             self.carry_out()
 
     def carry_out(self) -> None:
-        """Do what the connection asked for, and note it."""
+        """Execute and record the connection's commands."""
         commands, self.connection.commands = self.connection.commands, []
         for command in commands:
             self.commands.append(command)
@@ -389,7 +389,7 @@ class Playbook:
         while self.long_tasks and self.runs_long_tasks_at_once:
             self.run_long_tasks()
         if self.turns_come_at_once:
-            self.turns_come_at_once = False  # what goes on comes back here
+            self.turns_come_at_once = False  # callbacks return here
             while self.waiting:
                 self.waiting.pop(0)()
             self.turns_come_at_once = True
@@ -510,7 +510,7 @@ class Playbook:
 
 
 def whole_frame(data: bytearray, at: int) -> bytes | None:
-    """The content of the frame at `at`; None: it is not all there."""
+    """Content of the frame at `at`; None if it is incomplete."""
     if len(data) < at + 4:
         return None
     (size,) = struct.unpack_from(">i", data, at)
@@ -518,13 +518,13 @@ def whole_frame(data: bytearray, at: int) -> bytes | None:
 
 
 def log_in(play: Playbook, *, version: int = 1, first_id: int = 1, **changes: object) -> None:
-    """Authenticate with a token, two requests; `changes` are to its claims."""
+    """Authenticate with a token in two requests; `changes` override its claims."""
     play.client(handshake(first_id, OAUTHBEARER))
     play.client(authenticate(first_id + 1, bearer(**changes), version))
 
 
 def logged_in(play: Playbook | None = None, *, version: int = 1, **changes: object) -> Playbook:
-    """A connection past its login, whose transcript begins after it."""
+    """A connection after its login, with an empty transcript."""
     play = play or Playbook()
     log_in(play, version=version, first_id=1, **changes)
     assert isinstance(play.connection.session.state, Authenticated), play.log
@@ -541,7 +541,7 @@ def log_in_by_scram(
     user: str = "alice",
     secret: str = "secret",  # noqa: S107 - made up
 ) -> None:
-    """Authenticate with a password; `version` of SaslAuthenticate, None: raw tokens."""
+    """Authenticate with a password; `version` of SaslAuthenticate, None for raw tokens."""
     client = ScramClient(mechanism=ScramMechanism.SCRAM_SHA_256, username=user, password=secret)
     play.client(handshake(first_id, SCRAM, 0 if version is None else 1))
     if version is None:

@@ -21,29 +21,29 @@ import pytest
 from proxy.scheduling.steps import Steps, T
 from proxy.worker.work_queues import SLICE_SECONDS
 
-# Ports for what the tests start: each is given once, to one of the test processes.
+# Ports for programs that tests start; each is handed out once, to one test process.
 #
 # Asking the kernel for a port and closing it again is a race: until the program that it is meant
 # for has bound it, another test, or an outgoing connection, may take it
 
 FIRST = 10_000
-"""All are below the range that the kernel hands to outgoing connections."""
+"""Below the kernel's range for outgoing connections."""
 BLOCKS = 32
 BLOCK_PORTS = 300
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses and no other caller was given."""
+    """Return unused ports that no other caller gets."""
     return _ports().take(count, in_a_row=False)
 
 
 def free_port_range(count: int) -> int:
-    """The first of that many ports in a row."""
+    """Return the first of some consecutive ports."""
     return _ports().take(count, in_a_row=True)[0]
 
 
 class _Ports:
-    """A block of ports that is this process's own for as long as it lives."""
+    """A block of ports reserved for this process until it ends."""
 
     def __init__(self) -> None:
         self._claim, block = _claim_block()
@@ -72,7 +72,7 @@ def _ports() -> _Ports:
 
 
 def _claim_block() -> tuple[socket.socket, int]:
-    """Claim a block by a name that the kernel frees when this process ends, however it does.
+    """Claim a block with an abstract socket name, which the kernel frees when this process ends.
 
     Such names belong to a network namespace, as ports do.
     """
@@ -96,44 +96,44 @@ def _is_free(port: int) -> bool:
         return True
 
 
-# What tests must know of processes that they stop for a while
+# Stopped processes
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether it is there, and SIGSTOP has reached every thread: until then, each may go on."""
+    """Whether SIGSTOP has stopped every thread of a process."""
     try:
         stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended: others go on
+    except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended
         return False
     return bool(stats) and all(stat.rsplit(")", 1)[1].split()[0] == "T" for stat in stats)
 
 
-# How tests wait, in an event loop: for what they want to see, and for as long as it takes.
+# Waiting in an event loop, for a condition instead of a time.
 #
-# How fast the machine is, is no property of ours
+# The speed of the machine is not under test
 
 PATIENCE_SECONDS: Final = 90.0
-"""For what a busy machine does at last; nothing that works waits for it."""
+"""Timeout for a busy machine; never reached when the code works."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until the condition holds; raises TimeoutError if it never does."""
+    """Run the event loop until the condition holds; raise TimeoutError if it never does."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.005)
 
 
 async def turns(count: int = 50) -> None:
-    """Let the event loop turn: what is there to be done in it is done then."""
+    """Let the event loop run what is ready."""
     for _ in range(count):
         await asyncio.sleep(0.001)
 
 
-# Works whose length is in turns of the event loop, however fast the machine
+# Work measured in turns of the event loop
 
 
 def finish(steps: Steps[T]) -> T:
-    """Run all steps now, and return the result."""
+    """Run all steps at once and return the result."""
     while True:
         try:
             next(steps)
@@ -143,7 +143,7 @@ def finish(steps: Steps[T]) -> T:
 
 
 def slow(steps: int) -> Steps[int]:
-    """Each step takes a whole slice."""
+    """Steps that each take a whole slice."""
     for _ in range(steps):
         until = perf_counter() + SLICE_SECONDS
         while perf_counter() < until:
@@ -152,14 +152,14 @@ def slow(steps: int) -> Steps[int]:
     return steps
 
 
-# Network namespaces with wires between them: what needs root, and a kernel with netfilter
+# Connected network namespaces, which need root and netfilter
 
 _CLONE_NEWNET: Final = 0x40000000
 
 
 @cache
 def _missing() -> str | None:
-    """Why there are no namespaces here; None: there are."""
+    """Why network namespaces are unavailable; None if they are available."""
     if os.geteuid() != 0:
         return "needs root, for network namespaces"
     absent = [tool for tool in ("ip", "iptables", "nft", "setpriv") if shutil.which(tool) is None]
@@ -173,11 +173,11 @@ def _missing() -> str | None:
 class Namespace:
     name: str
     address: str = ""
-    """The one that others reach it at; empty: they do not, or at several."""
+    """Address for other namespaces; empty if it has none or several."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What to put before a command."""
+        """Command prefix that runs a program in the namespace."""
         return ("ip", "netns", "exec", self.name)
 
     def run(self, *command: str, **environment: str) -> str:
@@ -193,19 +193,19 @@ class Namespace:
         return done.stdout
 
     def inside(self, make: Callable[[], T]) -> T:
-        """Call it in the namespace; a socket made there stays there."""
+        """Call a function in the namespace; sockets it creates stay there."""
         with ThreadPoolExecutor(1, initializer=self.enter) as thread:
             return thread.submit(make).result(PATIENCE_SECONDS)
 
     def enter(self) -> None:
-        """Bring this thread into the namespace, with the threads and programs it will start."""
+        """Move this thread into the namespace, with threads and programs it starts later."""
         with Path(f"/run/netns/{self.name}").open("rb") as handle:
             library = ctypes.CDLL(None, use_errno=True)
             assert library.setns(handle.fileno(), _CLONE_NEWNET) == 0, ctypes.get_errno()
 
     @contextmanager
     def cut_off_from(self, *others: "Namespace") -> Iterator[None]:
-        """Drop packets from and to the others: no connection is refused or closed."""
+        """Drop packets to and from the others; connections are neither refused nor closed."""
         hosts = ", ".join(other.address for other in others)
         chains = [
             f"chain {hook} {{ type filter hook {hook} priority 0; ip {end} {{ {hosts} }} drop; }}"
@@ -220,7 +220,7 @@ class Namespace:
 
 @contextmanager
 def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces with these addresses (with their prefix lengths); skips without a right to."""
+    """Two connected namespaces with these addresses; skips without permission."""
     mark = uuid.uuid4().hex[:6]
     pair = Namespace(f"here-{mark}"), Namespace(f"there-{mark}")
     with _made(pair):
@@ -237,7 +237,7 @@ def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Names
 
 @contextmanager
 def bridged(count: int) -> Iterator[tuple[Namespace, list[Namespace]]]:
-    """A namespace, and others that reach it and each other by a bridge in it."""
+    """A namespace with a bridge, and others connected to it."""
     mark = uuid.uuid4().hex[:6]
     middle = Namespace(f"middle-{mark}", "10.98.0.1")
     others = [Namespace(f"at{n}-{mark}", f"10.98.0.{n + 2}") for n in range(count)]

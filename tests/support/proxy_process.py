@@ -1,4 +1,4 @@
-"""A proxy that runs: as a child process with its signals and log, or in the test's event loop."""
+"""Running proxies: child processes with signals and a log, and clients in the event loop."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ from tests.support.processes import free_port_range, free_ports
 from tests.support.relay import read_frame
 from tests.support.sasl import AUDIENCE, ISSUER, claims, document, ed_key, token
 
-# A proxy as an operator runs it: `python -m proxy serve`, with its signals and its log
+# `python -m proxy serve` as a child process
 
 PATIENCE_SECONDS = 90.0
 
@@ -60,7 +60,7 @@ main()
 
 
 class Serving:
-    """A proxy whose broker does not exist: it accepts clients all the same."""
+    """A proxy without a broker; it still accepts clients."""
 
     def __init__(self, directory: Path, workers: int) -> None:
         self.port, self.http_port, nobody = free_ports(3)
@@ -82,11 +82,11 @@ class Serving:
             "workers": workers,
         }
         self.program = ["-m", "proxy"]
-        """What Python runs."""
+        """Arguments of Python before `serve`."""
         self.options: list[str] = []
         """Options of `serve`."""
         self.stderr: int | None = None
-        """The descriptor for its log; None: a file."""
+        """Descriptor for its log; None for a file."""
         self.write()
         self.process: subprocess.Popen[str]
 
@@ -94,18 +94,18 @@ class Serving:
         self.path.write_text(yaml.safe_dump(self.settings))
 
     def start(self) -> str:
-        """Start; return the first line that it prints. If there is one, all children run."""
+        """Start; return its first line of output, after which all children run."""
         self.launch()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if line:  # by the first worker: the parent may not have forked the others yet
+        if line:  # printed by the first worker; others may not have been forked yet
             workers = self.settings["workers"]
             count = workers + (workers > 1) + 1  # the acceptor, the HTTP process
             eventually(lambda: len(self.children()) >= count, "all are forked")
         return line
 
     def launch(self) -> None:
-        """Start, and wait for no line: there may be none for long."""
+        """Start without waiting for output."""
         with self.log_path.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, "serve", "--config", str(self.path), *self.options],
@@ -115,11 +115,11 @@ class Serving:
             )
 
     def check_often(self) -> None:
-        """Have heartbeats looked at ten times a second: who is silent for five seconds hangs."""
+        """Check heartbeats ten times a second; a process hangs after five silent seconds."""
         self.program = ["-c", CHECKS_OFTEN]
 
     def replace_nobody(self) -> None:
-        """Have processes that hang left alone, so that a test may take its time."""
+        """Do not replace hanging processes."""
         self.program = ["-c", REPLACES_NOBODY]
 
     def stop(self) -> None:
@@ -138,7 +138,7 @@ class Serving:
         return [int(pid) for pid in task.read_text().split()]
 
     def connections(self, pids: list[int]) -> list[int]:
-        """How many connections of clients each of these processes has."""
+        """Number of client connections of each process."""
         rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         # proc(5): number, local address, remote address, state, …, inode
         ours = {row[9] for row in rows if row[1].endswith(f":{self.port:04X}") and row[3] != "0A"}
@@ -165,7 +165,7 @@ class Serving:
         return []
 
     def handshake_error(self) -> int | None:
-        """The error code that a client is answered to its SaslHandshake; None: it is closed."""
+        """Error code of a SaslHandshake; None if the connection is closed."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as client:
             client.sendall(handshake(1, "SCRAM-SHA-256"))
             answer = client.recv(1000)
@@ -180,7 +180,7 @@ def eventually(condition: Callable[[], bool], why: str) -> None:
 
 
 def sockets_of(pid: int) -> Iterator[str]:
-    """Give the inodes of the sockets that a process has open."""
+    """Yield the inodes of a process's open sockets."""
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             if (name := str(one.readlink())).startswith("socket:["):
@@ -190,12 +190,12 @@ def sockets_of(pid: int) -> Iterator[str]:
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes while it is read
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while it is read
         return False
     return state != "Z"
 
 
-# A proxy that really runs, with a broker and clients in the test's event loop
+# A real proxy with a broker and clients in the test's event loop
 
 LIFETIME_S = 3_600
 
@@ -214,7 +214,7 @@ class Client:
 
 
 class Proxy(Serving):
-    """A proxy of several workers, its broker and its clients."""
+    """A proxy with several workers, a broker and clients."""
 
     def __init__(self, directory: Path, workers: int, broker: FakeBroker) -> None:
         super().__init__(directory, workers)
@@ -235,7 +235,7 @@ class Proxy(Serving):
     async def log_in(
         self, user: str, client_id: str = "app", *, version: int = 1, ends_in: float = LIFETIME_S
     ) -> Client:
-        """Log in; with `version` 0 as a client that knows nothing of lifetimes."""
+        """Log in; `version` 0 is a client without support for lifetimes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         client = Client(reader, writer)
         self.clients.append(client)
@@ -255,7 +255,7 @@ class Proxy(Serving):
         return client
 
     async def ask_metadata(self, client: Client) -> None:
-        """Have one request relayed."""
+        """Relay one request."""
         client.writer.write(request(METADATA, 1, 9, b"\0\0\0\0", "app"))
         await read_frame(client.reader)
 
@@ -289,7 +289,7 @@ class Proxy(Serving):
 async def running(
     directory: Path, workers: int = 2, *, replaces: bool = True
 ) -> AsyncIterator[Proxy]:
-    """Start all; end all. `replaces`: as it does, a process that hangs."""
+    """Run a proxy and its broker; `replaces` says whether hanging processes are replaced."""
     async with FakeBroker() as broker:
         proxy = Proxy(directory, workers, broker)
         if not replaces:
@@ -315,7 +315,7 @@ GATEWAY_BROKERS = 8
 
 
 class ProxyFailed(Exception):
-    """The proxy ended or did not become ready; the text ends with what it wrote."""
+    """The proxy ended or did not become ready; the message includes its log."""
 
 
 _SESSIONS: Mapping[str, Any] = {
@@ -355,7 +355,7 @@ def sidecar_config(
 def gateway_config(
     upstream: str, jwks: Path, *, listeners: Mapping[str, int] = SASL_LISTENERS
 ) -> dict[str, Any]:
-    """The same with gateway listeners, each with ports for the brokers 0 to `GATEWAY_BROKERS`."""
+    """The same with gateway listeners that have ports for brokers 0 to `GATEWAY_BROKERS`."""
     configured = []
     for name, max_reauth_ms in listeners.items():
         port = free_port_range(GATEWAY_BROKERS + 2)
@@ -389,7 +389,7 @@ def _listener(name: str, port: int, max_reauth_ms: int, jwks: Path) -> dict[str,
 
 
 def relaying_logins(config: dict[str, Any]) -> dict[str, Any]:
-    """The same configuration, but the brokers authenticate clients: no users, no keys, no login."""
+    """The same configuration, but the brokers authenticate clients."""
     own = ("sasl.enabled.mechanisms", *(key for key in _SESSIONS if "oauthbearer" in key))
     left_out = {*own, "sasl.oauthbearer.jwks.endpoint.url"}
     listeners = [
@@ -402,7 +402,7 @@ def relaying_logins(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def enforcing_acls(config: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The same configuration, judging every request; `more` are further top-level keys."""
+    """The same configuration with ACLs enforced; `more` are further top-level keys."""
     authorizer = {
         "mode": "enforce",
         "super.users": [f"User:{SUPER_USER}"],
@@ -412,7 +412,7 @@ def enforcing_acls(config: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 class ProxyProcess:
-    """`reauth-proxy serve` with this configuration; SIGTERM at the end, by its process id."""
+    """`reauth-proxy serve` with this configuration, ended with SIGTERM."""
 
     def __init__(self, config: dict[str, Any], directory: Path) -> None:
         self.config = config
@@ -425,7 +425,7 @@ class ProxyProcess:
         self._process: subprocess.Popen[str] | None = None
         self._printed: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.prefix: tuple[str, ...] = ()
-        """What stands before the command: another user, another network namespace."""
+        """Prefix of the command, for another user or network namespace."""
         self.config_file.write_text(json.dumps(config, indent=2))  # which is YAML too
 
     def __enter__(self) -> Self:
@@ -433,7 +433,7 @@ class ProxyProcess:
         return self
 
     def start(self) -> None:
-        """Starts it, anew if it was stopped; returns when it accepts connections."""
+        """Start or restart it; return when it accepts connections."""
         self._launch()
         try:
             self.wait_accepting()
@@ -443,7 +443,7 @@ class ProxyProcess:
             raise
 
     def start_unready(self) -> None:
-        """Starts it; returns when `/readyz` answers, whatever it says."""
+        """Start it; return when `/readyz` answers, ready or not."""
         self._launch()
 
         def answers() -> bool:
@@ -464,7 +464,7 @@ class ProxyProcess:
                 stderr=log,
                 text=True,
             )
-        # In a thread, which goes on so that stdout never fills up.
+        # In a thread, so that stdout never fills up.
         self._printed = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(self._process, self._printed), daemon=True).start()
 
@@ -474,7 +474,7 @@ class ProxyProcess:
         return not self._printed.empty()
 
     def wait_accepting(self) -> None:
-        """Until it has printed one line per listener."""
+        """Wait until it has printed one line per listener."""
         deadline = time.monotonic() + START_DEADLINE_SECONDS
         for _ in self._listeners:
             try:
@@ -493,7 +493,7 @@ class ProxyProcess:
         self.stop()
 
     def stop(self) -> None:
-        """SIGTERM: drains, closes its files, ends."""
+        """End it with SIGTERM: it drains and closes its files."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -506,7 +506,7 @@ class ProxyProcess:
         return self._running().pid
 
     def addresses(self) -> dict[str, Address]:
-        """Where each listener accepts, by the upper-case name that the programs know."""
+        """Address of each listener, by upper-case name."""
         found = {}
         for listener in self._listeners:
             host, port = listener["address"].rsplit(":", 1)
@@ -514,21 +514,21 @@ class ProxyProcess:
         return found
 
     def log(self) -> str:
-        """What the proxy wrote to stderr."""
+        """The proxy's stderr."""
         return self._log.read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends SIGHUP, SIGTERM …"""
+        """Send a signal."""
         os.kill(self.pid, number)
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
-        """Until it has ended; returns its exit status."""
+        """Wait for its end; return the exit status."""
         status = self._running().wait(deadline_seconds)
         self._end(self._running())
         return status
 
     def add_user(self, name: str, password: str, mechanism: str) -> None:
-        """`reauth-proxy users add`, the password from stdin; a proxy that runs knows of it then."""
+        """Run `reauth-proxy users add`; return when a running proxy knows the user."""
         chosen = ["--mechanism", mechanism, "--iterations", str(SCRAM_ITERATIONS)]
         self.command("users", "add", name, *chosen, "--password-file", "-", stdin=password)
         if self._process is not None and self._process.poll() is None:
@@ -540,7 +540,7 @@ class ProxyProcess:
         return {(row["user"], row["mechanism"]) for row in rows}
 
     def command(self, *arguments: str, stdin: str = "") -> str:
-        """What another command of `reauth-proxy` prints, given the same configuration.
+        """Run a command of `reauth-proxy` with the same configuration; return its output.
 
         In this process: to import what it needs takes most of the time of a process of its own.
         """
@@ -560,7 +560,7 @@ class ProxyProcess:
         return [labels for labels, _ in self._scrape()[name]]
 
     def until_known(self) -> None:
-        """Until every worker has read the store after now: what was changed applies."""
+        """Wait until every worker has read the store again, so that changes apply."""
         changed_at = time.monotonic()
 
         def known() -> bool:
@@ -571,11 +571,11 @@ class ProxyProcess:
         wait_until(known, what="the store is not read", details=self.log)
 
     def _scrape(self) -> Mapping[str, list[tuple[Mapping[str, str], float]]]:
-        """Labels and values by name, as they are now; asked again while a worker is too busy."""
+        """Current labels and values by name; repeated while a worker does not answer."""
         found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
 
         def complete() -> bool:
-            # One that came sooner would be given the last one's answer.
+            # An earlier request would get the cached answer.
             time.sleep(max(0.0, self._scraped_at + MIN_SCRAPE_SECONDS - time.monotonic()))
             url = f"http://{self._http_address}/metrics"
             with urllib.request.urlopen(url, timeout=START_DEADLINE_SECONDS) as answer:
@@ -596,7 +596,7 @@ class ProxyProcess:
         return self._readyz()[0]
 
     def reasons(self) -> list[str]:
-        """Why it is not ready, as `/readyz` says; empty: it is."""
+        """Reasons in `/readyz` for not being ready; empty if it is ready."""
         return [reason for one in self._readyz()[1]["workers"] for reason in one["reasons"]]
 
     def _readyz(self) -> tuple[int, Any]:
@@ -610,7 +610,7 @@ class ProxyProcess:
                 return error.code, json.load(error)
 
     def events(self) -> list[dict[str, Any]]:
-        """The event log so far, the files that are still being written included."""
+        """The event log so far, including files that are being written."""
         files = sorted((self._directory / "events").glob("events-*.jsonl*"))
         lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -629,7 +629,7 @@ Serve = Callable[..., ProxyProcess]
 
 
 def broker_at(proxy: ProxyProcess, node_id: int) -> Address:
-    """Where clients of a gateway find a broker."""
+    """A gateway's address for a broker."""
     (listener,) = proxy.config["listeners"]
     return Address("127.0.0.1", int(listener["broker.ports"].split("-")[0]) + node_id)
 
@@ -645,7 +645,7 @@ def _pump(process: subprocess.Popen[str], lines: "queue.SimpleQueue[str]") -> No
 
 # Configurations as text
 
-# What an operator may write, and what is wrong with it
+# An operator's configuration
 
 BASE = """\
 upstream:
@@ -696,7 +696,7 @@ def run_acls(*arguments: object, stdin: str = "") -> Result:
 
 
 def rows(result: Result) -> list[dict[str, Any]]:
-    """What a command prints with `--output json`."""
+    """Parse the output of a command with `--output json`."""
     assert result.exit_code == 0, result.output
     found: list[dict[str, Any]] = json.loads(result.stdout)
     return found

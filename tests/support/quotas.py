@@ -34,11 +34,11 @@ from tests.support.messages import large, request_body, small
 from tests.support.playbook import Playbook, everything, logged_in, whole_frame
 from tests.support.sasl import WALL
 
-# A store in memory: the plain reading of `QuotaStore`'s laws
+# An in-memory store: the plain implementation of `QuotaStore`
 
 
 class MemoryStore:
-    """Quotas for the length of a test."""
+    """An in-memory store of quotas."""
 
     def __init__(self) -> None:
         self._version = 0
@@ -55,17 +55,17 @@ class MemoryStore:
         self._version += 1
 
 
-# One connection under quotas, what it asks and is answered, and rights for one topic
+# A connection under quotas, its requests and responses
 
 ALICE = QuotaEntity(user="alice")
 PRODUCER, CONSUMER = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 RATE = 1_000.0
-"""Bytes per second: 10,000 and what the sample under way has gathered can pass at once."""
+"""Bytes per second; 10,000 bytes plus the current sample's share can pass at once."""
 PLAIN = frozenset[int]()
 
 
 class Quoted:
-    """A logged-in connection of alice, the store of quotas, and the worker's second of time."""
+    """A logged-in connection of alice under quotas, and their store."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Quoted:
         )
         offer = everything(rewritten=rewritten, metered=True)
         self.play = Playbook(quotas=self.service, offer=offer, rights=rights, **more)
-        # the first moment of a sample, so that the window is ten seconds long
+        # start of a sample, so that the window is ten seconds long
         self.play.now = float(int(self.play.now))
         logged_in(self.play, exp=WALL + 100_000)
 
@@ -99,7 +99,7 @@ class Quoted:
 
     @property
     def reported(self) -> Any:
-        """The last response, decoded by what it answers."""
+        """The last response, decoded."""
         frame = self.play.received[-1]
         key, version = self.play.asked[int.from_bytes(frame[:4])]
         return decode(response_type(key, version), frame[5:])
@@ -135,10 +135,10 @@ class Judged:
     def passes_unjudged(
         self, _connection: AuthorizedConnection, _identity: Identity, _key: int
     ) -> None:
-        """Nobody asks."""
+        """Does nothing."""
 
 
-# A connection of a controller_mutation_rate, a broker that makes topics, and its requests
+# controller_mutation_rate: a connection, and a broker that creates topics
 
 MUTATION_RATE = QuotaKey.CONTROLLER_MUTATION_RATE
 NONE, EXISTS, EXCEEDED = (
@@ -150,7 +150,7 @@ T1 = uuid.UUID(int=1)
 
 
 class Broker:
-    """What the broker says of its topics, and what it does, by the frames it was sent."""
+    """A broker that creates and deletes topics according to the frames it receives."""
 
     def __init__(self, play: Playbook) -> None:
         self._play = play
@@ -163,7 +163,7 @@ class Broker:
         """API key and body of each request."""
 
     def answer(self) -> None:
-        """Answer what was asked, and what is asked because of that."""
+        """Answer all requests, including follow-up requests."""
         while (frame := whole_frame(self._play.to_broker, self._seen)) is not None:
             self._seen += 4 + len(frame)
             key, version = int.from_bytes(frame[:2]), int.from_bytes(frame[2:4])
@@ -231,7 +231,7 @@ class Limited:
         self._ids = iter(range(10, 1_000))
 
     def ask(self, key: int, version: int, body: Any) -> Any:
-        """The answer, as the client reads it."""
+        """Send a request; return the decoded response."""
         self.send(key, version, body)
         self.broker.answer()
         return self.reported(key, version)
@@ -248,7 +248,7 @@ class Limited:
 
     @property
     def forwarded(self) -> list[int]:
-        """What the broker was asked but for Metadata."""
+        """API keys of requests to the broker except Metadata."""
         return [key for key, _ in self.broker.asked if key != METADATA]
 
     @property

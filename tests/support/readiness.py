@@ -1,4 +1,4 @@
-"""Logs of session events, and what the analysis answers about them."""
+"""Logs of session events and their analysis."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from tests.support.metrics import EPOCH_MS, event, to_json_line
 
 MINUTE_MS = 60_000
 FAR_AHEAD_MS = 10**14
-"""A present in which no event is of the future."""
+"""Current time, after all events."""
 AUTHENTICATED = {
     "authenticated_ms": EPOCH_MS,
     "since_auth_ms": 0,
@@ -34,14 +34,14 @@ Row = dict[str, Any]
 
 
 def login(**more: Any) -> SessionEvent:
-    """A first authentication, with a client that speaks v2."""
+    """A first authentication of a client with SaslAuthenticate v2."""
     return event(
         **{"kind": EventKind.AUTHENTICATED, "auth_latency_us": 1000, **AUTHENTICATED} | more
     )
 
 
 def later(kind: EventKind, minutes: float, **more: Any) -> SessionEvent:
-    """Something that happened to a login, so many minutes after it."""
+    """An event of a session, some minutes after its login."""
     ms = round(minutes * MINUTE_MS)
     fields = {"kind": kind, "timestamp_ms": EPOCH_MS + ms, "since_auth_ms": ms, "sequence": 1}
     return event(**AUTHENTICATED | fields | more)
@@ -85,7 +85,7 @@ LINES = [
         for beyond, problem in ((0, None), (1, Problem.UNREADABLE))
     ),
 ]
-"""Lines of a log, and why each is set aside; None: it is valid."""
+"""Lines of a log and why they are set aside; None for valid ones."""
 
 TOLD = {"session_lifetime_ms": 15 * MINUTE_MS, "announced_lifetime_ms": 15 * MINUTE_MS}
 
@@ -114,7 +114,7 @@ STANDINGS = [
     ("an unknown mechanism", [login(mechanism="X-NEW")], "unproven"),
     ("no mechanism", [event(kind=EventKind.CLOSED, authentications=0)], "unknown"),
 ]
-"""Connections by what they show: name, events, and where they stand."""
+"""Connections: name, events, and verdict."""
 
 
 _PRODUCE_2, _PRODUCE_1, _FETCH_0 = (
@@ -167,12 +167,12 @@ IN_GROUPS = [
     later(EventKind.REAUTHENTICATED, 9, connection_id="c-4", principal="User:carol",
           authentications=2),
 ]  # fmt: skip
-"""User:alice, who left one group and joined another; User:bob, who cannot re-authenticate; and
+"""User:alice, who changed groups; User:bob, who cannot re-authenticate; and
 User:carol, who left her only group."""
 
 
 def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:
-    """An engine that has read these lines."""
+    """A DuckDB engine that has read these lines."""
     lines = [each if isinstance(each, str) else to_json_line(each) for each in given]
     engine = DuckEngine()
     with tempfile.TemporaryDirectory() as directory:
@@ -183,7 +183,7 @@ def duckdb_log(given: Iterable[SessionEvent | str]) -> DuckEngine:
 
 
 class Answers:
-    """What the analysis says of a log."""
+    """Results of the analysis of a log."""
 
     def __init__(self, engine: DuckEngine, analysis: Analysis) -> None:
         self.engine = engine
@@ -208,7 +208,7 @@ def answers(
     as_of_ms: int = FAR_AHEAD_MS,
     **more: Any,
 ) -> Answers:
-    """Ask DuckDB everything; that Spark says the same, `test_engines` shows."""
+    """Run all queries on DuckDB; `test_engines` compares them with Spark."""
     engine = duckdb_log(given)
     question = Question(as_of_ms=as_of_ms, lifetimes_ms=lifetimes_ms, **more)
     analysis = Analysis(engine, engine, question, lambda _: None)
@@ -217,7 +217,7 @@ def answers(
 
 
 def comparable(value: Any) -> Any:
-    """Numbers to nine digits: sums of doubles depend on their order."""
+    """Round numbers to nine digits, because sums of doubles depend on their order."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int | float):
@@ -234,7 +234,7 @@ HIDDEN_FILES = {"_d.jsonl", ".e.jsonl", "_temporary/f.jsonl", "below/.g/h.jsonl"
 
 
 def hidden_among_others(folder: Path) -> None:
-    """Write files, each of an event whose connection has the file's name; some are hidden."""
+    """Write files with one event each, named like its connection; some are hidden."""
     for name in SEEN_FILES | HIDDEN_FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(to_json_line(login(connection_id=name)) + "\n")

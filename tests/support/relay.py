@@ -1,4 +1,4 @@
-"""Relay and listener on loopback: real sockets, and everything in one process."""
+"""Relay and listener with real sockets on loopback, in one process."""
 
 import asyncio
 import socket
@@ -66,27 +66,27 @@ from tests.support.processes import PATIENCE_SECONDS, until
 from tests.support.sasl import FAKE_SECRET, alice, cache_of, ed_key
 
 SMALL_BUFFER: Final = 4_096
-"""Bytes of a socket whose owner reads slowly: every write to it is a partial one."""
+"""Buffer size of a slow reader's socket, which makes every write partial."""
 
 
 @dataclass(frozen=True)
 class Secured:
-    """Who speaks TLS with which context; None: nobody."""
+    """TLS contexts by connection; None without TLS."""
 
     client: ssl.SSLContext | None = None
-    """What the client meets the relay with, and `clients` the other way round."""
+    """The client's context; `clients` is the relay's."""
     clients: ssl.SSLContext | None = None
     brokers: ssl.SSLContext | None = None
-    """What the relay meets the broker with, and `broker` the other way round."""
+    """The relay's context; `broker` is the broker's."""
     broker: ssl.SSLContext | None = None
 
 
 present = [Secured()]
-"""What holds where a test says nothing; a fixture may change it, to run tests with TLS as well."""
+"""Defaults of tests; a fixture may change them to run tests with TLS as well."""
 
 
 def handshake_slots(limit: int = MAX_HANDSHAKES) -> LoginSlots[ServerTls]:
-    """Slots as of a worker, whose holders are examined when a client comes."""
+    """Slots of a worker, whose holders are checked when a client connects."""
     return LoginSlots(
         limit,
         silence=lambda client: client.age,
@@ -100,7 +100,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Shell:
-    """What a worker is to the relay, for one broker's address."""
+    """A worker as seen by the relay, for one broker's address."""
 
     play: Playbook
     broker_port: int
@@ -111,9 +111,9 @@ class Shell:
     tasks: list["asyncio.Task[object]"] = field(default_factory=list)
     secured: Secured = field(default_factory=Secured)
     met: list[WrongProtocol] = field(default_factory=list)
-    """Hosts of clients that began with TLS where there is none."""
+    """Hosts of clients that sent TLS to a plain listener."""
     unwelcome: list[str] = field(default_factory=list)
-    """What came instead of a TLS handshake."""
+    """First bytes received instead of a TLS handshake."""
 
     def opened(self, client: ClientSide) -> Connection:
         self.clients.add(client)
@@ -191,14 +191,14 @@ class Shell:
 
 @dataclass
 class Relay:
-    """A running relay and a client of it that is logged in."""
+    """A running relay and a logged-in client."""
 
     shell: Shell
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def frame(self) -> bytes:
-        """The content of the next frame that the client receives."""
+        """Return the content of the client's next frame."""
         return await read_frame(self.reader)
 
 
@@ -225,8 +225,8 @@ def relayed(
     rights: ConnectionRights | None = None,
     max_reauth_ms: int = HOUR_MS,
 ) -> Playbook:
-    """Run `test` with a client of a relay in front of `broker`; return what was observed."""
-    # by the relay's own clock: a machine that has been up for a day would find the keys too old
+    """Run `test` with a client of a relay in front of `broker`; return the recorder."""
+    # on the relay's clock, or keys would be too old on machines with a long uptime
     keys = cache_of(ed_key(), now=monotonic())
     play = Playbook(rights=rights, keys=keys, max_reauth_ms=max_reauth_ms)
 
@@ -280,7 +280,7 @@ MEGABYTE = 1_000_000
 
 
 async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Each request is answered with its own correlation id, a little later."""
+    """Answer each request with its correlation id after a short delay."""
     while True:
         content = await read_frame(reader)
         await asyncio.sleep(0.02)
@@ -288,13 +288,13 @@ async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 async def answer_at_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The first request is answered with more than buffers hold; the connection stays open."""
+    """Answer the first request with more than buffers hold; keep the connection open."""
     await read_frame(reader)
     writer.write(response(3, b"r" * 20 * MEGABYTE))
     await asyncio.Event().wait()
 
 
-# A listener of a worker on loopback, a broker behind it, and who its clients are
+# A worker's listener on loopback, its broker and clients
 
 
 def is_closed(log: list[str]) -> bool:
@@ -303,7 +303,7 @@ def is_closed(log: list[str]) -> bool:
 
 @dataclass
 class ListenerRecorder(Recorder):
-    """Recorder that a listener can have as its observer."""
+    """A recorder that serves as a listener's observer."""
 
     def opened(self, connection: Connection, now: float) -> None:
         del connection, now
@@ -324,7 +324,7 @@ class ListenerRecorder(Recorder):
 
 @dataclass
 class Services:
-    """What a worker is to a listener that asks nothing of a store."""
+    """A worker as seen by a listener that needs no store."""
 
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     buffer: ReadBuffer = field(default_factory=ReadBuffer)
@@ -353,7 +353,7 @@ class Services:
 
 @dataclass
 class RunningListener:
-    """A listener that accepts, a broker behind it, and what was observed."""
+    """A running listener, its broker, and the recorder."""
 
     listener: Listener
     port: int
@@ -370,7 +370,7 @@ class RunningListener:
         )
 
     async def principal(self, tls: ssl.SSLContext | None = None) -> str:
-        """The principal of a client whose Metadata reached the broker; or what came instead."""
+        """Principal of a client whose Metadata reached the broker, or the failure."""
         self.log.clear()
         writer = None
         with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -404,7 +404,7 @@ def listen(
     sock: socket.socket | None = None,
     rights: ConnectionRights | None = None,
 ) -> None:
-    """Run `test` with a listener of these settings on `sock`, in front of the broker `behind`."""
+    """Run `test` with a listener on `sock` in front of the broker `behind`."""
 
     async def run() -> None:
         settings, tls = settings_of(directory, given)
@@ -454,7 +454,7 @@ PLAINTEXT = {"security.protocol": "PLAINTEXT"}
 
 
 def room_for(most: int) -> OpenConnections[Evictable]:
-    """What a listener of the one worker there is counts its connections with."""
+    """The connection counter of a single worker's listener."""
     limits = ConnectionLimits(Shared(1, [most]), 0)
     limits.apply(MAX_INT32, {})
     return OpenConnections(limits, 0)

@@ -41,7 +41,7 @@ opened: list[Client] = []
 
 
 async def connected(running: RunningListener, **how: Any) -> Client:
-    """A client, which is closed at the end of the test."""
+    """Connect a client that is closed at the end of the test."""
     opened.append(Client(*await running.connect(**how)))
     return opened[-1]
 

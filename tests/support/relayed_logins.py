@@ -1,4 +1,4 @@
-"""A broker that authenticates, as a fake in a transcript: SCRAM's and others' answers, by hand."""
+"""Hand-written answers of a broker that authenticates clients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tests.support.playbook import HOUR_MS, SCRAM, Offer, Playbook
 OFFERED = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "GSSAPI", "X-OWN")
 CHALLENGE = b"r=%s,s=c2FsdA==,i=4096"
 PROOF = b"v=c2lnbmF0dXJl"
-"""What no client of these tests checks."""
+"""A fixed proof; no client of these tests checks it."""
 
 
 def settings(
@@ -43,7 +43,7 @@ def relaying(
     wanted: int | None = None,
     kind: type[Playbook] = Playbook,
 ) -> Playbook:
-    """A connection whose broker authenticates the client."""
+    """A connection whose client is authenticated by the broker."""
     return kind(
         enforcement=enforcement,
         max_reauth_ms=max_reauth_ms,
@@ -119,7 +119,7 @@ class Login:
         )
 
     def run(self, lifetime_ms: int = 0) -> None:
-        """The whole of it, which the broker accepts."""
+        """Run the whole login, which the broker accepts."""
         self.begin()
         if self.broker == self.play.side:
             self.play.side_connects()
@@ -142,5 +142,5 @@ def logged_in(
 
 
 def raw(data: bytes) -> bytes:
-    """A token or its answer, without a header."""
+    """A raw token or its answer, without a header."""
     return sized(data)

@@ -1,4 +1,4 @@
-"""Reports in a folder, put there as a run does it, and served as their image does."""
+"""Reports in a folder, written like a run does, and served like the image does."""
 
 import os
 import socket
@@ -17,16 +17,16 @@ from tests.support.processes import free_ports
 from tests.support.proxy_process import eventually
 
 RUNS = tuple(f"20260601T00{number:02}00Z-0123456{number % 10}" for number in range(60))
-"""Names of runs, in their order."""
+"""Ids of runs, in order."""
 
 
 def facts_of(run_id: str = RUNS[0], **more: Any) -> dict[str, Any]:
-    """The facts of a report of one client that is not capable."""
+    """Facts of a report with one client that is not capable."""
     return build_facts(collected("User:alice")) | {"run_id": run_id} | more
 
 
 def put_report(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
-    """Let a run replace the report; each of its tables says which run it is of."""
+    """Replace the report with that of a run, whose tables contain the run's id."""
     with staging(out, run_id) as made:
         write_report(facts_of(run_id, **more), made.folder)
         for name in ("clients", "sessions/day=2026-06-01"):
@@ -39,7 +39,7 @@ def put_report(out: Path, run_id: str = RUNS[0], **more: Any) -> None:
 
 @contextmanager
 def served_by_nginx(report: Path, scratch: Path) -> Iterator[str]:
-    """Serve a report as its image does; yields the address."""
+    """Serve a report like its image; yield the address."""
     (port,) = free_ports(1)
     changes = {
         "listen 9405": f"listen 127.0.0.1:{port}",

@@ -1,4 +1,4 @@
-"""kio's schemas as judge: made-up responses, their bytes, and where they hold addresses."""
+"""Generated responses of kio's schemas, their bytes, and the addresses in them."""
 
 import re
 import typing
@@ -60,7 +60,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 
 @cache
 def entities(schema: type[Any]) -> st.SearchStrategy[Entity]:
-    """Any entity of a schema, with arrays of up to three."""
+    """Strategy for any entity of a schema, with arrays of up to three items."""
     return st.builds(schema, **{field.name: _values(field) for field in fields(schema)})
 
 
@@ -91,14 +91,14 @@ def encode(entity: Entity) -> bytes:
 
 
 def decode(api_key: int, version: int, body: bytes) -> Entity:
-    """Read a response that must be whole: no byte is missing, and none is left over."""
+    """Decode a complete response without trailing bytes."""
     correlation_id, entity = read_response(api_key, version, body)
     assert correlation_id == CORRELATION_ID
     return entity
 
 
 def resolved(entity: Entity, resolve: Resolve) -> Entity:
-    """What a rewritten response must mean: the plain reading of the laws, on decoded values."""
+    """Expected result of a rewrite, computed on decoded values."""
     if entity.__api_key__ == apis.FIND_COORDINATOR:
         if hasattr(entity, "coordinators"):
             coordinators = tuple(_coordinator(one, resolve) for one in entity.coordinators)
@@ -129,7 +129,7 @@ def _coordinator(entity: Entity, resolve: Resolve) -> Entity:
 
 
 def paths_of_addresses(schema: type[Any], path: str = "") -> Iterator[str]:
-    """Where a schema tells an address: an entity that has both a host and a port."""
+    """Paths of addresses in a schema: entities with both a host and a port."""
     names = {field.name for field in fields(schema)}
     if any(re.search("host", name) for name in names) and any("port" in name for name in names):
         yield path or "/"
@@ -147,7 +147,7 @@ def _nested(kind: Any) -> Iterator[type[Any]]:
 
 
 def pass_through(api_key: int, version: int, body: bytes, cuts: list[int]) -> bytes:
-    """What a client receives of a body that arrives in pieces."""
+    """Bytes that a client receives for a body that arrives in pieces."""
     follower = LongFrameEndpoints(api_key, version, len(body))
     received = bytearray()
     for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
@@ -158,7 +158,7 @@ def pass_through(api_key: int, version: int, body: bytes, cuts: list[int]) -> by
 
 
 def judge(entity: Entity, body: bytes, received: bytes) -> None:
-    """Compare with the same response without end points; kio refuses unknown tags, so by hand."""
+    """Compare with the response without end points, as kio rejects unknown tags."""
     assert len(received) == len(body)
     if not entity.node_endpoints:
         assert received == body

@@ -1,4 +1,4 @@
-"""A gateway that is replaced while clients produce through it, before librdkafka's mock cluster."""
+"""A gateway that is replaced under load, in front of librdkafka's mock cluster."""
 
 import socket
 import subprocess
@@ -21,7 +21,7 @@ BROKERS = 3
 
 @contextmanager
 def mock_cluster() -> Iterator[str]:
-    """Run a cluster of three brokers; give its bootstrap servers."""
+    """Run a cluster of three brokers; yield its bootstrap servers."""
     command = [sys.executable, "-m", "proxy.demo.broker"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -34,7 +34,7 @@ def mock_cluster() -> Iterator[str]:
 
 
 class Gateway(Serving):
-    """A proxy of which each process takes over from the one before."""
+    """A proxy whose processes each take over from the previous one."""
 
     def __init__(self, directory: Path, workers: int, bootstrap_servers: str) -> None:
         super().__init__(directory, workers)
@@ -61,7 +61,7 @@ class Gateway(Serving):
         super().launch()
 
     def take_over(self) -> float:
-        """Replace the process that runs; return the seconds until the next one serves."""
+        """Replace the running process; return the seconds until the next one serves."""
         old, begun = self.process, time.monotonic()
         self.options = ["--take-over"]
         if not self.start():
@@ -75,7 +75,7 @@ class Gateway(Serving):
         return took
 
     def has_confirmed(self, replaced: int) -> Callable[[], bool]:
-        """Whether this process knows that the one before drains."""
+        """Return a check that this process has replaced the given one."""
         return lambda: f"take-over: process {replaced} is replaced" in self.log()
 
     def restart(self) -> float:
@@ -91,12 +91,12 @@ class Gateway(Serving):
 
 
 class Connecting:
-    """A client that connects again and again, to every port in turn, in a thread."""
+    """A thread that connects repeatedly to each port in turn."""
 
     def __init__(self, ports: list[int]) -> None:
         self.connected = 0
         self.worst_seconds = 0.0
-        """The longest time that a connection took."""
+        """Longest time of a connection attempt."""
         self.refused: list[OSError] = []
         self._ports = ports
         self._stopping = threading.Event()
@@ -123,14 +123,14 @@ class Connecting:
 
 
 class Producing:
-    """A producer that sends numbered messages without end, in a thread."""
+    """A thread that produces numbered messages."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.delivered: set[int] = set()
         self.failed: list[str] = []
         self.refused: list[str] = []
         self.worst_seconds = 0.0
-        """The longest time from the call to the acknowledgement of a message."""
+        """Longest time until a message was acknowledged."""
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -138,7 +138,7 @@ class Producing:
                 "acks": "all",
                 "error_cb": self._error,
                 "reconnect.backoff.ms": 10,
-                "reconnect.backoff.max.ms": 100,  # it doubles at restarts within ten seconds
+                "reconnect.backoff.max.ms": 100,  # doubles at restarts within ten seconds
                 "log_level": 0,
             }
         )

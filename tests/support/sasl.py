@@ -40,14 +40,14 @@ SETTINGS = OAuthBearerSettings(
 )
 
 ALICE = Identity("User:alice")
-"""Who a token of `token()` makes of a client."""
+"""Identity of a client with a token of `token()`."""
 
 SHA_256, SHA_512 = ScramMechanism
 BAD_CREDENTIALS = Failure(reason=FailureReason.BAD_CREDENTIALS)
 
 
 class Users:
-    """Verifiers in a dictionary; the cheapest iterations, for tests are many."""
+    """Verifiers in a dictionary, with the minimum of iterations."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, ScramMechanism], ScramCredential] = {}
@@ -60,7 +60,7 @@ class Users:
     def put(
         self, user: str, mechanism: ScramMechanism, iterations: int, salt: bytes = b"a salt"
     ) -> None:
-        """A user whose password nobody knows: no work."""
+        """Add a user with an unknown password, without hashing."""
         key = bytes(mechanism.key_bytes)
         self._found[user, mechanism] = ScramCredential(
             salt=salt, stored_key=key, server_key=key, iterations=iterations
@@ -174,7 +174,7 @@ def cache_of(*keys: Key, settings: KeyCacheSettings | None = None, now: float = 
 
 
 def claims(**changes: object) -> dict[str, Any]:
-    """Good claims; a change to None leaves the claim out."""
+    """Valid claims with changes; None removes a claim."""
     good = {
         "iss": "https://issuer.test",
         "aud": "kafka",
@@ -201,7 +201,7 @@ def token(
     algorithm: str | None = None,
     **header: Any,
 ) -> str:
-    """A signed token; a header member of None is left out."""
+    """A signed token; None removes a header member."""
     key = key or rsa_key()
     algorithm = algorithm or key.algorithm
     members: dict[str, object] = {"alg": algorithm, "kid": key.kid} | header
@@ -211,14 +211,14 @@ def token(
 
 
 def only(keys: KeyCache, settings: OAuthBearerSettings = SETTINGS) -> TrustedIssuers:
-    """The one issuer of a listener."""
+    """A listener's only issuer."""
     return TrustedIssuers([TrustedIssuer(keys=keys, settings=settings)])
 
 
 def judged(
     bearer: str, issuers: TrustedIssuers, now: float = NOW
 ) -> AcceptedToken | FailureReason | KeyMissing:
-    """What a listener with these issuers says of a token."""
+    """Verdict of a listener with these issuers on a token."""
     parsed = parse_token(bearer)
     issuer = parsed if isinstance(parsed, FailureReason) else issuers.issuer_of(parsed)
     if isinstance(issuer, FailureReason) or isinstance(parsed, FailureReason):
@@ -235,7 +235,7 @@ def oauth_exchange(
     ).exchange()
 
 
-# An identity provider: two keys, their JWKS file, and tokens good and bad
+# An identity provider: two keys, their JWKS file, valid and invalid tokens
 
 ISSUER = "https://issuer.test"
 AUDIENCE = "kafka"
@@ -265,7 +265,7 @@ class Issuer:
         }
 
     def write_jwks(self, path: Path) -> Path:
-        """The keys as the file that `sasl.oauthbearer.jwks.endpoint.url` names."""
+        """Write the keys to a file for `sasl.oauthbearer.jwks.endpoint.url`."""
         path.write_text(json.dumps(self.jwks()))
         return path
 
@@ -280,12 +280,12 @@ class Issuer:
         more: Mapping[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """A token that expires in `lifetime` seconds; a claim given as None is left out.
+        """A token that expires in `lifetime` seconds; None removes a claim.
 
         `more` are claims whose names are no identifiers, or made up by a program.
         """
         now = int(time.time())
-        # An expired token was issued before it expired: the other way round is another fault.
+        # A token must have been issued before it expired.
         issued_at = now + min(0, lifetime) - 60
         payload: dict[str, Any] = {"iss": ISSUER, "aud": AUDIENCE, "sub": sub}
         payload |= {"iat": issued_at, "exp": now + lifetime}
@@ -296,7 +296,7 @@ class Issuer:
         return jwt.encode(present, signing_key, algorithm=algorithm, headers=header)
 
     def mint_with_wrong_key(self, sub: str = "alice") -> str:
-        """Signed with a key that nobody published, under a published kid."""
+        """A token signed with an unpublished key under a published kid."""
         return jwt.encode(
             self._payload(sub), self._wrong_key, algorithm="RS256", headers={"kid": RSA_KID}
         )
@@ -316,7 +316,7 @@ class Issuer:
 
 
 def tampered(token: str) -> str:
-    """The claims of another subject under the old signature."""
+    """The token with another subject and the old signature."""
     header, _, signature = token.split(".")
     claims = jwt.decode(token, options={"verify_signature": False})
     claims["sub"] = "admin"

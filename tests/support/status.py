@@ -1,4 +1,4 @@
-"""Status page: the state of a made-up proxy, workers that report it, and a browser.
+"""Status page: state of a fictitious proxy, its workers, and a browser.
 
 python -m tests.support.status DIRECTORY: screenshots
 """
@@ -26,7 +26,7 @@ from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, S
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
 from proxy.ops.worker_queries import ControlError
 
-# An overview of a proxy, made up: what workers would have told
+# A fictitious overview of a proxy
 
 NOW_MS = 1_760_000_000_000
 ABOUT = About(version="1.2.3", build="compiled", host="broker-1")
@@ -40,7 +40,7 @@ _CLIENTS = (
 
 
 def session(number: int = 1, **changes: Any) -> SessionFacts:
-    """Of alice, with half an hour left."""
+    """A session of alice with half an hour left."""
     facts: dict[str, Any] = {
         "connection_id": f"00c0ffee00c0ffee-{number}",
         "worker": 0,
@@ -68,7 +68,7 @@ def session(number: int = 1, **changes: Any) -> SessionFacts:
 
 
 def incident(**changes: Any) -> Incident:
-    """A re-authentication of alice that failed a minute ago."""
+    """A failed re-authentication of alice a minute ago."""
     facts: dict[str, Any] = {
         "kind": "failed",
         "what": "expired",
@@ -114,7 +114,7 @@ def overview(*sessions: SessionFacts, **workers: WorkerFacts) -> Overview:
 
 
 def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
-    """A proxy on a bad night."""
+    """State of a proxy with many problems."""
     found = [_of_crowd(number, principals) for number in range(sessions)]
     troubles = WorkerFacts(
         listeners=[
@@ -208,11 +208,11 @@ def _incidents() -> list[Incident]:
     ]
 
 
-# Workers whose answers a test can change, for the HTTP process
+# Workers with configurable answers, for the HTTP process
 
 
 class Workers:
-    """Answers that a test can change."""
+    """Workers with configurable answers."""
 
     def __init__(self) -> None:
         self.written: dict[int, int | None] = {0: 5, 1: 3}
@@ -272,7 +272,7 @@ def program() -> str | None:
 
 
 class Browser:
-    """One tab."""
+    """A browser tab."""
 
     def __init__(self, socket: ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -291,7 +291,7 @@ class Browser:
             self.events.append(message)
 
     async def look(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Be a screen of this size, in CSS pixels."""
+        """Emulate a screen of this size in CSS pixels."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -323,7 +323,7 @@ class Browser:
         return base64.b64decode(answer["data"])
 
     def complaints(self) -> list[str]:
-        """What the browser refused or could not do, and what scripts threw."""
+        """Errors in the browser's log, and exceptions of scripts."""
         return [
             event["params"]["entry"]["text"]
             for event in self.events
@@ -350,7 +350,7 @@ def _start(directory: Path) -> "subprocess.Popen[bytes]":
         [
             found,
             "--headless=new",
-            "--no-sandbox",  # which root cannot have
+            "--no-sandbox",  # unavailable to root
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--disable-background-networking",
@@ -366,7 +366,7 @@ def _start(directory: Path) -> "subprocess.Popen[bytes]":
 
 @asynccontextmanager
 async def browsing(directory: Path) -> AsyncIterator[Browser]:
-    """Start the browser with an empty profile in `directory`; end it."""
+    """Run the browser with an empty profile in `directory`."""
     process = _start(directory)
     try:
         port = await _port(directory / "DevToolsActivePort")
@@ -391,7 +391,7 @@ async def _port(file: Path) -> str:
 
 
 async def _tab(session: ClientSession) -> str:
-    """Where the first tab is driven; it is opened a moment after the port is."""
+    """WebSocket address of the first tab, which opens shortly after the port."""
     async with asyncio.timeout(180):
         while True:
             async with session.get("/json/list") as answer:
@@ -403,18 +403,18 @@ async def _tab(session: ClientSession) -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    """The whole lines of a file that may not be there yet."""
+    """Complete lines of a file that may not exist yet."""
     return file.read_text().split("\n")[:-1] if file.exists() else []
 
 
-# Screenshots of the status page with thirty sessions of a bad night, to be looked at
+# Screenshots of the status page with thirty sessions, for inspection
 
 SCREENS = {"desktop": 1_280, "phone": 390}
 SHOWN = {"all": EVERY_SESSION, "one": Selector(principal="User:orders-003")}
 
 
 async def take(directory: Path) -> list[Path]:
-    """Take one of each screen, light and dark; return the files."""
+    """Take a screenshot of each screen, light and dark; return the files."""
     taken = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         async with browsing(Path(profile)) as browser:

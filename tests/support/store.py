@@ -1,4 +1,4 @@
-"""Users in files and of the SCRAM APIs, and a worker's store service, whose store can break."""
+"""Users in files, the SCRAM APIs, and a worker's store service with faults."""
 
 import asyncio
 import json
@@ -48,18 +48,18 @@ def content(**users: dict[str, str] | Any) -> dict[str, Any]:
 
 
 def of(*mechanisms: ScramMechanism, password: str = PASSWORD) -> dict[str, str]:
-    """What stands there for one user."""
+    """Entry of one user."""
     return {each.value: verifier_text(verifier(password, each)) for each in mechanisms}
 
 
 def put(path: Path, found: object) -> None:
-    """Put a file in place of this one, as configuration management does."""
+    """Replace the file like configuration management does."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(found if isinstance(found, str) else json.dumps(found))
     new.replace(path)
 
 
-# Requests of AlterUserScramCredentials, and what is answered; a user `old` exists before each
+# AlterUserScramCredentials requests and answers; a user `old` exists before each
 
 DUPLICATE = ("duplicate_resource", "A user credential cannot be altered twice in the same request")
 NOT_FOUND = ("resource_not_found", "Attempt to delete a user credential that does not exist")
@@ -72,7 +72,7 @@ SALT = b"salt" * 8
 SALTED_PASSWORD = b"p" * 32
 
 Answer = dict[str, tuple[str, str | None]]
-"""By user: the error's name and message."""
+"""Error name and message by user."""
 Deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion
 Upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 Change = Deletion | Upsertion
@@ -146,7 +146,7 @@ SEEN: list[tuple[tuple[Change, ...], Answer]] = [
     ((delete("a"),), {"a": NOT_FOUND}),
     ((delete("old", 2),), {"old": NOT_FOUND}),
     ((delete("old"),), {"old": DONE}),
-    # each user is answered on its own
+    # answers are per user
     (
         (delete("m1"), delete("m2", 9), upsert("m3"), upsert("m4", 1, 1), upsert("m5", 9)),
         {
@@ -162,34 +162,34 @@ SEEN: list[tuple[tuple[Change, ...], Answer]] = [
         {"old": DONE, "a": NOT_FOUND, "n1": TOO_FEW, "n2": DUPLICATE},
     ),
 ]
-"""As Apache Kafka 4.1 answers; tests/kafka asks it."""
+"""Answers of Apache Kafka 4.1, verified in tests/kafka."""
 
 
-# Programs that write to a store while others do
+# Programs that write to a store concurrently
 
 PATIENT_WRITER = f"""
 from proxy.store.sqlite import database
 database._WRITE_WAIT_S = database._READ_WAIT_S = {PATIENCE_SECONDS}
 """
-"""What such a program begins with: SQLite lets writers in at random, and the disk may be busy."""
+"""Start of such a program: SQLite admits writers in random order, and disks may be slow."""
 
 
-# A worker's keeper of a store, its store that can break, and what clients ask of it
+# A worker's store service with faults, and requests of clients
 
 NOT_YET = ["what the brokers keep is not known yet"]
 
 
 class Watched:
-    """A store that can break, and during whose reads something else may happen."""
+    """A store with faults and hooks during reads."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
         self.broken: set[str] = set()
         """Methods that fail."""
         self.then: dict[str, Callable[[], object]] = {}
-        """What happens once, right after a method has returned what it had seen."""
+        """Hooks that run once, after a method has read."""
         self.each: dict[str, Callable[[], object]] = {}
-        """What happens each time, right before a method is called."""
+        """Hooks that run before each call of a method."""
         self.looks = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -208,7 +208,7 @@ class Watched:
 
 
 class Reading:
-    """A keeper of a store with ACLs, and what it says to its worker."""
+    """A store service with ACLs, and its notifications to the worker."""
 
     def __init__(self, store: Store, users: UserStore | None = None) -> None:
         self.store = Watched(store)
@@ -232,7 +232,7 @@ class Reading:
         self.judged_anew += 1
 
     def acls(self) -> int:
-        """How many are applied."""
+        """Number of applied ACLs."""
         snapshot = Snapshot()
         self.authorization.collect(snapshot)
         return int(snapshot.values[registry.ACLS.name][()])

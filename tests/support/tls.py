@@ -1,4 +1,4 @@
-"""TLS between a test and the proxy: contexts, both ends without a socket, raw clients."""
+"""TLS between a test and the proxy: contexts, in-memory connections, raw clients."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ WALL = NOW.timestamp()
 AUTHORITY = Authority()
 OTHER = Authority("other")
 FIRST, SECOND = AUTHORITY.issue(), AUTHORITY.issue("a longer name than the first one has")
-"""Their files differ in size: kernels before 6.13 may give two writes in a row the same time."""
+"""File sizes differ, because kernels before 6.13 may give two writes the same time."""
 RSA = AUTHORITY.issue(algorithm="rsa")
 LISTENER = "listeners[0]"
 
@@ -57,7 +57,7 @@ def connected(
     host: str = "localhost",
     session: ssl.SSLSession | None = None,
 ) -> ssl.SSLObject:
-    """Both ends in memory; the client's."""
+    """Connect both ends in memory; return the client's."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(to_client, to_server, server_hostname=host, session=session)
     far = server.wrap_bio(to_server, to_client, server_side=True)
@@ -68,7 +68,7 @@ def connected(
             except ssl.SSLWantReadError:
                 continue
     far.write(b"x")
-    assert near.read(1) == b"x"  # with TLS 1.3 its ticket comes before
+    assert near.read(1) == b"x"  # with TLS 1.3 its ticket comes first
     return near
 
 
@@ -85,7 +85,7 @@ def serial(tls: Tls) -> int:
 
 
 def looked(tls: Tls, wall: float = WALL) -> bool:
-    """Twice: what changed between two looks may still be being written."""
+    """Check twice, because a file that has just changed may be incomplete."""
     tls.check(wall)
     replacement = tls.check(wall)
     if replacement is not None:
@@ -93,12 +93,12 @@ def looked(tls: Tls, wall: float = WALL) -> bool:
     return replacement is not None
 
 
-# Contexts of the other side, and a client that can do with TLS what a person with a wire can
+# Contexts of the other side, and a client that controls every record
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """What brokers are met with."""
+    """TLS settings for brokers."""
 
     context: ssl.SSLContext
     expires_at: float | None = None
@@ -134,11 +134,11 @@ BACK = Secured(brokers=client_context(AUTHORITY), broker=server_context(OURS))
 BOTH = Secured(client=FRONT.client, clients=FRONT.clients, brokers=BACK.brokers, broker=BACK.broker)
 
 
-# Both ends of TLS without a socket: a client, and the transport under test
+# A client and the transport under test, without a socket
 
 
 class ReceivingSide:
-    """A side that listens."""
+    """The listening side."""
 
     peer_has_unsent = False
 
@@ -166,7 +166,7 @@ class ReceivingSide:
 
 
 class Wire(asyncio.Transport):
-    """A socket's transport: what is written to it goes to the client."""
+    """A transport whose writes go to the client."""
 
     def __init__(self, to_client: ssl.MemoryBIO) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class Wire(asyncio.Transport):
         self.reads = True
         self.aborted = False
         self.writes = 0
-        """The number of writes, each of which is a system call of a real transport."""
+        """Number of writes, each a system call of a real transport."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writes += 1
@@ -200,7 +200,7 @@ class Wire(asyncio.Transport):
 
 
 class Turns:
-    """Those who wait for theirs."""
+    """Callbacks that wait for their turn."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []
@@ -209,12 +209,12 @@ class Turns:
         self.waiting.append(go_on)
 
     def take_all(self) -> None:
-        """Let everybody go on until nobody waits."""
+        """Run all waiting callbacks."""
         while self.take():
             pass
 
     def take(self) -> bool:
-        """Let whoever waits go on; False: nobody does."""
+        """Run the waiting callbacks; return False if there are none."""
         waiting, self.waiting = self.waiting, []
         for go_on in waiting:
             go_on()
@@ -222,7 +222,7 @@ class Turns:
 
 
 class Server:
-    """The transport under test, and all that it has to do with; a client is to come."""
+    """The transport under test and its environment, before a client connects."""
 
     def __init__(self) -> None:
         self.ear = ReceivingSide()
@@ -241,7 +241,7 @@ class Server:
 
 
 class Conversation(Server):
-    """A client and the transport under test, after their handshake."""
+    """A client and the transport under test after their handshake."""
 
     def __init__(self, *, is_authenticated: bool = True) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Conversation(Server):
             self.tls.authenticated()
 
     def encrypted(self, plain: bytes) -> bytes:
-        """One record for each `RECORD` bytes."""
+        """Encrypt one record per `RECORD` bytes."""
         for start in range(0, len(plain), RECORD):
             self._client.write(plain[start : start + RECORD])
         return self._from_client.read()
@@ -269,17 +269,17 @@ class Conversation(Server):
         return self._from_client.read()
 
 
-# A client by OpenSSL itself: Python's `ssl` sends no key updates (RFC 8446 section 4.6.3)
+# A client with OpenSSL itself, as Python's `ssl` cannot send key updates (RFC 8446 section 4.6.3)
 
 
-# A properties file's `ssl.*`, the files that it names, and a handshake without sockets
+# `ssl.*` of a properties file, its files, and a handshake without sockets
 
 PASSWORD = "store-secret"
 BUNDLED = serialization.BestAvailableEncryption(PASSWORD.encode())
 
 
 def context(directory: Path, *lines: str) -> ssl.SSLContext:
-    """What comes of a file with these lines."""
+    """The TLS context for a properties file with these lines."""
     file = directory / "client.properties"
     file.write_text("\n".join(("security.protocol=SSL", *lines)))
     found = read_client_properties(file).ssl_context
@@ -297,23 +297,23 @@ def written(path: Path, data: bytes) -> Path:
 
 
 def value(pem: bytes) -> str:
-    """PEM over several lines of a properties file, which makes one line of it."""
+    """PEM as a continued line of a properties file."""
     return pem.decode().strip().replace("\n", " \\\n  ")
 
 
 def escaped(pem: bytes) -> str:
-    """PEM in one line, its line ends escaped."""
+    """PEM in one line with escaped line ends."""
     return pem.decode().replace("\n", "\\n")
 
 
 def truststore(*trusted: bytes) -> bytes:
-    """PKCS12 as keytool makes it of certificates."""
+    """A PKCS12 truststore like that of keytool."""
     certificates = [x509.load_pem_x509_certificate(pem) for pem in trusted]
     return pkcs12.serialize_key_and_certificates(None, None, None, certificates, BUNDLED)
 
 
 def keystore(issued: Issued, *above: bytes) -> bytes:
-    """PKCS12 with a key, its certificate, and those above it."""
+    """A PKCS12 keystore with a key and its certificate chain."""
     return pkcs12.serialize_key_and_certificates(
         b"me",
         serialization.load_pem_private_key(issued.key, None),  # type: ignore[arg-type]  # our kinds

@@ -1,4 +1,4 @@
-"""Upstream logins: a broker that requires one, and a token endpoint."""
+"""Upstream logins: a broker that requires a login, and a token endpoint."""
 
 import asyncio
 import base64
@@ -38,13 +38,13 @@ from tests.support.playbook import Playbook, logged_in
 from tests.support.processes import PATIENCE_SECONDS, free_ports
 from tests.support.proxy_process import ProxyProcess
 
-# A broker that wants a login of the proxy, and answers as it is told
+# A broker that requires a login of the proxy, with scripted answers
 
 PROXY_LOGIN = PlainClient("proxy", "secret")
 
 
 def waiting_play() -> Playbook:
-    """A client has asked for something, and the broker is connected but knows nobody yet."""
+    """A client has sent a request; the broker is connected but not logged in yet."""
     play = logged_in(Playbook(logs_in=True))
     play.client(fetch(3))
     assert play.take() == ["connect", "GetIdentity"]
@@ -76,14 +76,14 @@ def lets_in(lifetime_ms: int = 0, *, token: bytes = b"", error_code: int = 0) ->
 
 
 def log_in(play: Playbook, lifetime_ms: int = 0) -> None:
-    """Let the broker say yes to all."""
+    """Log in; the broker accepts everything."""
     identify(play)
     play.broker(offers("PLAIN"))
     play.broker(lets_in(lifetime_ms))
 
 
 def connected(lifetime_ms: int = 0) -> Playbook:
-    """A client whose first request was answered."""
+    """A connection whose first request was answered."""
     play = waiting_play()
     log_in(play, lifetime_ms)
     play.broker(response(3))
@@ -96,7 +96,7 @@ def close_reason(play: Playbook) -> CloseReason:
     return close.reason
 
 
-# A token endpoint, and who asks it
+# A token endpoint and its clients
 
 SECRET = "s3cret/with+signs:and=more"
 BASIC = base64.b64encode(f"proxy:{SECRET}".encode()).decode()
@@ -109,7 +109,7 @@ class Asked:
 
 
 class Provider:
-    """A token endpoint whose answers can be changed; its tokens are numbered."""
+    """A token endpoint with configurable answers and numbered tokens."""
 
     def __init__(self) -> None:
         self.status, self.expires_in = 200, 3600
@@ -185,7 +185,7 @@ def with_provider(test: Callable[[EndpointTokens, Provider], Awaitable[None]]) -
 
 
 async def why_none(tokens: FileTokens | EndpointTokens) -> str:
-    """The reason, which is fit for a log and keeps secrets, whatever happened."""
+    """The reason for a missing token; asserts that it is printable and contains no secret."""
     with pytest.raises(TokenUnavailable) as caught:
         await tokens.current()
     reason = caught.value.reason
@@ -214,7 +214,7 @@ class Attacked:
         return WireClient(self.proxy.addresses()["CLIENTS"])
 
     def ask(self, behaviour: type[Behaviour]) -> tuple[bytes | Outcome, Met]:
-        """What a client hears that asks such a broker, and what that heard."""
+        """Send a client's request to such a broker; return the response and the broker's record."""
         self.broker.relayed = behaviour
         before = len(self.broker.met)
         with self.client() as client:
@@ -223,16 +223,16 @@ class Attacked:
         return heard, self.broker.met[before]
 
     def works(self) -> bool:
-        """Whether a client of an honest broker is served."""
+        """Whether a client of a correct broker is served."""
         heard, met = self.ask(Behaviour)
         return heard == response(1, ECHO)[4:] and MARKER in met.received
 
     def closed(self, reason: str) -> float:
-        """How many connections ended so."""
+        """Number of connections closed for this reason."""
         return self.proxy.metric("connections_closed_total", reason=reason)
 
     def peak_kb(self) -> int:
-        """Of the memory of the worker that ever had the most."""
+        """Peak memory of the largest worker in kB."""
         task = Path(f"/proc/{self.proxy.pid}/task/{self.proxy.pid}/children")
         peaks = []
         for child in task.read_text().split():
@@ -251,7 +251,7 @@ def login(mechanism: str, directory: Path) -> dict[str, Any]:
 
 
 def assert_clean(text: str) -> None:
-    """Of a log: nobody forged a line, and no secret is in it."""
+    """Assert that a log contains no forged line and no secret."""
     assert "Traceback" not in text
     for line in text.split("\n"):
         assert line.isprintable()

@@ -1,4 +1,4 @@
-"""A tree of nodes in memory that behaves as ZooKeeper's: versions, sequences, all or nothing."""
+"""An in-memory tree like ZooKeeper's, with versions, sequences and transactions."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,20 +22,20 @@ KAFKAS = (
     "/kafka-acl-changes",
     "/kafka-acl-extended-changes",
 )
-"""What a broker makes when it starts."""
+"""Nodes that a broker creates at its start."""
 
 
 class FakeTree:
-    """A `WritableTree`; what is read is counted, and something may happen before each call."""
+    """A `WritableTree` that records reads and has hooks before calls."""
 
     def __init__(self, *paths: str) -> None:
         self.data: dict[str, tuple[bytes, int]] = dict.fromkeys(paths or KAFKAS, (b"", 0))
         self.sequence = 0
         self.reads: list[str] = []
-        """Paths whose content was read."""
+        """Paths of nodes that were read."""
         self.commits: list[Sequence[Operation]] = []
         self.before: dict[str, list[Callable[[], Any]]] = {}
-        """What happens before the next calls of a method, one for each."""
+        """Hooks for the next calls of a method, one per call."""
         self.is_away = False
 
     def _call(self, name: str) -> None:
@@ -45,7 +45,7 @@ class FakeTree:
             raise Unanswered("ZooKeeper does not answer")
 
     def put(self, path: str, content: object) -> None:
-        """Set a node, as whoever does not use transactions."""
+        """Set a node without a transaction."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         _, version = self.data.get(path, (b"", -1))
         self.data[path] = (data, version + 1)

@@ -125,7 +125,7 @@ def _coordinator(address: Address, version: int) -> bytes:
     found: list[bytes] = []
 
     def is_found() -> bool:
-        # The first question creates the internal topic and is answered with an error.
+        # The first request creates the internal topic and returns an error.
         found[:] = [ask_for_bytes(address, _FIND_COORDINATOR, version, fields)]
         message = read_response(_FIND_COORDINATOR, version, found[0])[1]
         items = getattr(message, "coordinators", (message,))
@@ -182,7 +182,7 @@ def _fetch_fields(topic_id: uuid.UUID, partitions: list[int]) -> dict[str, objec
 
 def _check_end_points(api_key: int, version: int, frame: bytes, *, wanted: bool) -> None:
     message = read_response(api_key, version, frame)[1]
-    # An older version has no such field: it never tells any.
+    # Older versions have no such field.
     if bool(getattr(message, "node_endpoints", ())) != wanted:
         raise SystemExit(f"API {api_key} v{version}: expected end points: {wanted}, got {message}")
 
@@ -252,7 +252,7 @@ def _join_share_group(coordinator: Address, member: str) -> None:
 def _acquired(
     client: WireClient, fields: Mapping[str, Any], topic_id: uuid.UUID
 ) -> tuple[int, bytes]:
-    """Fetches until records come: the group's state is set up behind the first fetch."""
+    """Fetch until records arrive; the first fetch only creates the group's state."""
     for epoch in range(20):
         frame = _share_fetch(client, fields, topic_id, partition=0, epoch=epoch)
         answer = read_response(_SHARE_FETCH, 1, frame)[1]
@@ -317,7 +317,7 @@ def _frame(client: WireClient) -> bytes:
 
 
 def main() -> int:
-    """Starts three nodes, captures, ends them."""
+    """Start three nodes, capture their responses, end them."""
     issuer = Issuer()
     with tempfile.TemporaryDirectory() as directory:
         jwks = issuer.write_jwks(Path(directory) / "jwks.json")

@@ -68,7 +68,7 @@ def write_properties(file: Path, settings: Mapping[str, str]) -> Path:
 
 
 def acl_binding(name: str, principal: str, operation: str, kind: str = "TOPIC") -> Any:
-    """For librdkafka's administration: the principal may do this to one resource."""
+    """An ACL for librdkafka's administration that allows an operation on one resource."""
     return confluent_admin.AclBinding(
         confluent_admin.ResourceType[kind],
         name,
@@ -82,7 +82,7 @@ def acl_binding(name: str, principal: str, operation: str, kind: str = "TOPIC") 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who logs in, how."""
+    """A user and the mechanism of its logins."""
 
     name: str
     mechanism: str
@@ -90,7 +90,7 @@ class User:
     token_lifetime: float = 3600
 
     def token(self) -> str:
-        """A new token."""
+        """Return a new token."""
         return self.issuer.mint(self.name, self.token_lifetime)
 
     def confluent(self, bootstrap: str, **more: Any) -> dict[str, Any]:
@@ -160,13 +160,13 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # the library is un
         self._user = user
 
     def token(self) -> str:
-        """kafka-python asks at each authentication."""
+        """Called by kafka-python for each authentication."""
         return self._user.token()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaClient:
-    """How to run one of the Java programs or tools as a user."""
+    """Runs Java programs and tools as a user."""
 
     properties: Path
     jvm_options: tuple[str, ...]
@@ -191,7 +191,7 @@ class JavaClient:
 
 @dataclass(frozen=True, kw_only=True)
 class SslUser(User):
-    """Trusts an authority."""
+    """A user that connects over TLS and trusts an authority."""
 
     ca: Path
 
@@ -231,7 +231,7 @@ def add_users(proxy: ProxyProcess) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Certified:
-    """A client that shows a certificate."""
+    """A client with a certificate."""
 
     files: Path
     name: str

@@ -1,4 +1,4 @@
-"""Apache Kafka on this machine: KRaft nodes as child processes, gone when the test is.
+"""Apache Kafka on this machine: KRaft nodes as child processes of the test.
 
 A cluster is ready when every broker of it appears in a Metadata answer, not when a port opens.
 """
@@ -28,10 +28,10 @@ from tests.support.processes import free_ports, is_stopped
 #: `connections.max.reauth.ms` of each SASL listener, by the listener's name.
 SASL_LISTENERS: Mapping[str, int] = {"LONG": 3_600_000, "SHORT": 2_000, "NEVER": 0}
 
-#: Iterations of every test user: the fewest that Kafka accepts.
+#: Iterations of test users: Kafka's minimum.
 SCRAM_ITERATIONS = 4_096
 
-#: For a machine that is busy with something else; nothing that works waits for it.
+#: Timeout for a busy machine; never reached when everything works.
 START_DEADLINE_SECONDS = 300.0
 STOP_DEADLINE_SECONDS = 60.0
 DEADLINE_SECONDS = 120.0
@@ -40,12 +40,12 @@ _LIST_OFFSETS, _METADATA, _CREATE_TOPICS, _DESCRIBE_SCRAM, _ALTER_SCRAM = 2, 3, 
 _SCRAM_CODES = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _LOG4J = Path(__file__).parent / "log4j2.properties"
 
-#: The kernel ends a program whose test run was killed too hard to end it itself.
+#: The kernel kills programs whose test run was killed.
 END_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") is not None else ()
 
 
 class ClusterFailed(Exception):
-    """A node died or did not become ready; the text ends with its log."""
+    """A node died or did not become ready; the message includes its log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,30 +68,30 @@ class _Node:
 
 @dataclass(slots=True, kw_only=True)
 class KafkaCluster:
-    """Brokers 1 to `nodes`; the first `controllers` of them are controllers as well.
+    """Brokers 1 to `nodes`; the first `controllers` of them are also controllers.
 
     A broker-only node may be stopped without losing the quorum; so may one of three controllers.
     """
 
     nodes: int = 1
     controllers: int | None = None
-    """None: all of them, or all but the last if their number is even."""
+    """None for all, or all but the last if their number is even."""
     jwks: Path | None = None
-    """The JWKS file; without it the SASL listeners know SCRAM only."""
+    """JWKS file; without it the SASL listeners only support SCRAM."""
     properties: Mapping[str, str] = field(default_factory=dict)
     features: Sequence[str] = ()
     """For `kafka-storage format --feature`, such as `share.version=1`."""
     sasl_listeners: Mapping[str, int] = field(default_factory=lambda: SASL_LISTENERS)
     release: str = java.KAFKA_VERSION
-    """The release that nodes are started with."""
+    """Kafka release of the nodes."""
     sidecar_port: int | None = None
-    """Adds the listener `properties.BEHIND`, which names a sidecar's port to clients."""
+    """Adds the listener `properties.BEHIND`, which advertises a sidecar's port."""
     host: str = "127.0.0.1"
     """Address of all nodes."""
     advertised_host: str = "{host}"
-    """What clients are given instead, such as `kafka-{node_id}.test`."""
+    """Advertised host instead, such as `kafka-{node_id}.test`."""
     jvm_options: Sequence[str] = ()
-    """More options of the nodes' JVMs."""
+    """Further JVM options."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
     _directory: Path = field(init=False, default_factory=Path)
     _cluster_id: str = field(init=False, default="")
@@ -117,11 +117,11 @@ class KafkaCluster:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, running or not."""
+        """Ids of all nodes, running or not."""
         return tuple(self._nodes)
 
     def address(self, node_id: int = 1, listener: str = PLAINTEXT) -> Address:
-        """One broker's listener."""
+        """Address of a broker's listener."""
         return Address(self.host, self._nodes[node_id].ports[listener])
 
     def bootstrap(self, listener: str = PLAINTEXT) -> str:
@@ -131,21 +131,21 @@ class KafkaCluster:
     # --- starting and stopping
 
     def stop_node(self, node_id: int) -> None:
-        """SIGTERM: a controlled shutdown, leadership moves first."""
+        """Stop a node with SIGTERM, which moves its leadership first."""
         node = self._nodes[node_id]
         if node.process is not None:
             node.process.terminate()
         self._reap(node)
 
     def kill_node(self, node_id: int) -> None:
-        """SIGKILL: connections break, nothing is handed over."""
+        """Kill a node without moving its leadership."""
         node = self._nodes[node_id]
         if node.process is not None:
             node.process.kill()
         self._reap(node)
 
     def pause_node(self, node_id: int) -> None:
-        """SIGSTOP: accepts connections, answers nothing, until `resume_node`."""
+        """Stop a node from answering with SIGSTOP, until `resume_node`."""
         self._signal(node_id, signal.SIGSTOP)
         process = self._nodes[node_id].process
         if process is not None:
@@ -182,7 +182,7 @@ class KafkaCluster:
         return node.node_id
 
     def wait_ready(self, deadline_seconds: float = START_DEADLINE_SECONDS) -> None:
-        """Until every running broker lists every running broker, at its present address."""
+        """Wait until every running broker lists all running brokers with current addresses."""
         expected = {
             (node.node_id, node.ports[PLAINTEXT]) for node in self._running() if node.process
         }
@@ -196,7 +196,7 @@ class KafkaCluster:
     # --- administration
 
     def add_scram_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
-        """Through AlterUserScramCredentials; returns when the brokers have it."""
+        """Add a user with AlterUserScramCredentials; return when the brokers know it."""
         salt = secrets.token_bytes(16)
         upsertion = {
             "name": name,
@@ -219,7 +219,7 @@ class KafkaCluster:
         replicas: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Returns when the leaders serve the topic; `replicas` are broker ids by partition."""
+        """Create a topic; return when it is served. `replicas` are broker ids by partition."""
         assignments = [
             {"partition_index": index, "broker_ids": ids} for index, ids in (replicas or {}).items()
         ]
@@ -236,7 +236,7 @@ class KafkaCluster:
         )
 
     def ask(self, api_key: int, version: int, **fields: object) -> Any:
-        """Asks the first running broker; fails on an error code at the top of any item."""
+        """Send a request to the first running broker; fail on any item's error code."""
         answer = ask(self.address(self._running()[0].node_id), api_key, version, fields)
         lists = (getattr(answer, name, ()) for name in ("results", "responses", "topics"))
         for item in chain.from_iterable(lists):
@@ -245,7 +245,7 @@ class KafkaCluster:
         return answer
 
     def log(self, node_id: int = 1) -> str:
-        """All that a node wrote."""
+        """A node's log."""
         return self._nodes[node_id].log.read_text(errors="replace")
 
     def logs(self) -> str:
@@ -346,7 +346,7 @@ class KafkaCluster:
         return all(self._leads(p.leader_id, topic, p.partition_index) for p in found.partitions)
 
     def _leads(self, node_id: int, topic: str, partition: int) -> bool:
-        """Whether a broker knows that it leads, which it does later than it says so."""
+        """Whether a broker serves as leader, which is later than it is announced."""
         wanted = {"partition_index": partition, "current_leader_epoch": -1, "timestamp": -1}
         topics = [{"name": topic, "partitions": [wanted]}]
         fields = {"replica_id": -1, "isolation_level": 0, "topics": topics}
@@ -369,7 +369,7 @@ class KafkaCluster:
         node.process = None
 
     def _end(self) -> None:
-        # Killed, not stopped: the storage is thrown away, so nothing is worth a clean shutdown.
+        # Killed because the storage is deleted anyway.
         for node in self._running():
             if node.process is not None:
                 node.process.kill()
@@ -386,7 +386,7 @@ def wait_until(
     what: str,
     details: Callable[[], str] = str,
 ) -> None:
-    """Polls; raises `ClusterFailed` with the details when the deadline has passed."""
+    """Poll a condition; raise `ClusterFailed` with details after the deadline."""
     deadline = time.monotonic() + deadline_seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -395,12 +395,12 @@ def wait_until(
 
 
 def kafka_uuid() -> str:
-    """A random UUID in Kafka's own notation; never with a dash in front, which tools misread."""
+    """A random UUID in Kafka's notation, without a leading dash, which tools misread."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
 
 
 def _format(nodes: Iterable[_Node], cluster_id: str, features: Sequence[str]) -> None:
-    # Side by side: each is a JVM of its own and takes over a second.
+    # In parallel, as each is a JVM that takes over a second.
     jvm = ["java", "-Xmx128m", *java.FAST_START]
     command = [java.TOOLS["kafka-storage"], "format", "--cluster-id", cluster_id]
     more = [option for feature in features for option in ("--feature", feature)]

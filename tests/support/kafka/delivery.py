@@ -1,4 +1,4 @@
-"""Delivery of events to a topic: what is to be delivered, the deliverer, and what arrived."""
+"""Delivery of events to a topic: events, the deliverer, and the topic's content."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ WALL = 1_780_315_200.0
 
 
 def messages(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
-    """Keys and values of a topic, in the order of its partitions."""
+    """Keys and values of a topic, partition by partition."""
     reader = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
     try:
         found = reader.list_topics(topic, timeout=60).topics[topic].partitions

@@ -16,7 +16,7 @@ _BUILD_SECONDS = 900
 
 
 def program(name: str) -> Path:
-    """Compiles `go/NAME`; skips without Go or its modules, which CI must have."""
+    """Compile `go/NAME`; skip without Go or its modules, but fail in CI."""
     files = [_SOURCES / "go.mod", _SOURCES / "go.sum", _SOURCES / name / "main.go"]
     files += sorted((_SOURCES / "sessions").iterdir())
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
@@ -37,7 +37,7 @@ def program(name: str) -> Path:
 
 
 def run(name: str, arguments: Sequence[str], *, timeout_seconds: float = 300) -> str:
-    """Runs a program to its end; returns what it prints."""
+    """Run a program; return its output."""
     command = [str(program(name)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
     assert done.returncode == 0, done

@@ -1,4 +1,4 @@
-"""Kafka's jars and Java programs: found or fetched once, compiled once, run with a deadline."""
+"""Kafka's jars and Java programs: fetched once, compiled once, run with a deadline."""
 
 import fcntl
 import hashlib
@@ -52,7 +52,7 @@ _TOOLS_BEFORE_4 = {
     "kafka-console-producer": "kafka.tools.ConsoleProducer",
 }
 
-#: For a program and all that it asks for, on a machine that is busy with something else.
+#: Timeout of a program on a busy machine.
 RUN_SECONDS = 300.0
 
 #: Short-lived programs: start fast rather than run fast.
@@ -60,12 +60,12 @@ FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 class KafkaUnavailable(Exception):
-    """This machine cannot run Kafka; the text says what to install."""
+    """This machine cannot run Kafka; the message says what to install."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a Java program left behind."""
+    """Exit status and output of a Java program."""
 
     exit_status: int
     stdout: str
@@ -73,7 +73,7 @@ class Finished:
 
 
 def is_since(release: str) -> bool:
-    """Whether the tests run with this release of Kafka or a later one."""
+    """Whether the release under test is this one or later."""
     return _numbers(KAFKA_VERSION) >= _numbers(release)
 
 
@@ -82,7 +82,7 @@ def _numbers(release: str) -> list[int]:
 
 
 def cache_directory() -> Path:
-    """The user's own cache: shared by checkouts, never part of one."""
+    """The user's cache directory, shared by checkouts."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "kafka-reauth-proxy"
 
@@ -109,7 +109,7 @@ def _fetched_jars(release: str) -> Path:
 
 
 def _jars_of(pom: Path, name: str, release: str) -> Path:
-    # The pom's digest is part of the name: another version or dependency is another directory.
+    # The pom's digest is part of the name, so each version has its own directory.
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     jars = cache_directory() / f"{name}-{release}-{digest}"
     if jars.is_dir():
@@ -121,7 +121,7 @@ def _jars_of(pom: Path, name: str, release: str) -> Path:
 
 
 def fetch_jar(artifact: str, version: str, directory: Path) -> Path:
-    """Fetch one jar of Kafka; with the version `RELEASE` that of the newest release.
+    """Fetch a jar of Kafka; version `RELEASE` is the newest release.
 
     Raises `KafkaUnavailable`.
     """
@@ -154,7 +154,7 @@ def _copy_dependencies(pom: Path, release: str, jars: Path) -> None:
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         raise KafkaUnavailable(f"mvn could not fetch Kafka's jars:\n{done.stdout[-2000:]}")
-    partial.rename(jars)  # whole or not there: an interrupted fetch is never taken for a full one
+    partial.rename(jars)  # atomic, so that an interrupted fetch is not taken for a complete one
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def run_java(
     timeout_seconds: float = RUN_SECONDS,
     release: str = KAFKA_VERSION,
 ) -> Finished:
-    """Runs one main class to its end; a program that outlives the deadline is killed."""
+    """Run a main class; kill it after the deadline."""
     path = class_path(release)
     if extra_class_path is not None:
         path = f"{extra_class_path}:{path}"
@@ -196,7 +196,7 @@ def run_tool(
     stdin: str | None = None,
     timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
-    """Runs what `tool.sh` of a Kafka distribution would run."""
+    """Run the main class behind `tool.sh` of a Kafka distribution."""
     classes = TOOLS if is_since("4.4") else TOOLS | _TOOLS_BEFORE_4_4
     if not is_since("4.0"):
         classes |= _TOOLS_BEFORE_4
@@ -204,7 +204,7 @@ def run_tool(
 
 
 def compiled(name: str) -> Path:
-    """Compiles `java/NAME.java` once per source text; returns its class directory."""
+    """Compile `java/NAME.java` once per source text; return its class directory."""
     source = _SOURCES / f"{name}.java"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     classes = cache_directory() / "classes" / f"{name}-{digest}"
@@ -236,7 +236,7 @@ def run_program(
     stdin: str | None = None,
     timeout_seconds: float = RUN_SECONDS,
 ) -> Finished:
-    """Compiles and runs a program of `tests/support/kafka/java/`."""
+    """Compile and run a program of `tests/support/kafka/java/`."""
     return run_java(
         name,
         arguments,

@@ -18,7 +18,7 @@ from tests.support.processes import free_ports
 REALM = "REAUTH.TEST"
 SERVICE = "kafka"
 HOST = "localhost"
-"""What clients call 127.0.0.1 when they ask for a ticket: its name, looked up in reverse."""
+"""Reverse-resolved name of 127.0.0.1, which clients use in ticket requests."""
 
 _INSTALL_HINT = "apt-get install krb5-kdc krb5-admin-server kcat libsasl2-modules-gssapi-mit"
 _RUN_SECONDS = 120.0
@@ -55,7 +55,7 @@ _KDC = """\
 
 
 class Realm:
-    """`REALM`, with the brokers' principal and one for each user; a keytab for each principal."""
+    """`REALM` with principals and keytabs of the brokers and of each user."""
 
     def __init__(self, directory: Path, users: tuple[str, ...]) -> None:
         self._directory = directory
@@ -94,7 +94,7 @@ class Realm:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What programs of MIT Kerberos need."""
+        """Environment for programs of MIT Kerberos."""
         return {
             **os.environ,
             "KRB5_CONFIG": str(self.config),
@@ -104,26 +104,26 @@ class Realm:
 
     @property
     def jvm_options(self) -> tuple[str, ...]:
-        """What a JVM needs."""
+        """Options for a JVM."""
         return (f"-Djava.security.krb5.conf={self.config}",)
 
     def keytab(self, name: str) -> Path:
-        """The keys of a principal."""
+        """Keytab of a principal."""
         return self._directory / f"{name.replace('/', '-')}.keytab"
 
     def jaas(self, name: str) -> str:
-        """The login of a principal, as `sasl.jaas.config` has it."""
+        """`sasl.jaas.config` of a principal."""
         return (
             "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
             f' keyTab="{self.keytab(name)}" principal="{name}@{REALM}";'
         )
 
     def broker_jaas(self) -> str:
-        """The brokers' own."""
+        """`sasl.jaas.config` of the brokers."""
         return self.jaas(f"{SERVICE}/{HOST}")
 
     def log(self) -> str:
-        """What the KDC wrote."""
+        """The KDC's log."""
         file = self._directory / "kdc.log"
         return file.read_text() if file.exists() else ""
 
@@ -147,6 +147,6 @@ class Realm:
 
 
 def find_program(program: str) -> str:
-    """The path of a program of Debian's; skips without it, which CI must have."""
+    """Path of a Debian program; skip without it, but fail in CI."""
     path = shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     return path or missing(f"no {program} here: {_INSTALL_HINT}")

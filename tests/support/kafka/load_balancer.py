@@ -1,4 +1,4 @@
-"""A load balancer: forwards bytes of its ports to those of another host, until told otherwise."""
+"""A load balancer that forwards its ports to configurable targets."""
 
 import socket
 import threading
@@ -8,12 +8,12 @@ from typing import Self
 
 from tests.support.kafka.wire_client import Address
 
-#: An address of its own, so that its ports may be those of who is behind it.
+#: A separate address, so that it can use the same ports as its targets.
 HOST = "127.0.0.2"
 
 
 class LoadBalancer:
-    """Listens on each port of `targets`."""
+    """A load balancer that listens on each port of `targets`."""
 
     def __init__(self, targets: Mapping[int, Address], host: str = HOST) -> None:
         self._targets = dict(targets)
@@ -34,20 +34,20 @@ class LoadBalancer:
         self.cut()
 
     def route(self, targets: Mapping[int, Address]) -> None:
-        """Forward elsewhere from now on; what is connected is cut."""
+        """Change targets and cut existing connections."""
         self.route_others(targets)
         self.cut()
 
     def route_others(self, targets: Mapping[int, Address]) -> None:
-        """Forward later connections elsewhere; what is connected stays where it is."""
+        """Change targets of new connections."""
         self._targets |= targets
 
     def swap(self, one: int, other: int) -> None:
-        """Let two ports forward to where the other one did."""
+        """Swap the targets of two ports."""
         self.route({one: self._targets[other], other: self._targets[one]})
 
     def cut(self) -> None:
-        """End what is connected."""
+        """Cut existing connections."""
         with self._lock:
             connections, self._connections = self._connections, set()
         for each in connections:
@@ -82,7 +82,7 @@ class LoadBalancer:
         for each in (source, target):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
-        if ended.is_set():  # the other direction has ended, too
+        if ended.is_set():  # both directions have ended
             with self._lock:
                 self._connections -= {source, target}
             source.close()

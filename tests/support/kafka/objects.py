@@ -1,4 +1,4 @@
-"""S3-compatible server with the bucket `events`, in Go, as clients of Kafka here are."""
+"""An S3-compatible server with the bucket `events`, written in Go."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ SECRET = "no-such-secret"
 
 @contextmanager
 def served_objects() -> Iterator[str]:
-    """Start it; the address is that of its end point."""
+    """Run the server; yield its endpoint."""
     program = str(go.program("objects"))
     with subprocess.Popen(
         [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Broker properties of the clusters, as text."""
+"""Broker properties of test clusters."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,12 @@ from tests.support.sasl import AUDIENCE, ISSUER
 
 PLAINTEXT = "PLAINTEXT"
 CONTROLLER = "CONTROLLER"
-#: Reached only by a sidecar, whose own address it gives to clients.
+#: Used only by a sidecar, whose address it advertises.
 BEHIND = "BEHIND"
 
 
 def common(nodes: int) -> dict[str, str]:
-    """What all nodes of a cluster share: small, quick, and its internal topics replicated."""
+    """Properties of all nodes: small, fast, with replicated internal topics."""
     replicas = str(min(nodes, 3))
     return {
         "controller.listener.names": CONTROLLER,
@@ -45,7 +45,7 @@ def of_node(
     host: str,
     advertised_host: str,
 ) -> dict[str, str]:
-    """One node's role and listeners, all on `host`."""
+    """A node's roles and listeners, all on `host`."""
     client = {name: port for name, port in ports.items() if name != CONTROLLER}
     bound = ports if is_controller else client
     advertised = client if sidecar_port is None else {**client, BEHIND: sidecar_port}
@@ -70,9 +70,9 @@ def sasl(
     plain_users: Mapping[str, str] = MappingProxyType({}),
     kerberos_jaas: str = "",
 ) -> dict[str, str]:
-    """SCRAM on every SASL listener; OAUTHBEARER when there are keys to verify with.
+    """SCRAM on every SASL listener, and OAUTHBEARER if there is a JWKS file.
 
-    And PLAIN when there are users of it; `plain_users` are their passwords by name. GSSAPI with
+    And PLAIN if there are `plain_users` (passwords by name), and GSSAPI with
     the brokers' login to Kerberos.
     """
     modules = {"SCRAM-SHA-256": "scram.Scram", "SCRAM-SHA-512": "scram.Scram"}

@@ -1,4 +1,4 @@
-"""Quotas with real clients: how they are set, described and exceeded."""
+"""Quotas with real clients: setting, describing and exceeding them."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from tests.support.proxy_process import ProxyProcess, gateway_config
 
 SCRAM = "SCRAM-SHA-256"
 WINDOW_SECONDS = 10
-"""What was used in them passes without a wait: quota.window.num less the sample of now."""
+"""Usage within them passes without throttling: quota.window.num less the current sample."""
 DESCRIBE, ALTER = 48, 49
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
 CONNECTIONS = "connection_creation_rate"
@@ -43,7 +43,7 @@ def enforcing_quotas(
     settings: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> ProxyProcess:
-    """A gateway of two workers, so that what is shared is; to be started.
+    """A gateway with two workers that share usage; not started yet.
 
     `more` are further top-level keys.
     """
@@ -56,7 +56,7 @@ def enforcing_quotas(
     return process
 
 
-# --- setting them
+# --- setting quotas
 
 
 def set_quota(proxy: ProxyProcess, key: str, limit: float, **names: str | None) -> None:
@@ -80,7 +80,7 @@ def remove_quotas(proxy: ProxyProcess) -> None:
 
 
 def set_kafkas(kafka: KafkaCluster, key: str, limit: float | None, kind: str, name: str) -> None:
-    """The same on Kafka itself, None removes; returns when its broker has heard of it."""
+    """The same on Kafka itself; None removes. Return when the broker knows of it."""
     kafka.ask(ALTER, 1, **alteration(entities((kind, name)), ops((key, limit)))[1])
     asked = description((kind, _MATCH_EXACT, name), strict=True)[1]
 
@@ -93,7 +93,7 @@ def set_kafkas(kafka: KafkaCluster, key: str, limit: float | None, kind: str, na
 
 
 def remove_kafkas(kafka: KafkaCluster) -> None:
-    """Every quota of Kafka itself, whoever left it; returns when its broker has heard of it."""
+    """Remove all quotas of Kafka itself; return when the broker knows of it."""
     asked = description()[1]
 
     def none_left() -> bool:
@@ -131,11 +131,11 @@ def description(*components: tuple[str, int, str | None], strict: bool = False) 
     return DESCRIBE, {"components": listed, "strict": strict}
 
 
-# --- running into them
+# --- exceeding quotas
 
 
 class Producing:
-    """A librdkafka producer, and what it is told of throttling (seconds)."""
+    """A librdkafka producer that records throttle times in seconds."""
 
     def __init__(self, who: User | Certified, bootstrap: str, topic: str, client_id: str) -> None:
         reported: list[float] = []
@@ -149,7 +149,7 @@ class Producing:
         self._producer = confluent.Producer(settings)
 
     def send(self, size: int) -> float:
-        """One message, answered; the longest throttle time of all so far."""
+        """Produce a message; return the longest throttle time so far."""
         self._producer.produce(self._topic, b"x" * size)
         assert self._producer.flush(DEADLINE_SECONDS) == 0
         self._producer.poll(0)
@@ -157,7 +157,7 @@ class Producing:
 
 
 def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
-    """What each is told of a message; all of them within a window, or else once more."""
+    """Throttle times of messages of each producer within one window, repeated if it took longer."""
     for each in producers:
         each.send(1)  # connects
     while True:
@@ -173,7 +173,7 @@ def told_in_a_row(producers: Sequence[Producing], size: int) -> list[float]:
 def told_by_librdkafka(
     who: User | Certified, bootstrap: str, topic: str, client_id: str, size: int
 ) -> float:
-    """Produces one message; returns the throttle time that librdkafka was told, in seconds."""
+    """Produce a message; return librdkafka's throttle time in seconds."""
     return Producing(who, bootstrap, topic, client_id).send(size)
 
 
@@ -181,7 +181,7 @@ _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""
 
 
 class Storm:
-    """Connections from one address at once, each with a question: some are let in, some are not."""
+    """Simultaneous connections from one address, each with a request; only some are accepted."""
 
     def __init__(self, address: Address, count: int, source: str) -> None:
         self._sockets = contextlib.ExitStack()
@@ -197,11 +197,11 @@ class Storm:
         self.served = sum(map(bool, self._answers()))
         self.refused = count - self.served
         self.seconds = time.monotonic() - began
-        """In which more may have been let in, each at the rate."""
+        """Seconds in which more may have been accepted at the rate."""
         self._sockets.close()
 
     def _answers(self) -> list[bytes]:
-        """What came, nothing where the connection was closed, of all of them."""
+        """Responses of all connections; empty for closed ones."""
         found: list[bytes] = []
         deadline = time.monotonic() + DEADLINE_SECONDS
         with selectors.DefaultSelector() as selector:
@@ -231,7 +231,7 @@ TIMEOUT_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an answer says, but for names that are one side's own."""
+    """An answer without names that belong to one side."""
 
     errors: Mapping[str, int]
     throttle_time: float
@@ -239,7 +239,7 @@ class Told:
     answered: float
 
     def debt_since(self, first: "Told") -> tuple[float, float]:
-        """From the first charge to the end of the debt, in seconds: at least, at most.
+        """Bounds of the seconds from the first charge to the end of the debt.
 
         Time pays the debt off while requests are on their way, so this is what two servers have
         in common. When a request was charged is known as well as it took.
@@ -251,7 +251,7 @@ class Told:
 
 
 class Side:
-    """A server under test, a user of its own, and the topics it made.
+    """A server under test, with its own user and topics.
 
     Each request has a connection of its own, as the one that was throttled is held.
     """
@@ -314,7 +314,7 @@ class Side:
         return self.ask(DELETE_TOPICS, version, fields)
 
     def until_known(self, **partitions: int) -> None:
-        """Wait until the broker knows what the controller did."""
+        """Wait until the broker knows of the controller's changes."""
         names = [{"name": self.name(name), "topic_id": None} for name in partitions]
         fields = {
             "topics": names,

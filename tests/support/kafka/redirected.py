@@ -1,4 +1,4 @@
-"""A proxy in a network namespace to which connections are redirected, as a user of its own."""
+"""A proxy in a network namespace with redirected connections, under its own user."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[3] / "deploy" / "transparent" / "redirect.sh"
 PROXY_UID = "60092"
 
 Inside = Callable[[Callable[[], Any]], Any]
-"""Calls something in the namespace."""
+"""Calls a function in the namespace."""
 
 
 def run_unprivileged(process: ProxyProcess, here: Namespace, directory: Path) -> None:
@@ -31,6 +31,6 @@ def run_unprivileged(process: ProxyProcess, here: Namespace, directory: Path) ->
 
 
 def redirect(here: Namespace, proxy_port: int, broker_ports: str) -> None:
-    """Redirect connections to these ports to the proxy, by the script of deploy/."""
+    """Redirect connections to these ports to the proxy with the script of deploy/."""
     settings = {"PROXY_PORT": str(proxy_port), "BROKER_PORTS": broker_ports}
     here.run(str(SCRIPT), "up", PROXY_UID=PROXY_UID, TOOL="iptables", **settings)

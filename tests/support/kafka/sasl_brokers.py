@@ -1,6 +1,6 @@
-"""A broker that lets clients in by every mechanism that Kafka has, and gives rights to alice alone.
+"""A broker with all of Kafka's SASL mechanisms, on which only alice has rights.
 
-Its SASL listeners are alike but for `connections.max.reauth.ms`, and for TLS on one.
+Its SASL listeners differ in `connections.max.reauth.ms`; one of them also uses TLS.
 """
 
 import base64
@@ -39,19 +39,19 @@ _AUDITED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslBrokers:
-    """The cluster, and what alice logs in with."""
+    """The cluster and alice's credentials."""
 
     kafka: KafkaCluster
     realm: Realm
     issuer: Issuer
     token_id: str
-    """Of the delegation token, in place of a user's name."""
+    """Id of the delegation token, used as user name."""
     token_hmac: str
-    """In place of a password."""
+    """HMAC of the delegation token, used as password."""
     ca: Path
-    """Certificate of the authority that both certificates are of."""
+    """Certificate of the authority of both certificates."""
     certificate: Path
-    """Certificate and key of a proxy, for the address of this machine."""
+    """Certificate and key of a proxy on this machine."""
 
     def audited(self) -> set[tuple[str, ...]]:
         """Users, verdicts, operations and topics of kafka-authorizer.log."""
@@ -60,7 +60,7 @@ class SaslBrokers:
 
 @contextmanager
 def sasl_brokers(directory: Path, issuer: Issuer) -> Iterator[SaslBrokers]:
-    """One node, and the KDC of its realm; the JWKS file of the issuer lies in the directory."""
+    """One node and its KDC; the issuer's JWKS file is in the directory."""
     jwks = issuer.write_jwks(directory / "jwks.json")
     authority = Authority()
     ca, broker, proxy = (
@@ -133,7 +133,7 @@ def _permit_everything(kafka: KafkaCluster, name: str) -> None:
 
 
 def _delegation_token(kafka: KafkaCluster, issuer: Issuer) -> tuple[str, str]:
-    """Made by alice for herself: its id and its HMAC."""
+    """Create a delegation token as alice; return its id and HMAC."""
     with WireClient(kafka.address(listener=ZERO)) as client:
         actor = Actor(client, issuer)
         actor.scram(ALICE, password=password_of(ALICE))

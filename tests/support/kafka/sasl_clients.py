@@ -1,4 +1,4 @@
-"""Client libraries that hold long sessions, side by side, each by every SASL mechanism it has.
+"""Client libraries with long sessions, each with all of its SASL mechanisms.
 
 All programs do the same for each login. Ten times a second an idempotent producer writes to two
 partitions of the login's topic, and twice a second a transactional one to a third, of which every
@@ -54,16 +54,16 @@ _RUN_SECONDS = 600.0
 _FIRST_RENEWING = 2, 2
 """First version of librdkafka that re-authenticates."""
 _KCAT_BLOCK = 1_024
-"""So many bytes at a time does kcat take from stdin."""
+"""Number of bytes that kcat reads from stdin at once."""
 
 Records = Mapping[str, Sequence[int]]
-"""How many records each partition has, by the login's name."""
+"""Numbers of records per partition, by the login's name."""
 Record = tuple[int, int, bytes]
 """Partition, offset and value."""
 
 
 class SessionFailed(Exception):
-    """A record was refused, lost, doubled or out of order."""
+    """A record was refused, lost, duplicated or reordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Login:
 
 
 Run = Callable[[str, Sequence[Login], Path, Path], Records]
-"""Bootstrap servers, logins, the file until which they go on, a directory for files."""
+"""Bootstrap servers, logins, the file that ends the run, a directory for files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,16 +226,16 @@ class _Client(ABC):
     def __init__(self, login: Login, bootstrap: str) -> None: ...
 
     def start(self) -> None:
-        """Whatever waits for the cluster before records are sent and read."""
+        """Connect before records are sent and read."""
         return
 
     @abstractmethod
     def send(self, partition: int, value: bytes) -> None:
-        """By the idempotent producer; does not wait."""
+        """Send with the idempotent producer, without waiting."""
 
     @abstractmethod
     def transact(self, values: Sequence[bytes], *, is_committed: bool) -> None:
-        """By the transactional one; waits."""
+        """Send in a transaction, and wait."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -247,7 +247,7 @@ class _Client(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End producers and consumer, also those that failed: nothing of them stays behind."""
+        """Close producers and consumer, also failed ones."""
 
 
 class _Session:
@@ -295,7 +295,7 @@ class _Session:
                     raise SessionFailed(f"read {next_numbers} of {self.written}")
                 for partition, offset, value in self._client.poll():
                     if offset < next_offsets[partition]:
-                        continue  # again, as it joined again before it had committed
+                        continue  # read again after a rebalance before the commit
                     next_offsets[partition] = offset + 1
                     if value != str(next_numbers[partition]).encode():
                         raise SessionFailed(f"{partition}: {value!r}, not {next_numbers}")
@@ -397,7 +397,7 @@ class Python(_Client):
         )
 
     def start(self) -> None:
-        # It may join before it knows the topic, is then given no partition, and does not notice.
+        # If it joins before it knows the topic, it gets no partition.
         assert self._consumer.partitions_for_topic(self._topic)
         self._consumer.subscribe([self._topic])
         self._transactional.init_transactions()
@@ -430,7 +430,7 @@ class Python(_Client):
         ]
 
     def close(self) -> None:
-        # What is not acknowledged yet fails by itself, after `delivery_timeout_ms`.
+        # Unacknowledged records fail after `delivery_timeout_ms`.
         self._plain.close()
         self._transactional.close()
         self._consumer.close()
@@ -522,7 +522,7 @@ class RenewingKcat(Kcat):
 
     @classmethod
     def skip_unless_it_renews(cls) -> None:
-        """Skips where neither kcat's own librdkafka nor another one re-authenticates."""
+        """Skip unless a librdkafka for kcat re-authenticates."""
         environment = {**os.environ, "LD_LIBRARY_PATH": cls.library}
         command = [find_program("kcat"), "-V"]
         told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
@@ -567,7 +567,7 @@ SECURE_PROGRAMS: Sequence[Program] = tuple(
     for program in PROGRAMS
     if not program.name.startswith("java")
 )
-"""By one mechanism, as TLS knows nothing of them; Java's TLS is the subject of `test_tls`."""
+"""With one mechanism, as TLS is independent of them; `test_tls` covers Java's TLS."""
 OLD_PROGRAMS: Sequence[Program] = (
     Program(name="java-2.1.1", mechanisms=ALL, run=partial(run_java, "2.1.1")),
     Program(name="kcat", mechanisms=("GSSAPI",), run=partial(run_python, Kcat)),
@@ -577,7 +577,7 @@ OLD_PROGRAMS: Sequence[Program] = (
         run=partial(run_go, "sarama", is_raw=True),
     ),
 )
-"""They do not re-authenticate: they speak SaslAuthenticate v0, or send raw tokens."""
+"""Clients that do not re-authenticate: SaslAuthenticate v0 or raw tokens."""
 
 
 def end_offsets(kafka: KafkaCluster, topics: Iterable[str]) -> Records:
@@ -613,7 +613,7 @@ class Running:
         *,
         secure: bool = False,
     ) -> None:
-        """`secure`: they speak TLS with the proxy."""
+        """`secure`: connect to the proxy over TLS."""
         self._until = directory / "end"
         self._running: list[Future[Records]] = []
         self._pool = ThreadPoolExecutor(len(programs))
@@ -629,12 +629,12 @@ class Running:
 
     @property
     def client_ids(self) -> list[str]:
-        """Those of all connections that are used all the time."""
+        """Client ids of all busy connections."""
         suffixes = ("", ".transactions", ".group")
         return [login.name + suffix for login in self.logins for suffix in suffixes]
 
     def check(self) -> None:
-        """Raises what ended a program before its time."""
+        """Raise the error of a program that ended early."""
         for each in self._running:
             if each.done():
                 each.result()
@@ -647,7 +647,7 @@ class Running:
         self._pool.shutdown()
 
     def stop(self) -> Records:
-        """End them; returns the records of each partition, when all were read."""
+        """End the programs; return the records per partition once all were read."""
         self._until.touch()
         found: dict[str, Sequence[int]] = {}
         for each in self._running:

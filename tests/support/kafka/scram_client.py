@@ -1,11 +1,11 @@
-"""SCRAM client (RFC 5802), written apart from the implementation under test."""
+"""A SCRAM client (RFC 5802), independent of the implementation under test."""
 
 import base64
 import hashlib
 import hmac
 from dataclasses import dataclass, replace
 
-#: The client's nonce of every test: known, so that a transcript can tell the server's part of it.
+#: The client's nonce in all tests, so that transcripts can identify the server's part.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 
 _HASH_NAMES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -23,7 +23,7 @@ def escaped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramClient:
-    """What a client knows; every message may be bent by a test before it is sent."""
+    """A client whose messages can be altered by tests."""
 
     mechanism: str
     name: str
@@ -31,7 +31,7 @@ class ScramClient:
     nonce: str = NONCE
     gs2_header: str = "n,,"
     extensions: str = ""
-    """Text behind the first message's nonce, with its leading comma."""
+    """Text after the first message's nonce, including a leading comma."""
 
     def first_bare(self) -> str:
         """client-first-message-bare."""
@@ -44,7 +44,7 @@ class ScramClient:
     def answer(
         self, server_first: bytes, *, cbind: str | None = None, extension: str = ""
     ) -> "ScramFinal":
-        """The last message and the server's signature that must come back."""
+        """The final message and the expected signature of the server."""
         fields = dict(part.split("=", 1) for part in server_first.decode().split(","))
         salted = salted_password(
             self.mechanism, self.password, base64.b64decode(fields["s"]), int(fields["i"])
@@ -77,7 +77,7 @@ class ScramFinal:
     server_signature: bytes
 
     def message(self) -> bytes:
-        """As it is sent."""
+        """Return the message's bytes."""
         return f"{self.bare},p={base64.b64encode(self.proof).decode()}".encode()
 
     def with_bare(self, bare: str) -> "ScramFinal":
@@ -85,5 +85,5 @@ class ScramFinal:
         return replace(self, bare=bare)
 
     def verifies(self, server_final: bytes) -> bool:
-        """Whether the server knows the verifier too."""
+        """Whether the server's signature is correct."""
         return server_final == b"v=" + base64.b64encode(self.server_signature)

@@ -1,4 +1,4 @@
-"""Jars that Spark takes beside its own, as requirements/spark.xml lists them."""
+"""Additional jars for Spark, listed in requirements/spark.xml."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _HINT = "Spark's connectors could not be fetched: it takes mvn (Debian: maven) a
 
 
 def spark_jars(name: str, *options: str) -> str:
-    """Return them for `--jars`, fetched once into the cache by this name.
+    """Return jars for `--jars`, fetched once into the cache under this name.
 
     Where they cannot be had, skips with a hint, but in CI it is a fault. `options`: further ones of
     mvn.

@@ -39,7 +39,7 @@ _READ_ON_SECONDS = 120.0
 
 
 class TrafficFailed(Exception):
-    """A record was refused, lost, doubled or out of order."""
+    """A record was refused, lost, duplicated or reordered."""
 
 
 def java_traffic(
@@ -51,9 +51,9 @@ def java_traffic(
     *,
     until: Path | None = None,
 ) -> list[int]:
-    """Records by partition that Java's clients wrote and read back.
+    """Numbers of records per partition that Java's clients wrote and read back.
 
-    They go on for so many seconds, and until there is the file `until`.
+    They run for at least some seconds, and until the file `until` exists.
     """
     client = who.java(directory)
     arguments = (bootstrap, topic, str(PARTITIONS), str(seconds), *([str(until)] if until else []))
@@ -75,7 +75,7 @@ def confluent_traffic(
     padding_bytes: int = _PADDING_BYTES,
     until: Path | None = None,
 ) -> list[int]:
-    """The same by librdkafka; `pause_seconds` after each round of the partitions."""
+    """The same with librdkafka; `pause_seconds` after each round of the partitions."""
     writer = _Writer(who, bootstrap, topic, seconds, pause_seconds, padding_bytes, until)
     thread = threading.Thread(target=writer.run)
     thread.start()
@@ -114,7 +114,7 @@ class _Writer:
         )
 
     def run(self) -> None:
-        """Produces until the time is over and all is acknowledged."""
+        """Produce until the end and until all records are acknowledged."""
         ends_at = time.monotonic() + self._seconds
         number = 0
         while self.failure is None and (time.monotonic() < ends_at or self._goes_on()):
@@ -194,7 +194,7 @@ def traffic_until(
     directory: Path,
     **more: Any,
 ) -> list[int]:
-    """The same for as long as it takes until the condition holds."""
+    """The same until a condition holds."""
     enough = directory / f"enough-{topic}"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(traffic, who, bootstrap, topic, 1, directory, until=enough, **more)
@@ -206,7 +206,7 @@ def traffic_until(
 
 
 def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
-    """As the broker itself says."""
+    """End offset according to the broker."""
     consumer = python.KafkaConsumer(bootstrap_servers=kafka.bootstrap())
     try:
         where = python.TopicPartition(topic, partition)
@@ -216,7 +216,7 @@ def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
     return found
 
 
-# Raw clients, which never connect anew: a connection that ends is an error.
+# Raw clients that never reconnect: a closed connection is an error.
 #
 # A partition is written by one of them alone, so the offsets that it is told are 0, 1, 2 …
 
@@ -247,13 +247,13 @@ class Connection:
     def send(
         self, api_key: int, version: int, body: bytes, then: Callable[..., None] = lambda _: None
     ) -> None:
-        """`then` is told the answer."""
+        """Send a request; `then` is called with the answer."""
         number = next(self._numbers)
         self._in_flight.append((api_key, version, number, then))
         self.client.send_frame(api_key, version, number, "traffic", body)
 
     def hear(self, most_in_flight: int = 0) -> None:
-        """Reads answers until no more than so many are to come."""
+        """Read answers until at most this many are outstanding."""
         while len(self._in_flight) > most_in_flight:
             api_key, version, number, then = self._in_flight.popleft()
             frame = self.client.receive()
@@ -263,7 +263,7 @@ class Connection:
             then(answer)
 
     def log_in(self) -> None:
-        """Or do it anew: the SaslHandshake goes out behind whatever is in flight."""
+        """Log in or re-authenticate; the SaslHandshake follows requests in flight."""
         self.send(SASL_HANDSHAKE, 1, request_body(SASL_HANDSHAKE, 1, mechanism="OAUTHBEARER"))
         self.hear()
         token = bearer(self._issuer.mint("carol"))
@@ -286,7 +286,7 @@ def write(
     pause_seconds: float,
     renew_seconds: float = float("inf"),
 ) -> int:
-    """Writes records of these sizes, one after the other and again; returns how many.
+    """Write records of these sizes repeatedly; return their number.
 
     `window` requests are in flight when it pauses; a login is done anew after `renew_seconds`.
     """
@@ -335,9 +335,9 @@ def read(
     *,
     wait_ms: int,
 ) -> int:
-    """Reads records of these sizes, for as long as it may; returns how many there were.
+    """Read records of these sizes until the end; return their number.
 
-    Each Fetch waits at the broker for `wait_ms`, or for more than comes in that time.
+    Each Fetch waits at the broker for up to `wait_ms`.
     """
     offset = 0
 
@@ -347,7 +347,7 @@ def read(
         assert found.error_code == 0
         for base_offset, length in _batches(bytes(found.records or b"")):
             assert base_offset == offset
-            # What is around a record takes less than 100 bytes.
+            # The overhead of a record is less than 100 bytes.
             assert sizes[offset % len(sizes)] < length < sizes[offset % len(sizes)] + 100
             offset += 1
 
@@ -360,7 +360,7 @@ def read(
 
 
 def _batches(records: bytes) -> list[tuple[int, int]]:
-    """Base offset and length of each whole one."""
+    """Base offset and length of each complete batch."""
     found = []
     position = 0
     while position + _BATCH_PREFIX.size <= len(records):

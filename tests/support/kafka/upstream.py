@@ -19,20 +19,20 @@ from tests.support.processes import free_ports
 from tests.support.proxy_process import sidecar_config
 from tests.support.sasl import Issuer
 
-# A broker whose listeners want SASL, and the ways in which the proxy may log in to it
+# A broker whose listeners require SASL, and the proxy's logins
 
 GATE = "gate"
-"""Who the proxy is to the brokers."""
+"""The proxy's user at the brokers."""
 PASSWORD = "gate-secret,=1"
 WRONG_PASSWORD = "wrong-secret-2"
 CHANGING = "changing"
-"""Like `GATE`, but the password is another now and then."""
+"""Like `GATE`, but with a changing password."""
 CLIENT_ID, CLIENT_SECRET, SCOPE = "gate client", "client:secret&3", "kafka brokers"
 
 SHORT, BUSY, LITTLE, SECURE = "SHORT", "BUSY", "LITTLE", "SECURE"
 SHORT_MS = 2_000
 BUSY_MS = 12_000
-"""Under traffic: a login begins at 95 % of it at the latest, and the rest is for the machine."""
+"""Lifetime under traffic: logins begin before 95 %, which leaves time for a busy machine."""
 LISTENERS: Mapping[str, int] = {
     SHORT: SHORT_MS,
     BUSY: BUSY_MS,
@@ -40,11 +40,11 @@ LISTENERS: Mapping[str, int] = {
     SECURE: 3_600_000,
 }
 EXPIRED_CHANNEL = "Disconnecting expired channel"
-"""What a broker's log says of a connection that it closes because its session is over."""
+"""Text in a broker's log when it closes an expired connection."""
 
 
 def sasl_properties(listeners: Mapping[str, int], jwks: Path) -> dict[str, str]:
-    """All mechanisms, and rights for nobody but the proxy and the other brokers."""
+    """All mechanisms; only the proxy and the brokers have rights."""
     return {
         **properties.sasl(listeners, jwks, {GATE: PASSWORD}),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -53,7 +53,7 @@ def sasl_properties(listeners: Mapping[str, int], jwks: Path) -> dict[str, str]:
 
 
 def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
-    """One node; `LITTLE` does not know PLAIN, `SECURE` speaks TLS with `files`."""
+    """One node; `LITTLE` does not support PLAIN, `SECURE` uses TLS with `files`."""
     protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
     protocols |= dict.fromkeys((SHORT, BUSY, LITTLE, BEHIND), "SASL_PLAINTEXT")
     protocols |= {SECURE: "SASL_SSL"}
@@ -75,12 +75,12 @@ def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
 
 
 def add_proxys_users(cluster: KafkaCluster) -> None:
-    """Let the proxy in by SCRAM."""
+    """Add the proxy's SCRAM users."""
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         cluster.add_scram_user(GATE, PASSWORD, mechanism)
 
 
-# --- how the proxy logs in
+# --- the proxy's logins
 
 
 def by_password(
@@ -139,9 +139,9 @@ def sidecar_of(
 
 
 class TokenEndpoint:
-    """Gives tokens for client credentials (RFC 6749 section 4.4); notes what it was asked.
+    """A token endpoint with client credentials (RFC 6749 section 4.4) that records requests.
 
-    And its keys, at `jwks_url`.
+    It also serves the issuer's keys at `jwks_url`.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class TokenEndpoint:
         expires_in: int = 3600,
         certificate: Path | None = None,
     ) -> None:
-        """`expires_in` is what it says of tokens that are good for `token_seconds`.
+        """`expires_in` is announced for tokens that are valid for `token_seconds`.
 
-        `certificate`: with its key, what it speaks TLS with; None: it does not.
+        `certificate`: PEM file with its key, for TLS; None for plain HTTP.
         """
         self._issuer = issuer
         self._token_seconds = token_seconds
@@ -183,7 +183,7 @@ class TokenEndpoint:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Not on stderr."""
+                """Do not log to stderr."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         scheme = "http"
@@ -202,12 +202,12 @@ class TokenEndpoint:
         self.stop()
 
     def stop(self) -> None:
-        """Also an outage, for a test."""
+        """Stop serving; tests use it as an outage."""
         self._server.shutdown()
         self._server.server_close()
 
     def answer(self, authorization: str, form: Mapping[str, list[str]]) -> tuple[int, Any]:
-        """HTTP status and JSON."""
+        """Return HTTP status and JSON."""
         if self.is_down:
             return 503, {"error": "temporarily_unavailable"}
         wanted = {"grant_type": ["client_credentials"], "scope": [SCOPE]}

@@ -1,4 +1,4 @@
-"""Kafka client of one socket, which sends and receives single frames.
+"""A Kafka client with one socket that sends and receives single frames.
 
 Messages are built and read by `tests.support.messages`.
 """
@@ -24,31 +24,31 @@ API_VERSIONS = 18
 _SIZE = struct.Struct(">i")
 _REQUEST_HEADER = struct.Struct(">hhi")
 
-#: Long enough for a loaded machine; a right answer never waits for it.
+#: Long enough for a busy machine.
 ANSWER_DEADLINE_SECONDS = 60.0
 
 
 class Address(NamedTuple):
-    """Where to connect."""
+    """Address of a server."""
 
     host: str
     port: int
     ca: str | None = None
-    """PEM file of who is trusted to say who is there; None: without TLS."""
+    """PEM file of the trusted authority; None without TLS."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
 class Outcome(enum.Enum):
-    """What came instead of a frame."""
+    """What happened instead of a frame."""
 
     CLOSED = "closed"
     SILENT = "silent"
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether requests of this version carry tagged fields; unknown ones are taken to."""
+    """Whether requests of this version have tagged fields; unknown versions do."""
     try:
         return bool(request_type(api_key, version).__flexible__)
     except LookupError:
@@ -71,10 +71,10 @@ def request_header(
 
 
 class WireClient:
-    """One connection. Nothing is retried, nothing is negotiated, every wait ends."""
+    """One connection without retries and negotiation; every wait has a timeout."""
 
     def __init__(self, address: Address, certificate: str | None = None) -> None:
-        """`certificate`: PEM file of what is shown, with its key; None: none is."""
+        """`certificate`: PEM file of a client certificate and its key, or None."""
         self._socket = socket.create_connection(address[:2], timeout=ANSWER_DEADLINE_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.ca is not None:
@@ -95,18 +95,18 @@ class WireClient:
         self._socket.close()
 
     def finish_sending(self) -> None:
-        """Sends FIN and goes on reading."""
-        socket.socket.shutdown(self._socket, socket.SHUT_WR)  # TLS' own would end reading too
+        """Send FIN and keep reading."""
+        socket.socket.shutdown(self._socket, socket.SHUT_WR)  # TLS's would also end reading
 
     def raw(self, data: bytes) -> None:
-        """Sends bytes as they are; a peer that closed meanwhile shows when receiving."""
+        """Send bytes as they are; errors show up when receiving."""
         try:
             self._socket.sendall(data)
         except (ConnectionError, TimeoutError, ssl.SSLError):
             return
 
     def send_payload(self, payload: bytes) -> None:
-        """Sends a size and these bytes: a frame without a header, as raw SASL tokens are."""
+        """Send a size and these bytes: a frame without a header, like raw SASL tokens."""
         self.raw(_SIZE.pack(len(payload)) + payload)
 
     def send_frame(
@@ -126,7 +126,7 @@ class WireClient:
         self.send_payload(header + body)
 
     def receive(self, deadline_seconds: float = ANSWER_DEADLINE_SECONDS) -> bytes | Outcome:
-        """The next frame without its size, or what came instead of it by the deadline."""
+        """Return the next frame without its size, or the outcome at the deadline."""
         deadline = time.monotonic() + deadline_seconds
         while True:
             frame = self._try_frame()
@@ -165,7 +165,7 @@ class WireClient:
 def ask(
     address: Address, api_key: int, version: int, fields: Mapping[str, object] | None = None
 ) -> Any:
-    """One question on a connection of its own; raises ConnectionError without an answer."""
+    """Send one request on a new connection; raise ConnectionError without a response."""
     frame = ask_for_bytes(address, api_key, version, fields)
     return read_response(api_key, version, frame)[1]
 
@@ -173,7 +173,7 @@ def ask(
 def ask_for_bytes(
     address: Address, api_key: int, version: int, fields: Mapping[str, object] | None = None
 ) -> bytes:
-    """Like `ask`, as the frame came."""
+    """Like `ask`, but return the frame's bytes."""
     with WireClient(address) as client:
         body = request_body(api_key, version, **(fields or {}))
         client.send_frame(api_key, version, 1, "harness", body)

@@ -1,4 +1,4 @@
-"""Comparison of Kafka and the proxy without SASL, where clients have certificates."""
+"""Comparison of Kafka and the proxy without SASL, with client certificates."""
 
 import struct
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def dev(common_name: str) -> tuple[Relative, ...]:
     )
 
 
-#: Certificates by name: what is in the subject, the outermost first, and who that is.
+#: Certificates by name: subject, outermost first, and principal.
 SUBJECTS: Mapping[str, tuple[tuple[Relative, ...], str]] = {
     "alice": (dev("alice"), "User:CN=alice,OU=dev,O=Acme,C=DE"),
     "bob": (dev("bob"), "User:CN=bob,OU=dev,O=Acme,C=DE"),
@@ -143,7 +143,7 @@ def proxy_config(cluster: KafkaCluster, files: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One of the two that are compared."""
+    """Kafka or the proxy."""
 
     addresses: Mapping[str, Address]
     files: Path
@@ -161,7 +161,7 @@ class Side:
             return "\n".join(actor.lines)
 
     def seen(self, listener: str, shown: str | None = None) -> list[str]:
-        """The topics that a client sees, or what came instead."""
+        """Visible topics, or the last line of the transcript."""
 
         def look(actor: Actor) -> None:
             answer = actor.ask(
@@ -180,7 +180,7 @@ def topics() -> list[str]:
 
 
 def acls() -> list[Mapping[str, Any]]:
-    """Everybody writes to the topic of the own name; so a topic that is seen says who sees it."""
+    """Each principal may write to its own topic, so visible topics identify the principal."""
     whose = {f"of-{name}": principal for name, (_, principal) in SUBJECTS.items()}
     whose |= {"of-ALICE": "User:ALICE", "of-bob-mapped": "User:bob"}
     return [
@@ -198,7 +198,7 @@ def acls() -> list[Mapping[str, Any]]:
 
 
 def with_acls(side: Side) -> Side:
-    """Make them as ANONYMOUS, and wait until they apply."""
+    """Create the ACLs as ANONYMOUS, and wait until they apply."""
     answer = ask(side.addresses[PLAINTEXT], CREATE_ACLS, 3, {"creations": acls()})
     assert {result.error_code for result in answer.results} == {0}, answer
     last = [*SUBJECTS][-1]
@@ -206,7 +206,7 @@ def with_acls(side: Side) -> Side:
     return side
 
 
-# Conversations that begin as with SASL, where there is none
+# Conversations that try SASL on listeners without it
 
 
 _FIRST = b"n,,n=alice,r=nonce"

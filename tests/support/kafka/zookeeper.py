@@ -1,4 +1,4 @@
-"""ZooKeeper on this machine, and Apache Kafka 3.9 that keeps everything in it."""
+"""ZooKeeper on this machine, and Apache Kafka 3.9 that uses it."""
 
 import atexit
 import re
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class _Servers(ABC):
-    """Servers with a directory of their own, gone when the test is."""
+    """Servers with their own directory, removed after the test."""
 
     def __init__(self) -> None:
         self._directory = Path()
@@ -60,7 +60,7 @@ class _Servers(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Start everything; return when it is ready."""
+        """Start all servers; return when they are ready."""
 
     def kill(self, number: int = 0) -> None:
         """SIGKILL."""
@@ -91,7 +91,7 @@ class _Servers(ABC):
 
 
 class Ensemble(_Servers):
-    """ZooKeeper of one server, or of several.
+    """ZooKeeper with one or several servers.
 
     `sasl` are passwords of users of DIGEST-MD5. With `authority`, `url` is that of ports with TLS,
     whose certificates are for `hosts`. With `at`, each server is in a namespace of its own, and
@@ -162,7 +162,7 @@ class Ensemble(_Servers):
 
     @property
     def servers(self) -> str:
-        """As in `zookeeper.connect`, without the chroot."""
+        """Servers as in `zookeeper.connect`, without the chroot."""
         return self._listed(self._ports)
 
     @property
@@ -175,12 +175,12 @@ class Ensemble(_Servers):
         return ",".join(f"{self._host(node)}:{port}" for node, port in enumerate(ports))
 
     def start(self, node: int = 0) -> None:
-        """Starts one that was killed, with its data; returns when there is a quorum."""
+        """Restart a killed server with its data; return when there is a quorum."""
         self._start(node)
         self.wait_ready()
 
     def pause(self, node: int = 0) -> None:
-        """SIGSTOP: accepts connections and answers nothing, as behind a broken network."""
+        """SIGSTOP: the server accepts connections but answers nothing."""
         process = self._processes[node]
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: is_stopped(process.pid), what="it goes on")
@@ -202,21 +202,21 @@ class Ensemble(_Servers):
         )
 
     def serving(self) -> list[int]:
-        """Those that serve clients: they have a quorum."""
+        """Servers that serve clients, which requires a quorum."""
         return [node for node in range(self.nodes) if "Mode:" in self._said(node, "srvr")]
 
     def leader(self) -> int:
-        """The one that leads."""
+        """The leader."""
         return next(n for n in range(self.nodes) if "Mode: leader" in self._said(n, "srvr"))
 
     def sessions(self) -> int | None:
-        """How many have neither ended nor expired; None: the leader, who knows, does not say."""
+        """Number of live sessions; None if the leader does not answer."""
         said = "".join(self._said(node, "dump") for node in range(self.nodes))
         found = re.search(r"Session Sets \(\d+\)/\((\d+)\)", said)
         return None if found is None else int(found[1])
 
     def wait_ready(self) -> None:
-        """Until all that run serve."""
+        """Wait until all running servers serve."""
         running = sorted(self._processes)
         wait_until(
             lambda: self.serving() == running,
@@ -226,7 +226,7 @@ class Ensemble(_Servers):
         )
 
     def _said(self, node: int, word: str) -> str:
-        """Return the answer to a word of four letters, as a client beside the server sees it."""
+        """Return the answer to a four letter word, asked from the server's namespace."""
 
         def ask_it() -> str:
             address = (self._host(node), self._ports[node])
@@ -240,18 +240,18 @@ class Ensemble(_Servers):
             return ""
 
     def beside(self, node: int, call: Callable[[], T]) -> T:
-        """Call it in the namespace of a server."""
+        """Call a function in the namespace of a server."""
         return self._at[node].inside(call) if self._at else call()
 
     def make_nodes(self, **more: Any) -> None:
-        """Make what a broker makes when it starts."""
+        """Create the nodes that a broker creates at its start."""
         with self.client(**more) as client:
             for path in KAFKAS:
                 client.ensure_path(path)
 
     @contextmanager
     def client(self, **more: Any) -> Iterator[Any]:
-        """A client of the chroot, which is made if there is none."""
+        """A client of the chroot, which is created if it is missing."""
         with_root = KazooClient(self.servers, **more)
         self.beside(0, with_root.start)
         with_root.ensure_path(CHROOT)
@@ -311,23 +311,23 @@ class ZookeeperKafka(_Servers):
         except OSError:
             return False
 
-    # Its tools, and those of a Kafka that had `--zookeeper`
+    # Its tools, and those of a release with `--zookeeper`
 
     def configs(self, *arguments: str) -> None:
-        """kafka-configs.sh, to the broker."""
+        """Run kafka-configs.sh against the broker."""
         self._tool(_CONFIG_TOOL, "--bootstrap-server", str(self.address()), "--alter", *arguments)
 
     def acls(self, *arguments: str) -> None:
-        """kafka-acls.sh, to the broker."""
+        """Run kafka-acls.sh against the broker."""
         self._tool(_ACL_TOOL, "--bootstrap-server", str(self.address()), *arguments)
 
     def old_configs(self, *arguments: str) -> None:
-        """kafka-configs.sh of 2.8, to ZooKeeper."""
+        """Run kafka-configs.sh of 2.8 against ZooKeeper."""
         servers = f"{self._ensemble.servers}{CHROOT}"
         self._tool(_CONFIG_TOOL, "--zookeeper", servers, "--alter", *arguments, is_old=True)
 
     def old_acls(self, *arguments: str) -> None:
-        """kafka-acls.sh of 2.8, to ZooKeeper."""
+        """Run kafka-acls.sh of 2.8 against ZooKeeper."""
         servers = f"zookeeper.connect={self._ensemble.servers}{CHROOT}"
         options = ("--authorizer-properties", servers)
         self._tool(_ACL_TOOL, *options, *arguments, is_old=True)

@@ -34,7 +34,7 @@ GATEWAY: Final = "10.244.0.1"
 SERVICES: Final = "10.96.0.0/16"
 DNS_DOMAIN: Final = "cluster.local"
 DEADLINE_SECONDS: Final = 600.0
-"""For what a busy machine does at last; nothing that works waits for it."""
+"""Timeout for a busy machine; never reached when the code works."""
 OF_THE_OPERATOR: Final = ("podmonitors", "prometheusrules")
 """Custom resources of the Prometheus operator that the manifests have."""
 _POLL_SECONDS: Final = 0.2

@@ -59,7 +59,7 @@ def debian() -> Path:
 
 
 def cache_directory() -> Path:
-    """The user's own cache: shared by checkouts, never part of one."""
+    """The user's cache directory, shared by checkouts."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "reauth-proxy"
 

@@ -1,1 +1,1 @@
-"""Differential test of SASL: the same bytes to Kafka and to the proxy, and the differences."""
+"""Differential test of SASL: the same bytes are sent to Kafka and the proxy."""

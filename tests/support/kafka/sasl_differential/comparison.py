@@ -1,6 +1,6 @@
-"""Comparison of two servers by all programs, and the proxy's deliberate differences.
+"""Comparison of two servers with all programs, and the proxy's deliberate differences.
 
-What a busy machine did is not what the server did: a conversation that was held up is repeated.
+Conversations that were delayed by a busy machine are repeated.
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,12 @@ from tests.support.kafka.sasl_differential.transcript import (
 from tests.support.kafka.wire_client import WireClient
 from tests.support.sasl import Issuer
 
-#: So often is a conversation repeated that the machine held up.
+#: Maximum repetitions of a delayed conversation.
 _TRIES = 8
 
 
 def run(chosen: Program, world: World) -> Transcript:
-    """Runs one program on a connection of its own, again if the machine held it up."""
+    """Run a program on a new connection, again if a busy machine delayed it."""
     for _ in range(_TRIES):
         lines, late = _run_once(chosen, world)
         if late <= chosen.late:
@@ -52,7 +52,7 @@ def _run_once(chosen: Program, world: World) -> tuple[Transcript, float]:
 
 
 def run_timed(chosen: Program, world: World) -> Transcript:
-    """Runs it several times: what the server delays is delayed each time, by the machine or not."""
+    """Run it several times: delays of the server occur every time."""
     quickest = run(chosen, world)
     for _ in range(_TRIES):
         if not any(line.endswith(DELAYED) for line in quickest):
@@ -69,16 +69,16 @@ def _untimed(line: str) -> str:
 
 
 def is_judged(program: str) -> bool:
-    """Whether the release under test can be the judge of a program."""
+    """Whether the release under test supports a program."""
     if program.startswith("ApiVersions v5"):
         return is_since("4.4")
     if program == "delay: Metadata before the handshake":
-        return is_since("4.0")  # which close at once, as the proxy
+        return is_since("4.0")  # close at once, like the proxy
     return True
 
 
 def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
-    """Runs every program for its listeners; most of their time is waiting, so they share it."""
+    """Run every program for its listeners in parallel, as they mostly wait."""
     judged = [each for each in PROGRAMS.values() if is_judged(each.name)]
     programs = [each for each in judged if each.listener in world.addresses]
     together = [each for each in programs if not each.is_timed]
@@ -92,7 +92,7 @@ def run_all(world: World, *, at_once: int = 12) -> dict[str, Transcript]:
 def differences(
     left: Mapping[str, Transcript], right: Mapping[str, Transcript], names: tuple[str, str]
 ) -> dict[str, str]:
-    """By program: the two transcripts side by side, where they are not the same."""
+    """The two transcripts side by side, for programs where they differ."""
     return {
         name: side_by_side(left[name], right.get(name, ()), names)
         for name in left
@@ -105,7 +105,7 @@ def assert_alike(
     proxys: Mapping[str, Transcript],
     deliberate: Mapping[str, str],
 ) -> None:
-    """The proxy differs from Kafka where it means to, and nowhere else."""
+    """Assert that only the deliberate differences occur."""
     found = differences(kafkas, proxys, ("Kafka", "proxy"))
     unexpected = [f"\n{name}\n{text}" for name, text in found.items() if name not in deliberate]
     assert not unexpected, f"{len(unexpected)} programs differ:\n{''.join(unexpected)}"
@@ -114,7 +114,7 @@ def assert_alike(
 
 
 def assert_documented(deliberate: Mapping[str, str]) -> None:
-    """Each difference is the first cell of a row of docs/compatibility.md."""
+    """Assert that each difference is the first cell of a row of docs/compatibility.md."""
     text = (Path(__file__).parents[4] / "docs" / "compatibility.md").read_text()
     assert not {what for what in deliberate.values() if f"\n| {what} | " not in text}
 
@@ -187,7 +187,7 @@ _PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: By program: the row of docs/compatibility.md that explains it.
+#: Row of docs/compatibility.md that explains it, by program.
 DELIBERATE: dict[str, str] = {
     program: difference
     for difference, programs in _PROGRAMS_BY_DIFFERENCE.items()

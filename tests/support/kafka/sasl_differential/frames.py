@@ -50,7 +50,7 @@ _TOO_NEW = ((3, 99), (0, 99), (1, 99), (10, 99), (17, 2), (60, 99), (3, -1))
 
 
 def _then(reach: Act, data: bytes, label: str = "bytes", *, fin: bool = False) -> Act:
-    """Reach a state, send these bytes, and see whether the connection is closed."""
+    """Reach a state, send these bytes, and record whether the connection is closed."""
     return lambda a: (reach(a), a.raw(data, label), a.finish_sending() if fin else None, a.ends())
 
 

@@ -153,7 +153,7 @@ programs(
 
 
 def _with_claims(raw_claims: str) -> Act:
-    """A token whose signature does not matter: its claims are refused or unreadable before."""
+    """A token whose claims are refused before its signature is checked."""
     claims = base64.urlsafe_b64encode(raw_claims.encode()).rstrip(b"=").decode()
 
     def act(a: Actor) -> None:
@@ -165,12 +165,12 @@ def _with_claims(raw_claims: str) -> Act:
 
 
 def _refused_then(*steps: Act) -> Act:
-    """The error round (RFC 7628 section 3.2.3), and what the client does in it."""
+    """The error round (RFC 7628 section 3.2.3) with the client's reaction."""
     return lambda a: (a.oauth(a.mint(aud="other")), *(step(a) for step in steps))
 
 
 def _late_then(*steps: Act) -> Act:
-    """A token that expired within the skew."""
+    """A token that has expired within the clock skew."""
     return lambda a: (a.oauth(a.mint(lifetime=-5)), *(step(a) for step in steps))
 
 

@@ -22,9 +22,9 @@ from tests.support.messages import request_body
 _FETCH, _PRODUCE, _FIND_COORDINATOR = 1, 0, 10
 
 _PAST_EXPIRY_SECONDS = 2.3
-"""The SHORT listener's lifetime and some more: an expiry is judged by whole milliseconds."""
+"""Slightly more than the SHORT listener's lifetime."""
 _MAY_BEGIN_SECONDS = 1.1
-"""A re-authentication may begin one second after the last one began."""
+"""Minimum interval between re-authentications."""
 _OAUTH, _SCRAM = "OAUTHBEARER", "SCRAM-SHA-256"
 _HANDSHAKE = request_body(SASL_HANDSHAKE, 1, mechanism=_OAUTH)
 _SOFTWARE = request_body(API_VERSIONS, 3, client_software_name="a", client_software_version="1")
@@ -42,7 +42,7 @@ def _fetch_body(max_wait_ms: int) -> bytes:
     )
 
 
-# --- renewed
+# --- re-authentication
 
 
 def _renews_by_scram(version: int) -> Act:
@@ -108,7 +108,7 @@ programs({"reauth on the long listener at once": lambda a: (a.scram(), a.scram()
 programs(
     {
         "reauth bound by the token on a listener without re-authentication": lambda a: (
-            a.oauth(a.mint(lifetime=5)),  # its rest is no lifetime that is configured
+            a.oauth(a.mint(lifetime=5)),  # its remaining time is not a configured lifetime
             *(a.metadata(), a.wait(6.0), a.metadata()),
         ),
     },
@@ -121,7 +121,7 @@ programs(
             *(a.metadata(), a.wait(3.0), a.metadata()),
         ),
         "a longer token lengthens the session": lambda a: (
-            a.oauth(a.mint(lifetime=4)),  # its rest is no configured lifetime by chance
+            a.oauth(a.mint(lifetime=4)),  # its remaining time cannot be a configured lifetime
             *(a.oauth(a.mint(lifetime=600)), a.wait(5.0), a.metadata()),
         ),
         "expired: token ran out before the listener's limit": lambda a: (
@@ -131,7 +131,7 @@ programs(
     late=0.5,
 )
 
-# --- renewed wrongly
+# --- faulty re-authentication
 
 _BETWEEN: Mapping[str, tuple[int, int, bytes | None]] = {
     "Metadata": (METADATA, 12, None),
@@ -262,7 +262,7 @@ _USES: Mapping[str, tuple[int, int, bytes | None]] = {
 
 
 def _expires(*steps: Act, version: int = 2) -> Act:
-    """Log in, wait until the session has ended, and go on."""
+    """Log in, wait until the session has ended, and continue."""
     return lambda a: (
         a.scram(version=version),
         a.wait(_PAST_EXPIRY_SECONDS),
@@ -275,7 +275,7 @@ def _asks(request: tuple[int, int, bytes | None]) -> Act:
 
 
 def _renewed_in_the_middle_of_a_second(a: Actor) -> None:
-    """A token expires at a whole second: so this one lasts half a second."""
+    """Tokens expire at whole seconds, so this one lasts for half a second."""
     a.oauth()
     middle = 1.5 - time.time() % 1
     a.takes(middle)

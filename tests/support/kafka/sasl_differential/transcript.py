@@ -52,7 +52,7 @@ _SERVER_FIRST = re.compile(rf"r=(?:{NONCE})+[^,\s]{{16,}},s=[A-Za-z0-9+/]{{16,}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """One server under test, prepared with the users and the topic of the programs."""
+    """A server under test with the users and the topic of the programs."""
 
     addresses: Mapping[str, Address]
     """The SASL listeners by name: see `cluster.SASL_LISTENERS`."""
@@ -72,11 +72,11 @@ PASSWORDS = {name: password for name, password, _ in USERS}
 
 
 Step = Any
-"""What the steps of a program return, so that they may stand in a tuple; it is ignored."""
+"""Result of a step, ignored; it allows steps in a tuple."""
 
 
 class Actor:
-    """One connection of a program, writing down what it sends and sees."""
+    """A connection of a program that records a transcript."""
 
     def __init__(self, client: WireClient, issuer: Issuer, *, is_timed: bool = False) -> None:
         self.client = client
@@ -92,7 +92,7 @@ class Actor:
     # --- whole exchanges
 
     def ask(self, api_key: int, version: int, body: bytes | None = None, **how: Any) -> Any:
-        """Sends and hears; returns the decoded answer or None."""
+        """Send a request; return the decoded response or None."""
         self.send(api_key, version, body, **how)
         return self.hear(api_key, version)
 
@@ -103,7 +103,7 @@ class Actor:
         return self.ask(SASL_HANDSHAKE, version, body, label=label)
 
     def authenticate(self, auth_bytes: bytes, version: int = 2, *, label: str = "") -> bytes:
-        """SaslAuthenticate; returns the answer's auth_bytes, empty without an answer."""
+        """Send SaslAuthenticate; return the response's auth_bytes, empty without a response."""
         body = authenticate_body(auth_bytes, version)
         name = f"SaslAuthenticate v{version} {label or 'token'}"
         answer = self.ask(SASL_AUTHENTICATE, version, body, label=name)
@@ -159,7 +159,7 @@ class Actor:
         cbind: str | None = None,
         final_extension: str = "",
     ) -> Step:
-        """The messages after the handshake; `bend` may spoil the last one."""
+        """Send the messages after the handshake; `bend` alters the last one."""
 
         def say(message: bytes, label: str) -> bytes:
             if raw:
@@ -180,7 +180,7 @@ class Actor:
         return self.ask(API_VERSIONS, version, how.pop("body", body), **how)
 
     def metadata(self, **how: Any) -> Any:
-        """Metadata v12 of one topic: a request that shows by its error code how it was taken."""
+        """Request Metadata v12 of one topic."""
         return self.ask(METADATA, 12, **how)
 
     # --- parts of exchanges
@@ -205,7 +205,7 @@ class Actor:
         )
 
     def hear(self, api_key: int, version: int, deadline_seconds: float | None = None) -> Any:
-        """Writes down the next answer; returns it decoded, or None."""
+        """Record the next response; return it decoded, or None."""
         frame = self.client.receive(*(() if deadline_seconds is None else (deadline_seconds,)))
         delayed = self._delay()
         if isinstance(frame, Outcome):
@@ -221,7 +221,7 @@ class Actor:
         return message
 
     def raw(self, data: bytes, label: str) -> Step:
-        """Sends bytes that are no frame of ours."""
+        """Send arbitrary bytes."""
         self._send_token(label)
         self.client.raw(data)
 
@@ -286,7 +286,7 @@ class Program:
     listener: str
     is_timed: bool
     late: float
-    """Seconds: a conversation that was held up for longer says nothing of the server."""
+    """Seconds of delay after which a conversation is repeated."""
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -299,7 +299,7 @@ def programs(
     is_timed: bool = False,
     late: float | None = None,
 ) -> None:
-    """Register programs by name; timed ones run alone, so that a delay is the server's own."""
+    """Register programs by name; timed ones run alone, to measure the server's delays."""
     most = math.inf if listener == "LONG" else _LATE_SECONDS
     for name, act in acts.items():
         if name in PROGRAMS:
@@ -322,7 +322,7 @@ def bearer(token: str, *, extensions: str = "", gs2: str = "n,,", scheme: str = 
 
 
 def authenticate_body(auth_bytes: bytes, version: int) -> bytes:
-    """SaslAuthenticate of any version, also one that Kafka does not know yet."""
+    """SaslAuthenticate of any version, including future ones."""
     return request_body(SASL_AUTHENTICATE, min(version, 2), auth_bytes=auth_bytes)
 
 
@@ -330,7 +330,7 @@ def authenticate_body(auth_bytes: bytes, version: int) -> bytes:
 
 
 def describe(message: Any) -> str:
-    """An answer in words; only what two right servers have in common."""
+    """Describe an answer without parts that may differ between correct servers."""
     kind = type(message).__name__.removesuffix("Response")
     version = f"{kind} v{message.__version__}"
     if kind == "SaslHandshake":
@@ -389,7 +389,7 @@ def _error_codes(message: Any) -> Iterator[int]:
 
 
 def logs_in(address: Address, issuer: Issuer, mechanism: str, name: str, password: str) -> bool:
-    """Whether SCRAM lets somebody in."""
+    """Whether a SCRAM login succeeds."""
     with WireClient(address) as client:
         actor = Actor(client, issuer)
         actor.scram(name, mechanism, password=password)
