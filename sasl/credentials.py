@@ -81,7 +81,7 @@ class ScramMechanism(Enum):
 
 
 class Shape(NamedTuple):
-    """Properties of a verifier that every client learns that begins to log in as its user."""
+    """Properties of a verifier that are sent to every client that begins to log in as its user."""
 
     iterations: int
     salt_form: SaltForm = KAFKAS_FORM
@@ -91,7 +91,7 @@ class Shape(NamedTuple):
 class ScramCredential:
     """Verifier of one user for one mechanism.
 
-    It does not suffice to log in, but to guess the password offline.
+    It is not enough to log in, but enough to guess the password offline.
     """
 
     salt: bytes
@@ -148,7 +148,7 @@ class ShapeShares:
 
     @classmethod
     def of(cls, credentials: Iterable[ScramCredential]) -> Self:
-        """Return the distribution of these verifiers, which are those of all users."""
+        """Return the distribution of the verifiers of all users."""
         counted = sorted(Counter(map(ScramCredential.shape, credentials)).items())
         return cls(
             shapes=tuple(shape for shape, _ in counted),
@@ -183,7 +183,7 @@ class CredentialSource(Protocol):
 
 
 class NoVerifier(ValueError):
-    """The text is not a verifier; the message says why, without quoting it."""
+    """The text is not a verifier; the message has the reason and does not quote the text."""
 
 
 def verifier_text(verifier: ScramCredential) -> str:

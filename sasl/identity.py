@@ -2,8 +2,8 @@
 
 Laws:
 
-- An identity is immutable, and its size is bounded: a mechanism refuses a login that would bring
-  more than the bounds here, with a reason. Nothing is cut off, because an ACL may deny a group.
+- An identity is immutable, and its size is bounded: a mechanism rejects a login that exceeds the
+  bounds here, with a reason. Nothing is truncated, because an ACL may deny a group.
 - Names are compared as Kafka compares principals: character by character, without normalization, so
   that a look-alike is another name.
 - All groups of a token count, or the token is refused: an ACL may deny any of them. A token without
@@ -19,30 +19,30 @@ from sasl.untrusted import ABSENT, BrokenPath, value_at
 USER_TYPE: Final = "User:"
 """Type of a principal that authenticates (`KafkaPrincipal.USER_TYPE`)."""
 GROUP_TYPE: Final = "Group:"
-"""Type of a principal that stands for the members of a group (KIP-257 has it as an example)."""
+"""Type of a principal that stands for the members of a group, as in an example of KIP-257."""
 
 MAX_GROUPS: Final = 256
-"""Maximum number of groups of an identity. Identity providers that bound them in tokens have 200
-(Microsoft Entra ID), and each group takes part in each decision."""
+"""Maximum number of groups of an identity. Microsoft Entra ID puts at most 200 in a token; each
+group takes part in each decision."""
 MAX_GROUP_CHARACTERS: Final = 250
 """Maximum length of a group's name in characters: with its type, events have room for it."""
 MAX_ALL_GROUP_CHARACTERS: Final = 16_384
 """Maximum length of all groups of an identity together, as principals, in characters: 200 GUIDs
-have half as many. Caches keep thousands of identities, and each event of a login names the groups.
+take half of that. Caches keep thousands of identities, and each event of a login names the groups.
 """
 MAX_PRINCIPAL_CHARACTERS: Final = 4_096
 """Maximum length of a principal that a token names, in characters. Those of certificates have at
-most 512, and SCRAM users are created by an operator."""
+most 512, and operators create SCRAM users."""
 
 
 @final
 class Identity:
-    """Who a client is."""
+    """Identity of a client."""
 
     __slots__ = ("groups", "principal")
 
     def __init__(self, principal: str, groups: Iterable[str] = ()) -> None:
-        """Know a client by its principal; `groups` are principals, too."""
+        """`groups` are principals as well."""
         self.principal: Final = principal
         """Principal with its type, e.g. `User:alice`."""
         self.groups: Final = tuple(sorted(set(groups)))
@@ -50,7 +50,7 @@ class Identity:
 
     @property
     def principals(self) -> tuple[str, ...]:
-        """All principals that ACLs and other rules may name: its own first, then its groups."""
+        """All principals that rules such as ACLs may name: its own first, then its groups."""
         return (self.principal, *self.groups)
 
     def __eq__(self, other: object) -> bool:
@@ -69,8 +69,8 @@ class Identity:
 def is_group_name(name: str) -> bool:
     """Return whether a text may be the name of a group.
 
-    `*` may not: an ACL for `Group:*` could be meant for the members of every group. Control
-    characters, blanks around a name and lone surrogates are not either.
+    `*` is not a name: an ACL for `Group:*` could be meant for the members of every group. Nor may a
+    name have control characters, blanks around it, or lone surrogates.
     """
     return (
         0 < len(name) <= MAX_GROUP_CHARACTERS
@@ -83,13 +83,13 @@ def is_group_name(name: str) -> bool:
 _ELSEWHERE: Final = "_claim_names"
 """Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
 _LEFT_OUT: Final = "hasgroups"
-"""Claim by which Microsoft Entra ID says that it left out `groups`: its tokens of the implicit flow
-name five at most."""
+"""Claim of Microsoft Entra ID for omitted `groups`: tokens of its implicit flow name at most
+five."""
 _GROUPS: Final = "groups"
 
 
 class BadGroups(Exception):
-    """The token's groups are not accepted; the text says why, without what the token has."""
+    """The token's groups are rejected; the text has the reason, and quotes nothing of the token."""
 
 
 def groups_of(
@@ -101,7 +101,7 @@ def groups_of(
     try:
         value = value_at(claims, path)
     except BrokenPath:
-        raise BadGroups("leads through what is no object") from None
+        raise BadGroups("crosses a value that is not an object") from None
     if value is ABSENT:
         return frozenset()
     names = value if isinstance(value, list) else [value]
@@ -127,10 +127,10 @@ def _checked(name: object, prefix: str, reserved: tuple[str, ...]) -> str:
 
 
 def _check_that_they_are_here(claims: Mapping[str, Any], path: str) -> None:
-    """Raise BadGroups if the token says that its groups are in another document, or left out."""
+    """Raise BadGroups if the token refers to another document for its groups, or omits them."""
     elsewhere = claims.get(_ELSEWHERE, {})
     names = (path, path.partition(".")[0])
     if not isinstance(elsewhere, dict) or not elsewhere.keys().isdisjoint(names):
         raise BadGroups(f"is not in the token, which refers to another document ({_ELSEWHERE})")
     if path == _GROUPS and path not in claims and claims.get(_LEFT_OUT, False) is not False:
-        raise BadGroups(f"is not in the token, which says that there are groups ({_LEFT_OUT})")
+        raise BadGroups(f"is not in the token, which has groups all the same ({_LEFT_OUT})")

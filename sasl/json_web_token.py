@@ -1,13 +1,14 @@
 """Signed tokens (JWS compact serialization, RFC 7515): strict parsing, then verification.
 
 Only a short header is parsed before the signature is verified, so that an invalid token costs one
-signature check at most; of a rejected token, short claims are read for the name in them, which only
-the operator is shown. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the
-JWKS alone. Of several issuers:
+signature check at most; the name in the claims of a rejected token is read if they are short, for
+the operator only. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the JWKS
+alone. Of several issuers:
 
 - A token is judged by one issuer alone: its keys, audience, rules and prefix. The `iss` that
-  chooses it is not verified yet; a token that lies there needs a signature by the issuer it names.
-- Keys of two issuers never meet, so that they may have the same key id.
+  selects the issuer is not verified yet; a token with a false `iss` fails that issuer's signature
+  check.
+- Each issuer has its own keys, so two issuers may use the same key id.
 - With a single issuer without a name, nothing of the payload is read before the signature is
   verified.
 """
@@ -49,7 +50,7 @@ class TrustedIssuer:
     settings: OAuthBearerSettings
     keys: KeyCache
     name: str = ""
-    """The `iss` of its tokens, where that chooses among several issuers; empty: there is one."""
+    """The `iss` of its tokens, which selects one of several issuers; empty if there is only one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class AcceptedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedToken:
-    """Parts of a token, nothing of which is verified."""
+    """Parts of an unverified token."""
 
     algorithm: str
     kid: str | None
@@ -100,10 +101,8 @@ def judge_token(
 
 
 def claimed_subject(token: SignedToken, settings: OAuthBearerSettings) -> str | None:
-    """Return the name in a rejected token, of which nothing may be verified; None: not known.
-
-    It is the claim as it is: no rules are applied to what is not verified.
-    """
+    """Return the name in a rejected token, which is unverified; None if it is unknown. Mapping
+    rules are not applied to it."""
     claims = read_object(token.payload) if len(token.payload) <= MAX_CLAIMED_BYTES else None
     return None if claims is None else subject_of(claims, settings)
 
@@ -137,8 +136,8 @@ def parse_token(token: str) -> SignedToken | FailureReason:
 
 
 def _base64url(text: str) -> bytes | None:
-    """Read base64url without padding; return None unless it is canonical, so that a token has only
-    one spelling."""
+    """Decode base64url without padding; return None unless it is canonical, so that a token has
+    only one encoding."""
     if text[-1] not in _LAST_CHARACTERS.get(len(text) % 4, ""):
         return None
     return base64.urlsafe_b64decode(text + "==")
@@ -150,10 +149,10 @@ Parsing so much takes a millisecond or two at most."""
 
 
 class TrustedIssuers:
-    """Issuers of a listener."""
+    """Issuers that a listener trusts."""
 
     def __init__(self, issuers: Iterable[TrustedIssuer]) -> None:
-        """Trust these: one, or any number with names."""
+        """`issuers` has one without a name, or any number with names."""
         self._by_name: Final = {one.name: one for one in issuers}
         self._only: Final = self._by_name.get("")
         assert self._only is None or len(self._by_name) == 1

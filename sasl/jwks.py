@@ -3,11 +3,11 @@
 Pure: the caller fetches the document from its file or URL and reports the result. Laws:
 
 - Only a valid document replaces the keys; an invalid one counts as a failed fetch.
-- During an outage of the identity provider the keys stay in use for `max_age_ms`; then none is
-  found, and tokens are rejected.
-- Tokens with unknown key ids are not remembered, so they take no memory, and all together cause one
-  fetch per `UNKNOWN_KID_INTERVAL_SECONDS`. During an outage or an attack, clients with a new key
-  wait no longer than that.
+- During an outage of the identity provider the keys stay in use for `max_age_ms`; after that,
+  tokens are rejected.
+- Tokens with unknown key ids are not stored, so they take no memory. Together they cause at most
+  one fetch per `UNKNOWN_KID_INTERVAL_SECONDS`. During an outage or an attack, clients with a new
+  key wait no longer than that.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ class RefreshSchedule:
         self.last_error = None
 
     def failed(self, error: str, now: float, *, refused: bool = False) -> None:
-        """Record a failed fetch. `refused` says that a retry would be refused too, and may wait for
+        """Record a failed fetch. `refused`: a retry would be refused as well, so it waits for
         `retry_backoff_max_ms`."""
         doublings = min(self._failures_in_a_row, MAX_DOUBLINGS)
         backoff_ms = min(self._retry_backoff_ms * 2**doublings, self._retry_backoff_max_ms)
@@ -104,7 +104,7 @@ class KeyCacheSettings:
 
 
 class KeyMissing(Enum):
-    """Reason for which no key was found for a token."""
+    """Reason why no key was found for a token."""
 
     NO_KEYS = auto()
     """No key was ever loaded, or all are older than `max_age_ms`; a fetch may help."""
@@ -213,12 +213,12 @@ class _ListedKey(NamedTuple):
     kid: str | None
     key: "PublicKey"
     algorithms: tuple[object, ...] = ()
-    """The only values of `alg` with which it verifies; empty: any that fits its type, as in Kafka,
-    where the `alg` of a key that is listed once does not bind."""
+    """The only values of `alg` that it may verify; empty: any that fits its type, as in Kafka,
+    which ignores the `alg` of a key that is listed once."""
 
 
 def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
-    """Return the usable keys with their ids, and one line of text for each other key."""
+    """Return the usable keys with their ids, and a line of text for each unusable key."""
     if len(document) > MAX_DOCUMENT_BYTES:
         raise _BadDocumentError(f"the JWKS is larger than {MAX_DOCUMENT_BYTES} bytes")
     members = read_object(document)

@@ -1,10 +1,10 @@
 """Principal and progress of a relayed exchange, as its messages show them, by mechanism.
 
-The broker authenticates the client (`sasl.termination: broker`); these readers only listen. Laws:
+The broker authenticates the client (`sasl.termination: broker`); these readers only observe. Laws:
 
-- What a reader learned is believed when the broker has accepted the exchange, and never before.
-- A message that a reader does not understand to the last byte teaches it nothing: the principal is
-  then opaque, and never another one than the broker's.
+- A principal counts once the broker has accepted the exchange, and never before.
+- If a reader does not understand a message to the last byte, the principal is opaque: it never
+  differs from the broker's.
 - The size of what is read is bounded, and nothing of a message is kept but names.
 - No message makes a reader raise. An answer of the broker that the mechanism does not have is a
   `MalformedMessage`.
@@ -21,29 +21,29 @@ from sasl.scram_messages import read_client_first
 from sasl.untrusted import read_object
 
 MAX_MESSAGE_BYTES: Final = 65_536
-"""Maximum size of a client's message that is read, in bytes; a longer one teaches nothing. Bearer
-tokens with many claims have some thousand."""
+"""Maximum size of a client's message that is read, in bytes; a longer one is ignored. Bearer tokens
+with many claims have some thousand."""
 _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - the name of an extension
 """SCRAM extension of delegation tokens (KIP-48): the user name is the id of a token."""
 
 
 class Progress(Enum):
-    """Position of an exchange after a message that the broker did not refuse."""
+    """Progress of an exchange after a message that the broker did not reject."""
 
     CONTINUES = auto()
-    """The client has to send another message."""
+    """The client must send another message."""
     COMPLETE = auto()
     """The broker has accepted the client."""
     REFUSED = auto()
-    """The broker has refused the client, by a message of the mechanism."""
+    """The broker has rejected the client with a message of the mechanism."""
     FINAL = auto()
-    """It looks complete: the broker is asked whether it is."""
+    """It looks complete: the proxy asks the broker."""
     UNKNOWN = auto()
-    """It may be complete: the next request of the client shows whether the client thinks so."""
+    """It may be complete: the client's next request shows."""
 
 
 class Reader(Protocol):
-    """Reader of one exchange by one mechanism."""
+    """Reader of one exchange of one mechanism."""
 
     @property
     def name(self) -> str | None:
@@ -52,12 +52,13 @@ class Reader(Protocol):
 
     @property
     def description(self) -> str:
-        """Description of an opaque principal, behind its mechanism; empty: there is none."""
+        """Description of an opaque principal, appended to its mechanism; empty if there is no
+        description."""
         ...
 
     @property
     def is_opaque(self) -> bool:
-        """True if messages of the mechanism never show a name, nor when they are complete."""
+        """True if messages of the mechanism never show a name or the end of the exchange."""
         ...
 
     def heard(self, message: bytes) -> None:
@@ -65,7 +66,7 @@ class Reader(Protocol):
         ...
 
     def answered(self, data: bytes) -> Progress:
-        """Read the broker's answer to it, which is no error. Raises MalformedMessage."""
+        """Read the broker's answer to it, which is not an error. Raises MalformedMessage."""
         ...
 
 
@@ -139,7 +140,7 @@ class PlainReader:
 class OAuthBearerReader:
     """OAUTHBEARER (RFC 7628): a token, again after it was rejected.
 
-    The token is not verified, for the broker does that, with claims of the same name.
+    The broker verifies the token, with claims of the same name.
     """
 
     __slots__ = ("_sub_claim_name", "description", "name")
@@ -171,7 +172,7 @@ class OAuthBearerReader:
 
 @final
 class OpaqueReader:
-    """Any other mechanism: its messages teach nothing."""
+    """Any other mechanism: its messages show nothing."""
 
     __slots__ = ("_ends_empty",)
 
@@ -186,7 +187,7 @@ class OpaqueReader:
         """Read nothing."""
 
     def answered(self, data: bytes) -> Progress:
-        """GSSAPI's last answer alone is empty (RFC 4752); of others the end is not known."""
+        """Only GSSAPI's last answer is empty (RFC 4752); the end of other mechanisms is unknown."""
         return Progress.FINAL if self._ends_empty and not data else Progress.UNKNOWN
 
 
@@ -209,7 +210,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _claims(token: str) -> dict[str, object] | None:
-    """Return the claims of a signed JWT, unverified (RFC 7519); None: it is none."""
+    """Return the unverified claims of a signed JWT (RFC 7519); None if it is not one."""
     parts = token.split(".")
     if len(parts) != 3:  # header, claims, signature (RFC 7515 section 7.1)
         return None

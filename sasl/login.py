@@ -4,10 +4,10 @@ SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Law
 
 - Bytes in, bytes out: the caller sends the request that a `Send` holds, and passes the body of the
   response to `answered`. No sockets, no clock.
-- What takes milliseconds (SCRAM's iterations) is left to the caller, as `Derive`.
-- Only `LoggedIn` means that both sides are authenticated, as far as the mechanism does that.
+- Work of milliseconds (SCRAM's iterations) is left to the caller, as `Derive`.
+- Only `LoggedIn` means that both sides are authenticated, if the mechanism authenticates both.
 - The number of steps is bounded: no server can prolong an exchange.
-- Whatever the server does wrong is a `LoginError`.
+- Every fault of the server is a `LoginError`.
 """
 
 import hmac
@@ -34,7 +34,7 @@ from sasl.scram import auth_message, new_nonce, xor
 from sasl.untrusted import fit_for_log
 
 HANDSHAKE_VERSION: Final = 1
-"""First version that SaslAuthenticate follows, not raw tokens (KIP-152)."""
+"""First version that is followed by SaslAuthenticate and not by raw tokens (KIP-152)."""
 _ERROR_ACKNOWLEDGED: Final = b"\x01"
 """Message of a client whose token was rejected (RFC 7628 section 3.2.3)."""
 MAX_SALTED_PASSWORDS: Final = 16
@@ -44,7 +44,7 @@ _CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
 
 
 class LoginError(Exception):
-    """The server rejected the login, broke the protocol, or did not prove who it is."""
+    """The server rejected the login, broke the protocol, or did not prove its identity."""
 
     def __init__(self, reason: str, error_code: int = NONE) -> None:
         super().__init__(reason)
@@ -101,7 +101,7 @@ class ClientExchange(Protocol):
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
         """Return the next message, or None at the end of the exchange, when the server is
-        authenticated as far as the mechanism does that. Raises LoginError."""
+        authenticated, if the mechanism does that. Raises LoginError."""
         ...
 
 
@@ -119,7 +119,7 @@ class PlainClient:
         return self._first
 
     def step(self, challenge: bytes) -> None:
-        """Expect an empty message: the server has nothing to say."""
+        """Expect an empty message: PLAIN has no challenge."""
         if challenge:
             raise LoginError("the server sent a challenge, which PLAIN does not have")
 

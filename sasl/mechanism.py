@@ -5,10 +5,10 @@ Laws of an exchange:
 
 - `step` is called with each message of the client, in order, and never after it returned
   `Success` or `Failure`. A message is at most `sasl.server.max.receive.size` bytes.
-- It reads no clock, no socket and no file: `now` is monotonic seconds and always passed in.
+- It reads no clock, no socket and no file: `now` is an argument, in monotonic seconds.
 - No message of a client makes it raise: an invalid one is a `Failure`.
 - After `KeysNeeded`, `step` is called again with the same message when the keys were fetched, or
-  could not be.
+  could not be fetched.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from typing import Final, Protocol, final
 from sasl.identity import Identity
 
 MAX_QUOTED_CHARACTERS: Final = 256
-"""Maximum number of characters of a name that a message to the client repeats: the length of the
+"""Maximum number of characters of a name that is quoted to the client: the length of the
 message is an INT16, in bytes."""
 
 
@@ -110,10 +110,10 @@ class Success:
         self.data: Final = data
         """Last message of the mechanism, sent with the success; it may be empty."""
         self.identity: Final = identity
-        """Who the client is."""
+        """Identity of the client."""
         self.credential_deadline: Final = credential_deadline
         """Expiry of the credential (a token) in monotonic seconds, not in the past: the present
-        time if it has expired already, within the clock skew. None if it does not expire."""
+        time if it expired within the clock skew. None if it does not expire."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Success) and self._values() == other._values()
@@ -143,7 +143,7 @@ class KeysNeeded:
     """The token's key is unknown: fetch newer keys, then call `step` with the message again."""
 
     issuer: str = ""
-    """Issuer whose keys are needed, of several; empty: there is one."""
+    """Issuer whose keys are needed; empty if there is only one issuer."""
 
 
 Step = Challenge | Success | Failure | KeysNeeded
@@ -158,7 +158,8 @@ class Exchange(Protocol):
 
 
 class Mechanism(Protocol):
-    """SASL mechanism on the server's side. A new one is a module with a class of this interface."""
+    """SASL mechanism on the server's side. A new mechanism is a module with a class that implements
+    it."""
 
     @property
     def name(self) -> str:

@@ -199,7 +199,7 @@ def read_authenticate_response(version: int, body: bytes) -> AuthenticateRespons
 
 
 def read_whole_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:
-    """Parse a body that is to be passed on: nothing may follow it, and no lifetime is negative.
+    """Parse a body to be relayed: nothing may follow it, and the lifetime must not be negative.
 
     Raises MalformedMessage.
     """
@@ -215,7 +215,7 @@ def read_whole_authenticate_response(version: int, body: bytes) -> AuthenticateR
 
 
 def with_lifetime(body: bytes, at: int, session_lifetime_ms: int) -> bytes:
-    """Return a response's body with another lifetime, which stands at `at`."""
+    """Return a response's body with another lifetime at position `at`."""
     return body[:at] + _LONG.pack(session_lifetime_ms) + body[at + _LONG.size :]
 
 
@@ -286,7 +286,7 @@ class ClientInitialResponse:
         self.token: Final = token
         self.authorization_id: Final = authorization_id
         self.extensions: Final = extensions
-        """SASL extensions (KIP-342): the client's own word, which decides nothing."""
+        """SASL extensions (KIP-342), which are unverified and decide nothing."""
 
 
 def read_client_initial_response(message: bytes) -> ClientInitialResponse | None:
@@ -315,7 +315,7 @@ def read_client_initial_response(message: bytes) -> ClientInitialResponse | None
 
 
 def client_initial_response(token: str, extensions: Mapping[str, str] | None = None) -> bytes:
-    """Return a client's first message; names of extensions consist of letters, and none is
+    """Return a client's first message; names of extensions consist of letters and must not be
     `auth`."""
     pairs = [f"{name}={value}{_SEPARATOR}" for name, value in (extensions or {}).items()]
     return f"n,,{_SEPARATOR}auth=Bearer {token}{_SEPARATOR}{''.join(pairs)}{_SEPARATOR}".encode()

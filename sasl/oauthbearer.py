@@ -6,7 +6,7 @@ Laws of this module:
   JSON, and the client's next message ends the exchange; a valid token in it is accepted, as by
   Kafka. A second rejected token ends the exchange (Kafka accepts any number of them, and counts
   none).
-- The failure has the reason for the rejection, which is never sent to the client.
+- The failure has the reason for the rejection, which the client never receives.
 - An exchange returns `KeysNeeded` once at most.
 """
 
@@ -80,9 +80,9 @@ class OAuthBearerServerExchange:
         self._server = server
         self._keys_requested = False
         self._rejected: FailureReason | None = None
-        """The reason for which a token was rejected; None: none was."""
+        """The reason why a token was rejected; None if no token was rejected."""
         self._claimed: str | None = None
-        """The name in that token, which proves nothing; None: not known."""
+        """The unverified name in that token; None if it is unknown."""
         self._ended = False
 
     def step(self, message: bytes, now: float) -> Step:
@@ -200,7 +200,7 @@ class VerifiedTokens:
         return len(self._by_digest)
 
     def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
-        """Return the claims of a message's token if it is cached and valid; None if it has to be
+        """Return the claims of a message's token if it is cached and valid; None if it must be
         verified.
 
         `wall_now` is seconds since 1970, `now` monotonic seconds.

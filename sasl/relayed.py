@@ -93,13 +93,13 @@ class RelaySettings:
     """Function from a description of an opaque principal, e.g. `GSSAPI@192.0.2.1`, to its name with
     its type."""
     verifiers: Mapping[str, Mechanism] = field(default_factory=dict)
-    """Mechanisms of one message, by name, whose messages the proxy verifies before the broker does:
-    OAUTHBEARER or none. Read at each message, so they may change in between."""
+    """Mechanisms of one message, by name, that the proxy verifies before the broker does:
+    OAUTHBEARER or nothing. It is read for each message, so it may change."""
 
 
 @final
 class _Asked:
-    """Message that the broker has yet to answer."""
+    """Message that the broker has not answered yet."""
 
     __slots__ = ("at", "handshake", "version")
 
@@ -143,7 +143,7 @@ class _Grant:
     ) -> None:
         self.identity: Final = identity
         self.broker_name: Final = broker_name
-        """Name that the messages show to the broker, before rules of the proxy; None: not known."""
+        """Name in the messages, before mapping rules of the proxy; None if it is unknown."""
         self.opaque: Final = opaque
         self.terms: Final = terms
         self.version: Final = version
@@ -208,7 +208,7 @@ class RelayedSession:
         """Connection of the login under way."""
         self._messages = 0
         self._unconfirmed: _Grant | None = None
-        """What an exchange that may be complete grants; None: none may be."""
+        """Session that the exchange grants if it is complete; None if it cannot be complete yet."""
         self._offered: tuple[str, ...] = ()
         """Mechanisms of the broker, as its last SaslHandshake response named them."""
         self._broker_lifetime_ms = 0
@@ -274,7 +274,7 @@ class RelayedSession:
         return self._token(None, token, now)
 
     def keys_refreshed(self, now: float) -> Outcome:
-        """Verify the waiting message again, whether newer keys were found or not."""
+        """Verify the waiting message again after a fetch of keys, successful or not."""
         assert self._pending is not None
         exchange, version, token = self._pending
         self._pending = None
@@ -285,7 +285,7 @@ class RelayedSession:
         self._fail(FailureReason.ILLEGAL_STATE)
 
     def abandon(self, reason: FailureReason = FailureReason.TIMEOUT) -> None:
-        """Record that a login will not come to its end: its time is over, or the broker is gone."""
+        """Record that a login cannot end: it took too long, or the broker is gone."""
         self._fail(reason)
 
     @property
@@ -506,10 +506,8 @@ class RelayedSession:
         )
 
     def _changes_principal(self, state: Authenticating, grant: _Grant) -> bool:
-        """Return whether a re-authentication presented another principal (KIP-368).
-
-        Of opaque ones that is not known: the connection on which they were proved last counts.
-        """
+        """Return whether a re-authentication presented another principal (KIP-368). For opaque
+        principals it is unknown: the connection of the last proof counts."""
         if state.previous is None or self._opaque:
             return False
         return grant.opaque or grant.identity.principal != state.previous.principal

@@ -66,11 +66,11 @@ class ScramServer:
     ) -> None:
         """Authenticate the users of `credentials` by `mechanism`.
 
-        `fake_secret` is at least 16 random bytes, the same for all workers and after a restart;
-        whoever knows it can find out which users exist, and no more. `fake_iterations` is the
-        number of iterations sent as long as there are no users at all; it should be what new users
-        get. `identity_of` returns who a user is, or None if nobody; None: the principal of that
-        name, without groups.
+        `fake_secret` is at least 16 random bytes, the same for all workers and after a restart; a
+        client that knows it can find out which users exist, and nothing else. `fake_iterations` is
+        the number of iterations sent as long as there are no users at all; it should be what new
+        users get. `identity_of` returns the identity of a user, or None to reject it. Without it,
+        the identity is the principal of that name, without groups.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -137,8 +137,8 @@ class ScramServer:
         """Return pseudo-random bytes for a salt that has another form than Kafka's.
 
         `length` is that of the longest form: the bytes are computed for every name alike, so that
-        the time does not depend on the form. They depend on the form: if it changes for a name, the
-        new salt must have nothing in common with the old one.
+        the time does not depend on the form. Their value depends on the form: if the form of a name
+        changes, the new salt must have nothing in common with the old one.
         """
         if not length:
             return b""

@@ -47,7 +47,7 @@ MIN_REAUTHENTICATION_INTERVAL = 1.0
 
 MAX_SESSION_LIFETIME_MS = 10 * 365 * 24 * 3600 * 1000
 """Maximum lifetime of a session in milliseconds, ten years: a bound on the deadline that a hostile
-token, or a typing error in the configuration, may cause."""
+token, or a typo in the configuration, can cause."""
 
 ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful authentication"
 """Kafka's message for a SaslAuthenticate without a SaslHandshake before it."""
@@ -55,7 +55,7 @@ ALREADY_AUTHENTICATED = "SaslAuthenticate request received after successful auth
 
 @final
 class Outcome:
-    """Result of a message: what the connection is to do. `Session.state` is the new state."""
+    """Result of a message: the connection's next action. `Session.state` is the new state."""
 
     __slots__ = (
         "confirms",
@@ -75,13 +75,13 @@ class Outcome:
         self.reply: Final = reply
         """Body of the response, or content of the frame for raw tokens; None for no response."""
         self.wants_keys: Final = wants_keys
-        """The issuer whose newer signing keys are to be fetched, and then `keys_refreshed` to be
-        called, before anything else; None: none are."""
+        """The issuer whose signing keys must be fetched before anything else; then call
+        `keys_refreshed`. None if no keys are needed."""
         self.relay_to: Final = relay_to
-        """Connection to the broker to which the frame is sent as it came, and whose answer
-        `RelayedSession.answered` is given, before anything else; None: it is not relayed."""
+        """Connection to the broker for the unchanged frame; pass the answer to
+        `RelayedSession.answered` before anything else. None if the frame is not relayed."""
         self.confirms: Final = confirms
-        """True if the broker is to be asked at once whether the exchange is complete
+        """True if the broker must be asked at once whether the exchange is complete
         (`RelayedSession.confirmed`)."""
 
 
@@ -108,7 +108,7 @@ class Session:
         self.state: State = AwaitHandshake()
 
     def admit(self, identity: Identity, now: float) -> Authenticated:
-        """Accept a client without SASL; its session has no end."""
+        """Accept a client without SASL; its session does not expire."""
         assert isinstance(self.state, AwaitHandshake)
         self.state = Authenticated(
             identity=identity,
@@ -184,8 +184,7 @@ class Session:
         self._fail(FailureReason.ILLEGAL_STATE)
 
     def abandon(self) -> None:
-        """Record that the time for authentication is over, or that the client disconnected in the
-        middle of it."""
+        """Record that the client took too long to authenticate, or disconnected meanwhile."""
         self._fail(FailureReason.TIMEOUT)
 
     def may_begin_reauthentication(self, now: float) -> bool:

@@ -12,9 +12,9 @@ class Enforcement(StrEnum):
     """Treatment of sessions that expire, per listener or per principal."""
 
     OBSERVE = "observe"
-    """Ignores `connections.max.reauth.ms`, but records sessions."""
+    """Records sessions, and ignores `connections.max.reauth.ms`."""
     PROBE = "probe"
-    """Announces the lifetime, closes no session, but counts those that would have been closed."""
+    """Announces the lifetime, and counts the sessions that `enforce` would close."""
     ENFORCE = "enforce"
     """Announces the lifetime, and closes a connection that is used after it (KIP-368)."""
 
@@ -107,7 +107,7 @@ class Authenticated:
         authenticator: Authenticator = Authenticator.PROXY,
     ) -> None:
         self.identity = identity
-        """Who the client is; its groups follow the file of memberships, if that gives them."""
+        """Identity of the client; its groups follow the file of memberships, if there is one."""
         self.mechanism: Final = mechanism
         """Name of the mechanism; None without SASL."""
         self.handshake_version: Final = handshake_version
@@ -211,7 +211,7 @@ class Failed:
     previous: Authenticated | None
     """Session that was to be renewed; None at the first authentication."""
     claimed: str | None = field(default=None, compare=False)
-    """Name that the client claimed and did not prove; None if it is not known."""
+    """Unproven name of the client; None if it is unknown."""
     unknown_user: bool = field(default=False, compare=False)
     """True if there is no user of that name."""
 

@@ -22,8 +22,8 @@ MAX_ANSWER_BYTES: Final = 256 * 1024
 """Maximum size in bytes of a response, or of a file with a token: half of what a broker accepts in
 a SASL message (`sasl.server.max.receive.size`), and a hundred times the size of usual tokens."""
 UNKNOWN_LIFETIME_REFRESH_SECONDS: Final = 300.0
-"""Time in seconds after which a token without a known expiry is refreshed. It is used as long as
-there is no other one, because the broker decides whether it is still valid."""
+"""Time in seconds after which a token without a known expiry is refreshed. It is used until there
+is a new one, because the broker decides whether it is still valid."""
 
 _B64TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 """Grammar of a bearer token (RFC 6750 section 2.1), without blanks, commas and control characters,
@@ -166,7 +166,7 @@ def _refresh_at(settings: TokenCacheSettings, now: float, deadline: float, jitte
 
 
 class _BadAnswerError(Exception):
-    """The response is invalid; the message quotes nothing of it."""
+    """The response is invalid; the message does not quote it."""
 
 
 def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
@@ -188,7 +188,7 @@ def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
     if lifetime is None:
         return _Token(token=token, deadline=math.inf, expires_at=None)
     if lifetime <= 0:
-        raise _BadAnswerError("the token of the answer has expired already, by this clock")
+        raise _BadAnswerError("the token of the answer has already expired by this clock")
     return _Token(token=token, deadline=now + lifetime, expires_at=wall_now + lifetime)
 
 

@@ -1,6 +1,6 @@
 """Explanation of a token, claim by claim, for an operator; `judge_token` decides.
 
-What a token claims is shown even if its signature is wrong: it is what its sender wrote.
+The claims are shown even if the signature is wrong: they are what the sender wrote.
 """
 
 import datetime
@@ -40,15 +40,15 @@ class Finding(NamedTuple):
     part: str
     """The part: `form`, `alg`, `kid`, `signature`, or the name of a claim."""
     found: str
-    """What the token has there."""
+    """The token's value."""
     problem: str | None
-    """Why it is refused; None: it is accepted."""
+    """Reason for its rejection; None if it is accepted."""
 
 
 def explain_token(
     token: str, issuers: TrustedIssuers, wall_now: float, now: float
 ) -> list[Finding]:
-    """Return what is found of each part. `wall_now` is seconds since 1970, `now` monotonic."""
+    """Return the finding on each part. `wall_now` is seconds since 1970, `now` monotonic."""
     parsed = parse_token(token)
     if parsed is FailureReason.FORBIDDEN_ALGORITHM:
         return [Finding("alg", "?", f"is not one of {', '.join(ALGORITHMS)}")]
@@ -71,15 +71,15 @@ def explain_token(
         findings += [Finding("kid", kid, None), Finding("signature", "", problem)]
     claims = read_object(parsed.payload)
     if claims is None:
-        return [*findings, Finding("claims", "?", "are no JSON object without duplicate names")]
+        return [*findings, Finding("claims", "?", "are not a JSON object without duplicate names")]
     return findings + list(_claims(claims, issuer.settings, wall_now))
 
 
 def _of_no_issuer(payload: bytes) -> Finding:
-    """Return why none of several issuers judges a token."""
+    """Return why no issuer judges a token."""
     claims = read_object(payload) if len(payload) <= MAX_UNVERIFIED_BYTES else None
     if claims is None:
-        problem = f"are no JSON object of at most {MAX_UNVERIFIED_BYTES} bytes"
+        problem = f"are not a JSON object of at most {MAX_UNVERIFIED_BYTES} bytes"
         return Finding("claims", f"{len(payload)} bytes", problem)
     return Finding("iss", _value(claims, "iss"), "is none of sasl.oauthbearer.issuers")
 

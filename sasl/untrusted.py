@@ -78,7 +78,7 @@ ABSENT: Final = object()
 
 
 class BrokenPath(Exception):
-    """A path leads through what is no object."""
+    """A path crosses a value that is not an object."""
 
 
 def value_at(claims: Mapping[str, Any], path: str) -> object:

@@ -1,1 +1,1 @@
-"""Brokers of the cluster: which there are, how they are reached, and as whom."""
+"""Brokers of the cluster: discovery, addresses, and the proxy's access to them."""

@@ -68,10 +68,10 @@ class PasswordIdentity:
         return ScramClient(mechanism, self._username, self._password, self._salted)
 
     async def run(self) -> None:
-        """Return: the password is read when it is needed."""
+        """Return at once: the password is read when it is needed."""
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add nothing: a password that cannot be read is a failed login."""
+        """Add nothing: an unreadable password counts as a failed login."""
 
     async def _current(self) -> str:
         try:
@@ -114,7 +114,7 @@ class TokenIdentity:
             await self._tokens.run()
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add when the token expires, and how often none could be fetched."""
+        """Add the token's expiry, and the number of failed fetches."""
         failures = self._tokens.refresh_failures
         snapshot.count(registry.UPSTREAM_TOKEN_REFRESH_FAILURES, failures)
         if (expiry := self._tokens.expires_at) is not None:
@@ -148,8 +148,9 @@ class Access:
     identity: UpstreamIdentity | None = None
     """The identity of the login to brokers; None: there is no login."""
     clients_log_in: bool = False
-    """True if brokers expect a login that the proxy does not have: its clients log in themselves
-    (`sasl.termination: broker`), and it asks brokers only what they answer before a login."""
+    """True if brokers expect a login and the proxy has none: clients log in themselves
+    (`sasl.termination: broker`), and the proxy's own requests are those that brokers answer before
+    a login."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
@@ -157,7 +158,7 @@ class Access:
         return None if self.tls is None else self.tls.context
 
     def collect(self, snapshot: Snapshot) -> None:
-        """Add when the proxy's certificate and token expire."""
+        """Add the expiry of the proxy's certificate and token."""
         if self.tls is not None and (expiry := self.tls.expires_at) is not None:
             snapshot.gauge(registry.UPSTREAM_CERTIFICATE_EXPIRY, expiry)
         if self.identity is not None:

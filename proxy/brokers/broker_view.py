@@ -62,10 +62,9 @@ class BrokerView:
         """Forward requests to `broker`.
 
         `resolve` gives the addresses that replace those in responses; None: they are not rewritten.
-        `enforces_acls`: only versions pass that can be judged by ACLs.
-        `metered`: bytes that are fetched, and topics that are created, may count towards a quota.
-        `not_answered`: APIs that the proxy does not answer for this listener; those in `passes` are
-        the broker's to answer.
+        `enforces_acls`: only versions that ACLs can judge are forwarded. `metered`: bytes that are
+        fetched, and topics that are created, may count towards a quota. `not_answered`: APIs that
+        the proxy does not answer for this listener; the broker answers those in `passes`.
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
@@ -92,7 +91,7 @@ class BrokerView:
 
     @property
     def identity(self) -> BrokerIdentity:
-        """The broker's ids: as it states them itself, and by the port that clients are given."""
+        """The broker's ids: its own statement, and the id of its port."""
         broker = self.broker
         if broker.broker_id is None or broker.broker_id in broker.identity.node_ids:
             return broker.identity
@@ -100,7 +99,7 @@ class BrokerView:
 
     @property
     def offered(self) -> UpstreamVersions | None:
-        """What the broker offers itself; None: it has never been reached."""
+        """Versions that the broker itself offers; None if it was never reached."""
         return self.broker.versions
 
     @property
@@ -109,7 +108,7 @@ class BrokerView:
         return self.broker.host, self.broker.port
 
     def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
-        """Take notice of the cluster's brokers, by id, as of those in a response."""
+        """Note the cluster's brokers, by id, like those in a response."""
         if self._resolve is not None:
             for broker_id, broker in brokers.items():
                 self._resolve(broker_id, broker.host, broker.port)

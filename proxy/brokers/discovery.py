@@ -7,8 +7,8 @@ Rules:
 - A `DiscoveredBroker` exists as long as its broker; host, port and versions change in place, so a
   connection reads them when it is opened.
 - `on_versions` is called when a broker's versions are first known, and whenever they have changed.
-- In a cluster, what all of its brokers offer is announced by each of them: while it is upgraded, a
-  client meets the same versions wherever it is sent.
+- In a cluster, each broker is announced with the versions that all of its brokers offer: during an
+  upgrade, a client sees the same versions at every broker.
 - A broker that does not answer changes only `unreachable`: its known state stays.
 """
 
@@ -50,7 +50,7 @@ VERSIONS_MAX_AGE: Final = 60.0
 client's connection failed."""
 DOUBT_BACKOFF: Final = 1.0
 """Shortest time in seconds between two queries of a broker that are made because it closed a
-connection, or a client means another one."""
+connection, or a client expects another broker."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +107,7 @@ class DiscoveredBroker:
         return self._asked_at is None or now - self._asked_at >= VERSIONS_MAX_AGE
 
     def was_queried_lately(self, now: float) -> bool:
-        """Return whether it need not be queried although it may have changed."""
+        """Return whether it was queried so recently that another query can wait."""
         return self._asked_at is None or now - self._asked_at < DOUBT_BACKOFF
 
     @property
@@ -119,7 +119,8 @@ class DiscoveredBroker:
     async def refresh(
         self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
-        """Query its versions; None: it did not answer, which is logged within `repeats`."""
+        """Query its versions; None if it did not answer, which is logged (`repeats` limits the
+        rate)."""
         self._asked_at = now  # before the query, so that `query_soon` during it has an effect
         try:
             upstream, self.identity = await fetch_broker(
@@ -154,7 +155,7 @@ class Discovery(ABC):
         self._woken = asyncio.Event()
         self._repeats = LogRateLimit()
         """The rate limit of log lines, shared by all brokers: with transparent routing, clients may
-        name ever new ones."""
+        name any number of them."""
         self._logged_unreachable = False
         """True if it was logged that no broker can be reached."""
 
@@ -196,7 +197,8 @@ class Discovery(ABC):
         """Return the brokers that were discovered so far."""
 
     async def look(self, now: float) -> bool:
-        """Make a round; log when no broker can be reached any more, and when one can again."""
+        """Make a round; log when all brokers became unreachable, and when one is reachable
+        again."""
         answered = await self.round(now)
         why = self.unreachable
         if why is None and self._logged_unreachable:
@@ -218,7 +220,7 @@ class Discovery(ABC):
         return broker in self._known()
 
     def wake(self, broker: DiscoveredBroker | None = None) -> None:
-        """Make the next round soon; `broker` could not be reached, and is queried in it."""
+        """Start the next round soon; it queries `broker`, which could not be reached."""
         if broker is not None:
             broker.query_soon()
         self._woken.set()
@@ -242,7 +244,7 @@ class Discovery(ABC):
         return None not in answers
 
     def _to_announce(self, changed: Collection[DiscoveredBroker]) -> Collection[DiscoveredBroker]:
-        """Return the brokers whose clients are offered other versions, after some have changed."""
+        """Return the brokers whose announced versions change with those in `changed`."""
         return changed
 
 
@@ -324,13 +326,13 @@ class ClusterDiscovery(Discovery):
         self._bootstrap = [
             DiscoveredBroker(None, host, port) for host, port in self._bootstrap_servers if memory
         ]
-        """What is behind each bootstrap address, where brokers cannot be asked who they are."""
+        """Broker behind each bootstrap address, if brokers cannot be asked for their ids."""
 
     def _known(self) -> Collection[DiscoveredBroker]:
         return [*self._bootstrap, *self.brokers.values()]
 
     def knows(self, broker: DiscoveredBroker) -> bool:
-        """Return whether `broker` is one of the cluster's, or was."""
+        """Return whether `broker` is or was a broker of the cluster."""
         return broker.broker_id is not None or broker in self._bootstrap
 
     @property
@@ -365,8 +367,8 @@ class ClusterDiscovery(Discovery):
     def broker_at_port_of(self, broker_id: int) -> DiscoveredBroker | None:
         """Return the broker for a connection to the port of `broker_id`.
 
-        It is another one if that broker is not known, and only logins can find it: the client logs
-        in there (`proxy.connection.logins`). None if no broker is ready.
+        If that broker is unknown and only a login can find it, it is another broker, where the
+        client logs in (`proxy.connection.logins`). None if no broker is ready.
         """
         known = self.brokers.get(broker_id)
         return self.bootstrap_broker() if known is None and self._bootstrap else known
@@ -400,7 +402,8 @@ class ClusterDiscovery(Discovery):
         return ClusterView(brokers=brokers, controller_id=-1, cluster_id=None)
 
     def _to_announce(self, changed: Collection[DiscoveredBroker]) -> Collection[DiscoveredBroker]:
-        """Announce what all brokers offer, those included that are missing: they may come back."""
+        """Announce the versions that all brokers offer, missing ones included: they may come
+        back."""
         ready = [broker for broker in self.brokers.values() if broker.ready]
         if not ready:
             return changed
@@ -414,7 +417,7 @@ class ClusterDiscovery(Discovery):
         return announced
 
     async def _view(self, now: float) -> ClusterView | None:
-        """Query one broker after the other until one answers; each round begins with the next."""
+        """Query brokers in turn until one answers; each round begins with the next broker."""
         known = [(broker.host, broker.port) for broker in self.brokers.values()]
         if known:
             index = next(self._rotation) % len(known)
@@ -498,8 +501,8 @@ class ClusterDiscovery(Discovery):
         self.wake()
 
     def _lend_versions(self, broker: DiscoveredBroker) -> None:
-        """Take another broker's versions for those of a new one, for the moment until it is asked:
-        clients come to it as soon as they have its address."""
+        """Assume another broker's versions for a new one until it is queried: clients connect as
+        soon as they have its address."""
         lender = next((one for one in self._bootstrap if one.ready), None)
         if lender is not None:
             broker.versions, broker.common = lender.versions, lender.common

@@ -5,10 +5,10 @@ Rules:
 - A broker id keeps its port for ever: id N has the first port + N, or the port that a map gives
   it, in all workers.
 - A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
-  that restart, and their clients return to the same port. It is not kept if another broker is at
-  its address: nobody is sent to that one in its place.
+  that restart, and their clients return to the same port. It is not kept if another broker has its
+  address: no client is sent to the wrong broker.
 - The cluster's own view decides where a broker is. The address in a response to a client counts
-  only for a broker that is not known yet, and only if it is valid.
+  only if the broker is still unknown and the address is valid.
 - A broker that no listener has a port for is only counted and logged: no client could be sent to
   it.
 - No client is sent to a port that cannot be listened on: another program may use it.
@@ -84,7 +84,7 @@ class BrokerTable:
         return BrokerChanges(joined=joined, moved=moved, left=left)
 
     def learn(self, broker_id: int, host: str, port: int) -> bool:
-        """Add a broker that a response to a client named; False: it was known."""
+        """Add a broker from a response to a client; False if it was known."""
         if broker_id in self._brokers:
             return False
         self._brokers[broker_id] = BrokerAddress(host=host, port=port)

@@ -48,9 +48,9 @@ Answer = TypeVar("Answer")
 async def fetch_broker(
     host: str, port: int, access: Access, node_id: int | None = None
 ) -> tuple[UpstreamVersions, BrokerIdentity]:
-    """Query a broker's API versions, check that it accepts the proxy, and find out which it is.
+    """Query a broker's API versions, check that it accepts the proxy, and identify it.
 
-    `node_id` is that which it had before, or is said to have; None: unknown. Where clients log in
+    `node_id` is its last or supposed id; None if unknown. Where clients log in
     themselves, neither is checked. Raises BrokerFault.
     """
     asks_more = access.identity is not None or not access.clients_log_in
@@ -186,8 +186,8 @@ class ServiceConnection:
 async def _identity(
     connection: ServiceConnection, address: tuple[str, int], node_id: int | None
 ) -> BrokerIdentity:
-    """Find out which broker this is, after a Metadata request, which a listener with SASL would
-    refuse to who did not log in."""
+    """Identify the broker. It begins with a Metadata request, which a listener with SASL refuses
+    before a login."""
     steps = identify(connection.offered, address, node_id)
     try:
         query = next(steps)

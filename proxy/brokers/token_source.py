@@ -34,7 +34,7 @@ _TRANSIENT: Final = frozenset({408, 425, 429})
 
 
 class TokenUnavailable(ProxyError):
-    """There is no token to log in with."""
+    """No token is available for the login."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -43,7 +43,7 @@ class TokenUnavailable(ProxyError):
 
 
 class FileTokens:
-    """Token that another program keeps fresh in a file, such as a projected one of Kubernetes."""
+    """Token in a file that another program renews, such as a projected token of Kubernetes."""
 
     def __init__(self, path: Path) -> None:
         """Read `path` for each login."""
@@ -163,12 +163,12 @@ class EndpointTokens:
         error = self._cache.last_error
         if error is not None and known_error is None:
             log.warning(
-                "Token endpoint %s: %s; a token that is held is used until it expires",
+                "Token endpoint %s: %s; the current token is used until it expires",
                 self._name,
                 error,
             )
         elif error is None and known_error is not None:
-            log.info("Token endpoint %s: gives tokens again", self._name)
+            log.info("Token endpoint %s: issues tokens again", self._name)
 
     async def _ask(self) -> None:
         loop = asyncio.get_running_loop()
@@ -196,7 +196,8 @@ class EndpointTokens:
                 cache.failed(text, loop.time(), refused=refused)
 
     async def _credentials(self, secrets: list[str]) -> str:
-        """Return the credentials of HTTP Basic; add to `secrets` what must not be repeated."""
+        """Return the credentials of HTTP Basic; add the values that must not be logged to
+        `secrets`."""
         try:
             secret = await asyncio.to_thread(self._client_secret)
             credentials = self._basic(secret)

@@ -37,7 +37,7 @@ _SOCKADDR_IN6: Final = struct.Struct("!2xH4x16s4x")
 MAX_BROKERS: Final = 1_024
 """Largest number of brokers that clients are connected to."""
 MAX_EARLY_BYTES: Final = 65_536
-"""Number of bytes of a waiting client from which on it is not read."""
+"""Number of bytes after which a waiting client is not read."""
 
 
 class DestinationRefused(Exception):
@@ -58,7 +58,9 @@ def original_destination(sock: socket.socket) -> Address:
             return Address(socket.inet_ntop(socket.AF_INET6, packed), port)
         found = sock.getsockopt(socket.IPPROTO_IP, SO_ORIGINAL_DST, _SOCKADDR_IN.size)
     except OSError:
-        raise DestinationRefused("it was not redirected, but connected to the proxy") from None
+        raise DestinationRefused(
+            "it connected to the proxy itself and was not redirected"
+        ) from None
     port, packed = _SOCKADDR_IN.unpack(found)
     return Address(socket.inet_ntop(socket.AF_INET, packed), port)
 

@@ -1,7 +1,5 @@
-"""Counts of the deliverer in shared memory: they outlive it, and a scrape does not wait for it.
-
-The parent makes them before it forks; the deliverer alone writes, and the HTTP process reads.
-"""
+"""Counts of the deliverer in shared memory: they outlive it, and a scrape does not wait for it. The
+parent creates them before it forks; only the deliverer writes, and the HTTP process reads."""
 
 import mmap
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ class DeliveryState:
     waiting_since: float | None
     """Unix time in seconds; None: nothing waits."""
     success_at: float | None
-    """When everything that was there had last been delivered, in Unix time; None: never."""
+    """Time of the last complete delivery, in Unix time; None if there was none."""
     failures: int
     """Number of attempts that failed."""
 
@@ -72,7 +70,7 @@ class DeliveryCounts:
         self._words[_Word.FAILURES] += 1
 
     def succeeded(self, wall: float) -> None:
-        """Note that everything that was there is delivered; `wall` is Unix time."""
+        """Note that everything is delivered; `wall` is Unix time."""
         self._words[_Word.SUCCESS_MS] = round(wall * 1000)
 
     def set_waiting(self, waiting: Waiting) -> None:

@@ -1,6 +1,6 @@
 """Settings of librdkafka from those of the proxy, or from a file of a Kafka client's properties.
 
-Certificates and secrets are handed over in memory: they are in no command line, and in no log.
+Certificates and secrets are passed in memory: no command line and no log has them.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ UNKNOWN_EXPIRY_SECONDS: Final = 300.0
 
 
 def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
-    """Return what the configuration means now. Raises ConfigError and TokenUnavailable."""
+    """Return the settings of the configuration, with its present secrets. Raises ConfigError and
+    TokenUnavailable."""
     made: dict[str, Any] = {"bootstrap.servers": servers}
     made["security.protocol"] = str(settings.security_protocol)
     try:
@@ -44,11 +45,11 @@ def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
 
 
 def of_options(servers: str | None, file: Path | None) -> Settings:
-    """Return what `--bootstrap-server` and `--command-config` mean now. Raises ConfigError."""
+    """Return the settings of `--bootstrap-server` and `--command-config`. Raises ConfigError."""
     if file is not None:
         return of_properties(file, servers)
     if servers is None:
-        raise ConfigError("", "give --bootstrap-server or --command-config")
+        raise ConfigError("", "--bootstrap-server or --command-config is required")
     return {"bootstrap.servers": servers}
 
 
@@ -61,7 +62,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def of_properties(file: Path, servers: str | None) -> Settings:
-    """Return what a file of properties means now; `servers` come before those that it names.
+    """Return the settings in a file of properties; `servers` override those in the file.
 
     Raises ConfigError.
     """
@@ -139,7 +140,7 @@ def _sasl(login: Login) -> Mapping[str, Any]:
 
 def _token_callback(login: OAuthBearer) -> Callable[[str], tuple[str, float]]:
     """Return librdkafka's callback. Raises ConfigError and TokenUnavailable if there is no token:
-    librdkafka would wait for one without saying why there is none.
+    librdkafka would wait for one without an explanation.
     """
     first = [login.current()]
 

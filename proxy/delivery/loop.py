@@ -38,8 +38,8 @@ PASS_EVERY: Final = 1.0
 SAVE_EVERY: Final = 1.0
 """Seconds between two writes of the position in a long pass."""
 LOOK_EVERY: Final = 0.2
-"""Seconds between two looks at whether the end is asked for; no lock, so that a signal's handler
-may ask."""
+"""Seconds between two checks for the end; without a lock, so that a signal handler can request
+it."""
 END_EVERY: Final = 0.2
 """Seconds between two passes at the end, while workers close their files."""
 MAX_BACKOFF: Final = 30.0
@@ -55,29 +55,29 @@ class DeliveryError(ProxyError):
 
 
 class End:
-    """End of a delivery: asked for by somebody, and awaited for a bounded time."""
+    """End of a delivery, which is requested and then takes a bounded time."""
 
     def __init__(self, drain_seconds: float) -> None:
-        """Allow `drain_seconds` for delivering what is left."""
+        """Allow `drain_seconds` for delivering the rest."""
         self.drain_seconds = drain_seconds
         self._deadline: float | None = None
 
     def ask(self) -> None:
-        """Ask for the end; from any thread, or a signal's handler."""
+        """Request the end, from any thread or a signal handler."""
         if self._deadline is None:
             self._deadline = time.monotonic() + self.drain_seconds
 
     @property
     def is_asked(self) -> bool:
-        """True if the delivery is to end when nothing is left."""
+        """True if the delivery ends once nothing is left."""
         return self._deadline is not None
 
     def is_over(self) -> bool:
-        """Return whether it is to end whatever is left."""
+        """Return whether it must end now, even if something is left."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
     def pause(self, seconds: float) -> None:
-        """Wait; no longer than until the end is asked for, or is over."""
+        """Wait, at most until the end is requested or the time for it is over."""
         was_asked, until = self.is_asked, time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self.is_over():
             if self.is_asked and not was_asked:
@@ -120,7 +120,7 @@ class DeliveryLoop:
         return self._waiting.bytes > 0
 
     def run(self) -> None:
-        """Deliver until the end is asked for and nothing is left that can be, or it is over.
+        """Deliver until the end is requested and nothing deliverable is left, or the time is over.
 
         Raises DeliveryError if the folder was replaced.
         """
@@ -134,7 +134,7 @@ class DeliveryLoop:
             self._end.pause(self._pause(ending))
 
     def attempt(self) -> bool:
-        """Make one pass over the folder; return whether everything was delivered that could be."""
+        """Make one pass over the folder; return whether everything deliverable was delivered."""
         if not self._spool.is_in_place():
             raise DeliveryError(f"{self._folder} was moved or replaced")
         try:
@@ -219,7 +219,7 @@ def opened(
     end: End,
     counts: DeliveryCounts | None = None,
 ) -> Iterator[DeliveryLoop]:
-    """Open a folder for delivery, from which nobody else delivers meanwhile.
+    """Open a folder for delivery, and lock it against other deliverers.
 
     Raises DeliveryError.
     """
@@ -247,7 +247,7 @@ def opened(
 def run(
     settings: config.Config, counts: DeliveryCounts, lifeline: int, heartbeat: Heartbeat
 ) -> int:
-    """Deliver until SIGTERM, or until `lifeline` ends, and then what is left; return the status."""
+    """Deliver until SIGTERM, or until `lifeline` ends, and then the rest; return the status."""
     return asyncio.run(_deliver(settings, counts, lifeline, heartbeat))
 
 
@@ -277,7 +277,7 @@ async def _deliver(
 
 
 async def _ask(stopping: asyncio.Event, end: End, ended: asyncio.Event) -> None:
-    """Ask for the end when it is time; wait no longer for a disk or a network that hangs."""
+    """Request the end when it is time, and do not wait for a disk or a network that hangs."""
     await stopping.wait()
     end.ask()
     await asyncio.sleep(end.drain_seconds + LAST_WORDS)

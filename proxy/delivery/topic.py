@@ -33,7 +33,7 @@ delivery time-out."""
 _LOOK_SECONDS: Final = 2.0
 """Seconds to wait for the brokers to answer whether the topic exists."""
 FLUSH_SECONDS: Final = 0.5
-"""Seconds between two looks at whether the delivery is to end."""
+"""Seconds between two checks for the end of the delivery."""
 
 _ALWAYS: Final = {
     "acks": "all",
@@ -46,10 +46,10 @@ _ALWAYS: Final = {
     "log_level": 3,
     "allow.auto.create.topics": False,
 }
-"""Settings of librdkafka that are not for choice. A batch has fewer messages than bytes. What is
-not stored within the delivery time-out is produced again, with credentials that are read anew, and
-fewer messages at a time, so that a topic with a low quota takes them within the time-out; a longer
-time-out would hide for longer why nothing arrives."""
+"""Fixed settings of librdkafka. A batch has fewer messages than bytes. Messages that are not stored
+within the delivery time-out are produced again, with fresh credentials and fewer at a time, so that
+a topic with a low quota takes them within the time-out; a longer time-out would delay the reason
+why nothing arrives."""
 
 _quiet = logging.getLogger(f"{__name__}.librdkafka")
 """Logger of librdkafka, which repeats at each attempt what is reported here once."""
@@ -57,8 +57,8 @@ _quiet.setLevel(logging.CRITICAL + 1)
 
 _NO_PRODUCER_ID: Final = "CLUSTER_AUTHORIZATION_FAILED"
 _NO_RIGHT: Final = "it may write to no topic: it needs WRITE on this one"
-"""Meaning of the error above: brokers give a producer id to whoever may write to some topic
-(KIP-679)."""
+"""Meaning of the error above: brokers give a producer id to every principal that may write to some
+topic (KIP-679)."""
 
 
 class TopicSink:
@@ -72,16 +72,17 @@ class TopicSink:
         """Produce to `topic`.
 
         `settings` returns the connection's, with credentials as they are now; it may raise a
-        ProxyError. `ending` says that nobody waits for an answer any more.
+        ProxyError. `ending` returns whether nobody waits for an answer any more.
         """
         self._topic = topic
         self._settings = settings
         self._ending = ending
         self._producer: Producer | None = None
         self._problem = ""
-        """What librdkafka says about the connection since the last success; empty: nothing."""
+        """librdkafka's last error of the connection since the last success; empty if there was
+        none."""
         self._refused = False
-        """True if that is that the brokers refuse the login."""
+        """True if that error is a refused login."""
         self._lines_at_once = _MOST_LINES
         """The number of lines that are waited for together: halved by each failure, doubled when
         they are stored quickly."""
@@ -116,7 +117,7 @@ class TopicSink:
         return refused
 
     def _store_in_portions(self, producer: "Producer", part: Part) -> int:
-        """Store what is not stored yet of a part, as `_store` does."""
+        """Store the rest of a part, as `_store` does."""
         begun = self._begun
         if not begun.is_of(part):
             begun = self._begun = _Begun(part=_name_of(part))
@@ -182,8 +183,8 @@ class TopicSink:
             raise DeliveryFailed(str(error)) from None
 
     def _check_topic(self, producer: "Producer") -> None:
-        """Raise DeliveryFailed if there is no such topic: librdkafka waits 30 s before it says so,
-        and then calls it a time-out."""
+        """Raise DeliveryFailed if there is no such topic: librdkafka waits 30 s, and then reports a
+        time-out."""
         from confluent_kafka import KafkaException
 
         try:

@@ -23,7 +23,7 @@ _admin: Any = confluent_kafka.admin
 
 
 class TopicError(ProxyError):
-    """The topic cannot be made or described; the text says why."""
+    """The topic cannot be created or described; the text has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class PartitionStatus:
 
     partition: int
     leader: int | None
-    """Id of the broker that leads it; None: none does, and nothing can be written."""
+    """Id of the leader; None if there is no leader, so that nothing can be written."""
     replicas: int
     in_sync: int
     """Number of its replicas that are in sync."""
@@ -138,7 +138,7 @@ class TopicAdmin:
 
 
 def offset(answer: "Future[Any]") -> int | None:
-    """Return the offset that was asked for; None: that was not answered."""
+    """Return the requested offset; None if there was no answer."""
     try:
         return int(answer.result().offset)
     except KafkaException:
@@ -146,6 +146,6 @@ def offset(answer: "Future[Any]") -> int | None:
 
 
 def newest_ms(answer: "Future[Any]") -> int | None:
-    """Return the time of the message that was asked for; None: there is none, or no answer."""
+    """Return the time of the requested message; None if there is no message, or no answer."""
     found = offset(answer)
     return None if found is None or found < 0 else int(answer.result().timestamp)

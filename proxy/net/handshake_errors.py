@@ -12,7 +12,7 @@ from proxy.net.tls_material import words
 
 _ALERT: Final = 21
 _HANDSHAKE: Final = 22
-"""Content type of a TLS handshake record (RFC 8446 section 5.1), as `_ALERT` is of an alert."""
+"""Content types of TLS records (RFC 8446 section 5.1): an alert, and a handshake."""
 _VERSION_MAJOR: Final = 3
 """First byte of the version in every TLS record."""
 _METHODS: Final = (b"GE", b"PO", b"HE", b"PU", b"OP", b"CO")
@@ -62,7 +62,7 @@ _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate, or wants one",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side finds our certificate expired",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side considers our certificate expired",
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the handshake: it may want a"
     " certificate of ours, or a cipher suite that we do not have",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
@@ -90,7 +90,7 @@ def handshake_error(error: Exception) -> str:
 
 
 def _system_error(error: OSError) -> str:
-    """Return the system's words; asyncio's are `Connect call failed`, with a Python tuple."""
+    """Return the system's message; asyncio's is `Connect call failed`, with a Python tuple."""
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     first = re.search(r"\[Errno ([0-9]+)\]", str(error))  # of several addresses of a name

@@ -1,4 +1,4 @@
-"""Client of an identity provider, over HTTP or by reading its files, with bounded answers.
+"""Client of an identity provider, over HTTP or from files, with bounded answers.
 
 h11 knows the protocol (RFC 9112), as it does for `proxy.ops.http_server`; aiohttp would take 13 MiB
 of each worker, and hold up its start. Rules of a request over HTTP:
@@ -36,7 +36,8 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     form: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
-    """Return the HTTP status and the body; a body longer than `max_bytes` is cut somewhere later.
+    """Return the HTTP status and the body; a body longer than `max_bytes` is truncated somewhere
+    beyond that.
 
     `form` is sent as the body of the request. Raises OSError, ValueError and `h11.ProtocolError`.
     """
@@ -105,14 +106,14 @@ def without_secrets(url: str) -> str:
 
 
 def describe_status(status: int) -> str:
-    """Return an HTTP status that means failure as a log line has it."""
+    """Return the text of an HTTP status that means failure, for a log line."""
     if 300 <= status < 400:
         return f"HTTP status {status}: redirects are not followed, configure where it is"
     return f"HTTP status {status}"
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Return a file's content, cut to `max_bytes` and one byte more. Raises OSError.
+    """Return a file's content, truncated to `max_bytes` and one byte more. Raises OSError.
 
     Symbolic links are followed: a volume of Kubernetes replaces its files by changing links.
     """

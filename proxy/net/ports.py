@@ -1,4 +1,4 @@
-"""Ports that the proxy listens on: each belongs to one setting, and to this proxy alone."""
+"""Ports that the proxy listens on: each belongs to one setting and only to this proxy."""
 
 import mmap
 import socket
@@ -23,7 +23,7 @@ IpAddress = IPv4Address | IPv6Address
 class BrokerPorts:
     """Ports of a listener's `broker.ports`: no other program can use them while the proxy runs.
 
-    A port that another program used at the start can be listened on when that program has ended.
+    A port that another program used at the start becomes available when that program has ended.
     Made by the parent before it forks: all processes share a port's one socket, which listens for
     as long as one of the workers wants it to.
     """
@@ -37,9 +37,9 @@ class BrokerPorts:
         inherited: Inherited,
         keepalive_idle_ms: int = KEEPALIVE_IDLE_MS,
     ) -> None:
-        """Claim nothing yet but what is inherited; `key` is the setting that errors name.
+        """Claim only inherited ports for now; `key` is the setting for errors.
 
-        Accepted connections without traffic for `keepalive_idle_ms` are probed.
+        Accepted connections are probed after `keepalive_idle_ms` without traffic.
 
         Raises ConfigError if the ports take more file descriptors than there are.
         """
@@ -95,7 +95,8 @@ class BrokerPorts:
         return listening
 
     def leave(self, port: int) -> None:
-        """Listen no longer on a port, if no other worker does; its socket here is closed."""
+        """Stop listening on a port, unless another worker listens; this process's socket is
+        closed."""
         self._open.discard(port)
         wanted = self._of(port)
         wanted[self._worker] = 0
@@ -106,11 +107,8 @@ class BrokerPorts:
             self._claims[port].listen().close()
 
     def settle(self) -> None:
-        """Leave the ports that this process does not listen on.
-
-        An earlier process of this worker did, or the proxy before this one, or no worker wanted
-        them any more while they were shared.
-        """
+        """Leave the ports that this process does not listen on: those of an earlier process of this
+        worker, of the proxy before this one, or that no worker wanted while they were shared."""
         for port, claim in self._claims.items():
             if port not in self._open and (self._of(port)[self._worker] or claim.listens):
                 self.leave(port)
@@ -124,10 +122,8 @@ class BrokerPorts:
         return self._claims[port].sock
 
     def share(self, shared: bool) -> None:
-        """Have ports that listen go on listening: another proxy may use their sockets, too.
-
-        Those that no worker wants then, are left by the next `settle` after it.
-        """
+        """Keep listening ports open: another proxy may use their sockets as well. The next `settle`
+        leaves those that no worker wants."""
         self._wanted[-1] = shared
 
     def close(self) -> None:

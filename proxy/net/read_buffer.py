@@ -1,8 +1,7 @@
 """Shared read buffer: one large buffer for all connections of a worker.
 
 Rule: between `get_buffer` and the return of `buffer_updated` no other code runs, so all connections
-can share the buffer. If bytes in it then still wait to be sent, it is left to them, and the worker
-uses a new one.
+can share the buffer. If bytes in it still wait to be sent then, the worker uses a new buffer.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from proxy.connection.frames import Bytes
 BUFFER_BYTES: Final = 524_288
 """Size in bytes of the read buffer."""
 BULK_READ: Final = 131_072
-"""Size in bytes of a read from which on a side reads into the shared buffer."""
+"""Size in bytes of a read after which a side reads into the shared buffer."""
 
 
 class ReadBuffer:
@@ -31,7 +30,7 @@ class ReadBuffer:
 
 
 def _unused_memory(size: int) -> memoryview:
-    """Return memory that takes none before it is used, and that a forked process does not share."""
+    """Return memory that is allocated on first use, and not shared with forked processes."""
     return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 

@@ -1,4 +1,4 @@
-"""Relay of sockets: feeds a connection what was read, carries out its commands.
+"""Relay of sockets: passes bytes to a connection, and carries out its commands.
 
 It is the only module of the data path that uses transports. Properties of uvloop that shape it:
 
@@ -8,7 +8,7 @@ It is the only module of the data path that uses transports. Properties of uvloo
 - A write goes to the kernel at once, unless an earlier one waits; to gather the short writes of an
   iteration costs more (`benchmarks/README.md`). Bytes that the kernel has not taken stay referenced
   by the transport, so a read buffer that holds them is replaced.
-- The loop's own time is updated once in an iteration, and has milliseconds: `monotonic` is exact.
+- The loop's own time is updated once in an iteration, in milliseconds; `monotonic` is exact.
 - `transport.close()` waits until everything was written, so a client that does not read could
   keep it open for ever: `LINGER` bounds that.
 """
@@ -59,7 +59,7 @@ LINGER: Final = 5.0
 
 
 class NotServed:
-    """Result for a client that is not served, and that the shell closes after a delay."""
+    """Result for a client that is not served; the shell closes it after a delay."""
 
 
 class RelayHost(Protocol):

@@ -37,8 +37,7 @@ PROBE_SECONDS: Final = 10
 
 
 def peer_address(transport: asyncio.BaseTransport) -> str | None:
-    """Return the peer's address in the one spelling that everything else is given; None if the
-    connection is closed.
+    """Return the peer's address in canonical form; None if the connection is closed.
 
     As in Java, an IPv4 peer of an IPv6 socket has its IPv4 address, and the zone of a link-local
     address is the number of the interface (`fe80::1%2`). IPv6 addresses are compressed (RFC 5952).
@@ -97,8 +96,8 @@ def is_listening(sock: socket.socket) -> bool:
 class Claim:
     """Claim on a port: the proxy's processes can listen there, and other programs cannot.
 
-    It is made before the fork of the processes that share it: a port that one of them claims,
-    belongs to all, and so does its queue of connections. It accepts no client until `listen`.
+    It is made before the fork of the processes that share it: a port that one of them claims
+    belongs to all, with its queue of connections. It accepts no client until `listen`.
     """
 
     def __init__(self, host: str, port: int, taken: socket.socket | None = None) -> None:
@@ -151,7 +150,7 @@ class Claim:
             raise _unusable(self._host, self._port, error) from error
 
     def stop_listening(self) -> None:
-        """Accept no client any more, in any process; the port stays claimed."""
+        """Stop accepting clients, in all processes; the port stays claimed."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         if self.listens:
             self.sock.shutdown(socket.SHUT_RDWR)
@@ -173,7 +172,7 @@ class Claim:
 
 
 def numeric_host(host: str) -> str:
-    """Return the numeric address of a host of this machine. Raises OSError if it is none."""
+    """Return the numeric address of a host. Raises OSError if it is not of this machine."""
     with _socket_for(host) as sock:
         sock.bind((host, 0))
         name: str = sock.getsockname()[0]
@@ -189,7 +188,7 @@ def _unusable(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def listen_privately(path: Path) -> socket.socket:
-    """Listen on a Unix socket that its owner alone can open. Raises ConfigError.
+    """Listen on a Unix socket that only its owner can open. Raises ConfigError.
 
     A socket that a killed proxy left there is replaced. Only for a process with a single thread:
     the umask belongs to the process.
@@ -267,38 +266,38 @@ def _short_name(path: Path) -> Iterator[str]:
 
 
 class Inherited:
-    """Sockets of another process, each to be taken by what it is bound to."""
+    """Sockets of another process, by the addresses that they are bound to."""
 
     def __init__(self, sockets: Iterable[socket.socket] = ()) -> None:
         self._sockets = {_name(sock): sock for sock in sockets}
 
     def left_of(self, sockets: Iterable[socket.socket]) -> list[str]:
-        """Return the addresses of those of these sockets that nobody has taken."""
+        """Return the addresses of the sockets among these that were not taken."""
         left = self._sockets.items()
         return [host_port(*address) for address, sock in left if sock in sockets]
 
     def take(self, host: str, port: int) -> socket.socket | None:
-        """Return the socket of an address; None: there is none."""
+        """Return the socket of an address; None if it was not inherited."""
         if not self._sockets:
             return None
         return self._sockets.pop((numeric_host(host), port), None)
 
     def take_listening(self, host: str, port: int) -> socket.socket | None:
-        """Return the socket of an address, which listens; None: there is none."""
+        """Return the socket of an address, listening; None if it was not inherited."""
         sock = self.take(host, port)
         if sock is not None:
             begin_listening(sock)
         return sock
 
     def take_private(self, path: Path) -> socket.socket | None:
-        """Return the Unix socket of this name; None: there is none.
+        """Return the Unix socket of this name; None if it was not inherited.
 
-        The directory is that in which the socket of the process before was found.
+        Only the name counts: the directory is that of the previous process's socket.
         """
         return self._sockets.pop(("", path.name), None)
 
     def close(self) -> None:
-        """Close the sockets that nobody has taken."""
+        """Close the sockets that were not taken."""
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()
@@ -318,7 +317,7 @@ def of_systemd(environment: MutableMapping[str, str]) -> list[socket.socket]:
     if pid != str(os.getpid()):
         return []
     if not count.isdecimal():
-        raise ConfigError("LISTEN_FDS", f"{count!r} is no number of sockets")
+        raise ConfigError("LISTEN_FDS", f"{count!r} is not a number of sockets")
     sockets = []
     for fd in range(FIRST_OF_SYSTEMD, FIRST_OF_SYSTEMD + int(count)):
         try:
@@ -330,7 +329,7 @@ def of_systemd(environment: MutableMapping[str, str]) -> list[socket.socket]:
         if not is_usable:
             raise ConfigError(
                 "LISTEN_FDS",
-                f"file descriptor {fd} of systemd is no TCP socket that listens"
+                f"file descriptor {fd} of systemd is not a listening TCP socket"
                 " (ListenStream= with a port, and Accept=no)",
             )
         sockets.append(sock)

@@ -2,8 +2,8 @@
 
 Rules:
 
-- A replacement is checked before it is used; a bad one is refused, logged once, and the old one
-  stays.
+- A replacement is checked before it is used; an invalid one is refused and logged once, and the old
+  one stays.
 - Open connections keep the certificates that they were opened with.
 - A new certificate of the same kind is loaded into the current context, whose session tickets stay
   valid: the workers share its ticket key, because it was made before they were forked. Any other

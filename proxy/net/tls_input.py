@@ -3,8 +3,11 @@
 OpenSSL processes all bytes that it is given before it returns, and some are expensive: a key update
 (RFC 8446 section 4.6.3) has 27 bytes and takes as long as 64 KiB of data, and each byte of data may
 have its own record. The caller only sees that much ciphertext yields little data. So a connection
-begins with small pieces, has larger ones while they yield data, and waits for an iteration of the
-event loop after a piece that did not.
+begins with small pieces and gets larger ones while they yield data; after a piece without data it
+waits for an iteration of the event loop. OpenSSL also allocates memory for a handshake message when
+it reads its header, as much as the header announces: 131,396 bytes for a ClientHello, and 102,400
+for a certificate, a limit that Python does not expose. So it only gets records whose last message
+is complete.
 """
 
 from typing import Final
@@ -48,11 +51,9 @@ class Pace:
         """Number of bytes of ciphertext since the last data."""
 
     def may_continue(self, ciphertext: int, plaintext: int) -> bool:
-        """Count a piece: `plaintext` bytes of data came of `ciphertext` bytes.
-
-        False: other connections are next. A part of a record yields no data yet, so a connection
-        whose pieces yielded data before may continue up to a whole record.
-        """
+        """Count a piece: `ciphertext` bytes yielded `plaintext` bytes of data. False: it is the
+        turn of other connections. A part of a record yields no data yet, so a connection whose
+        pieces yielded data before may continue up to a whole record."""
         self.without_data += ciphertext
         if not plaintext:
             if self.without_data > MAX_RECORD:
@@ -70,7 +71,7 @@ class Pace:
 
 
 _CHANGE_CIPHER_SPEC: Final = 20
-"""Content type of a record (RFC 8446 section 5.1), as `_HANDSHAKE` is."""
+"""Content types of records (RFC 8446 section 5.1)."""
 _HANDSHAKE: Final = 22
 _RECORD_HEADER: Final = 5
 """Size in bytes of a record's header: content type, version, length."""
@@ -89,7 +90,7 @@ class HandshakeMessages:
         self._missing = 0
         """Number of bytes that the present message still lacks."""
         self._scanned = 0
-        """Number of bytes that were scanned, of those that are not complete messages."""
+        """Number of scanned bytes of incomplete messages."""
 
     def complete(self, data: bytes, *, encrypted: bool) -> int | None:
         """Return the number of bytes at the beginning of `data` that are complete messages.

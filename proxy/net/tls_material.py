@@ -1,7 +1,6 @@
 """Certificate and key files, PKCS #12 (RFC 7292) among them, read and checked before use.
 
-The bytes that were checked are those that are used: a file that is replaced meanwhile cannot be
-used unchecked.
+The checked bytes are used, so a file that is replaced meanwhile cannot be used unchecked.
 """
 
 import os
@@ -48,7 +47,7 @@ class Material:
     """The expiry of the proxy's own certificate in Unix time; None: there is none."""
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a context present the certificate from now on. Raises ssl.SSLError."""
+        """Make a context present the certificate. Raises ssl.SSLError."""
         if not self.chain:
             return
         # Python's ssl module loads keys from files only; this file is in memory, in no directory.
@@ -196,7 +195,7 @@ def _why_not_loaded(material: Material, error: ssl.SSLError) -> str:
     if b"PRIVATE KEY-----" not in pem:
         return "holds no private key in PEM"
     if b"ENCRYPTED" in pem and material.password is None:
-        return "the private key is encrypted, give ssl.key.password"
+        return "the private key is encrypted: set ssl.key.password"
     if b"ENCRYPTED" in pem:
         return "the private key cannot be decrypted with ssl.key.password"
     return f"cannot be used: {words(error.reason)}"
@@ -216,15 +215,15 @@ class Pkcs12:
     """Contents of a PKCS #12 file, as PEM."""
 
     key: bytes = field(repr=False)
-    """The first private key, decrypted; empty: there is none."""
+    """The first private key, decrypted; empty if there is no key."""
     chain: bytes
-    """The key's certificate, followed by its chain; empty: there is none."""
+    """The key's certificate, followed by its chain; empty if there is no key."""
     certificates: bytes
     """All other certificates; empty: there are none."""
 
 
 def read_pkcs12(data: bytes, password: str) -> Pkcs12:
-    """Decrypt a file. Raises ValueError if it is not one, damaged, or has another password."""
+    """Decrypt a file. Raises ValueError if it is invalid or damaged, or has another password."""
     from cryptography.exceptions import UnsupportedAlgorithm  # not imported where there is no TLS
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12

@@ -17,7 +17,7 @@ monotonic: Final = time.monotonic
 LINGER: Final = 5.0
 """Seconds in which a broker must close its side of a connection that the proxy has closed."""
 MAX_KEPT: Final = 4_096
-"""Largest number of bytes that a client may have sent when it has to wait for its handshake. With
+"""Largest number of bytes of a client that are kept while it waits for its handshake. With
 post-quantum keys a ClientHello has 2 KiB."""
 MAX_HANDSHAKES: Final = 256
 """Largest number of clients' handshakes that a worker has under way at once."""
@@ -56,8 +56,8 @@ class ServerTls(TlsTransport):
         slots: HandshakeSlots,
         on_handshake: Callable[[BufferedSide, HandshakeResult], None],
     ) -> None:
-        """`on_handshake` gets `side` with the completed handshake, or with what came instead, and
-        then closes."""
+        """`on_handshake` gets `side` with the completed handshake, or with the reason why it
+        failed; then the connection closes."""
         super().__init__(side, buffer, wait)
         self._pace.largest = FIRST_PIECE
         self._context = context

@@ -3,7 +3,7 @@
 The event loop's own TLS has three faults here: it reports a connection only once its handshake is
 done, so that clients that never finish one are neither counted nor timed; it closes a half-closed
 connection at once, including unread requests (RFC 8446 section 6.1 lets the other side finish); and
-it cannot report what came instead of a handshake. Rules:
+it cannot report which other protocol a client speaks. Rules:
 
 - A server's side gets its connection before the handshake, so that limits and deadlines hold from
   the first byte; a client's side after it, so that nothing is sent to a peer that is not verified.
@@ -11,8 +11,8 @@ it cannot report what came instead of a handshake. Rules:
   in one call: a side that pauses then leaves nothing but a part of a record.
 - Written bytes are encrypted at once, so no buffer of the writer stays referenced; backpressure
   is that of the socket's transport, passed on as it is.
-- What OpenSSL has to send of its own, session tickets and key updates, goes with the side's answer
-  to what was read at the same time, if there is one: one system call and one packet.
+- OpenSSL's own session tickets and key updates are sent with the side's answer to the same read, if
+  there is one: one system call and one packet.
 - A peer whose bytes are expensive to decrypt waits for another iteration of the loop after each
   piece (`proxy.net.tls_input`); bytes that were read already are kept meanwhile, and no more are
   read.
@@ -191,7 +191,7 @@ class TlsTransport(asyncio.Protocol):
             self._shake_hands(rest)
 
     def _shake_hands(self, rest: Bytes = b"") -> None:
-        """Continue the handshake; `rest` is what was read and OpenSSL has not been given."""
+        """Continue the handshake; `rest` has bytes that OpenSSL has not seen."""
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:

@@ -81,7 +81,7 @@ def open_store(
 def open_mirror(
     settings: "StoreSettings", tls: "Tls | None" = None, *, start: StoreStart | None = None
 ) -> Store:
-    """Open the copy of what is in ZooKeeper. `tls` is that of connections to it.
+    """Open the copy of ZooKeeper's data. `tls` has the context of connections to it.
 
     With `start`, it must be the copy of that start. Raises StoreError.
     """

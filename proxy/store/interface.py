@@ -34,8 +34,8 @@ class StoreError(ProxyError):
 
 
 class StoreRefused(StoreError):
-    """The keeper of the data refused a change, or a part of it, or may have made it without an
-    answer. If brokers did make it, the mirror has it after the next query."""
+    """The backend rejected the change or a part of it, or its outcome is unknown. If brokers made
+    the change, the mirror has it after the next query."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Users, ACLs and quotas out of the metadata of a KRaft cluster, as a node has them on its disk.
+"""Users, ACLs and quotas in the metadata of a KRaft cluster, read from a node's disk.
 
 Records of other types are skipped. An unknown version of a record that is read stops the reading:
 what it adds might be what matters.
@@ -139,7 +139,7 @@ class Metadata:
 
     def _do(self, kind: _Type, body: bytes) -> None:
         if skip_tags(body, self._read(kind, body)) != len(body):
-            raise Malformed("a record of another size than it says")
+            raise Malformed("a record with a wrong size")
 
     def _read(self, kind: _Type, body: bytes) -> int:
         """Apply a record; return the position of its tagged fields."""
@@ -286,7 +286,7 @@ class _Snapshot:
 def read_metadata(place: Path) -> Metadata:
     """Return the metadata in a snapshot, or in a log directory with its latest snapshot.
 
-    Everything in the log counts, also at its end what other nodes may not have yet. Raises
+    The whole log counts, including records at its end that other nodes may not have yet. Raises
     StoreError.
     """
     metadata = Metadata()

@@ -68,7 +68,7 @@ def _batch(first: int, body: bytes) -> Batch:
         raise Malformed("a compressed batch, which no controller writes")
     records = tuple(_records(body, count))
     if count != len(records) or last_delta != count - 1:
-        raise Malformed("a batch with another number of records than it says")
+        raise Malformed("a batch with a wrong number of records")
     end = first + count
     if not attributes & _CONTROL:
         return Batch(first, end, tuple(value for _, value in records))
@@ -92,7 +92,7 @@ def _records(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
         value, position = _bytes(body, position)
         headers, position = _varint(body, position)
         if headers or position != end or end > len(body):
-            raise Malformed("a record of another size than it says")
+            raise Malformed("a record with a wrong size")
         yield key, value
     if position != len(body):
         raise Malformed("a batch with bytes behind its records")

@@ -91,7 +91,7 @@ class Users:
 
     @classmethod
     def checked(cls, path: Path) -> Self:
-        """Return the same for a check of the configuration. Raises ConfigError."""
+        """Return the users in a file, for a check of the configuration. Raises ConfigError."""
         try:
             return cls.read(path)
         except StoreError as error:
@@ -104,7 +104,7 @@ class Users:
         return cls(secret=_secret(found["secret"]), credentials=_credentials(found["users"]))
 
     def text(self) -> str:
-        """Return the content of a file. It allows to guess passwords offline, so keep it secret."""
+        """Return the content of a file. Keep it secret: it allows guessing passwords offline."""
         users: dict[str, dict[str, str]] = {}
         for (name, mechanism), verifier in by_user(self.credentials):
             users.setdefault(name, {})[mechanism.value] = verifier_text(verifier)

@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_one_line(
         (["create", "t", "--bootstrap-server", NOBODY], 1, nobody),
         (["create", "t", "--replication-factor", "3", *servers], 1, replicas),
         (["create", "a b", *servers], 2, name),
-        (["create", "t"], 2, "give --bootstrap-server or --command-config"),
+        (["create", "t"], 2, "--bootstrap-server or --command-config is required"),
     ):
         with monkeypatch.context() as patched:
             if NOBODY in arguments:

@@ -176,7 +176,7 @@ database._WRITE_WAIT_S = database._READ_WAIT_S = {PATIENCE_SECONDS}
 
 # A worker's store service with faults, and requests of clients
 
-NOT_YET = ["what the brokers keep is not known yet"]
+NOT_YET = ["the brokers' ACLs and quotas are unknown yet"]
 
 
 class Watched:

@@ -200,7 +200,7 @@ def _unanswered(error: AdminError) -> StoreRefused:
 class BrokerStore(SqliteMirror):
     """Store whose ACLs and quotas the brokers keep, a `proxy.store.Store`.
 
-    If brokers refuse a part of a change, the other part is mirrored.
+    If brokers reject a part of a change, the rest is mirrored.
     """
 
     def __init__(self, path: Path, brokers: Brokers, start: StoreStart | None = None) -> None:

@@ -86,7 +86,7 @@ class Follower:
         try:
             await self.query(now)
         except ProxyError as error:
-            problem = f"what the brokers keep is not known: {reason_of(error)}"
+            problem = f"the brokers' ACLs and quotas are unknown: {reason_of(error)}"
             self._warn(problem, now)
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)

@@ -207,7 +207,7 @@ class Database:
         return change
 
     def _undo_if_abandoned(self) -> None:
-        """Have SQLite undo an interrupted write, if its journal is as it was at the last read.
+        """Let SQLite undo an interrupted write if its journal is unchanged since the last read.
 
         A new journal may be that of a write to a file that was replaced meanwhile, and must not be
         applied to this one.
@@ -284,7 +284,8 @@ def _create_private(path: Path) -> None:
 
 
 def _hide_from_others(path: Path) -> None:
-    """Take from users outside the file's group what an earlier version, or a copy, gave them."""
+    """Withdraw access from users outside the file's group, which an earlier version or a copy
+    granted."""
     mode = path.stat().st_mode
     if mode & 0o007:
         try:

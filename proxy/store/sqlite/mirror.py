@@ -2,8 +2,8 @@
 
 A change through the proxy is in the mirror at once. The answer of a broker to a query before it, or
 soon after, may not have the change yet: recent changes are therefore made to such an answer again.
-Nothing else is kept: a principal that may change ACLs cannot keep a revoked permission by repeating
-a change.
+Nothing else is kept, so that a principal with Alter permission cannot keep a revoked permission by
+repeating a change.
 """
 
 import sqlite3
@@ -42,12 +42,12 @@ class Versions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one answer has otherwise than the one before it."""
+    """Difference between one answer and the one before it."""
 
     created_acls: Collection[Acl] = ()
     deleted_acls: Collection[Acl] = ()
     quotas: Changes = field(default_factory=dict)
-    """Limits by entity and key; None: it is gone."""
+    """Limits by entity and key; None if it was removed."""
     users: Mapping[CredentialKey, ScramCredential] = field(default_factory=dict)
     """New and changed verifiers."""
     deleted_users: Collection[CredentialKey] = ()

@@ -50,7 +50,7 @@ class ZookeeperMirror(SqliteMirror):
 
 
 class ZookeeperStore(ZookeeperMirror):
-    """Store of what is in ZooKeeper, a `proxy.store.Store`."""
+    """Store of ZooKeeper's data, a `proxy.store.Store`."""
 
     def __init__(
         self, settings: StoreSettings, tls: Tls | None = None, start: StoreStart | None = None
@@ -91,7 +91,7 @@ class ZookeeperStore(ZookeeperMirror):
         return missing
 
     def _wait(self) -> None:
-        """Return when the mirror has what was changed before."""
+        """Wait until the mirror has the change."""
         changed_at = monotonic()
         while monotonic() < changed_at + MAX_WAIT_S:
             asked_at = self.mirror().asked_at
@@ -181,7 +181,7 @@ class Zookeeper:
         return CredentialSnapshot(version=0, credentials=credentials)
 
     def scram_fake_secret(self) -> bytes:
-        """Return the secret of all proxies, which is made if there is none."""
+        """Return the secret of all proxies, creating it if needed."""
         with self._connected() as tree:
             return shared_secret(tree)
 

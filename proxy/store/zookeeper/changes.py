@@ -4,8 +4,8 @@ A node and its notification are one transaction, so that brokers and other proxi
 change that was made. A change of many nodes is several transactions, each as large as ZooKeeper
 takes by default.
 
-A transaction that another change has overtaken is made again from what is there now, as is one of
-which it is unknown whether it was made: changes are idempotent.
+A transaction that another change has overtaken is repeated from the present content, as is one with
+an unknown outcome: changes are idempotent.
 """
 
 import logging
@@ -56,7 +56,7 @@ CHANGE_TIMEOUT_S: Final = 30.0
 MAX_TRANSACTION_BYTES: Final = 262_144
 """Maximum size of a transaction's paths and contents in bytes, except that one node may have more:
 ZooKeeper takes a mebibyte by default."""
-_OVERTAKEN: Final = "Others change the same in ZooKeeper all the time."
+_OVERTAKEN: Final = "Others keep changing the same nodes in ZooKeeper."
 _NOT_KNOWN: Final = "It is not known whether ZooKeeper made the change, or a part of it."
 _OPERATION_BYTES: Final = 256
 """Size in bytes of an operation beside its path and content, with its access control list."""
@@ -118,7 +118,7 @@ class Edit:
 
 
 def _operations(edit: Edit, node: Node | None) -> list[Operation]:
-    """Return what an edit does to a node; nothing if the node is as it is to be."""
+    """Return the operations of an edit on a node; empty if the node needs no change."""
     before = b"" if node is None else node.data
     after = edit.apply(before)
     if after == before or (after is None and not before):
@@ -358,7 +358,7 @@ def _config_edit(
 
 
 def shared_secret(tree: WritableTree) -> bytes:
-    """Return the secret of all proxies of the ensemble, which is made if there is none.
+    """Return the secret of all proxies of the ensemble, creating it if needed.
 
     It is 32 random bytes, from which salts of users that do not exist are derived: proxies that
     sent different ones would reveal that the user does not exist. Raises StoreError.
@@ -374,4 +374,4 @@ def shared_secret(tree: WritableTree) -> bytes:
         parents = [] if SECRET_PARENT in nodes else [Create(SECRET_PARENT)]
         with suppress(Overtaken):
             tree.commit([*parents, Create(SECRET, secrets.token_bytes(SECRET_BYTES))])
-    raise StoreError(f"{SECRET} in ZooKeeper cannot be made")
+    raise StoreError(f"{SECRET} in ZooKeeper cannot be created")

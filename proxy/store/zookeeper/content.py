@@ -3,8 +3,8 @@
 Rules:
 
 - A read that fails changes nothing: what was read before stays as it is.
-- A node with ACLs that is not as Kafka writes it fails the read: it may deny something. One with a
-  configuration is left out, and reported: its user cannot log in.
+- A node with ACLs in an unexpected format fails the read: it may deny something. One with a
+  configuration is left out and reported: its user cannot log in.
 - Notifications that arrived during a read are followed before its content is used, and a
   notification that cannot be understood, or that was deleted before it was read, is followed by
   reading everything.
@@ -121,7 +121,7 @@ class Content:
 
 
 def difference(before: Content, after: Content) -> Difference:
-    """Return what has changed; what was not read again is the same object, and costs little."""
+    """Return the difference; objects that were not read again are the same, and cost little."""
     created: set[Acl] = set()
     deleted: set[Acl] = set()
     for _, old, new in _different(before.resources, after.resources, NO_ACLS):
@@ -153,7 +153,7 @@ def _different(
 
 
 class _Change(NamedTuple):
-    """Nodes that notifications are about."""
+    """Nodes that notifications refer to."""
 
     entities: Collection[QuotaEntity]
     resources: Collection[Resource]
@@ -221,7 +221,7 @@ def _new(seen: Mapping[str, frozenset[str]], listed: Mapping[str, frozenset[str]
 
 
 def _change(notifications: Mapping[str, Node]) -> _Change | None:
-    """Return what notifications are about; None if one of them cannot be understood."""
+    """Return the nodes of notifications; None if one of them cannot be understood."""
     pattern_types = {directory: pattern_type for pattern_type, directory in ACL_CHANGES.items()}
     entities: set[QuotaEntity] = set()
     resources: set[Resource] = set()

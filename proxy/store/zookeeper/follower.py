@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 MAX_OF_A_CORE: Final = 0.5
 """Maximum share of a core that is spent on changes that follow each other."""
 AGAIN_S: Final = 0.03
-"""Pause in seconds after a read that a notification caused. Who made the change waits for a read
-that began after the answer to it, which the notification may have overtaken."""
+"""Pause in seconds after a read that a notification caused. The author of the change waits for a
+read that began after the answer to it, which the notification may have overtaken."""
 MAX_PAUSE: Final = 30.0
 """Maximum pause in seconds between two reads."""
 
@@ -127,7 +127,7 @@ class Follower:
         try:
             self._read()
         except ProxyError as error:
-            problem = f"what is in ZooKeeper is not known: {error}"
+            problem = f"the data in ZooKeeper is unknown: {error}"
             self._warn(problem)
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)

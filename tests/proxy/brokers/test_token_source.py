@@ -115,8 +115,8 @@ def test_an_outage_is_survived_and_told_twice(caplog: pytest.LogCaptureFixture) 
             await tokens._refresh()
         assert await tokens.current() == "token-8"
         begun, ended = caplog.messages
-        assert "HTTP status 503; a token that is held is used until it expires" in begun
-        assert "gives tokens again" in ended
+        assert "HTTP status 503; the current token is used until it expires" in begun
+        assert "issues tokens again" in ended
 
     with_provider(test)
 

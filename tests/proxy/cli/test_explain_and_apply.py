@@ -118,7 +118,7 @@ def test_claims_are_read_as_the_listener_reads_them(with_tokens: Path) -> None:
         ({"sub": "app"}, "sub gives no principal"),
         ({"sub": 7}, "sub gives no principal"),
         ({"sub": "app-1", "realm": {"roles": [7]}}, "must be text or a list of texts"),
-        ({"sub": "app-1", "realm": []}, "leads through what is no object"),
+        ({"sub": "app-1", "realm": []}, "crosses a value that is not an object"),
     ],
 )
 def test_claims_that_would_be_refused_are(with_tokens: Path, claims: object, problem: str) -> None:

@@ -76,7 +76,7 @@ def test_a_folder_needs_none() -> None:
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ([], "give --bootstrap-server or --command-config"),
+        ([], "--bootstrap-server or --command-config is required"),
         (["--engine", "spark"], "kafka: needs --bootstrap-server HOST:PORT"),
         (["--command-config", "/no/such"], "/no/such: cannot be read"),
         (["--events", ""], "--events is empty"),

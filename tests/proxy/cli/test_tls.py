@@ -166,7 +166,7 @@ def test_who_is_somebody_else(through: Through, trust: tuple[str, ...]) -> None:
     [
         (None, "the other side wants a certificate of ours"),
         ("untrusted", "the other side does not trust our certificate"),
-        ("expired", "the other side finds our certificate expired"),
+        ("expired", "the other side considers our certificate expired"),
     ],
 )
 def test_a_certificate_of_ours_that_is_refused(

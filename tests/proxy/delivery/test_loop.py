@@ -85,7 +85,7 @@ def test_the_second_deliverer_of_a_folder_leaves(tmp_path: Path) -> None:
         (["file:///a"], "--to: must be kafka:TOPIC"),
         (["kafka:a", "--kinds", "none"], "--kinds: must be all or summary"),
         (["kafka:a", "--hide", "kind"], "--hide: must be of client_host"),
-        (["kafka:a"], "give --bootstrap-server or --command-config"),
+        (["kafka:a"], "--bootstrap-server or --command-config is required"),
         (["kafka:a", "--command-config", "/missing"], "cannot be read"),
     ],
 )

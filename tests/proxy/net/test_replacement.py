@@ -157,7 +157,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "no certificate": (SECOND.key, "ssl.keystore.location: holds no certificate in PEM"),
     "encrypted": (
         SECOND.encrypted("secret"),
-        "ssl.keystore.location: the private key is encrypted, give ssl.key.password",
+        "ssl.keystore.location: the private key is encrypted: set ssl.key.password",
     ),
     "garbage": (
         b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n" + SECOND.key,

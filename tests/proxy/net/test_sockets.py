@@ -173,7 +173,7 @@ def test_what_systemd_passed_to_another_process_is_left_alone() -> None:
 
 def test_a_count_that_is_none_is_refused() -> None:
     environment = {"LISTEN_FDS": "-1", "LISTEN_PID": str(os.getpid())}
-    with pytest.raises(ConfigError, match="LISTEN_FDS: '-1' is no number of sockets"):
+    with pytest.raises(ConfigError, match="LISTEN_FDS: '-1' is not a number of sockets"):
         of_systemd(environment)
 
 
@@ -234,4 +234,4 @@ def test_a_socket_of_another_kind_is_a_mistake(tmp_path: Path) -> None:
         assert proxy.start() == ""
         assert proxy.process.wait(PATIENCE_SECONDS) == 2
         proxy.stop()
-    assert "file descriptor 3 of systemd is no TCP socket that listens" in proxy.log()
+    assert "file descriptor 3 of systemd is not a listening TCP socket" in proxy.log()

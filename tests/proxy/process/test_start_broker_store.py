@@ -23,7 +23,7 @@ from tests.support.processes import free_ports
 from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
 
 ACCEPTING = "listener clients: accepting on 127.0.0.1:"
-NOT_KNOWN = "what the brokers keep is not known"
+NOT_KNOWN = "the brokers' ACLs and quotas are unknown"
 
 
 @dataclass(eq=False)

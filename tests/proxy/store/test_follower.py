@@ -468,7 +468,7 @@ def test_what_was_known_stays_when_brokers_lie(
             assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
             assert known(mirror).asked_at == 10.0
             problem = str(known(mirror).problem)
-            assert problem.startswith("what the brokers keep is not known: ")
+            assert problem.startswith("the brokers' ACLs and quotas are unknown: ")
             assert [one.getMessage() for one in caplog.records] == [problem]
             assert_clean(problem)
             del peer.handlers[DESCRIBE_QUOTAS]
@@ -548,6 +548,8 @@ def test_a_login_that_is_refused_is_told_in_our_words(
     pauses = asyncio.run(run())
     assert pauses[-2:] == [10.0, 10.0], "a broker may lock out who keeps trying"
     problem = str(known(mirror).problem)
-    assert problem.startswith("what the brokers keep is not known: the proxy's login failed: ")
+    assert problem.startswith(
+        "the brokers' ACLs and quotas are unknown: the proxy's login failed: "
+    )
     assert_clean(problem)
     assert [one.getMessage() for one in caplog.records] == [problem]
