@@ -41,7 +41,7 @@ from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import LONG_WRITE, Bytes
 from proxy.net.handshake_errors import NEVER_KAFKA, WrongProtocol
 from proxy.net.read_buffer import BULK_READ, ReadBuffer, read_in_bulk
-from proxy.net.sockets import peer_address
+from proxy.net.sockets import bound_receive_buffer, peer_address
 from proxy.net.tls_sides import ServerTls
 from proxy.net.tls_transport import TlsTransport
 
@@ -263,7 +263,10 @@ class ClientSide(_Side):
         return self._side is side
 
     def authenticated(self) -> None:
-        """Allow the client's TLS the memory of an authenticated client."""
+        """Allow the client the memory of an authenticated client."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        bound_receive_buffer(self._transport.get_extra_info("socket"))
         if isinstance(self._transport, ServerTls):
             self._transport.authenticated()
 

@@ -22,11 +22,11 @@ FIRST_OF_SYSTEMD: Final = 3
 """First file descriptor that systemd passes: `SD_LISTEN_FDS_START`, sd_listen_fds(3)."""
 BACKLOG: Final = 4_096
 """Largest number of connections that wait in the kernel to be accepted."""
-RECEIVE_BUFFER_BYTES: Final = 262_144
-"""Largest number of bytes of a client that the kernel keeps for the proxy, which Linux doubles for
-its own overhead, within `net.core.rmem_max`. Kafka's default (`socket.receive.buffer.bytes`) is
-102,400. Without a bound it grows to megabytes when brokers are slow, and a re-authentication stands
-behind them until its session is over."""
+RECEIVE_BUFFER_BYTES: Final = 1_048_576
+"""Size of the kernel's receive buffer for an authenticated client, which Linux doubles for its own
+overhead, within `net.core.rmem_max`. An unbounded buffer grows to many megabytes while brokers are
+slow, and a re-authentication waits behind them until its session is over. A smaller buffer costs
+CPU with large requests, and throughput on long paths."""
 KEEPALIVE_IDLE_MS: Final = 120_000
 """Default time without traffic after which TCP keepalive probes a connection: balancers forget idle
 connections after minutes (AWS 350 s, Azure 4 min), the kernel waits two hours."""
@@ -70,9 +70,19 @@ def begin_listening(sock: socket.socket) -> None:
     """Listen on a bound socket, with the options that accepted connections inherit."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     sock.listen(BACKLOG)
     sock.setblocking(False)
+
+
+def bound_receive_buffer(sock: socket.socket) -> None:
+    """Bound what the kernel keeps of an authenticated client.
+
+    Not done before the login: the kernel's own buffer begins with 128 KiB and grows only as it is
+    read. The window is set as well, because older kernels do not widen it once the buffer has a
+    fixed size.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, RECEIVE_BUFFER_BYTES)
 
 
 def keep_alive(sock: socket.socket, idle_ms: int) -> None:
