@@ -50,7 +50,7 @@ class Context:
         return [self.names(short) for short in shorts]
 
 
-Build = Callable[..., Values]
+Build = Callable[..., Any]
 """Given a `Context`; what rows of a loop have of their own are defaults of further arguments."""
 
 
@@ -75,19 +75,27 @@ QUESTIONS: list[Question] = []
 def ask(
     api_key: int,
     label: str,
-    build: Build,
+    build: Build | None = None,
     *,
     since: int = 0,
     until: int = 99,
     is_list: bool = False,
     profiles: Sequence[str] | None = None,
+    **fields: Any,
 ) -> None:
-    """Adds a row."""
+    """Adds a row: `build`, or a request of these fields.
+
+    Those that are functions are called with the context.
+    """
+
+    def of_fields(context: Context) -> Values:
+        return {name: one(context) if callable(one) else one for name, one in fields.items()}
+
     QUESTIONS.append(
         Question(
             api_key=api_key,
             label=label,
-            build=build,
+            build=build or of_fields,
             versions=lambda version: since <= version <= until,
             is_list=is_list,
             profiles=profiles,
@@ -95,9 +103,19 @@ def ask(
     )
 
 
-def constant(**fields: Any) -> Build:
-    """A question that names nothing of the profile."""
-    return lambda _: fields
+def named(short: str) -> Build:
+    """A name of the profile."""
+    return lambda c: c.names(short)
+
+
+def topics(shorts: Sequence[str], **more: Any) -> Build:
+    """Items of topics."""
+    return lambda c: c.topics(shorts, **more)
+
+
+def all_of(shorts: Sequence[str] = _TWO) -> Build:
+    """Names of the profile."""
+    return lambda c: c.all(shorts)
 
 
 BOTH, WITH_MISSING = _TWO, _THREE
@@ -154,7 +172,7 @@ def _filter_field(name: str) -> str:
 
 
 ask(30, "CreateAcls", lambda c: {"creations": [_entry(c, acl) for acl in _ENTRIES]})
-ask(30, "CreateAcls of nothing", constant(creations=()))
+ask(30, "CreateAcls of nothing", creations=())
 for _odd in _ODD:
     if _odd == {"host": ""}:
         continue  # the proxy refuses it as Kafka does since 4.4: not as an older judge
@@ -182,10 +200,7 @@ for _word, _types in (
         f"DescribeConfigs of {_word}",
         lambda c, types=_types: {
             "resources": [
-                {
-                    **each,
-                    "configuration_keys": [_KEY.get(each["resource_type"], "kafka.none")],
-                }
+                {**each, "configuration_keys": [_KEY.get(each["resource_type"], "kafka.none")]}
                 for each in _resources(c, *types)
             ]
         },
@@ -225,50 +240,42 @@ ask(
     "AlterConfigs of two",
     lambda c: {
         "resources": [
-            {
-                **each,
-                "configs": [{"name": "retention.ms", "value": "777777777"}],
-            }
+            {**each, "configs": [{"name": "retention.ms", "value": "777777777"}]}
             for each in _resources(c, _TOPIC)[:2]
-        ],
+        ]
     },
 )
 
-ask(48, "DescribeClientQuotas", constant(components=(), strict=True))
+ask(48, "DescribeClientQuotas", components=(), strict=True)
 ask(
     55,
     "DescribeQuorum",
-    constant(topics=[{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]),
+    topics=[{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}],
 )
-ask(57, "UpdateFeatures of none", constant(timeout=10_000, validate_only=True))
+ask(57, "UpdateFeatures of none", timeout=10_000, validate_only=True)
 ask(
     57,
     "UpdateFeatures, validated only",
-    constant(
-        timeout=10_000,
-        validate_only=True,
-        feature_updates=[{"feature": "no.such", "max_version_level": 1, "upgrade_type": 1}],
-    ),
+    timeout=10_000,
+    validate_only=True,
+    feature_updates=[{"feature": "no.such", "max_version_level": 1, "upgrade_type": 1}],
 )
 for _include in (False, True):
     ask(
         60,
         f"DescribeCluster{' with operations' if _include else ''}",
-        constant(include_cluster_authorized_operations=_include, endpoint_type=1),
+        include_cluster_authorized_operations=_include,
+        endpoint_type=1,
     )
-ask(64, "UnregisterBroker", constant(broker_id=77))
-ask(94, "UnregisterController", constant(controller_id=77))
-ask(71, "GetTelemetrySubscriptions", constant())
-ask(72, "PushTelemetry", constant(metrics=b""))
-ask(74, "ListConfigResources", constant(resource_types=()), is_list=True)
-ask(74, "ListConfigResources of metrics", constant(resource_types=[16]), since=1)
-ask(74, "ListConfigResources of groups", constant(resource_types=[32]), since=1)
-ask(
-    80,
-    "AddRaftVoter",
-    constant(cluster_id="another", voter_id=77, listeners=()),
-)
-ask(81, "RemoveRaftVoter", constant(cluster_id="another", voter_id=77))
+ask(64, "UnregisterBroker", broker_id=77)
+ask(94, "UnregisterController", controller_id=77)
+ask(71, "GetTelemetrySubscriptions")
+ask(72, "PushTelemetry", metrics=b"")
+ask(74, "ListConfigResources", resource_types=(), is_list=True)
+ask(74, "ListConfigResources of metrics", resource_types=[16], since=1)
+ask(74, "ListConfigResources of groups", resource_types=[32], since=1)
+ask(80, "AddRaftVoter", cluster_id="another", voter_id=77, listeners=())
+ask(81, "RemoveRaftVoter", cluster_id="another", voter_id=77)
 
 # --- ACLs again, when the broker has learnt of them
 
@@ -324,7 +331,7 @@ ask(
         ]
     },
 )
-ask(31, "DeleteAcls of nothing", constant(filters=()))
+ask(31, "DeleteAcls of nothing", filters=())
 for _odd in _ODD:
     ask(
         31,
@@ -398,12 +405,8 @@ for _timestamp, _word in ((-1, "latest"), (-2, "earliest"), (0, "by time")):
     ask(
         2,
         f"ListOffsets {_word}",
-        lambda c, timestamp=_timestamp: {
-            "replica_id": -1,
-            "topics": c.topics(
-                WITH_MISSING, partitions=[{"partition_index": 0, "timestamp": timestamp}]
-            ),
-        },
+        replica_id=-1,
+        topics=topics(WITH_MISSING, partitions=[{"partition_index": 0, "timestamp": _timestamp}]),
     )
 
 
@@ -427,13 +430,7 @@ ask(3, "Metadata of nothing", lambda c: _metadata(c, ()), since=1)
 ask(3, "Metadata of two", lambda c: _metadata(c, ("two",)))
 ask(3, "Metadata of an invalid name", lambda c: _metadata(c, ("in/valid",)), since=4)
 ask(3, "Metadata with operations", lambda c: _metadata(c, BOTH, **_OPERATIONS), since=8)
-ask(
-    3,
-    "Metadata of all",
-    lambda c: _metadata(c, ()) | {"topics": None},
-    since=1,
-    is_list=True,
-)
+ask(3, "Metadata of all", lambda c: _metadata(c, ()) | {"topics": None}, since=1, is_list=True)
 ask(3, "Metadata of all", lambda c: _metadata(c, ()), until=0, is_list=True)
 ask(
     3,
@@ -461,34 +458,24 @@ ask(
 ask(
     21,
     "DeleteRecords",
-    lambda c: {
-        "topics": c.topics(WITH_MISSING, partitions=[{"partition_index": 0, "offset": 0}]),
-        "timeout": 10_000,
-    },
+    topics=topics(WITH_MISSING, partitions=[{"partition_index": 0, "offset": 0}]),
+    timeout=10_000,
 )
 ask(
     23,
     "OffsetForLeaderEpoch",
-    lambda c: {
-        "replica_id": -1,
-        "topics": c.topics(WITH_MISSING, partitions=[{"partition": 0, "leader_epoch": 0}]),
-    },
+    replica_id=-1,
+    topics=topics(WITH_MISSING, partitions=[{"partition": 0, "leader_epoch": 0}]),
 )
 ask(
     23,
     "OffsetForLeaderEpoch as follower",
-    lambda c: {
-        "replica_id": 9,
-        "topics": c.topics(BOTH, partitions=[{"partition": 0, "leader_epoch": 0}]),
-    },
+    replica_id=9,
+    topics=topics(BOTH, partitions=[{"partition": 0, "leader_epoch": 0}]),
 )
-ask(
-    61,
-    "DescribeProducers",
-    lambda c: {"topics": c.topics(WITH_MISSING, partition_indexes=[0])},
-)
-ask(75, "DescribeTopicPartitions", lambda c: {"topics": c.topics(WITH_MISSING)})
-ask(75, "DescribeTopicPartitions of all", constant(topics=()), is_list=True)
+ask(61, "DescribeProducers", topics=topics(WITH_MISSING, partition_indexes=[0]))
+ask(75, "DescribeTopicPartitions", topics=topics(WITH_MISSING))
+ask(75, "DescribeTopicPartitions of all", topics=(), is_list=True)
 for _first, _partition in (("missing", 0), ("one", 0), ("one", 1), ("two", 0), ("two", -1)):
     ask(
         75,
@@ -508,11 +495,7 @@ ask(
         "cursor": {"topic_name": c.names("two"), "partition_index": 0},
     },
 )
-ask(
-    75,
-    "DescribeTopicPartitions with a limit",
-    lambda c: {"topics": c.topics(BOTH), "response_partition_limit": 1},
-)
+ask(75, "DescribeTopicPartitions with a limit", topics=topics(BOTH), response_partition_limit=1)
 
 
 def _created(context: Context, **more: Any) -> dict[str, Any]:
@@ -538,32 +521,22 @@ def _partitions(context: Context, **more: Any) -> dict[str, Any]:
     return {"topics": context.topics(WITH_MISSING, count=count), "timeout": 10_000, **more}
 
 
-ask(
-    43,
-    "ElectLeaders",
-    lambda c: {"topic_partitions": c.topics(WITH_MISSING, partitions=[0]), "timeout": 10_000},
-)
+ask(43, "ElectLeaders", topic_partitions=topics(WITH_MISSING, partitions=[0]), timeout=10_000)
 ask(
     45,
     "AlterPartitionReassignments: cancelled",
-    lambda c: {
-        "topics": c.topics(BOTH, partitions=[{"partition_index": 0, "replicas": None}]),
-        "timeout": 10_000,
-    },
+    topics=topics(BOTH, partitions=[{"partition_index": 0, "replicas": None}]),
+    timeout=10_000,
 )
-ask(
-    46,
-    "ListPartitionReassignments",
-    lambda c: {"topics": c.topics(BOTH, partition_indexes=[0]), "timeout": 10_000},
-)
-ask(46, "ListPartitionReassignments of all", constant(topics=None, timeout=10_000))
+ask(46, "ListPartitionReassignments", topics=topics(BOTH, partition_indexes=[0]), timeout=10_000)
+ask(46, "ListPartitionReassignments of all", topics=None, timeout=10_000)
 ask(
     34,
     "AlterReplicaLogDirs",
     lambda c: {"dirs": [{"path": "/nowhere", "topics": c.topics(BOTH, partitions=[0])}]},
 )
-ask(35, "DescribeLogDirs", lambda c: {"topics": c.topics(BOTH, partitions=[0])}, is_list=True)
-ask(35, "DescribeLogDirs of all", constant(topics=None), is_list=True)
+ask(35, "DescribeLogDirs", topics=topics(BOTH, partitions=[0]), is_list=True)
+ask(35, "DescribeLogDirs of all", topics=None, is_list=True)
 
 # Last: their logs vanish from lists some time later.
 
@@ -597,92 +570,71 @@ ask(20, "DeleteTopics by id", _deleted_by_id, since=6, profiles=DELETERS)
 
 _NOBODY = "nobody"
 _COMMITTED = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
-_PRODUCER = {"producer_id": 987_654_321, "producer_epoch": 0}
+_PRODUCER: dict[str, Any] = {"producer_id": 987_654_321, "producer_epoch": 0}
 
 for _group in WITH_MISSING:
     ask(
         8,
         f"OffsetCommit to {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "topics": c.topics(WITH_MISSING, partitions=_COMMITTED),
-        },
+        group_id=named(_group),
+        topics=topics(WITH_MISSING, partitions=_COMMITTED),
     )
     ask(
         9,
         f"OffsetFetch of {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "topics": c.topics(WITH_MISSING, partition_indexes=[0]),
-        },
+        group_id=named(_group),
+        topics=topics(WITH_MISSING, partition_indexes=[0]),
         until=7,
     )
     ask(
         9,
         f"OffsetFetch of {_group}, all topics",
-        lambda c, group=_group: {"group_id": c.names(group), "topics": None},
+        group_id=named(_group),
+        topics=None,
         since=2,
         until=7,
     )
     ask(
         13,
         f"LeaveGroup {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "member_id": _NOBODY,
-            "members": [{"member_id": _NOBODY}],
-        },
+        group_id=named(_group),
+        member_id=_NOBODY,
+        members=[{"member_id": _NOBODY}],
     )
-    ask(
-        12,
-        f"Heartbeat to {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "generation_id": 1,
-            "member_id": _NOBODY,
-        },
-    )
+    ask(12, f"Heartbeat to {_group}", group_id=named(_group), generation_id=1, member_id=_NOBODY)
     ask(
         11,
         f"JoinGroup {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "session_timeout": 10_000,
-            "rebalance_timeout": 10_000,
-            "member_id": _NOBODY,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": b""}],
-        },
+        group_id=named(_group),
+        session_timeout=10_000,
+        rebalance_timeout=10_000,
+        member_id=_NOBODY,
+        protocol_type="consumer",
+        protocols=[{"name": "range", "metadata": b""}],
     )
     ask(
         14,
         f"SyncGroup {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "generation_id": 1,
-            "member_id": _NOBODY,
-            "protocol_type": "consumer",
-            "protocol_name": "range",
-        },
+        group_id=named(_group),
+        generation_id=1,
+        member_id=_NOBODY,
+        protocol_type="consumer",
+        protocol_name="range",
     )
     ask(
         28,
         f"TxnOffsetCommit to {_group}",
-        lambda c, group=_group: {
-            **_PRODUCER,
-            "transactional_id": c.names("one"),
-            "group_id": c.names(group),
-            "topics": c.topics(WITH_MISSING, partitions=_COMMITTED),
-        },
+        **_PRODUCER,
+        transactional_id=named("one"),
+        group_id=named(_group),
+        topics=topics(WITH_MISSING, partitions=_COMMITTED),
     )
     ask(
         25,
         f"AddOffsetsToTxn of {_group}",
-        lambda c, group=_group: {
-            **_PRODUCER,
-            "transactional_id": c.names("one"),
-            "group_id": c.names(group),
-        },
+        **_PRODUCER,
+        transactional_id=named("one"),
+        group_id=named(_group),
     )
 
 
@@ -696,18 +648,8 @@ ask(9, "OffsetFetch of groups", lambda c: _offsets_of_groups(c, of_all=False), s
 ask(9, "OffsetFetch of groups, all topics", lambda c: _offsets_of_groups(c, of_all=True), since=8)
 
 for _key_type, _kind in enumerate(("group", "transactional id", "share partition")):
-    ask(
-        10,
-        f"FindCoordinator of a {_kind}",
-        lambda c, key_type=_key_type: {"key": c.names("one"), "key_type": key_type},
-        until=3,
-    )
-    ask(
-        10,
-        f"FindCoordinator of the other {_kind}",
-        lambda c, key_type=_key_type: {"key": c.names("two"), "key_type": key_type},
-        until=3,
-    )
+    ask(10, f"FindCoordinator of a {_kind}", key=named("one"), key_type=_key_type, until=3)
+    ask(10, f"FindCoordinator of the other {_kind}", key=named("two"), key_type=_key_type, until=3)
     ask(
         10,
         f"FindCoordinator of {_kind}s",
@@ -721,40 +663,32 @@ for _key_type, _kind in enumerate(("group", "transactional id", "share partition
         since=4,
     )
 
-ask(15, "DescribeGroups", lambda c: {"groups": c.all(WITH_MISSING)})
+ask(15, "DescribeGroups", groups=all_of(WITH_MISSING))
 ask(
     15,
     "DescribeGroups with operations",
-    lambda c: {"groups": c.all(WITH_MISSING), "include_authorized_operations": True},
+    groups=all_of(WITH_MISSING),
+    include_authorized_operations=True,
     since=3,
 )
-ask(16, "ListGroups", constant(), is_list=True)
-ask(16, "ListGroups that are empty", constant(states_filter=["Empty"]), since=4, is_list=True)
+ask(16, "ListGroups", is_list=True)
+ask(16, "ListGroups that are empty", states_filter=["Empty"], since=4, is_list=True)
 ask(
     42,
     "DeleteGroups",
-    lambda c: {
-        "groups_names": c.all((f"one.d{c.version}", f"two.d{c.version}", "missing")),
-    },
+    lambda c: {"groups_names": c.all((f"one.d{c.version}", f"two.d{c.version}", "missing"))},
 )
 for _group in BOTH:
     ask(
         47,
         f"OffsetDelete of {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "topics": c.topics(WITH_MISSING, partitions=[{"partition_index": 3}]),
-        },
+        group_id=named(_group),
+        topics=topics(WITH_MISSING, partitions=[{"partition_index": 3}]),
     )
 
 
 def _heartbeat(context: Context, group: str, **more: Any) -> dict[str, Any]:
-    return {
-        "group_id": context.names(group),
-        "member_id": _NOBODY,
-        "member_epoch": 7,
-        **more,
-    }
+    return {"group_id": context.names(group), "member_id": _NOBODY, "member_epoch": 7, **more}
 
 
 def _regex(context: Context, beginning: str, rest: str) -> str:
@@ -785,18 +719,14 @@ for _include in (False, True):
     ask(
         69,
         f"ConsumerGroupDescribe{_more}",
-        lambda c, include=_include: {
-            "group_ids": c.all(("one.cg", "two.cg", "one", "missing")),
-            "include_authorized_operations": include,
-        },
+        group_ids=all_of(("one.cg", "two.cg", "one", "missing")),
+        include_authorized_operations=_include,
     )
     ask(
         77,
         f"ShareGroupDescribe{_more}",
-        lambda c, include=_include: {
-            "group_ids": c.all(("one.sg", "two.sg", "one", "missing")),
-            "include_authorized_operations": include,
-        },
+        group_ids=all_of(("one.sg", "two.sg", "one", "missing")),
+        include_authorized_operations=_include,
     )
 
 # --- share groups
@@ -843,39 +773,32 @@ for _group in ("one.sg", "two.sg"):
     ask(
         78,
         f"ShareFetch by {_group} without a session",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "member_id": _share_member(99),
-            "share_session_epoch": 9,
-            "max_bytes": 1 << 20,
-            "max_records": 1,
-            "batch_size": 1,
-        },
+        group_id=named(_group),
+        member_id=_share_member(99),
+        share_session_epoch=9,
+        max_bytes=1 << 20,
+        max_records=1,
+        batch_size=1,
     )
     ask(
         79,
         f"ShareAcknowledge by {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "member_id": _share_member(99),
-            "share_session_epoch": 9,
-            "topics": c.topics(BOTH, partitions=[{"partition_index": 0}]),
-        },
+        group_id=named(_group),
+        member_id=_share_member(99),
+        share_session_epoch=9,
+        topics=topics(BOTH, partitions=[{"partition_index": 0}]),
     )
     ask(
         91,
         f"AlterShareGroupOffsets of {_group}",
-        lambda c, group=_group: {
-            "group_id": c.names(group),
-            "topics": c.topics(
-                WITH_MISSING, partitions=[{"partition_index": 0, "start_offset": 0}]
-            ),
-        },
+        group_id=named(_group),
+        topics=topics(WITH_MISSING, partitions=[{"partition_index": 0, "start_offset": 0}]),
     )
     ask(
         92,
         f"DeleteShareGroupOffsets of {_group}",
-        lambda c, group=_group: {"group_id": c.names(group), "topics": c.topics(WITH_MISSING)},
+        group_id=named(_group),
+        topics=topics(WITH_MISSING),
     )
 ask(
     90,
@@ -939,18 +862,14 @@ for _include in (False, True):
     ask(
         89,
         f"StreamsGroupDescribe{_more}",
-        lambda c, include=_include: {
-            "group_ids": c.all(("one.st", "two.st", "one", "missing")),
-            "include_authorized_operations": include,
-        },
+        group_ids=all_of(("one.st", "two.st", "one", "missing")),
+        include_authorized_operations=_include,
     )
 ask(
     89,
     "StreamsGroupDescribe with descriptions",
-    lambda c: {
-        "group_ids": c.all(("one.st", "two.st", "one", "missing")),
-        "include_topology_description": True,
-    },
+    group_ids=all_of(("one.st", "two.st", "one", "missing")),
+    include_topology_description=True,
     since=1,
 )
 for _group in ("one.st", "two.st", "missing"):
@@ -969,34 +888,26 @@ for _group in ("one.st", "two.st", "missing"):
 
 # Questions about producer ids and transactions
 
-ask(22, "InitProducerId, idempotent", constant(transactional_id=None, transaction_timeout=60_000))
+ask(22, "InitProducerId, idempotent", transactional_id=None, transaction_timeout=60_000)
 for _name in BOTH:
     for _two_phase in (False, True):
         ask(
             22,
             f"InitProducerId of {_name}{', two phases' if _two_phase else ''}",
-            lambda c, name=_name, two_phase=_two_phase: {
-                "transactional_id": c.names(name),
-                "transaction_timeout": 60_000,
-                "enable2_pc": two_phase,
-            },
+            transactional_id=named(_name),
+            transaction_timeout=60_000,
+            enable2_pc=_two_phase,
             since=6 if _two_phase else 0,
         )
-    ask(
-        26,
-        f"EndTxn of {_name}",
-        lambda c, name=_name: {**_PRODUCER, "transactional_id": c.names(name), "committed": True},
-    )
+    ask(26, f"EndTxn of {_name}", **_PRODUCER, transactional_id=named(_name), committed=True)
     for _topics in (("one",), WITH_MISSING):
         ask(
             24,
             f"AddPartitionsToTxn of {_name}: {' '.join(_topics)}",
-            lambda c, name=_name, topics=_topics: {
-                "v3_and_below_transactional_id": c.names(name),
-                "v3_and_below_producer_id": _PRODUCER["producer_id"],
-                "v3_and_below_producer_epoch": 0,
-                "v3_and_below_topics": c.topics(topics, partitions=[0]),
-            },
+            v3_and_below_transactional_id=named(_name),
+            v3_and_below_producer_id=_PRODUCER["producer_id"],
+            v3_and_below_producer_epoch=0,
+            v3_and_below_topics=topics(_topics, partitions=[0]),
             until=3,
         )
 ask(
@@ -1017,9 +928,7 @@ ask(
 ask(
     27,
     "WriteTxnMarkers",
-    lambda c: {
-        "markers": [{**_PRODUCER, "topics": c.topics(("missing",), partition_indexes=[0])}],
-    },
+    lambda c: {"markers": [{**_PRODUCER, "topics": c.topics(("missing",), partition_indexes=[0])}]},
 )
-ask(65, "DescribeTransactions", lambda c: {"transactional_ids": c.all(WITH_MISSING)})
-ask(66, "ListTransactions", constant(), is_list=True)
+ask(65, "DescribeTransactions", transactional_ids=all_of(WITH_MISSING))
+ask(66, "ListTransactions", is_list=True)
