@@ -29,8 +29,10 @@ from proxy.config.values import (
     StoreUrl,
     WebUrl,
     WorkerCount,
+    available,
     one_or_list,
     shown,
+    text_that,
     whole_number,
 )
 from proxy.declarations import (
@@ -110,18 +112,6 @@ def _target(value: object) -> Target:
     return parse_target(value)  # its errors do not show the value, which may contain a password
 
 
-def _kinds(value: object) -> object:
-    if value not in list(Kinds):
-        raise ValueError(f"must be {' or '.join(Kinds)}, got {shown(value)}")
-    return value
-
-
-def _field(value: object) -> object:
-    if value not in HIDEABLE:
-        raise ValueError(f"must be one of {', '.join(HIDEABLE)}, got {shown(value)}")
-    return value
-
-
 TargetValue = Annotated[
     Target,
     PlainValidator(_target),
@@ -130,7 +120,7 @@ TargetValue = Annotated[
 ]
 HiddenField = Annotated[
     str,
-    BeforeValidator(_field),
+    text_that(HIDEABLE.__contains__, f"be one of {', '.join(HIDEABLE)}"),
     WithJsonSchema({"type": "string", "enum": list(HIDEABLE)}),
 ]
 
@@ -165,7 +155,7 @@ class Deliver(Section):
 
     to: TargetValue | None = setting(None, source=OWN)
     """`kafka:TOPIC` (needs the extra `kafka`); null: event files stay where they are."""
-    kinds: Annotated[Kinds, BeforeValidator(_kinds)] = setting(Kinds.ALL, source=OWN)
+    kinds: Annotated[Kinds, BeforeValidator(available(*Kinds))] = setting(Kinds.ALL, source=OWN)
     """`all`, or `summary`: only the summary rows, which suffice for the report."""
     hide: Annotated[tuple[HiddenField, ...], BeforeValidator(one_or_list)] = setting(
         (), source=OWN, repeated_or_one=True

@@ -42,6 +42,7 @@ _DESTINATIONS = re.compile(
     r"|(?P<bare6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?)"
 )
 _CIPHER_SUITE = re.compile(r"TLS_[A-Z0-9]+(_[A-Z0-9]+)?_WITH_[A-Z0-9_]+")
+_PRINCIPAL = re.compile(r"[^:]+:.+", re.DOTALL)
 _CHROOT_NAME = re.compile(r"(?!\.{1,2}$)[!-.0-~]+")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 
@@ -286,15 +287,6 @@ def _secret(value: object, info: "ValidationInfo") -> Secret:
     )
 
 
-def _cipher_suite(value: object) -> object:
-    if not isinstance(value, str) or not _CIPHER_SUITE.fullmatch(value):
-        raise ValueError(
-            "must be a suite of TLS 1.2 such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,"
-            f" got {shown(value)}"
-        )
-    return value
-
-
 def _mapping_rules(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(f"must be text, got {shown(value)}")
@@ -318,6 +310,18 @@ def _advertised_host(value: object) -> object:
     return value
 
 
+def text_that(holds: Callable[[str], object], must: str) -> Any:
+    """Return a validator of texts for which `holds` returns something true; `must` is the rule in
+    its message, as "be text"."""
+
+    def check(value: object) -> object:
+        if not isinstance(value, str) or not holds(value):
+            raise ValueError(f"must {must}, got {shown(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
 def whole_number(of: str) -> Callable[[object], object]:
     """Return a validator of whole numbers; `of` names the unit for the message, as " of bytes"."""
 
@@ -327,25 +331,6 @@ def whole_number(of: str) -> Callable[[object], object]:
         return value
 
     return check
-
-
-def _text(value: object) -> object:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"must be text, got {shown(value)}")
-    return value
-
-
-def _principal(value: object) -> object:
-    kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not (kind and colon and name):
-        raise ValueError(f"must be a principal such as User:alice, got {shown(value)}")
-    return value
-
-
-def _principal_prefix(value: object) -> object:
-    if not isinstance(value, str) or ":" not in value[1:]:
-        raise ValueError(f"must begin like a principal, such as User:batch-, got {shown(value)}")
-    return value
 
 
 def _principal_name_prefix(value: object) -> object:
@@ -474,10 +459,12 @@ Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(
 FrameBytes = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(""))]
 WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
-Text = Annotated[str, BeforeValidator(_text)]
-Principal = Annotated[str, BeforeValidator(_principal)]
+Text = Annotated[str, text_that(str.strip, "be text")]
+Principal = Annotated[str, text_that(_PRINCIPAL.fullmatch, "be a principal such as User:alice")]
 PrincipalNamePrefix = Annotated[str, BeforeValidator(_principal_name_prefix)]
-PrincipalPrefix = Annotated[str, BeforeValidator(_principal_prefix)]
+PrincipalPrefix = Annotated[
+    str, text_that(lambda text: ":" in text[1:], "begin like a principal, such as User:batch-")
+]
 HostName = Annotated[str, BeforeValidator(_advertised_host)]
 
 
@@ -531,7 +518,13 @@ SecretSource = Annotated[
     WithJsonSchema({"type": "string", "pattern": "^(file|env):"}),
 ]
 MappingRules = Annotated[str, BeforeValidator(_mapping_rules)]
-CipherSuite = Annotated[str, BeforeValidator(_cipher_suite)]
+CipherSuite = Annotated[
+    str,
+    text_that(
+        _CIPHER_SUITE.fullmatch,
+        "be a suite of TLS 1.2 such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    ),
+]
 PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "string"})]
 StoreUrl = Annotated[
     str,

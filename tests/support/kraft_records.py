@@ -4,7 +4,7 @@ import struct
 from collections.abc import Sequence
 
 from proxy.acl.model import Acl
-from proxy.store.kraft_batches import crc32c
+from proxy.store.kraft import crc32c
 from proxy.wire.primitives import write_string, write_uvarint
 from sasl.credentials import ScramCredential
 
