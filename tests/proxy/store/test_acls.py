@@ -227,7 +227,7 @@ def test_several_processes_write_at_once(path: Path) -> None:
 
 
 def test_a_database_of_the_first_release_is_brought_up_to_date(path: Path) -> None:
-    """Its verifiers and its version stay."""
+    """Its verifiers and its version stay, and it is not a copy of brokers' ACLs."""
     old = sqlite3.connect(path)
     old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     STEPS[0](old)
@@ -244,6 +244,8 @@ def test_a_database_of_the_first_release_is_brought_up_to_date(path: Path) -> No
     assert [user for user, _ in store.credential_snapshot().credentials] == ["alice"]
     assert store.version() == 7
     assert list(store.acl_snapshot().acls) == []
+    assert store.quota_snapshot().quotas == {}
+    assert store.mirror() is None
     store.create_acls([acl("a")])
     store.close()
     store = open_store(f"sqlite:{path}")
@@ -280,16 +282,3 @@ def test_what_could_not_be_read_again_is_not_written(store: Store, wrong: Resour
             [Acl(wrong, LITERAL, "a", "User:a", "*", Operation.READ, Permission.ALLOW)]
         )
     assert list(store.acl_snapshot().acls) == []
-
-
-def test_a_locked_database_is_one_sentence(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("proxy.store.sqlite.database._WRITE_WAIT_S", 0.05)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="is locked by another program"):
-        store.create_acls([acl("a")])
-    other.execute("ROLLBACK")
-    other.close()
-    store.create_acls([acl("a")])

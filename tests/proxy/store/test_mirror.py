@@ -1,6 +1,5 @@
 """A file that shows what brokers keep: the laws of `proxy.store.sqlite.mirror`."""
 
-import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,6 @@ from proxy.acl.model import Acl, AclFilter, Operation, exactly
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, Quotas, altered
 from proxy.store import Mirror, StoreError, open_store
 from proxy.store.sqlite import acls as acls_module
-from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from proxy.store.sqlite.mirror import SETTLES_WITHIN, SqliteMirror, Versions
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.acls import acl
@@ -166,24 +164,6 @@ def test_a_copy_that_nobody_confirmed_does_not_become_ones_own(
         own.begin()
     assert own.mirror() == Mirror()
     own.close()
-
-
-def test_a_file_of_before_there_were_copies_is_its_own(path: Path) -> None:
-    old = sqlite3.connect(path)
-    old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for step in STEPS[:3]:
-        step(old)
-    old.execute("INSERT INTO acls VALUES (2, 3, 't', 'User:alice', '*', 3, 3)")
-    old.execute("PRAGMA user_version = 3")
-    old.commit()
-    old.close()
-    store = open_store(f"sqlite:{path}")
-    assert store.mirror() is None
-    store.close()
-    mirror = SqliteMirror(path)
-    with pytest.raises(StoreError, match="of its own"):
-        mirror.begin()
-    mirror.close()
 
 
 # --- what is shown

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from proxy.quota.model import DEFAULT, CachedQuotas, QuotaEntity, QuotaKey
 from proxy.store import Store, StoreError, open_store
-from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from tests.support.quotas import MemoryStore
 
 USER = QuotaEntity(user="alice")
@@ -90,17 +89,4 @@ def test_a_row_nobody_wrote_is_told(path: Path, row: tuple[str, str, float]) -> 
     connection.close()
     with pytest.raises(StoreError, match="has an invalid value"):
         store.quota_snapshot()
-    store.close()
-
-
-def test_a_database_without_quotas_is_brought_up_to_date(path: Path) -> None:
-    old = sqlite3.connect(path)
-    old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for step in STEPS[:2]:
-        step(old)
-    old.execute("PRAGMA user_version = 2")
-    old.commit()
-    old.close()
-    store = open_store(f"sqlite:{path}")
-    assert store.quota_snapshot().quotas == {}
     store.close()
