@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.acl.decision import Judgement
-from proxy.acl.guards.common import judge_items
+from proxy.acl.guards.common import item_type, judge_items
 from proxy.scheduling.stepped_thread import pausing
 from proxy.wire import messages
 from proxy.wire.apis import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
@@ -176,22 +176,15 @@ class MutationRequest:
 
     def _refusal(self, key: Key, topic: CountedTopic | None) -> Message:
         name = key if topic is None else topic.name
-        error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        if self.api_key == DELETE_TOPICS:
-            return messages.DeleteTopicsResponse.DeletableTopicResult(
-                name=None if isinstance(name, bytes) else name,
-                topic_id=NO_ID if topic is None else topic.topic_id,
-                error_code=error,
-                error_message=_EXCEEDED,
-            )
-        assert isinstance(name, str)
-        if self.api_key == CREATE_TOPICS:
-            return messages.CreateTopicsResponse.CreatableTopicResult(
-                name=name, error_code=error, error_message=_EXCEEDED
-            )
-        return messages.CreatePartitionsResponse.CreatePartitionsTopicResult(
-            name=name, error_code=error, error_message=_EXCEEDED
+        kind = item_type(_RESPONSES[self.api_key], _RESULTS[self.api_key])
+        refusal: Message = kind(
+            name=None if isinstance(name, bytes) else name,
+            error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            error_message=_EXCEEDED,
         )
+        if self.api_key == DELETE_TOPICS and topic is not None:
+            return replace(refusal, topic_id=topic.topic_id)
+        return refusal
 
     def _done(self, result: Any) -> int:
         if result.error_code != ErrorCode.NONE:

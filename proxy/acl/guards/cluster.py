@@ -6,7 +6,7 @@ Configurations of topics and groups need a permission on these; those of brokers
 metrics need it on the cluster.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, Final, TypeVar
 
 from proxy.acl.decision import FORWARD, Change, Guard, Inquiry, Judgement
@@ -16,6 +16,7 @@ from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
     answer,
+    item_type,
     judge_items,
     may_cluster,
     on_response,
@@ -184,18 +185,6 @@ def open_to_all(inquiry: Inquiry) -> Judgement:  # noqa: ARG001 - no permission 
     return FORWARD
 
 
-_Resource = (
-    messages.DescribeConfigsRequest.DescribeConfigsResource
-    | messages.AlterConfigsRequest.AlterConfigsResource
-    | messages.IncrementalAlterConfigsRequest.AlterConfigsResource
-)
-_Result = TypeVar(
-    "_Result",
-    messages.DescribeConfigsResponse.DescribeConfigsResult,
-    messages.AlterConfigsResponse.AlterConfigsResourceResponse,
-    messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
-)
-
 _TOPIC: Final = 2
 _BROKER: Final = 4
 _BROKER_LOGGER: Final = 8
@@ -222,32 +211,15 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
 
     One resource of an unknown type fails the whole request, as in Kafka.
     """
-    result = messages.DescribeConfigsResponse.DescribeConfigsResult
+    response = messages.DescribeConfigsResponse
     request = read_request(inquiry, messages.DescribeConfigsRequest)
     if any(resource.resource_type not in _DENIALS for resource in pausing(request.resources)):
-        error = ErrorCode.INVALID_REQUEST
         results = (
-            _refused_resource(result, each, error, MESSAGES[error])
+            _refused_resource(response.DescribeConfigsResult, each, ErrorCode.INVALID_REQUEST)
             for each in pausing(request.resources)
         )
-        return answer(inquiry, messages.DescribeConfigsResponse(results=tuple(results)))
-
-    def refuse(
-        resource: messages.DescribeConfigsRequest.DescribeConfigsResource,
-    ) -> Sequence[Message] | None:
-        denial = _denial(inquiry, Operation.DESCRIBE_CONFIGS, resource)
-        if denial is None:
-            return None
-        return (_refused_resource(result, resource, denial, MESSAGES[denial]),)
-
-    return judge_items(
-        inquiry.api_version,
-        request,
-        messages.DescribeConfigsResponse,
-        refuse,
-        items="resources",
-        results="results",
-    )
+        return answer(inquiry, response(results=tuple(results)))
+    return _judge_resources(inquiry, request, response, "results", Operation.DESCRIBE_CONFIGS)
 
 
 def alter_configs(inquiry: Inquiry) -> Judgement:
@@ -255,65 +227,70 @@ def alter_configs(inquiry: Inquiry) -> Judgement:
 
     This API has no loggers: Kafka reports them as unknown, whatever the permissions.
     """
-    types = frozenset(_DENIALS) - {_BROKER_LOGGER}
-    result = messages.AlterConfigsResponse.AlterConfigsResourceResponse
-    return _judge_alteration(
-        inquiry, messages.AlterConfigsRequest, messages.AlterConfigsResponse, result, types
-    )
+    types = _DENIALS.keys() - {_BROKER_LOGGER}
+    request = read_request(inquiry, messages.AlterConfigsRequest)
+    return _judge_alteration(inquiry, request, messages.AlterConfigsResponse, types)
 
 
 def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
     """Judge an IncrementalAlterConfigs: AlterConfigs on each topic or group, or on the cluster."""
+    request = read_request(inquiry, messages.IncrementalAlterConfigsRequest)
     return _judge_alteration(
-        inquiry,
-        messages.IncrementalAlterConfigsRequest,
-        messages.IncrementalAlterConfigsResponse,
-        messages.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse,
-        frozenset(_DENIALS),
+        inquiry, request, messages.IncrementalAlterConfigsResponse, _DENIALS.keys()
     )
 
 
 def _judge_alteration(
-    inquiry: Inquiry,
-    request: type[messages.AlterConfigsRequest | messages.IncrementalAlterConfigsRequest],
-    response: type[Message],
-    result: type[_Result],
-    types: frozenset[int],
+    inquiry: Inquiry, request: Message, response: type[Message], types: Set[int]
 ) -> Judgement:
-    def refuse(resource: _Resource) -> Sequence[Message] | None:
-        if resource.resource_type not in types:
-            unknown = f"Unknown resource type {resource.resource_type}"
-            return (_refused_resource(result, resource, ErrorCode.INVALID_REQUEST, unknown),)
-        denial = _denial(inquiry, Operation.ALTER_CONFIGS, resource)
-        if denial is None:
-            return None
-        message = None if resource.resource_type in _DENIED_BY_BROKER else MESSAGES[denial]
-        return (_refused_resource(result, resource, denial, message),)
-
-    return judge_items(
-        inquiry.api_version,
-        read_request(inquiry, request),
-        response,
-        refuse,
-        items="resources",
-        results="responses",
-        order_by=("resource_type", "resource_name"),
+    """Judge each alteration; those of other types than `types` are unknown."""
+    order = ("resource_type", "resource_name")
+    return _judge_resources(
+        inquiry, request, response, "responses", Operation.ALTER_CONFIGS, types, order
     )
 
 
-def _denial(inquiry: Inquiry, operation: Operation, resource: _Resource) -> ErrorCode | None:
-    resource_type, error = _DENIALS[resource.resource_type]
-    on_cluster = resource_type is ResourceType.CLUSTER
-    name = CLUSTER_NAME if on_cluster else resource.resource_name
-    return None if inquiry.authority.may(operation, resource_type, name) else error
+def _judge_resources(
+    inquiry: Inquiry,
+    request: Message,
+    response: type[Message],
+    results: str,
+    operation: Operation,
+    types: Set[int] = _DENIALS.keys(),
+    order_by: tuple[str, ...] = (),
+) -> Judgement:
+    kind = item_type(response, results)
+
+    def refuse(resource: Any) -> Sequence[Message] | None:
+        if resource.resource_type not in types:
+            unknown = f"Unknown resource type {resource.resource_type}"
+            error = ErrorCode.INVALID_REQUEST
+            return (replace(_refused_resource(kind, resource, error), error_message=unknown),)
+        resource_type, error = _DENIALS[resource.resource_type]
+        on_cluster = resource_type is ResourceType.CLUSTER
+        name = CLUSTER_NAME if on_cluster else resource.resource_name
+        if inquiry.authority.may(operation, resource_type, name):
+            return None
+        refused = _refused_resource(kind, resource, error)
+        if operation is Operation.ALTER_CONFIGS and resource.resource_type in _DENIED_BY_BROKER:
+            refused = replace(refused, error_message=None)
+        return (refused,)
+
+    return judge_items(
+        inquiry.api_version,
+        request,
+        response,
+        refuse,
+        items="resources",
+        results=results,
+        order_by=order_by,
+    )
 
 
-def _refused_resource(
-    result: type[_Result], resource: _Resource, error: ErrorCode, message: str | None
-) -> _Result:
-    return result(
+def _refused_resource(kind: Any, resource: Any, error: ErrorCode) -> Any:
+    return kind(
         error_code=error,
-        error_message=message,
+        error_message=MESSAGES[error],
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )

@@ -41,7 +41,7 @@ from proxy.wire.codec import encode
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.items import Items
 from proxy.wire.messages import replace
-from proxy.wire.schema import Message
+from proxy.wire.schema import Message, message_type
 
 _LITERAL: Final = r"(?:[A-Za-z0-9_-]|\\[._-])"
 """Pattern of a character of a topic's name in a regular expression of RE2/J, escaped or not."""
@@ -155,8 +155,10 @@ def join_group(inquiry: Inquiry) -> Judgement:
     return answer(inquiry, messages.JoinGroupResponse(error_code=GROUP_DENIED, protocol_name=name))
 
 
-def _needs_read(kind: Any, refusal: Message) -> Guard:
-    """Return a guard that requires Read on the group, and else answers with `refusal`."""
+def _needs_read(api: str) -> Guard:
+    """Return a guard of an API that requires Read on the group."""
+    kind: Any = message_type(f"{api}Request")
+    refusal = message_type(f"{api}Response")(error_code=GROUP_DENIED)
 
     def guard(inquiry: Inquiry) -> Judgement:
         if may_group(inquiry, Operation.READ, read_request(inquiry, kind).group_id):
@@ -166,16 +168,10 @@ def _needs_read(kind: Any, refusal: Message) -> Guard:
     return guard
 
 
-heartbeat = _needs_read(
-    messages.HeartbeatRequest, messages.HeartbeatResponse(error_code=GROUP_DENIED)
-)
-leave_group = _needs_read(
-    messages.LeaveGroupRequest, messages.LeaveGroupResponse(error_code=GROUP_DENIED)
-)
-streams_group_topology_description_update = _needs_read(  # like Kafka, ignoring the topics
-    messages.StreamsGroupTopologyDescriptionUpdateRequest,
-    messages.StreamsGroupTopologyDescriptionUpdateResponse(error_code=GROUP_DENIED),
-)
+heartbeat = _needs_read("Heartbeat")
+leave_group = _needs_read("LeaveGroup")
+# As in Kafka, the topics that the description names are not judged
+streams_group_topology_description_update = _needs_read("StreamsGroupTopologyDescriptionUpdate")
 
 
 def sync_group(inquiry: Inquiry) -> Judgement:
