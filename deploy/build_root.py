@@ -4,7 +4,7 @@
         [--target STAGE]
 
 Reads deploy/Dockerfile and carries out its steps, each stage in a directory of its own by chroot.
-What it does not understand it refuses, so it cannot do anything else than the Dockerfile says. The
+It refuses instructions that it does not understand, so the result is that of the Dockerfile. The
 base image is a directory made by debootstrap (`--variant=minbase`), unless one is given.
 
 Needs root and debootstrap, on Debian. Prints the figures as one line of JSON. With `--archives` it
@@ -73,7 +73,7 @@ class NotUnderstoodError(Exception):
 
 @dataclass(slots=True)
 class Stage:
-    """A stage of the Dockerfile: its root directory, and what its image would be started with."""
+    """A stage of the Dockerfile: its root directory, and how its image is started."""
 
     root: Path
     directory: str = "/"
@@ -151,7 +151,7 @@ class Build:
             case "CMD":
                 self.stage.command = json.loads(rest)
             case "EXPOSE":
-                pass  # says something, does nothing
+                pass  # documentation only
             case _:
                 raise NotUnderstoodError(instruction)
 
@@ -371,7 +371,7 @@ def start_seconds(stage: Stage, config: str = _CONFIG) -> float:
 
 
 def debootstrap(into: Path) -> Path:
-    """Make what the image debian:bookworm-slim holds."""
+    """Make the content of the image debian:bookworm-slim."""
     command = ["debootstrap", "--variant=minbase", "bookworm", str(into)]
     subprocess.run(command, stdout=sys.stderr, check=True, timeout=_STEP_SECONDS)
     return into
@@ -385,7 +385,7 @@ def main() -> int:
     parser.add_argument(
         "--certificates",
         type=Path,
-        help="PEM, for pip, if the system's do not do; Maven gets those of this machine's Java",
+        help="PEM for pip, if the system's do not suffice; Maven gets those of this machine's Java",
     )
     parser.add_argument("--archives", action="store_true", help="write the images as well")
     parser.add_argument(

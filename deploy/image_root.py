@@ -6,8 +6,8 @@ Runs in a build stage of deploy/Dockerfile, on Debian's Python alone. Each PATH 
 directory with all in it, or a link with what it leads to; then each shared library that the dynamic
 loader would load for them. What wheels bring loses its debugging symbols, which Debian's packages
 have not either. Python's modules are compiled, so that no start has to, and to the same bytes each
-time. DIR/var/lib/dpkg/status.d lists the packages that any of it comes from, where image scanners
-look for them; DIR/usr/share/doc has their licences.
+time. DIR/var/lib/dpkg/status.d lists the packages of these files, where image scanners look for
+them; DIR/usr/share/doc has their licences.
 """
 
 # ruff: noqa: S603, S607 - runs programs of the stage that it runs in
@@ -35,7 +35,7 @@ _STDLIB = (
 """Parts of Python for development, screens and old databases, with libraries of their own."""
 _LEFT_OUT = (
     *(f"/usr/lib/python3.*/{part}" for part in _STDLIB),
-    "*/__pycache__",  # compiled anew
+    "*/__pycache__",  # compiled again
     *("*.a", "*.c", "*.h", "*.pxd", "*.pyi", "*.pyx"),  # sources of what is compiled, and types
     *("/opt/*/bin/*ctivate*", "/opt/*/include"),
     *("/usr/share/zoneinfo/posix", "/usr/share/zoneinfo/right"),  # the same zones again
@@ -126,7 +126,7 @@ def libraries(path: Path) -> list[Path]:
 def main() -> None:
     """Fill the directory."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--into", type=Path, required=True, help="made anew")
+    parser.add_argument("--into", type=Path, required=True, help="created by this program")
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
     arguments = parser.parse_args()
     root = Root(arguments.into)

@@ -2,7 +2,7 @@
 
     python3 sbom.py NAME ROOT [REPORT]
 
-NAME is what the image is for; it has the version of ./pyproject.toml. Below ROOT are
+NAME is the name of the image; its version is that of ./pyproject.toml. Below ROOT are
 
 - the packages of Debian, as dpkg or image_root.py listed them;
 - Python's distributions in /opt, each with the programs and libraries that its wheel has inside, as
@@ -165,11 +165,11 @@ def is_of(stem: str, artifact: dict[str, str]) -> bool:
 
 
 def by_name(stem: str) -> dict[str, str]:
-    """Name the artifact of a jar that does not say so itself."""
+    """Return the artifact of a jar without a pom.properties of its own."""
     name, _, version = re.sub(r"-(?=\d)", " ", stem, count=1).partition(" ")
     group = next((group for pattern, group in _GROUPS.items() if fnmatchcase(name, pattern)), None)
     if group is None:
-        raise SystemExit(f"{stem}.jar does not say what it is: add its groupId to _GROUPS")
+        raise SystemExit(f"{stem}.jar has no pom.properties of its own: add its groupId to _GROUPS")
     return {"groupId": group, "artifactId": name, "version": version}
 
 

@@ -1,6 +1,6 @@
 """Writes the Grafana dashboards beside this file: `python deploy/grafana/generate.py [--check]`.
 
-What is drawn stands in panels.py; what Grafana wants besides is the same for all panels.
+panels.py declares the panels; the rest of what Grafana needs is the same for all of them.
 """
 
 # ruff: noqa: T201 - a script, for the person or the job that runs it
@@ -140,7 +140,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
 def main() -> int:
     """Write, or check; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="say whether the files are current")
+    parser.add_argument("--check", action="store_true", help="check whether the files are current")
     check = parser.parse_args().check
     stale = []
     for name in DASHBOARDS:

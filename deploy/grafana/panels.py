@@ -1,4 +1,4 @@
-"""The questions that the dashboards answer, one panel each. Written out by generate.py."""
+"""Panels of the dashboards, one question each. generate.py writes the dashboards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Row:
 
 
 def of_report(metric: str, by: str = "", of: str = "") -> str:
-    """Query a figure of each fleet's report: whatever serves it, several may show the same one."""
+    """Query a figure of each fleet's report, of which several servers may show the same one."""
     labels = f"job, {by}" if by else "job"
     return f"max by ({labels}) (P_readiness_{metric}{of})"
 
@@ -125,7 +125,7 @@ MIGRATION = (
     ),
     Stat(
         "Logins without re-authentication",
-        "Of the last day: SaslAuthenticate v0 and raw tokens. To be 0 before the switch.",
+        "Of the last day: SaslAuthenticate v0 and raw tokens. It must be 0 before the switch.",
         "short",
         [("", "sum(increase(P_successful_authentication_no_reauth_total{%}[1d]))")],
     ),
@@ -142,21 +142,21 @@ MIGRATION = (
         [("", "sum(increase(P_expired_connections_killed_total{%}[1d]))")],
     ),
     Panel(
-        "Who re-authenticates",
-        "Re-authentications that succeeded, per second.",
+        "Re-authentications",
+        "Successful ones, per second.",
         "ops",
         [rates("successful_reauthentication_total", "listener, mechanism")],
     ),
     Panel(
-        "Who cannot",
-        "Logins by clients that speak no SaslAuthenticate v1, per second. Names: the `no-reauth`"
+        "Logins of clients that cannot re-authenticate",
+        "Logins without SaslAuthenticate v1, per second. Names: the `no-reauth`"
         " events and the readiness report.",
         "ops",
         [rates("successful_authentication_no_reauth_total", "listener, mechanism")],
     ),
     Panel(
-        "What is, or would be, killed",
-        "Connections per second. Names: the `would-be-killed` and `expired-killed` events.",
+        "Connections that are, or would be, killed",
+        "Per second. Names: the `would-be-killed` and `expired-killed` events.",
         "ops",
         [
             rates("expired_connections_would_be_killed_total", "listener, mechanism", "would be: "),
@@ -164,7 +164,7 @@ MIGRATION = (
         ],
     ),
     Panel(
-        "Re-authentications that failed",
+        "Failed re-authentications",
         "Per second; each closed its connection.",
         "ops",
         [rates("failed_reauthentication_total", "listener, mechanism")],
@@ -183,14 +183,13 @@ MIGRATION = (
     ),
     Panel(
         "Lifetime left of open sessions",
-        "How many sessions end within each time; `0` are past their end: idle, or let live by"
-        " `probe`.",
+        "Sessions that end within each time; `0`: past their end, idle or kept by `probe`.",
         "short",
         [("{{le}} s", "sum by (le) (P_session_lifetime_left_seconds_bucket{%})")],
         kind="bargauge",
     ),
     Panel(
-        "Logins that do not show who it is",
+        "Logins of unknown principals",
         "Per second; brokers accepted them (`sasl.termination: broker`), and their principals are"
         " `Opaque:…`.",
         "ops",
@@ -199,7 +198,7 @@ MIGRATION = (
     Row("Fleet over time: the readiness report"),
     Stat(
         "Clients that are ready",
-        "Share of those that logged in, in the last report of each job that serves one.",
+        "Share of the clients that logged in, in the last report of each job.",
         "percentunit",
         [
             (
@@ -211,30 +210,30 @@ MIGRATION = (
     ),
     Stat(
         "Clients that are not ready any more",
-        "They were at the end of an earlier day. Names: the head of the report's page.",
+        "They were ready at the end of an earlier day. Names: the head of the report's page.",
         "short",
         [("{{job}}", of_report("regressed_clients"))],
     ),
     Stat(
         "Age of the report",
-        "Since the last whole run.",
+        "Since the last complete run.",
         "s",
         [("{{job}}", f"time() - {of_report('report_timestamp_seconds')}")],
     ),
     Stat(
         "Age of its newest event",
-        "If it grows while reports are new, events do not come together.",
+        "If it grows while reports are recent, events do not reach the report.",
         "s",
         [("{{job}}", f"time() - {of_report('newest_event_timestamp_seconds')}")],
     ),
     Panel(
         "Clients by verdict",
-        "As each report found them; unknown: not shown by the log.",
+        "In each report; unknown: the log does not show it.",
         "short",
         [("{{verdict}} ({{job}})", of_report("clients", "verdict"))],
     ),
     Panel(
-        "Kills a day to expect",
+        "Expected kills a day",
         "At most, for each session lifetime.",
         "short",
         [
@@ -246,25 +245,25 @@ MIGRATION = (
     ),
     Panel(
         "Clients that each lifetime would kill",
-        "Of the clients that are not known to re-authenticate.",
+        "Without the clients that are known to re-authenticate.",
         "short",
         [("{{lifetime_seconds}} s ({{job}})", of_report("killed_clients", "lifetime_seconds"))],
     ),
     Panel(
         "Principals by verdict",
-        "By the worst of their clients; the ready ones can be enforced.",
+        "By the worst of their clients; sessions of ready principals can be enforced.",
         "short",
         [("{{verdict}} ({{job}})", of_report("principals", "verdict"))],
     ),
     Panel(
         "Failed authentications",
-        "In the time that the report covers: first ones, and re-authentications.",
+        "Logins and re-authentications in the time that the report covers.",
         "short",
         [("{{phase}} ({{job}})", of_report("failed_authentications", "phase"))],
     ),
     Panel(
         "Clients that break at Kafka 4.0",
-        "They use versions of APIs that it dropped (KIP-896).",
+        "They use versions of APIs that Kafka 4.0 dropped (KIP-896).",
         "short",
         [("{{job}}", of_report("kafka_4_clients"))],
     ),
@@ -273,7 +272,7 @@ MIGRATION = (
 OPERATION = (
     Stat(
         "Proxies",
-        "That answer the scrape, and whose workers are all ready.",
+        "Proxies that answer the scrape and whose workers are all ready.",
         "short",
         [("", "count(min by (instance) (P_ready{@} or P_worker_up{@}) == 1) or vector(0)")],
     ),
@@ -285,19 +284,19 @@ OPERATION = (
     ),
     Stat(
         "Age of the signing keys",
-        "Of the oldest; two hours are stale, a day is the end of OAUTHBEARER.",
+        "Age of the oldest key set: stale after two hours; after a day OAUTHBEARER logins fail.",
         "s",
         [("", "max(P_jwks_age_seconds{%})")],
     ),
     Stat(
         "Time since the store was read",
-        "Of the worst worker.",
+        "For the worst worker.",
         "s",
         [("", "max(P_store_age_seconds{@})")],
     ),
     Panel(
         "Requests",
-        "Of authenticated clients, per second; the ten APIs with the most.",
+        "Of authenticated clients, per second; the ten busiest APIs.",
         "reqps",
         [busiest("requests_total", "api")],
     ),
@@ -313,13 +312,13 @@ OPERATION = (
     Panel(
         "Latency of the brokers",
         "From a request written to them to the first bytes of the response, p99 of a sample; the"
-        " ten APIs that take longest. A Fetch waits for records.",
+        " ten slowest APIs. A Fetch waits for records.",
         "s",
         [("{{api}}", greatest(quantile(99, "broker_latency_seconds", by="api")))],
     ),
     Panel(
         "Latency that the proxy adds",
-        "To the same requests, with waits for quotas and ACLs.",
+        "For the same requests, including waits for quotas and ACLs.",
         "s",
         [
             (
@@ -358,7 +357,7 @@ OPERATION = (
     ),
     Panel(
         "Authentications",
-        "First ones, per second.",
+        "First logins, per second.",
         "ops",
         [
             rates("successful_authentication_total", "mechanism", "good: "),
@@ -373,27 +372,26 @@ OPERATION = (
     ),
     Panel(
         "Decisions about requests",
-        "Of the authorizer, per second, the ten most frequent; what connections remember is not"
-        " counted.",
+        "Of the authorizer, per second, the ten most frequent; decisions that connections cache are"
+        " not counted.",
         "ops",
         [busiest("authorizer_decisions_total", "result, operation", of="@")],
     ),
     Panel(
         "Connections throttled",
-        "Not read now, because of a quota.",
+        "Connections that are not read now because of a quota.",
         "short",
         [("{{listener}}", "sum by (listener) (P_throttled_connections{%})")],
     ),
     Panel(
         "Quotas exceeded",
-        "How often, per second, by the entry that limits, the ten most frequent; in `audit` nobody"
-        " waits.",
+        "Per second, by the entry that limits, the ten most frequent; in `audit` no client waits.",
         "ops",
         [busiest("quota_throttles_total", "quota, entry", of="@")],
     ),
     Panel(
-        "No way to any broker",
-        "1: none answers now, or none lets the proxy in.",
+        "No broker available",
+        "1: no broker answers, or all refuse the proxy's login.",
         "short",
         [
             ("cannot be reached: {{instance}}", "max by (instance) (P_upstream_unreachable{@})"),
@@ -401,8 +399,8 @@ OPERATION = (
         ],
     ),
     Panel(
-        "Broken ways to brokers and to keys",
-        "Failed connections to brokers and failed loads of signing keys, per second.",
+        "Failures to reach brokers and signing keys",
+        "Failed connections and failed loads of keys, per second.",
         "ops",
         [
             rates("upstream_connect_failures_total", "listener", "brokers of "),
@@ -411,7 +409,7 @@ OPERATION = (
     ),
     Panel(
         "The proxy's own logins to brokers",
-        "Per second; each that fails closes a client's connection.",
+        "Per second; each failure closes a client's connection.",
         "ops",
         [
             rates("upstream_successful_authentication_total", "listener", "good: "),
@@ -423,7 +421,7 @@ OPERATION = (
     ),
     Panel(
         "Session events",
-        "Written, lost for want of disk or speed, or left out (too many failed logins), per s.",
+        "Written, lost (disk full or too slow), or left out (too many failed logins), per second.",
         "ops",
         [
             ("written", per_second("events_written_total", of="@")),
@@ -432,7 +430,7 @@ OPERATION = (
     ),
     Panel(
         "Events delivered",
-        "To `events.deliver.to`, per second; set aside: lines that it cannot take.",
+        "To `events.deliver.to`, per second; set aside: lines that the topic cannot take.",
         "ops",
         [
             ("delivered", per_second("delivery_events_total", of="@")),
@@ -441,15 +439,14 @@ OPERATION = (
         ],
     ),
     Panel(
-        "Events that wait for their delivery",
-        "Bytes in the folders of the ten proxies that have most.",
+        "Events waiting for delivery",
+        "Bytes in the folders of the ten proxies with the most.",
         "bytes",
         [("{{instance}}", "topk(10, max by (instance) (P_delivery_waiting_bytes{@}))")],
     ),
     Panel(
-        "Age of what waits",
-        "Of the oldest event that is not delivered, at most; the ten proxies that are furthest"
-        " behind.",
+        "Age of the oldest waiting event",
+        "Upper bound; the ten proxies that are furthest behind.",
         "s",
         [("{{instance}}", "topk(10, max by (instance) (P_delivery_oldest_waiting_seconds{@}))")],
     ),
@@ -467,7 +464,7 @@ OPERATION = (
     ),
     Panel(
         "Memory by worker",
-        "Resident; what workers share is in each.",
+        "Resident; shared memory counts in each worker.",
         "bytes",
         [
             (
@@ -483,8 +480,8 @@ OPERATION = (
         [("{{instance}} {{worker}}", "sum by (instance, worker) (P_worker_open_fds{@})")],
     ),
     Panel(
-        "Certificates and token end in",
-        "The certificates shown to clients and to brokers, and the token that brokers are shown.",
+        "Expiry of certificates and token",
+        "The proxy's certificates towards clients and brokers, and its token towards brokers.",
         "s",
         [
             (

@@ -1,4 +1,4 @@
-"""Writes what the chart takes from elsewhere: `python deploy/helm/schema.py [--check]`.
+"""Writes the chart's generated files: `python deploy/helm/schema.py [--check]`.
 
 The schema of `config` in values.schema.json is the proxy's own, so that Helm refuses what the proxy
 would refuse. Rules, dashboards and policies are copies: Helm reads nothing outside of the chart.
@@ -31,7 +31,7 @@ TEXT = {"type": "string"}
 SOME_TEXT = {"type": "string", "minLength": 1}
 FLAG = {"type": "boolean"}
 ANYTHING = {"type": "object"}
-"""Of Kubernetes' own schema, which the API server checks."""
+"""Value with a schema of Kubernetes, which the API server checks."""
 SELECTED = ["app", "reauth-proxy", "reauth-report"]
 """Labels by which the chart's own selectors find pods."""
 RULES = {"type": "array", "items": ANYTHING}
@@ -196,7 +196,7 @@ def report() -> dict[str, Any]:
 def main() -> int:
     """Write, or check; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="say whether the file is current")
+    parser.add_argument("--check", action="store_true", help="check whether the files are current")
     wanted = {CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n"}
     for copy in COPIES:
         wanted[CHART / "files" / Path(copy).name] = (DEPLOY / copy).read_text()

@@ -380,7 +380,7 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
     failureThreshold: 6
   lifecycle:
     preStop:
-      sleep: {seconds: {{ $values.preStopSeconds }}} # until nobody is sent here any more
+      sleep: {seconds: {{ $values.preStopSeconds }}} # until no client is sent here any more
   # A mistake in the configuration is one line: `kubectl describe pod` then shows it.
   terminationMessagePolicy: FallbackToLogsOnError
   resources: {{- toYaml $values.resources | nindent 4 }}
