@@ -188,6 +188,7 @@ def published() -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.usefixtures("object_store")
 def test_from_a_bucket_to_a_bucket(object_server: str, jars: str, events: Path) -> None:
     """Reading everything, a pattern, or with a state gives the same report as the folder."""
     store = S3Store("events", prefix="fleet/events")

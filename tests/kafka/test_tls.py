@@ -413,6 +413,6 @@ def test_it_is_said_in_one_line(
     address = str(tls_cluster.address(listener=listener))
     result = run("list", "--bootstrap-server", address, "--command-config", file)
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"reauth-admin_proxy: {address}: ")
+    assert result.stderr.startswith(f"reauth-proxy: {address}: ")
     assert problem in result.stderr
     assert result.stderr.count("\n") == 1
