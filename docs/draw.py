@@ -46,8 +46,8 @@ def diagram() -> str:
 def _parts() -> Iterator[str]:
     for row, (name, note) in enumerate(
         (
-            ("client that re-authenticates", "goes on working"),
-            ("client that cannot", "shown, then cut off"),
+            ("client that re-authenticates", "keeps working"),
+            ("client that cannot", "reported, then disconnected"),
             ("client without credentials", "never reaches a broker"),
         )
     ):
@@ -61,7 +61,7 @@ def _parts() -> Iterator[str]:
         146,
         "reauth-proxy",
         [
-            "takes OAUTHBEARER and SCRAM",
+            "authenticates, or relays SASL",
             "holds sessions (KIP-368)",
             "ACLs and quotas",
             "observe → probe → enforce",
@@ -71,7 +71,7 @@ def _parts() -> Iterator[str]:
     for row in range(3):
         top = 24 + row * 64
         yield f'<path class="line" d="M550 112 L652 {top + 24}"/>'
-        yield from _box(654, top, 190, 48, f"Kafka broker {row}", ["TLS or login, if it wants one"])
+        yield from _box(654, top, 190, 48, f"Kafka broker {row}", ["TLS or a login, if required"])
     for target, (left, width, name, note) in enumerate(
         (
             (16, 220, "identity provider", "signing keys (JWKS)"),
