@@ -129,10 +129,12 @@ class EndpointTokens:
         loop = asyncio.get_running_loop()
         if (token := self._cache.token(loop.time())) is not None:
             return token
-        if self._is_fetching() or self._cache.wants_refresh(loop.time()):
+        is_fetching = self._fetch is not None and not self._fetch.done()
+        if is_fetching or self._cache.wants_refresh(loop.time()):
             await self._refresh()
         if (token := self._cache.token(loop.time())) is None:
-            raise TokenUnavailable(self._why_none())
+            reason = self._cache.last_error or "none was requested yet"
+            raise TokenUnavailable(f"no token from {self._name}: {reason}")
         return token
 
     @property
@@ -144,12 +146,6 @@ class EndpointTokens:
     def refresh_failures(self) -> int:
         """Number of requests since the start that failed, or had an invalid response."""
         return self._cache.refresh_failures
-
-    def _why_none(self) -> str:
-        return f"no token from {self._name}: {self._cache.last_error or 'none was requested yet'}"
-
-    def _is_fetching(self) -> bool:
-        return self._fetch is not None and not self._fetch.done()
 
     async def _refresh(self) -> None:
         """Fetch a token; concurrent calls share one attempt."""

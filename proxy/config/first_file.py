@@ -6,7 +6,7 @@ from proxy.config.listener import Routing
 
 _UPSTREAM: Final = """\
 # Configuration of reauth-proxy. Check it:  reauth-proxy config check FILE
-# What is in force, defaults included:      reauth-proxy config show FILE
+# All settings, including defaults:         reauth-proxy config show FILE
 
 upstream:
 {brokers}
@@ -22,13 +22,13 @@ listeners:
 """
 _BROKERS: Final = {
     Routing.GATEWAY: """\
-  # Brokers to connect to first; the others are found.
+  # Brokers to connect to first; the proxy discovers the others.
   bootstrap.servers: 127.0.0.1:9092""",
     Routing.SIDECAR: """\
-  # The one broker that this proxy stands beside.
+  # The broker beside this proxy.
   bootstrap.servers: 127.0.0.1:9092""",
     Routing.TRANSPARENT: """\
-  # Where redirected connections may go: networks, with ports if need be.
+  # Allowed destinations of redirected connections: networks, optionally with ports.
   allowed: 10.0.0.0/8:9092""",
 }
 _LISTENER: Final = {
@@ -36,7 +36,7 @@ _LISTENER: Final = {
     # The bootstrap address of clients.
     address: 127.0.0.1:9094
     routing: gateway
-    # Clients are given this host, and for the broker with id N the first port + N.
+    # Clients connect to this host; the broker with id N has the first port + N.
     advertised.host: 127.0.0.1
     broker.ports: 9100-9199
 """,
@@ -57,30 +57,31 @@ _REST: Final = """\
     # ssl.keystore.location: proxy.pem
     # Users:  reauth-proxy users add alice --mechanism SCRAM-SHA-256 --config FILE
     sasl.enabled.mechanisms: [SCRAM-SHA-256]
-    # For OAUTHBEARER, which is one more mechanism:
+    # For OAUTHBEARER, a further mechanism:
     # sasl.oauthbearer.jwks.endpoint.url: https://idp.example/jwks.json
     # sasl.oauthbearer.expected.issuer: https://idp.example/
     # sasl.oauthbearer.expected.audience: kafka
     # The longest session without re-authentication.
     connections.max.reauth.ms: 3600000
-    # observe: no lifetime is announced, nobody is cut off, all is recorded. probe: it is announced,
-    # and who would be cut off is recorded. enforce: sessions end as KIP-368 says.
+    # observe: no lifetime is announced and no client disconnected; sessions are recorded.
+    # probe: the lifetime is announced; clients that enforce would disconnect are recorded.
+    # enforce: expired sessions end as in KIP-368.
     reauth.enforcement: observe
     # reauth.overrides:
     #   - principal: User:alice
     #     reauth.enforcement: enforce
 
 authorizer:
-  # off: no ACLs. audit: what ACLs would deny is recorded. enforce: ACLs apply.
+  # off: no ACLs. audit: requests that ACLs would deny are recorded. enforce: ACLs apply.
   mode: off
   # super.users: [User:admin]
 
 quotas:
-  # off: no quotas. audit: what they would throttle is recorded. enforce: quotas apply.
+  # off: no quotas. audit: excess is recorded, not throttled. enforce: quotas apply.
   mode: off
 
 store:
-  # Users, ACLs and quotas; made if it is not there.
+  # Users, ACLs and quotas; created if it does not exist.
   url: sqlite:state.db
 
 events:
@@ -94,5 +95,5 @@ http:
 
 
 def first_file(routing: Routing) -> str:
-    """Return a file that can be checked and served as it is, but for the brokers' addresses."""
+    """Return a file that is complete except for the brokers' addresses."""
     return _UPSTREAM.format(brokers=_BROKERS[routing]) + _LISTENER[routing] + _REST

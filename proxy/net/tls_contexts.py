@@ -133,7 +133,8 @@ class Tls:
         before, self._last_seen = self._last_seen, signatures(self._settings)
         if self._last_seen != before:
             return None  # still being written
-        if self._last_seen == self._last_read and not self._is_to_be_retried(wall):
+        retries = self._refused is not None and wall >= self._refused_at + RETRY_AFTER
+        if self._last_seen == self._last_read and not retries:
             return None
         replacement = None
         try:
@@ -142,9 +143,6 @@ class Tls:
             self._refuse(str(error), wall)
         self._last_read = self._last_seen
         return replacement
-
-    def _is_to_be_retried(self, wall: float) -> bool:
-        return self._refused is not None and wall >= self._refused_at + RETRY_AFTER
 
     def _replacement(self, material: Material) -> Replacement | None:
         self._refused = None

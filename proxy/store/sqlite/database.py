@@ -112,7 +112,8 @@ class Database:
     def _prepared(self) -> str:
         """Create the store, or bring it up to date, if that is needed; return its identity."""
         if not self._path.is_file():
-            _create_private(self._path)
+            # Before SQLite creates it, so that others can never read it
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
         else:
             _hide_from_others(self._path)
         with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
@@ -276,11 +277,6 @@ def _identity_and_change(connection: sqlite3.Connection) -> tuple[str, int]:
 def _file_at(path: Path) -> _File:
     found = path.stat()
     return found.st_dev, found.st_ino
-
-
-def _create_private(path: Path) -> None:
-    """Create the file before SQLite does, so that others can never read it."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
 
 
 def _hide_from_others(path: Path) -> None:

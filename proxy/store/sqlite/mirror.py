@@ -62,7 +62,7 @@ class SqliteMirror(SqliteStore):
     def begin(self) -> StoreStart:
         """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
         with self.writing() as connection:
-            if not _is_mirror(connection) and _has_its_own(connection):
+            if not _is_mirror(connection) and _has_rows(connection, "acls", "quotas"):
                 raise StoreError(
                     "has ACLs or quotas of its own, which those of the brokers would replace: use"
                     " another file, or create them at the brokers and delete them here"
@@ -127,7 +127,11 @@ class SqliteMirror(SqliteStore):
             if secret is not None:
                 credentials.replace_secret(connection, secret)
             _confirm(connection, asked_at)
-            return None if _has_recent(connection) else _versions(connection)
+            return (
+                None
+                if _has_rows(connection, "recent_acls", "recent_quotas")
+                else _versions(connection)
+            )
 
     def follow(self, difference: Difference, *, asked_at: float) -> Versions:
         """Make the changes that an answer to a query at `asked_at`, monotonic seconds, has.
@@ -174,10 +178,6 @@ def _mirrors_users(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM mirror WHERE users").fetchone() is not None
 
 
-def _has_its_own(connection: sqlite3.Connection) -> bool:
-    return _has_rows(connection, "acls") or _has_rows(connection, "quotas")
-
-
 def _confirm(connection: sqlite3.Connection, asked_at: float) -> None:
     connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
 
@@ -188,9 +188,8 @@ def _versions(connection: sqlite3.Connection) -> Versions:
     )
 
 
-def _has_recent(connection: sqlite3.Connection) -> bool:
-    return _has_rows(connection, "recent_acls") or _has_rows(connection, "recent_quotas")
-
-
-def _has_rows(connection: sqlite3.Connection, table: str) -> bool:
-    return connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None  # noqa: S608
+def _has_rows(connection: sqlite3.Connection, *tables: str) -> bool:
+    return any(
+        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
+        for table in tables
+    )
