@@ -76,17 +76,17 @@ _INTRODUCTION = """\
 
 <!-- Written by `python -m docs.generate.configuration` from proxy/config; do not edit. -->
 
-One YAML file. A dotted name is one key, written as it stands here. What Kafka has a name for keeps
-Kafka's name, unit, default and meaning; where a default differs, its row says why. A mistake is one
-line with the key's path and exit status 2. Relative paths are relative to the file. YAML aliases
-and tags are refused, `off` and `on` are words, and only `true` and `false` are booleans.
+One YAML file. A dotted name is one key. Settings that Kafka has keep its name, unit, default and
+meaning; the row of a different default has the reason. An error is one line with the key's path,
+and exit status 2. Relative paths are relative to the file. YAML aliases and tags are refused, `off`
+and `on` are words, and only `true` and `false` are booleans.
 
 - `reauth-proxy config check FILE` checks a file, `reauth-proxy config schema` prints its JSON
   Schema.
-- *Reload*: what SIGHUP puts into effect: super users at once, limits for connections that come
-  after, and the rest for authentications that come after, on open connections too. What it cannot
-  is named in the log and waits for a restart.
-- *From*: whose setting it is. Kafka (broker) and Kafka (client) are Kafka's own.
+- *Reload*: whether SIGHUP applies it: super users at once, limits to later connections, the rest to
+  later authentications, including those on open connections. Other changes are logged and wait for
+  a restart.
+- *From*: the origin of the setting. Kafka (broker) and Kafka (client) are Kafka's own.
 
 ```yaml
 """
