@@ -1,15 +1,22 @@
-"""ShareFetch and ShareAcknowledge: by topic id, and in sessions."""
+"""Produce in a transaction; ShareFetch and ShareAcknowledge, by topic id and in sessions."""
 
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from proxy.acl.decision import Change, TopicsUnknown
+from proxy.acl.decision import FORWARD, Change, TopicsUnknown
 from proxy.acl.guards import GUARDS
 from proxy.acl.model import Operation
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import group, judged, received, sent, topic
+from tests.support.authorization import (
+    group,
+    judged,
+    received,
+    sent,
+    topic,
+    transactional_id,
+)
 from tests.support.kio_messages import encode
 from tests.support.messages import request, response, versions
 
@@ -110,3 +117,22 @@ def test_no_group_is_no_way_around_one(api_key: int) -> None:
     asked = request(api_key, 1, group_id=None)
     denied = received(judged(GUARDS[api_key], asked, READS, NAMES), asked)
     assert denied.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_a_batch_of_a_transaction_needs_write_on_its_id(version: int) -> None:
+    """Without an id there is no right that would suffice."""
+    magic, transactional = 16, 22
+    batch = bytearray(80)
+    batch[magic], batch[transactional] = 2, 0x10
+    partitions = [{"index": 0, "records": bytes(batch)}]
+    topics = [{"name": "a", "partition_data": partitions}]
+    writes = topic(Operation.WRITE, "a")
+    both = writes | transactional_id(Operation.WRITE, "t")
+    asked = request(0, version, transactional_id="t", acks=-1, topic_data=topics)
+    nameless = request(0, version, transactional_id=None, acks=-1, topic_data=topics)
+    assert judged(GUARDS[0], asked, both) is FORWARD
+    for refused, rights in ((asked, writes), (nameless, both)):
+        (denied,) = received(judged(GUARDS[0], refused, rights), refused).responses
+        error = denied.partition_responses[0].error_code
+        assert error == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
