@@ -1,81 +1,39 @@
 """Client for the administration of a proxy, or of Kafka itself: `AdminClient`."""
 
-from proxy.acl.model import (
-    Acl,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
-from proxy.admin.acl_messages import (
-    CreateAclsResult,
-    DeleteAclsResult,
-    DeletedAcl,
-    DescribeAclsResult,
-    DescribedAcls,
-    FilterResult,
-)
-from proxy.admin.client import AdminClient
-from proxy.admin.errors import (
-    AdminError,
-    AuthenticationFailed,
-    AuthorizationFailed,
-    BrokerUnavailable,
-    InvalidRequest,
-    KafkaError,
-    PolicyViolation,
-    SecurityDisabled,
-    UnsupportedVersion,
-)
-from proxy.admin.properties import ClientSettings, read_client_properties
-from proxy.admin.quota_messages import (
-    ANY_NAME,
-    AlterClientQuotasResult,
-    ClientQuotaEntity,
-    ClientQuotaFilter,
-    ClientQuotas,
-    DescribeClientQuotasResult,
-)
-from proxy.admin.security import Login, OAuthBearer, Plain, Scram
-from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey
-
-__all__ = (
-    "ANY_NAME",
-    "DEFAULT",
-    "Acl",
-    "AclFilter",
-    "AdminClient",
-    "AdminError",
-    "AlterClientQuotasResult",
-    "AuthenticationFailed",
-    "AuthorizationFailed",
-    "BrokerUnavailable",
-    "ClientQuotaEntity",
-    "ClientQuotaFilter",
-    "ClientQuotas",
-    "ClientSettings",
-    "CreateAclsResult",
-    "DeleteAclsResult",
-    "DeletedAcl",
-    "DescribeAclsResult",
-    "DescribeClientQuotasResult",
-    "DescribedAcls",
-    "FilterResult",
-    "InvalidRequest",
-    "KafkaError",
-    "Login",
-    "OAuthBearer",
-    "Operation",
-    "PatternType",
-    "Permission",
-    "Plain",
-    "PolicyViolation",
-    "QuotaEntity",
-    "QuotaKey",
-    "ResourceType",
-    "Scram",
-    "SecurityDisabled",
-    "UnsupportedVersion",
-    "read_client_properties",
-)
+from proxy.acl.model import Acl as Acl
+from proxy.acl.model import AclFilter as AclFilter
+from proxy.acl.model import Operation as Operation
+from proxy.acl.model import PatternType as PatternType
+from proxy.acl.model import Permission as Permission
+from proxy.acl.model import ResourceType as ResourceType
+from proxy.admin.acl_messages import CreateAclsResult as CreateAclsResult
+from proxy.admin.acl_messages import DeleteAclsResult as DeleteAclsResult
+from proxy.admin.acl_messages import DeletedAcl as DeletedAcl
+from proxy.admin.acl_messages import DescribeAclsResult as DescribeAclsResult
+from proxy.admin.acl_messages import DescribedAcls as DescribedAcls
+from proxy.admin.acl_messages import FilterResult as FilterResult
+from proxy.admin.client import AdminClient as AdminClient
+from proxy.admin.errors import AdminError as AdminError
+from proxy.admin.errors import AuthenticationFailed as AuthenticationFailed
+from proxy.admin.errors import AuthorizationFailed as AuthorizationFailed
+from proxy.admin.errors import BrokerUnavailable as BrokerUnavailable
+from proxy.admin.errors import InvalidRequest as InvalidRequest
+from proxy.admin.errors import KafkaError as KafkaError
+from proxy.admin.errors import PolicyViolation as PolicyViolation
+from proxy.admin.errors import SecurityDisabled as SecurityDisabled
+from proxy.admin.errors import UnsupportedVersion as UnsupportedVersion
+from proxy.admin.properties import ClientSettings as ClientSettings
+from proxy.admin.properties import read_client_properties as read_client_properties
+from proxy.admin.quota_messages import ANY_NAME as ANY_NAME
+from proxy.admin.quota_messages import AlterClientQuotasResult as AlterClientQuotasResult
+from proxy.admin.quota_messages import ClientQuotaEntity as ClientQuotaEntity
+from proxy.admin.quota_messages import ClientQuotaFilter as ClientQuotaFilter
+from proxy.admin.quota_messages import ClientQuotas as ClientQuotas
+from proxy.admin.quota_messages import DescribeClientQuotasResult as DescribeClientQuotasResult
+from proxy.admin.security import Login as Login
+from proxy.admin.security import OAuthBearer as OAuthBearer
+from proxy.admin.security import Plain as Plain
+from proxy.admin.security import Scram as Scram
+from proxy.quota.model import DEFAULT as DEFAULT
+from proxy.quota.model import QuotaEntity as QuotaEntity
+from proxy.quota.model import QuotaKey as QuotaKey

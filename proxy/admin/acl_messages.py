@@ -6,7 +6,13 @@ from typing import Final, TypedDict
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.acl.validation import filter_refusal
-from proxy.admin.errors import InvalidRequest, KafkaError, UnsupportedVersion, kafka_error
+from proxy.admin.errors import (
+    ChangeResult,
+    InvalidRequest,
+    KafkaError,
+    UnsupportedVersion,
+    kafka_error,
+)
 from proxy.wire import messages
 from proxy.wire.apis import ACLS_BATCHED
 
@@ -52,22 +58,8 @@ class DescribeAclsResult:
         return {wanted: result.values() for wanted, result in self.results.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class CreateAclsResult:
-    """Result of CreateAcls, by ACL."""
-
-    errors: Mapping[Acl, KafkaError | None]
-    """Error of each ACL; None if the ACL exists now, whether or not it did before."""
-
-    def values(self) -> Mapping[Acl, KafkaError | None]:
-        """Return the error of each ACL; None for success."""
-        return self.errors
-
-    def all(self) -> None:
-        """Raise the first error, if there is one."""
-        for error in self.errors.values():
-            if error is not None:
-                raise error
+CreateAclsResult = ChangeResult[Acl]
+"""Result of CreateAcls; an ACL has no error if it exists now, whether or not it did before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -305,7 +305,7 @@ class AdminClient:
 
 @dataclass(slots=True)
 class _Link:
-    """Open connection, with what is known of the server."""
+    """Open connection, with the versions that the server offers."""
 
     connection: AdminConnection
     offered: dict[int, tuple[int, int]]
@@ -330,7 +330,7 @@ class _Link:
     async def describe_acls(
         self, version: int, filters: Sequence[AclFilter]
     ) -> dict[AclFilter, DescribedAcls]:
-        """Describe what each filter finds, in this version. No filter is given twice."""
+        """Describe the matches of each filter, in this version. No filter is given twice."""
         if version >= ACLS_BATCHED:
             response = await self.connection.request(
                 acl_messages.batch_request(filters), version, messages.DescribeAclsResponse
@@ -354,7 +354,7 @@ class _Link:
     async def describe_client_quotas(
         self, version: int, filters: Sequence[ClientQuotaFilter], *, strict: bool
     ) -> dict[ClientQuotaFilter, ClientQuotas]:
-        """Describe what each filter finds, in this version. No filter is given twice."""
+        """Describe the matches of each filter, in this version. No filter is given twice."""
         if version >= QUOTAS_BATCHED:
             response = await self.connection.request(
                 quota_messages.batch_request(filters, strict=strict),

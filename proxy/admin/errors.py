@@ -1,10 +1,13 @@
 """Errors of the admin client: one class per kind, one root."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar, Final, Generic, TypeVar
 
 from proxy.errors import ProxyError
 from proxy.wire.error_codes import ErrorCode
+
+T = TypeVar("T")
 
 _KNOWN: Final[Mapping[int, ErrorCode]] = {code.value: code for code in ErrorCode}
 
@@ -93,3 +96,20 @@ def kafka_error(code: int, message: str | None) -> KafkaError | None:
     if code == ErrorCode.NONE:
         return None
     return _CLASSES.get(code, KafkaError)(message or None, code)
+
+
+@dataclass(frozen=True)
+class ChangeResult(Generic[T]):
+    """Result of a change of several items."""
+
+    errors: Mapping[T, KafkaError | None]
+
+    def values(self) -> Mapping[T, KafkaError | None]:
+        """Return the error of each item; None for success."""
+        return self.errors
+
+    def all(self) -> None:
+        """Raise the first error, if any."""
+        for error in self.errors.values():
+            if error is not None:
+                raise error

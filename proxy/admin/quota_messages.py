@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from proxy.admin.errors import BrokerUnavailable, KafkaError, kafka_error
+from proxy.admin.errors import BrokerUnavailable, ChangeResult, KafkaError, kafka_error
 from proxy.quota.model import (
     DEFAULT,
     BadEntity,
@@ -198,21 +198,8 @@ QuotaChanges = Mapping[QuotaEntity, Mapping[str, float | None]]
 """Values to set, by entity and key; None as a value removes the quota."""
 
 
-@dataclass(frozen=True, slots=True)
-class AlterClientQuotasResult:
-    """Result of AlterClientQuotas, by entity."""
-
-    results: Mapping[QuotaEntity, KafkaError | None]
-
-    def values(self) -> Mapping[QuotaEntity, KafkaError | None]:
-        """Return the error of each entity; None if its quotas were changed."""
-        return self.results
-
-    def all(self) -> None:
-        """Raise the first error, if there is one."""
-        for error in self.results.values():
-            if error is not None:
-                raise error
+AlterClientQuotasResult = ChangeResult[QuotaEntity]
+"""Result of AlterClientQuotas, by entity."""
 
 
 def alter_request(

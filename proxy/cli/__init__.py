@@ -118,12 +118,12 @@ def serve(
     file: ConfigArgument = None,
     config: SameConfigOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Reload when the file is replaced, too.")
+        bool, typer.Option("--follow", help="Also reload when the file is replaced.")
     ] = False,
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Replace the proxy that runs, if one does; refuse no connection."
+            "--take-over", help="Take over from a running proxy without refusing a connection."
         ),
     ] = False,
 ) -> None:
@@ -140,12 +140,13 @@ def serve(
 @app.command()
 def demo(
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long the clients work, at least 20.")
+        float,
+        typer.Option(metavar="SECONDS", help="Seconds for which the clients work, at least 20."),
     ] = 60.0,
 ) -> None:
     """Show re-authentication on real traffic, in a minute.
 
-    Nothing else is needed: brokers, clients and the report on them are part of it.
+    It needs no cluster: brokers, clients and the report are included.
     """
     require_linux()
     from proxy.demo import main as run

@@ -1,4 +1,4 @@
-"""Options of `reauth-proxy acls`, named as in kafka-acls.sh, and the ACLs and filters they mean.
+"""Options of `reauth-proxy acls`, named as in kafka-acls.sh, and their ACLs and filters.
 
 Two things that Kafka's tool accepts are refused here: `--remove --operation X` without a
 principal, which removes every ACL of the resource there, and `--cluster` with a pattern type other
@@ -119,7 +119,7 @@ CLUSTER: Final = Pattern(ResourceType.CLUSTER, PatternType.LITERAL, CLUSTER_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed(Resources):
-    """Options that say which ACLs to show: those of these resources and principals, or all."""
+    """Options that select the ACLs to show: those of these resources and principals, or all."""
 
     principal: Annotated[
         list[str],
@@ -137,36 +137,40 @@ class Listed(Resources):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRules:
-    """Options that say who may, or may not, do what."""
+    """Options for principals, hosts, operations and permission."""
 
     allow_principal: Annotated[
         list[str],
         typer.Option(
-            metavar="PRINCIPAL", help="Who may, as User:alice or alice; User:* is everybody."
+            metavar="PRINCIPAL",
+            help="Principal to allow, as User:alice or alice; User:* is every client.",
         ),
     ] = field(default_factory=list)
     deny_principal: Annotated[
-        list[str], typer.Option(metavar="PRINCIPAL", help="Who may not, whatever is allowed.")
+        list[str],
+        typer.Option(
+            metavar="PRINCIPAL", help="Principal to deny; a denial outweighs every permission."
+        ),
     ] = field(default_factory=list)
     allow_host: Annotated[
         list[str],
         typer.Option(
             metavar="ADDRESS",
-            help="Where from: an address, a block such as 10.0.0.0/8, or * (the default).",
+            help="Address to allow: one, a block such as 10.0.0.0/8, or * (the default).",
         ),
     ] = field(default_factory=list)
-    deny_host: Annotated[
-        list[str], typer.Option(metavar="ADDRESS", help="Where from they may not.")
-    ] = field(default_factory=list)
+    deny_host: Annotated[list[str], typer.Option(metavar="ADDRESS", help="Address to deny.")] = (
+        field(default_factory=list)
+    )
     operation: Annotated[
         list[str],
         typer.Option(metavar="OPERATION", help="Read, Write, Describe, ... By default All."),
     ] = field(default_factory=list)
     producer: Annotated[
-        bool, typer.Option("--producer", help="What a producer needs: Write, Describe, Create.")
+        bool, typer.Option("--producer", help="Operations of a producer: Write, Describe, Create.")
     ] = False
     consumer: Annotated[
-        bool, typer.Option("--consumer", help="What a consumer needs, on --topic and --group.")
+        bool, typer.Option("--consumer", help="Operations of a consumer, on --topic and --group.")
     ] = False
     idempotent: Annotated[
         bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster.")
@@ -202,7 +206,7 @@ def acls_to_add(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
 
 
 def doubt_about(acl: Acl) -> str | None:
-    """Return a warning about a valid ACL that probably does not match what its author means."""
+    """Return a warning about a valid ACL that probably does not match the intended clients."""
     if acl.name == WILDCARD and acl.pattern_type is PatternType.PREFIXED:
         return "a prefixed '*' matches only names that begin with '*'; use literal for all names"
     if not acl.principal.startswith((USER_TYPE, GROUP_TYPE)):

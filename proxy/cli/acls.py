@@ -66,7 +66,8 @@ class Question:
     resource: Pattern
 
     def decide(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> Decision:
-        """Return the decision of the authorizer itself; None if its settings are not known."""
+        """Return the decision of the authorizer; `authorizer` is None if its settings are
+        unknown."""
         index = AclIndex(
             acls,
             allow_everyone_if_no_acl_found=authorizer is not None
@@ -150,9 +151,7 @@ def _reason(decision: Decision) -> str:
     return "no ACL allows it"
 
 
-app = typer.Typer(
-    help="Manage who may do what (ACLs).", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Manage ACLs.", no_args_is_help=True, rich_markup_mode=None)
 
 _NOWHERE: Final = "0.0.0.0"  # noqa: S104 - an address that no ACL names
 _LINE = "one resource and one principal at most"
@@ -204,11 +203,11 @@ def remove(
     *,
     resources: Resources,
     rules: AclRules,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")] = False,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Remove ACLs: those that `add` would make, or without a principal all of the resources."""
+    """Remove ACLs: those that `add` would make; without a principal, all of the resources."""
     filters = filters_to_remove(resources, rules)
     with administration(where) as acls:
         if not force:
@@ -224,18 +223,21 @@ def remove(
 def explain_acls(
     *,
     principal: Annotated[
-        str | None, typer.Option(metavar="PRINCIPAL", help="Who, as User:alice or alice.")
+        str | None, typer.Option(metavar="PRINCIPAL", help="Principal, as User:alice or alice.")
     ] = None,
-    operation: Annotated[str, typer.Option(metavar="OPERATION", help="What, as Read.")],
+    operation: Annotated[str, typer.Option(metavar="OPERATION", help="Operation, such as Read.")],
     resources: Resources,
     membership: Membership,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where from; by default from nowhere special.")
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address of the client; by default one that no ACL names."
+        ),
     ] = _NOWHERE,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say whether a principal may do something, and which ACL decides; exit status 1 if not."""
+    """Explain whether a principal may do something, and which ACL decides; exit status 1 if not."""
     settings = where.settings()
     who = None if principal is None else named_principal(principal)
     identity = membership.identity("--principal", who, settings)

@@ -1,4 +1,4 @@
-"""Choice of what administration commands act on: a running proxy, Kafka, or the store."""
+"""Target of administration commands: a running proxy, Kafka, or the store."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Options that say what to administer."""
+    """Options for the target of a command."""
 
     bootstrap_server: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="A running proxy, or Kafka: as any admin client does it.",
+            help="A running proxy, or Kafka.",
         ),
     ] = None
     command_config: Annotated[
@@ -57,7 +57,7 @@ class Where:
 
     @property
     def through_proxy(self) -> bool:
-        """True if a running proxy, or Kafka, is to be asked."""
+        """True if the target is a running proxy, or Kafka."""
         return self.bootstrap_server is not None or self.command_config is not None
 
     def configuration(self) -> Path | None:
@@ -79,14 +79,14 @@ class Where:
 
 _LIMITED_EFFECT: Final = {
     ("authorizer", "off"): "ACLs are kept, but they have no effect",
-    ("authorizer", "audit"): "what ACLs deny is recorded, and done all the same",
+    ("authorizer", "audit"): "denials are recorded, but not enforced",
     ("quotas", "off"): "quotas are kept, but they have no effect",
-    ("quotas", "audit"): "what quotas would throttle is recorded, and not throttled",
+    ("quotas", "audit"): "throttling is recorded, but not enforced",
 }
 
 
 def mode_in_effect(where: Where, section: Literal["authorizer", "quotas"]) -> str | None:
-    """Return the mode of ACLs or quotas, with a note if it is not `enforce`; None: not known."""
+    """Return the mode of ACLs or quotas, with a note if it is not `enforce`; None if not known."""
     settings = where.settings()
     if settings is None:
         return None
@@ -100,7 +100,7 @@ class Administration(Protocol):
     """Administration of ACLs and quotas, wherever they are. Raises ProxyError."""
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
-        """Return what the filters find, in any order, maybe more than once."""
+        """Return the matching ACLs in any order, possibly more than once."""
         ...
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, str | None]:
@@ -127,8 +127,7 @@ class Administration(Protocol):
 
 @contextmanager
 def administration(where: Where) -> Iterator[Administration]:
-    """Yield the administration of what the options name; errors become one line and an exit
-    status."""
+    """Yield the administration of the target; errors become one line and an exit status."""
     config, store, bootstrap = where.configuration(), where.store, where.bootstrap_server
     if where.command_config is not None and (config or store):
         raise typer.BadParameter("--command-config needs --bootstrap-server")
@@ -322,7 +321,7 @@ QUERY_TIMEOUT_S: Final = 5.0
 
 @contextmanager
 def opened_store(url: str, socket: Path) -> Iterator["Store"]:
-    """Yield the store, which is created if there is none.
+    """Yield the store, creating it if it is missing.
 
     `socket` is the admin socket of the proxy that may use it. Raises StoreError if that proxy reads
     another store: changes of this one would have no effect.

@@ -30,7 +30,7 @@ from proxy.errors import ConfigError, ProxyError
 from proxy.errors import printable as printable
 
 CONFIG_VARIABLE: Final = "REAUTH_PROXY_CONFIG"
-"""Environment variable that names the configuration file if no option says what to use."""
+"""Environment variable that names the configuration file if no option does."""
 CONFIG_HELP: Final = f"The configuration file; by default the one that {CONFIG_VARIABLE} names."
 
 ConfigFile = Annotated[
@@ -48,7 +48,7 @@ DefaultConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)
 ]
 BootstrapServer = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Brokers to begin with.")
+    str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers.")
 ]
 CommandConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Properties of a Kafka client.")
@@ -73,8 +73,8 @@ DeclaredFile = Annotated[
         "--file", "-f", metavar="FILE", help="As `export` writes it, YAML or JSON; - is stdin."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-Prune = Annotated[bool, typer.Option("--prune", help="Remove what the file does not have.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
+Prune = Annotated[bool, typer.Option("--prune", help="Remove everything that is not in the file.")]
 
 MAX_BYTES: Final = 67_108_864
 """Largest file of filters, ACLs or quotas in bytes: 100,000 ACLs take a third of it."""
@@ -106,7 +106,7 @@ def config_file(file: Path | None, option: Path | None) -> Path:
 
 
 def say(text: str) -> None:
-    """Print a result. If it cannot be written, end with one line that says why."""
+    """Print a result. If it cannot be written, end with one line that gives the reason."""
     try:
         typer.echo(text)
     except OSError as error:
@@ -121,7 +121,7 @@ def output_failed(error: OSError) -> typer.Exit:
 
 
 def note(text: str) -> None:
-    """Print one line for the person beside the results, on stderr."""
+    """Print one line on stderr, apart from the results."""
     typer.echo(f"reauth-proxy: {printable(text)}", err=True)
 
 
@@ -143,7 +143,7 @@ def principal_name(given: str) -> str:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Log nothing meanwhile: the command itself says what would be logged."""
+    """Disable logging in the body: the command prints the result itself."""
     log = logging.getLogger("proxy")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -159,7 +159,7 @@ UsageError: Final = cast("type[typer.BadParameter]", typer.BadParameter.__bases_
 
 @contextmanager
 def usage_explained() -> Iterator[None]:
-    """Turn a mistake in the command line into one line, and where to read on."""
+    """Turn a usage error into one line that points to the help."""
     try:
         yield
     except UsageError as error:
@@ -176,7 +176,8 @@ def usage_explained() -> Iterator[None]:
 
 @contextmanager
 def explained(file: Path | None = None) -> Iterator[None]:
-    """Turn our errors into one line and an exit status. `file` is the configuration to name."""
+    """Turn ProxyError into one line and an exit status. `file` is the configuration that the line
+    names."""
     try:
         yield
     except ConfigError as error:
@@ -235,7 +236,7 @@ def _options(group: Any) -> Iterator[Parameter]:
 
 
 class Filters(Protocol[T_co]):
-    """Group of options that say what to list."""
+    """Group of options that select items to list."""
 
     def filters(self) -> Sequence[T_co]:
         """Return the filters that the options mean. Raises BadParameter."""
@@ -243,11 +244,11 @@ class Filters(Protocol[T_co]):
 
 
 def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: str) -> tuple[T, ...]:
-    """Return the filter of each line of a file, each once; `-` is the standard input.
+    """Return the filters in the lines of a file, each once; `-` is the standard input.
 
-    A line has the options of the group, quoted as in a shell, and must be one filter: `at_most`
-    says for the error message what it may name. Empty lines, and those that begin with `#`, are
-    skipped. Raises BadParameter.
+    A line has the options of the group, quoted as in a shell, and must be one filter; `at_most`
+    describes it in the error message. Empty lines, and those that begin with `#`, are skipped.
+    Raises BadParameter.
     """
     parser = _LineParser(group)
     filters: dict[T, None] = {}

@@ -40,7 +40,7 @@ def check(
     config: SameConfigOption = None,
     connect: Annotated[
         bool,
-        typer.Option("--connect", help="Try ports, brokers, login, signing keys and store, too."),
+        typer.Option("--connect", help="Also try ports, brokers, login, signing keys and store."),
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -50,7 +50,8 @@ def check(
     place; exit status 2 if there is one, 1 if --connect fails.
     """
     path = config_file(file, config)
-    found = _Findings(path)
+    warnings: list[str] = []
+    works: list[str] = []
     with explained(path):
         from proxy.config import judged_entirely, read
         from proxy.config.exposure import exposures
@@ -60,55 +61,38 @@ def check(
         checked, problems = judged_entirely(text, path)
         if checked is not None and not problems:
             problems = list(problems_of_named(checked, time.time()))
-    lines = _lines(text)
-    found.problems = sorted(
-        (_problem(one, lines) for one in problems), key=lambda one: one["line"] or 0
-    )
-    status: int = Exit.USAGE if problems else 0
+    status = Exit.USAGE
     if checked is not None and not problems:
-        found.warnings = [*exposures(checked), *certificate_warnings(checked)]
+        warnings = [*exposures(checked), *certificate_warnings(checked)]
         if connect:
-            failures = _connect(checked, found)
-            found.problems = [_problem(one, lines) for one in failures]
-            status = Exit.REFUSED if failures else 0
-    found.print(output)
-    if status:
+            works, problems = _connect(checked)
+            status = Exit.REFUSED
+    lines = _lines(text)
+    found = sorted((_problem(one, lines) for one in problems), key=lambda one: one["line"] or 0)
+    document = {"file": str(path), "ok": not found, "problems": found}
+    if not print_document(document | {"warnings": warnings, "works": works}, output):
+        _print_findings(path, found, warnings, works)
+    if found:
         raise typer.Exit(status)
 
 
-class _Findings:
-    """Problems and warnings of a check."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.problems: list[dict[str, Any]] = []
-        self.warnings: list[str] = []
-        self.works: list[str] = []
-
-    def print(self, output: Output) -> None:
-        """Print it: the good on stdout, the bad on stderr; as a document, all on stdout."""
-        document = {
-            "file": str(self._path),
-            "ok": not self.problems,
-            "problems": self.problems,
-            "warnings": self.warnings,
-            "works": self.works,
-        }
-        if print_document(document, output):
-            return
-        for line in self.works:
-            say(printable(f"{self._path}: {line}"))
-        for one in self.problems:
-            place = f"{self._path}:{one['line']}" if one["line"] else str(self._path)
-            note(": ".join(filter(None, (place, one["key"], one["problem"]))))
-        for line in self.warnings:
-            typer.echo(printable(f"{self._path}: warning: {line}"), err=True)
-        if not self.problems:
-            say(f"{self._path}: ok")
+def _print_findings(
+    path: Path, problems: list[dict[str, Any]], warnings: list[str], works: list[str]
+) -> None:
+    """Print results on stdout, problems and warnings on stderr."""
+    for line in works:
+        say(printable(f"{path}: {line}"))
+    for one in problems:
+        place = f"{path}:{one['line']}" if one["line"] else str(path)
+        note(": ".join(filter(None, (place, one["key"], one["problem"]))))
+    for line in warnings:
+        typer.echo(printable(f"{path}: warning: {line}"), err=True)
+    if not problems:
+        say(f"{path}: ok")
 
 
 def _lines(text: bytes) -> "Lines | None":
-    """Return the lines of the settings; None: it is not YAML, whose mistake has its own line."""
+    """Return the lines of the settings; None if it is not YAML, whose mistake has its own line."""
     from proxy.config.document import Lines, parse
 
     try:
@@ -127,7 +111,8 @@ def _problem(error: ConfigError, lines: "Lines | None") -> dict[str, Any]:
     return {"key": error.path or None, "line": line, "problem": error.problem}
 
 
-def _connect(config: "Config", found: _Findings) -> list[ConfigError]:
+def _connect(config: "Config") -> tuple[list[str], list[ConfigError]]:
+    """Return what works, and what does not."""
     from proxy.process.connectivity import outcomes
 
     async def collect() -> list[str | ConfigError]:
@@ -135,8 +120,8 @@ def _connect(config: "Config", found: _Findings) -> list[ConfigError]:
 
     with unlogged():
         every = asyncio.run(collect())
-    found.works = [one for one in every if isinstance(one, str)]
-    return [one for one in every if isinstance(one, ConfigError)]
+    works = [one for one in every if isinstance(one, str)]
+    return works, [one for one in every if isinstance(one, ConfigError)]
 
 
 @app.command()
@@ -205,7 +190,7 @@ def init(
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError:
-        raise fail(f"{file} is there already", Exit.REFUSED) from None
+        raise fail(f"{file} already exists", Exit.REFUSED) from None
     except OSError as error:
         raise fail(f"{file}: cannot be written: {error.strerror}", Exit.REFUSED) from None
     say(f"{printable(str(file))} is written; next: reauth-proxy config check {file}")

@@ -65,11 +65,14 @@ def create(
     replication_factor: Annotated[
         int,
         typer.Option(
-            min=-1, max=10_000, metavar="N", help="Replicas of each; -1: as the brokers say."
+            min=-1,
+            max=10_000,
+            metavar="N",
+            help="Replicas of each; -1 for the default of the brokers.",
         ),
     ] = -1,
     retention_ms: Annotated[
-        int, typer.Option(min=-1, metavar="MS", help="Time for which events are kept; -1: ever.")
+        int, typer.Option(min=-1, metavar="MS", help="Retention of events; -1 keeps them for ever.")
     ] = RETENTION_MS,
     writer: Annotated[
         str, typer.Option(metavar="PRINCIPAL", help="The proxies, for the printed command.")
@@ -86,7 +89,7 @@ def create(
         admin = _admin(topic, settings)
     with _about(topic):
         admin.create(partitions, replication_factor, retention_ms)
-    note(f"kafka:{topic} is made; these give the proxies, and the report, their rights:")
+    note(f"kafka:{topic} is created; these commands give the proxies and the report their rights:")
     for principal, operation in ((writer, "Write"), (reader, "Read")):
         words = ["kafka-acls.sh", "--bootstrap-server", settings["bootstrap.servers"]]
         if command_config is not None:
@@ -149,7 +152,7 @@ def _kept(retention_ms: int | None) -> str:
     from proxy.ops.status.text import duration
 
     if retention_ms is None:
-        return "how long events are kept is not known: that takes DESCRIBE_CONFIGS on the topic"
+        return "the retention of events is unknown: reading it takes DESCRIBE_CONFIGS on the topic"
     if retention_ms < 0:
         return "events are kept for ever"
     return f"events are kept for {duration(retention_ms / 1000)}"
@@ -180,10 +183,10 @@ def _partitions(now_ms: int) -> "Listing[PartitionStatus]":
 
 
 DRAIN_SECONDS: Final = 10.0
-"""Seconds after SIGTERM in which what is left is delivered."""
+"""Seconds after SIGTERM in which the remaining events are delivered."""
 
 app = typer.Typer(
-    help="Deliver the session events, and show what waits.",
+    help="Deliver the session events, and show the backlog.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -192,7 +195,7 @@ app.add_typer(topic_app, name="topic")
 
 @app.callback()
 def events() -> None:
-    """Deliver the session events, and show what waits."""
+    """Deliver the session events, and show the backlog."""
 
 
 @app.command()
@@ -203,7 +206,7 @@ def deliver(
         typer.Option(metavar="TARGET", help="kafka:TOPIC."),
     ],
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with what is written later, until SIGTERM.")
+        bool, typer.Option("--follow", help="Keep delivering new events until SIGTERM.")
     ] = False,
     kinds: Annotated[
         str, typer.Option(metavar="KINDS", help="all, or summary: the summary rows alone.")
@@ -271,9 +274,9 @@ class SpoolStatus:
     """Bytes that are not delivered."""
     oldest_waiting_ms: int | None
     """Time at or after which the oldest of them was written, epoch ms: its file was begun then, or
-    last changed; None: none waits."""
+    last changed; None if none waits."""
     delivered_ms: int | None
-    """When the position of the delivery to this target last changed, epoch ms; None: nothing was
+    """When the position of the delivery to this target last changed, epoch ms; None if nothing was
     delivered to it."""
 
 
@@ -291,9 +294,9 @@ def status(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what waits for its delivery, since when at most, and when the position last changed.
+    """Show how much waits for delivery, for how long at most, and when the position last changed.
 
-    The position says how much of each file was delivered.
+    The position records how much of each file was delivered.
     """
     from metrics.delivery.target import parse_target
 

@@ -102,7 +102,7 @@ def yaml_text(document: object) -> str:
 
 
 def _columns(*, wide: bool) -> int | None:
-    """Return the width of the terminal in characters; None: lines may have any length."""
+    """Return the width of the terminal in characters; None if lines may have any length."""
     return None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
 
 

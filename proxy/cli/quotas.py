@@ -51,9 +51,7 @@ from sasl.identity import USER_TYPE
 if TYPE_CHECKING:
     from proxy.config.model import Quotas as QuotaSettings
 
-app = typer.Typer(
-    help="Manage how much clients may use (quotas).", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Manage quotas.", no_args_is_help=True, rich_markup_mode=None)
 
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
@@ -81,7 +79,7 @@ _LINE: Final = "one user, one client id, both, or one address"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """Options that say whose quotas to show."""
+    """Options that select the quotas to show."""
 
     user: Annotated[list[str], typer.Option(metavar="NAME", help="A user. May be repeated.")] = (
         field(default_factory=list)
@@ -142,7 +140,7 @@ def _check(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """Options that say whose quotas to change."""
+    """Options for the entity whose quotas are changed."""
 
     user: Annotated[str | None, typer.Option(metavar="NAME", help="A user.")] = None
     user_defaults: UserDefaults = False
@@ -175,7 +173,7 @@ def list_quotas(
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List quotas: those set for what is named, alone or with others; or all. One round trip."""
+    """List quotas of the given entities, alone or combined with others; or all. One round trip."""
     filters = listed.filters()
     if file is not None:
         if filters:
@@ -210,7 +208,7 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
 @app.command()
 @takes_groups
 def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
-    """Remove quotas of exactly what is named: of a user, not of the user with a client id.
+    """Remove quotas of exactly this entity: of a user, not of the user with a client id.
 
     Without KEY, all of them.
     """
@@ -237,7 +235,7 @@ def explain_quotas(
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say which quotas apply to a client, why, and with whom it shares them."""
+    """Explain which quotas apply to a client, why, and which clients share them."""
     settings = where.settings()
     principal = None if user is None else USER_TYPE + user_name(user)
     identity = membership.identity("--user", principal, settings)
@@ -434,7 +432,7 @@ def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:
 
 
 def _group_quotas(settings: "QuotaSettings") -> GroupQuotas | None:
-    """Return the callback that gives groups their quotas; None: another one, or none."""
+    """Return the callback that gives groups their quotas; None if none or another is set."""
     if settings.client_quota_callback_class != _GROUP_QUOTAS:
         return None
     callback = GroupQuotas()

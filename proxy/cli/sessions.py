@@ -129,7 +129,7 @@ def list_sessions(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List sessions: all, or those that every given option fits."""
+    """List sessions: all, or those that match every given option."""
     selector, path = selected.selector(), running.admin_socket()
     while True:
         found, silent = _query("sessions", selector, path)
@@ -148,7 +148,7 @@ def list_sessions(
 @app.command()
 @takes_groups
 def kill(*, selected: Selected, running: RunningProxy, output: OutputOption = Output.TABLE) -> None:
-    """Close the connections that every given option fits; most clients connect again at once."""
+    """Close the connections that match every given option; most clients reconnect at once."""
     selector = selected.selector()
     if selector == EVERY_SESSION:
         raise typer.BadParameter("give --principal, --client-id or --connection")

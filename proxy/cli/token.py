@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Options that say which groups a client is a member of, or who it is by a token."""
+    """Options for a client's groups, or for the claims of its token."""
 
     member_of: Annotated[
         list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
@@ -30,12 +30,16 @@ class Membership:
     claims: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Who, by the claims of a token, in JSON; needs --config."
+            metavar="FILE",
+            help="The client, by a file with the claims of a token in JSON; needs --config.",
         ),
     ] = None
     listener: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose rules the claims are read by, if several are."),
+        typer.Option(
+            metavar="NAME",
+            help="Listener whose rules apply to the claims, if several accept tokens.",
+        ),
     ] = None
 
     def identity(self, option: str, principal: str | None, settings: "Config | None") -> Identity:
@@ -62,7 +66,7 @@ def _groups(names: Sequence[str]) -> list[str]:
 
 
 def chosen_listener(config: "Config", name: str | None) -> "Listener":
-    """Return the listener of this name that takes tokens; None: the only one that does."""
+    """Return the listener of this name that takes tokens; without a name, the only one."""
     found = [one for one in config.listeners if one.token_issuers()]
     chosen = [one for one in found if name in (None, one.name)]
     if len(chosen) != 1:
@@ -72,7 +76,7 @@ def chosen_listener(config: "Config", name: str | None) -> "Listener":
 
 
 def identity_of(file: Path, listener: "Listener") -> Identity:
-    """Return who a token with the claims in a file would be: nothing of it is verified. Raises
+    """Return the identity that a token with the claims in a file would give, unverified. Raises
     BadParameter."""
     from proxy.worker.identity_services import key_services, trusted_issuers
 
@@ -81,7 +85,7 @@ def identity_of(file: Path, listener: "Listener") -> Identity:
         raise typer.BadParameter(f"--claims {file}: must be a JSON object, the claims of a token")
     issuer = trusted_issuers(listener, key_services(listener)).issuer_named(claims.get("iss"))
     if issuer is None:
-        raise typer.BadParameter(f"--claims {file}: iss is none of sasl.oauthbearer.issuers")
+        raise typer.BadParameter(f"--claims {file}: iss is not one of sasl.oauthbearer.issuers")
     subject = subject_of(claims, issuer.settings)
     name = None if subject is None else principal_name(subject, issuer.settings)
     if name is None:
@@ -112,11 +116,11 @@ def explain(
     config: ConfigFile,
     listener: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The listener; not needed if one alone takes tokens."),
+        typer.Option(metavar="NAME", help="The listener; not needed if only one accepts tokens."),
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say why a listener takes or refuses a token (JWT), claim by claim.
+    """Explain why a listener accepts or refuses a token (JWT), claim by claim.
 
     FILE has the token and nothing else; - is stdin. An argument could be read by every process.
     The signing keys are fetched as the proxy fetches them. Exit status 1: it is refused.

@@ -73,7 +73,7 @@ Iterations = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsersPlace:
-    """Options that say where users are: in a proxy's store, or in a file for several proxies."""
+    """Options for the place of users: a proxy's store, or a file for several proxies."""
 
     config: DefaultConfigOption = None
     users_file: Annotated[
@@ -137,7 +137,7 @@ def _check_name(name: str) -> None:
 @app.command(name="list")
 @takes_groups
 def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> None:
-    """List who may log in, and how."""
+    """List users and their mechanisms."""
     from proxy.store import by_user
 
     with place.opened() as users:
@@ -179,7 +179,8 @@ def remove(
 def export(
     config: ConfigFile,
     users_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="Made if it is not there; may have others' users.")
+        Path,
+        typer.Option(metavar="FILE", help="Created if missing; may hold users of other proxies."),
     ],
 ) -> None:
     """Add this proxy's users to a file for several proxies (store.users.file).
@@ -193,7 +194,7 @@ def export(
         file = EditedUsers(users_file, secret=users.scram_fake_secret())
         added = users.credential_snapshot().credentials
         if not added:
-            raise fail("there are no users", Exit.REFUSED)
+            raise fail("the store has no users", Exit.REFUSED)
         present = file.credential_snapshot().credentials
         differing = sorted({key[0] for key in added.keys() & present if added[key] != present[key]})
         if differing:
@@ -218,13 +219,14 @@ def import_users(
     acls: Annotated[bool, typer.Option("--acls", help="Import ACLs as well.")] = False,
     quotas: Annotated[bool, typer.Option("--quotas", help="Import quotas as well.")] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove what is not in the cluster.")
+        bool,
+        typer.Option("--remove", help="Remove users, ACLs and quotas that are not in the cluster."),
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take over a KRaft cluster's users, so that nobody needs another password.
+    """Take over a KRaft cluster's users, so that no user needs a new password.
 
-    May be repeated: only what is new or has changed is written.
+    May be repeated: only new and changed items are written.
     """
     if place.users_file is not None and (acls or quotas):
         raise typer.BadParameter("--users-file has neither ACLs nor quotas: give --config")
@@ -246,7 +248,7 @@ def import_users(
 
 @contextmanager
 def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
-    """Yield the users of a proxy, and the file that has them; None: they are in the store."""
+    """Yield the users of a proxy, and the file that has them; None if they are in the store."""
     from proxy.cli.administration import opened_store, zookeeper
     from proxy.config import load
     from proxy.store import open_users
@@ -353,7 +355,7 @@ def _print_summary(
     left_out: int, rows: Sequence[Difference], output: Output, *, is_removed: bool
 ) -> None:
     """Print the numbers of imported items, and of those that were left out."""
-    gone = "Removed" if is_removed else "Only here, kept"
+    gone = "Removed" if is_removed else "Only in the store, kept"
     listing: Listing[Difference] = Listing(
         items="differences",
         headings=("", "New", "Changed", "Same", gone),

@@ -159,7 +159,7 @@ class OldClient(logging.Handler):
             self.report.refused += 1
 
     def work(self) -> None:
-        """Read what there is."""
+        """Read available messages."""
         for records in self._consumer.poll(timeout_ms=250).values():
             self.report.received += len(records)
 

@@ -44,7 +44,7 @@ _POLL_SECONDS: Final = 0.05
 
 
 class DemoFailed(Exception):
-    """A part of the demo failed; the text says where to look."""
+    """A part of the demo failed; the text names the log to read."""
 
 
 class Program:

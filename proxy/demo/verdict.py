@@ -45,7 +45,7 @@ class ObservedSessions:
                 self.kills += 1
 
     def milestones(self) -> Iterator[str]:
-        """Yield what the client has met at least once."""
+        """Yield the events that the client has met at least once."""
         if self.authentications:
             yield f"logged in as {self.principal} with {self.mechanism}"
         if self.reauthentications:
@@ -128,14 +128,14 @@ class Finding:
 def judge(
     reports: Mapping[str, Report], clients: Mapping[str, ObservedSessions], counted: Counted
 ) -> list[Finding]:
-    """Compare what the clients and the proxy saw with what they should have seen."""
+    """Compare the observations of clients and proxy with the expected ones."""
     findings = []
     for name, judge_client in _CLIENTS.items():
         sessions = clients.get(name, ObservedSessions(client_id=name))
         if name in reports:
             findings.append(judge_client(reports[name], sessions))
         else:
-            findings.append(Finding(good=False, text=f"{name} never said what it saw."))
+            findings.append(Finding(good=False, text=f"{name} sent no report."))
     logged = Counted(
         reauthentications=sum(client.reauthentications for client in clients.values()),
         kills=sum(client.kills for client in clients.values()),
@@ -179,7 +179,7 @@ def _old(report: Report, sessions: ObservedSessions) -> Finding:
         f" connections. The client saw {report.connections_lost} lost connections, logged in again"
         f" each time, and has read {report.received} messages.",
         (sessions.kills > 0, "the proxy killed none of its connections"),
-        (report.connections_lost > 0, "it noticed none of that"),
+        (report.connections_lost > 0, "it noticed no lost connection"),
         (sessions.reauthentications == 0, "it re-authenticated"),
         (report.received > 0, "it read nothing"),
         (report.refused == 0, f"it was refused {report.refused} times"),

@@ -94,7 +94,7 @@ class AdminSocket:
                 return  # the peer has only found out whether anybody listens
             if uid not in (0, os.geteuid()):
                 log.warning("sessions: %s is refused", who)
-                raise ValueError("only root and the user that the proxy runs as may ask")
+                raise ValueError("only root and the user of the proxy may send requests")
             kind, selector = _parse(line)
         except ValueError as error:
             await _reply(writer, {"error": str(error)})
@@ -124,7 +124,7 @@ def _parse(line: bytes) -> tuple[str, Selector]:
         case _:
             raise ValueError("unknown request")
     if kind == "kill" and selector == EVERY_SESSION:
-        raise ValueError("say which sessions are to be killed")
+        raise ValueError("name the sessions to kill")
     return kind, selector
 
 

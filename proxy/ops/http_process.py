@@ -1,7 +1,7 @@
 """HTTP process: queries the workers, answers Prometheus, the kubelet and operators.
 
-It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. Being a process of its own, a
-scrape costs the data path no more than the workers' answers. On a loopback address, pages that name
+It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. It is a process of its own,
+so a scrape costs the data path only the workers' answers. On a loopback address, pages that name
 users are served only to requests whose host is an IP address or `localhost`.
 """
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
-"""Function that returns the metrics of each worker; None: it did not answer."""
+"""Function that returns the metrics of each worker; None if it did not answer."""
 
 Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
-"""Function that returns the reasons why each worker is not ready; empty: it is."""
+"""Function that returns the reasons why each worker is not ready; empty if it is."""
 
 Hung = Callable[[], list[str]]
 """Function that returns the names of processes that hang."""
@@ -80,14 +80,14 @@ def make_pages(
 ) -> dict[str, Handler]:
     """Return the handlers of the five paths; any other is answered with 404.
 
-    `status` returns the status page, which is loaded when somebody opens it first; `others` adds
-    metrics of no worker.
+    `status` returns the status page, which is loaded on its first request; `others` adds metrics
+    that no worker has.
     """
 
     async def healthz(_request: Request) -> Response:
         """Answer whether a process hangs; `/readyz` answers whether the workers are ready."""
         if names := hung():
-            return Response.text(f"does not go on: {', '.join(names)}\n", status=503)
+            return Response.text(f"hangs: {', '.join(names)}\n", status=503)
         return Response.text("ok\n")
 
     async def readyz(_request: Request) -> Response:
@@ -205,9 +205,9 @@ def run(
 
     `workers` are this process's ends of the socket pairs, `store` returns the store in use,
     `heartbeat` is this process's own, and `watched` are those of all processes by name, for
-    `/healthz` and the counts of dropped log lines.
-    `delivery` adds the metrics of the delivery of events; None: there is none. `conditions` returns
-    what the status page shows beside what workers know.
+    `/healthz` and the counts of dropped log lines. `delivery` adds the metrics of the delivery of
+    events; None if events are not delivered. `conditions` returns the conditions outside workers
+    for the status page.
     """
 
     async def serve() -> None:

@@ -4,8 +4,8 @@ h11 knows the protocol (RFC 9112); this module has sockets and limits. A general
 more memory than the rest of its process. This one knows GET and HEAD, and nothing of request
 bodies, upgrades or compression. Rules:
 
-- A request's head is at most `MAX_HEAD_BYTES` long and must arrive in `HEAD_SECONDS`. What is no
-  request is answered with 400, is not logged, and ends the connection.
+- A request's head is at most `MAX_HEAD_BYTES` long and must arrive in `HEAD_SECONDS`. Malformed
+  input is answered with 400, is not logged, and ends the connection.
 - No body is read: a request that announces one is answered, and its connection closed.
 - Requests of a connection are answered one after the other; a client that does not read its
   responses is not read either, and is disconnected after `WRITE_SECONDS`.
@@ -93,7 +93,7 @@ class Response:
 
 
 class BadRequestError(Exception):
-    """The request cannot be understood; the text says why, for the client."""
+    """The request is malformed; the text tells the client why."""
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -166,7 +166,7 @@ class HttpServer:
         writer: asyncio.StreamWriter,
         task: asyncio.Task[None],
     ) -> bool:
-        """Answer a request; False: it was the last one of its connection."""
+        """Answer a request; False if it was the last one of its connection."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 head = await _next_request(protocol, reader)
@@ -195,7 +195,7 @@ class HttpServer:
         page = self._pages.get(request.path)
         if page is None:
             return Response.text(
-                f"404: Not Found; there are {', '.join(self._pages)}\n", status=404
+                f"404: Not Found; available: {', '.join(self._pages)}\n", status=404
             )
         if request.method not in ("GET", "HEAD"):
             return Response.text("405: Method Not Allowed\n", status=405, Allow="GET, HEAD")
@@ -211,7 +211,7 @@ class HttpServer:
 async def _next_request(
     protocol: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Request | None:
-    """Return the head of the next request; None: the client closed the connection.
+    """Return the head of the next request; None if the client closed the connection.
 
     Raises h11.RemoteProtocolError.
     """
@@ -262,7 +262,7 @@ def _encoded(
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Receive and discard what the client still sends, for a moment, before the close."""
+    """Receive and discard further input for a moment before the close."""
     writer.write_eof()
     async with asyncio.timeout(LINGER_SECONDS):
         while await reader.read(MAX_HEAD_BYTES):

@@ -192,7 +192,7 @@ class SessionObserver:
             self._worker.incidents.note(self._incident(history, kind, _api_name(api_key), now))
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
-        """Record that a client meant another broker than it reached, and was answered so."""
+        """Record that a client reached the wrong broker, and was told so."""
         self._tally.count(registry.MISROUTED, self._listener)
         history, target = self._history_of(connection), cast(BrokerView, connection.target)
         identity, meant = target.identity, bounded_text(request.cluster_id or "")
@@ -261,7 +261,8 @@ class SessionObserver:
         self._tally.observe(registry.UPSTREAM_CONNECT_TIME, seconds, self._listener)
 
     def responded(self, api_key: int, broker: float, proxy: float) -> None:
-        """Record what broker and proxy took for a request, in seconds; see `LatencySampler`."""
+        """Record the latency of broker and proxy for a request, in seconds; see
+        `LatencySampler`."""
         self._tally.observe(registry.BROKER_LATENCY, broker, self._listener, _api_name(api_key))
         self._tally.observe(registry.PROXY_LATENCY, proxy, self._listener)
 
@@ -288,8 +289,8 @@ class SessionObserver:
                 self._log(incident)
 
     def sweep(self, connection: Connection, now: float) -> None:
-        """Write what was held back, and the checkpoint or summary that is due; called once a
-        minute."""
+        """Write the lines that were held back, and the checkpoint or summary that is due; called
+        once a minute."""
         history = self._history_of(connection)
         lines = history.sweep(usage(connection), now)
         if lines or history.held_back:
@@ -349,7 +350,7 @@ class SessionObserver:
         )
 
     def _history_of(self, connection: Connection) -> SessionHistory:
-        """Return the connection's history, updated with what the client has sent about itself."""
+        """Return the connection's history, updated with the client's latest self-description."""
         history = cast(SessionHistory, connection.telemetry)
         client, authentication = history.client, connection.authentication
         dropped = connection.stages.dropped_versions
@@ -368,7 +369,7 @@ class SessionObserver:
 
 
 def usage(connection: Connection) -> Usage:
-    """Return what the connection has carried so far."""
+    """Return the usage of the connection so far."""
     pipe = connection.pipe
     return Usage(pipe.requests, pipe.bytes, connection.responses.bytes, pipe.last_at)
 

@@ -40,7 +40,7 @@ class SessionClient(Protocol):
 
     @property
     def connection(self) -> Connection | None:
-        """The client's connection; None: it was refused."""
+        """The client's connection; None if it was refused."""
         ...
 
     def call(self, what: Callable[[Connection, float], None]) -> None:
@@ -93,7 +93,7 @@ class Sessions:
             case "kill":
                 selector = Selector.from_arguments(arguments)
                 if selector == EVERY_SESSION:
-                    raise ProxyError("say which sessions are to be killed")
+                    raise ProxyError("name the sessions to kill")
                 return self.kill(selector)
         raise ProxyError(f"unknown request: {kind}")
 
@@ -201,7 +201,7 @@ def _selected(client: SessionClient, selector: Selector) -> Connection | None:
 
 
 def _session(state: State) -> Authenticated | None:
-    """Return the session that is valid, or being renewed; None: there is none."""
+    """Return the session that is valid, or being renewed; None if it has none."""
     if isinstance(state, Authenticated):
         return state
     return state.previous if isinstance(state, Authenticating | Failed) else None

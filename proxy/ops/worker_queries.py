@@ -245,7 +245,7 @@ class WorkerPool:
         self.links = links
 
     async def snapshots(self) -> dict[int, Snapshot | None]:
-        """Return the metrics of each worker; None: it did not answer."""
+        """Return the metrics of each worker; None if it did not answer."""
         answers = await asyncio.gather(
             *(_tried(link.ask_for_parts("snapshot", within=SCRAPE_SECONDS)) for link in self.links)
         )
@@ -255,7 +255,7 @@ class WorkerPool:
         }
 
     async def readiness(self) -> dict[int, list[str]]:
-        """Return why each worker is not ready; empty: it is."""
+        """Return why each worker is not ready; empty if it is."""
         answers = await self._ask_all("ready")
         return {
             worker: [str(answer)] if isinstance(answer, ControlError) else answer["reasons"]
@@ -271,7 +271,7 @@ class WorkerPool:
         return await self._ask_all_for_sessions("sessions", selector, PARTS_SECONDS)
 
     async def kill(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
-        """Have each worker close the selected sessions; return them."""
+        """Close the selected sessions in each worker; return them."""
         return await self._ask_all_for_sessions("kill", selector, KILL_SECONDS)
 
     async def _ask_all_for_sessions(

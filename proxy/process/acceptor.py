@@ -1,16 +1,15 @@
 """Acceptor process: accepts every connection, and passes each to the least loaded worker.
 
-It exists where there are several workers. The kernel would spread connections by hash
-(SO_REUSEPORT): unevenly, and also to a worker that hangs. Rules:
+It runs only with several workers. The kernel would spread connections by hash (SO_REUSEPORT):
+unevenly, and also to a worker that hangs. Rules:
 
 - The acceptor reads nothing that a client sends, and keeps no connection that it has sent on.
 - The next connection goes to the worker with the fewest connections of its listener. A worker that
-  dies, or has been silent for a second and a half, is sent nothing more; connections that it was
-  sent and has not received go to others.
+  died, or has been silent for 1.5 s, receives no more; connections that it has not received go to
+  others.
 - While no worker can receive another connection, none is accepted: they wait in the kernel's
   backlog.
-- All of its state can be learnt again: when an acceptor that died or hung is restarted, workers
-  repeat their offers.
+- All of its state can be rebuilt: when an acceptor is restarted, workers repeat their offers.
 """
 
 import errno
@@ -73,7 +72,7 @@ class Peer:
         self.life = 0
         """The number of starts of the worker as of its offers."""
         self.offered: dict[EndpointId, bool] = {}
-        """The endpoints that it offers; True: other workers are preferred (`LAST_OFFER`)."""
+        """The endpoints that it offers; True if other workers are preferred (`LAST_OFFER`)."""
         self.is_fresh = False
         """True if its event loop is known to run."""
 
@@ -110,7 +109,7 @@ class Acceptor:
             self._events.register(end, select.EPOLLIN)
 
     def turn(self, heartbeat: Heartbeat) -> bool:
-        """Wait for events, and handle them; False: the parent has ended."""
+        """Wait for events, and handle them; False if the parent has ended."""
         if monotonic() >= self._check_at:
             self._check_at = monotonic() + BEAT_EVERY
             heartbeat.beat()
@@ -132,7 +131,8 @@ class Acceptor:
     # Workers
 
     def _check(self) -> None:
-        """Find workers that have died or hang, and take back what they have not received."""
+        """Find workers that died or hang, and take back the connections that they have not
+        received."""
         for peer in self._peers:
             peer.watch.check()
             if peer.heartbeat.life != peer.life:
@@ -181,7 +181,7 @@ class Acceptor:
                     break
 
     def _accept(self, endpoint: EndpointId) -> bool:
-        """Accept a connection and send it on; False: there is none."""
+        """Accept a connection and send it on; False if none waits."""
         try:
             connection, _ = self._listening[endpoint].accept()
         except OSError as error:  # mostly network errors of the connection: accept(2)

@@ -55,7 +55,7 @@ class Child:
     watch: Watch = field(init=False)
     """The parent's watch of the heartbeat."""
     pid: int = 0
-    """The process id; 0: it does not run."""
+    """The process id; 0 if it does not run."""
     started_at: float = 0.0
     """The time of its last start in monotonic seconds; during a pause, the time of the next."""
     early_deaths: int = 0
@@ -120,7 +120,7 @@ class Children:
                 os._exit(status)
 
     def restart_dead(self) -> bool:
-        """Restart the children that have ended; False: no worker can be kept alive."""
+        """Restart the children that have ended; False if no worker can be kept alive."""
         for child, ending in self._reap():
             now = time.monotonic()
             lived = now - child.started_at

@@ -1,4 +1,4 @@
-"""Trial of what a configuration connects to: ports, brokers, signing keys, store.
+"""Trial connections of a configuration: ports, brokers, signing keys, store.
 
 It is part of `reauth-proxy config check --connect`, and changes nothing.
 """
@@ -26,11 +26,11 @@ _SOCKET_S: Final = 5.0
 """Limit in seconds of the connection to the admin socket of a proxy that may run."""
 
 Outcome = str | ConfigError
-"""A sentence about what works, or the setting that does not."""
+"""A sentence if it works, or the setting that does not."""
 
 
 async def outcomes(config: Config) -> AsyncIterator[Outcome]:
-    """Try everything, and yield what comes of it. `config` has no `problems_of_named`."""
+    """Try each connection, and yield its outcome. `config` has no `problems_of_named`."""
     for outcome in _ports(config):
         yield outcome
     access = open_access(config.upstream, open_upstream_tls(config.upstream, time.time()))
@@ -47,7 +47,7 @@ async def outcomes(config: Config) -> AsyncIterator[Outcome]:
 
 def _ports(config: Config) -> list[Outcome]:
     if _runs(config.admin_socket()):
-        return ["the proxy runs: its ports are its own"]
+        return ["the proxy is running, and uses its ports"]
     found: list[Outcome] = []
     addresses = [
         (f"listeners[{index}].address", one.address) for index, one in enumerate(config.listeners)

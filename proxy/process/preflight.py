@@ -1,4 +1,4 @@
-"""Check of what a configuration names: files, secrets, directories, a callback class.
+"""Check of the things that a configuration names: files, secrets, directories, a callback class.
 
 It is part of `reauth-proxy config check`. It changes nothing, and contacts no other server
 (`proxy.process.connectivity` does).

@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 class ShortLived(Generic[T]):
-    """Child that does one piece of work. Only for a parent with a single thread."""
+    """Child process that does one piece of work. Only for a parent with a single thread."""
 
     def __init__(self, work: Callable[[], T]) -> None:
-        """Fork, and begin; result and `ProxyError`s of the work must be such as can be pickled."""
+        """Fork, and start the work; its result and `ProxyError`s must be picklable."""
         reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -76,16 +76,16 @@ def _do(work: Callable[[], T], writing: int) -> NoReturn:
 
 
 class Validated(NamedTuple):
-    """Configuration that was found valid."""
+    """Valid configuration."""
 
     config: bytes
     """The `Config`, pickled."""
     exposures: tuple[str, ...]
-    """The warnings about what it exposes."""
+    """Warnings about its exposure."""
 
 
 class Changed(NamedTuple):
-    """Configuration that was found valid, beside those before it."""
+    """Valid configuration, compared with the previous ones."""
 
     config: bytes
     """The `Config` that is to be in effect, pickled."""
@@ -94,7 +94,7 @@ class Changed(NamedTuple):
     reloadable: tuple[str, ...]
     """The settings that differ from those of the last reload, and need none."""
     exposures: tuple[str, ...]
-    """The warnings about what it exposes, and the last one did not."""
+    """Warnings about its exposure that did not apply before."""
 
 
 def validate(path: Path) -> Validated:
@@ -161,7 +161,7 @@ def configure_log(settings: "Log") -> None:
 
 
 def banner(config: "Config") -> Iterator[str]:
-    """Yield what runs, where, and in which modes."""
+    """Yield lines with the version, the listeners and the modes."""
     from proxy.connection.frames import BUILD
 
     yield f"reauth-proxy {__version__} ({BUILD}), workers: {config.workers}"
@@ -208,7 +208,7 @@ def serve(path: Path, *, follow: bool, take_over: bool = False) -> int:
     """
     status = _serve(path, follow=follow, take_over=take_over)
     if take_over and status == UNUSABLE:
-        _say("nothing was taken over; a proxy that runs goes on serving")
+        _say("nothing was taken over; a running proxy keeps serving")
     return status
 
 

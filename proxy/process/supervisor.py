@@ -74,10 +74,11 @@ _NOTIFY_SECONDS: Final = 1.0
 
 
 class ServiceManager:
-    """Service manager that started the proxy, if one did that wants to be notified."""
+    """Service manager (systemd) that started the proxy, if it wants notifications: sd_notify(3)."""
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        """Remove the variable that names its socket, so that no other program speaks for this."""
+        """Remove the variable that names its socket, so that no child process can send
+        notifications."""
         address = environment.pop("NOTIFY_SOCKET", "")
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._is_ready = False
@@ -95,7 +96,7 @@ class ServiceManager:
             self._notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stops(self) -> None:
-        """Report that the proxy drains, and ends then."""
+        """Report that the proxy drains, and then ends."""
         self._notify("STOPPING=1")
 
     def is_replaced(self, pid: int) -> None:
@@ -135,13 +136,13 @@ class Server:
         """The configuration as of the last reload, pickled; what needs a restart is not in
         effect."""
         self._seen = signature_of(path)
-        """The file as it was when it was read last."""
+        """The signature of the file when it was last read."""
         self._config = config
         self._take_over = take_over
         self._predecessor: Predecessor | None = None
-        """The running proxy that this one takes over from; None: this one serves."""
+        """The running proxy that this one takes over from; None if this one serves."""
         self._successor: Successor | None = None
-        """The process that may take over from this one; None: none can."""
+        """The process that may take over from this one; None if none can."""
         self._give_up_at = 0.0
         """The time at which this process gives up taking over, in monotonic seconds."""
         self._gate = Gate()
@@ -189,7 +190,7 @@ class Server:
         store = self._config.store.path()
         new: tuple[str, ...] = ()
         if not store.exists() and not self._config.store.in_zookeeper:
-            new = (f"{store}: there was no store, an empty one was made",)
+            new = (f"{store}: the store was missing, an empty one was created",)
         self._bind()
         try:
             self._open_store()
@@ -218,10 +219,9 @@ class Server:
         return self._watch()
 
     def _load(self) -> None:
-        """Import what children need with this configuration.
+        """Import the modules that children need with this configuration.
 
-        An import writes all over the memory that processes share: the HTTP process alone would have
-        5 MiB more to itself.
+        Imports in a child would copy shared memory: 5 MiB in the HTTP process alone.
         """
         if any(listener.token_issuers() for listener in self._config.listeners):
             import sasl.signatures  # noqa: F401
@@ -243,7 +243,7 @@ class Server:
         inherited = Inherited([*self._inherit(), *of_systemd])
         self._bind_addresses(inherited)
         if unused := inherited.left_of(of_systemd):
-            problem = f"systemd passes {', '.join(unused)}, which is no listener's address"
+            problem = f"systemd passes {', '.join(unused)}, which is not the address of a listener"
             raise ConfigError("LISTEN_FDS", problem)
         for number, listener in enumerate(config.listeners):
             if listener.broker_ports is not None:
@@ -265,7 +265,7 @@ class Server:
         inherited.close()
 
     def _inherit(self) -> list[socket.socket]:
-        """Return the sockets of the proxy that this one takes over from; empty: there is none."""
+        """Return the sockets of the proxy that this one takes over from; empty if no proxy runs."""
         if not self._take_over:
             return []
         path = path_beside(self._config.admin_socket())
@@ -412,7 +412,7 @@ class Server:
         )
 
     def _conditions(self, wall: float) -> list[Condition]:
-        """Return what the status page shows of the delivery, if there is one."""
+        """Return the condition of the delivery for the status page, if events are delivered."""
         if self._delivery is None:
             return []
         return [self._delivery.condition(str(self._config.events.deliver.to), wall)]
@@ -435,7 +435,7 @@ class Server:
         return run(self._config, counts, self._lifeline, own)
 
     def _close_listening(self) -> None:
-        """Close the listeners' sockets, or clients could still connect after the others have."""
+        """Close the listeners' sockets: while one process has them open, clients can connect."""
         self._close_addresses()
         for ports in self._broker_ports.values():
             ports.close()
@@ -452,7 +452,7 @@ class Server:
         return all(worker.heartbeat.serves for worker in self._workers)
 
     def _leave_to_parent(self) -> None:
-        """Close, in a child, what others take for a living parent while it is open."""
+        """Close, in a child, the descriptors that signal a living parent."""
         os.close(self._lifeline_writer)
         if self._successor is not None:
             self._successor.close()
@@ -483,7 +483,7 @@ class Server:
             ports.share(shared)
 
     def _may_take_over(self) -> bool:
-        """Replace the running proxy as soon as all workers serve; False: it goes on serving."""
+        """Replace the running proxy as soon as all workers serve; False if it keeps serving."""
         predecessor = self._predecessor
         if predecessor is None:
             return True
@@ -493,7 +493,7 @@ class Server:
             case Answer.NONE:
                 return self._is_starting(predecessor)
             case Answer.TOO_LATE:
-                log.error("take-over: too late, process %d goes on serving", predecessor.pid)
+                log.error("take-over: too late, process %d keeps serving", predecessor.pid)
                 return False
             case Answer.ENDED:
                 log.error("take-over: process %d has ended meanwhile", predecessor.pid)
@@ -508,12 +508,12 @@ class Server:
         return True
 
     def _is_starting(self, predecessor: Predecessor) -> bool:
-        """Inform the running proxy as soon as all workers serve; False: that takes too long."""
+        """Inform the running proxy as soon as all workers serve; False if that takes too long."""
         if self._serves:
             predecessor.replace()
             self._serve_alone()
         elif time.monotonic() >= self._give_up_at:
-            text = "take-over: not ready within %.0f s, process %d goes on serving"
+            text = "take-over: not ready within %.0f s, process %d keeps serving"
             log.error(text, READY_SECONDS, predecessor.pid)
             return False
         return True
@@ -580,7 +580,7 @@ class Server:
         self._children.signal(signal.SIGHUP)
 
     def _stop(self, status: int) -> int:
-        """Let the workers drain, have what they wrote delivered, end all children; return
+        """Drain the workers, wait for the delivery of their events, end all children; return
         `status`."""
         self._close_listening()
         if self._predecessor is not None:
@@ -600,7 +600,8 @@ class Server:
 
 
 def _followed(store: Store) -> str | None:
-    """Return what a process follows to keep the store up to date; None: nothing."""
+    """Return the source that a process follows to keep the store up to date; None if no process
+    does."""
     if store.at_brokers:
         return "the brokers"
     return "ZooKeeper" if store.in_zookeeper else None

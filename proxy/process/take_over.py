@@ -10,13 +10,13 @@ The running proxy listens on a Unix socket beside its admin socket, which only i
 
 Rules:
 
-- Both sides refuse a peer of another user, root included: the sockets decide who serves clients,
-  and files of root would be none of the proxy's.
-- One process at a time takes over. Until the running one has sent DRAINS, nothing has changed: it
-  goes on serving if the next one ends, even right after SERVES, or takes longer than
-  `HELD_SECONDS`. The next one serves if the running one ends.
-- The parent waits for nobody: it polls once a second. A peer that does not say what it wants until
-  the next time is dropped; a reply that the peer does not read takes `PATIENCE` at most.
+- Both sides refuse a peer of another user, including root: the sockets decide which process serves
+  clients.
+- One process at a time takes over. Until the running one has sent DRAINS, it keeps serving if the
+  next one ends, even right after SERVES, or takes longer than `HELD_SECONDS`. The next one serves
+  if the running one ends.
+- The parent never blocks: it polls once a second. A peer without a request by the next poll is
+  dropped; a reply that the peer does not read takes `PATIENCE` at most.
 - Both processes hold the same sockets, so no connection in their queues is lost, whichever ends.
 """
 
@@ -63,7 +63,7 @@ class _Reply(TypedDict):
     sockets: int
     """The number of sockets that follow."""
     refusal: str
-    """The reason why there are none; empty: there are some."""
+    """The reason why there are none; empty if there are some."""
 
 
 class Answer(Enum):
@@ -72,7 +72,7 @@ class Answer(Enum):
     NONE = "none so far"
     DRAINS = "it drains"
     ENDED = "it has ended"
-    TOO_LATE = "it goes on serving"
+    TOO_LATE = "it keeps serving"
 
 
 def path_beside(admin_socket: Path) -> Path:
@@ -87,9 +87,9 @@ class Successor:
         self.listening = listening
         """The Unix socket on which requests arrive."""
         self.pid = 0
-        """The id of the process that was given the sockets last; 0: none was."""
+        """The id of the process that was given the sockets last; 0 if none was."""
         self._asking: list[socket.socket] = []
-        """The peers that have not said yet what they want."""
+        """The peers that have not sent a request yet."""
         self._peer: socket.socket | None = None
         """The connection of the process that has the sockets, and does not serve yet."""
         self._until = 0.0
@@ -100,14 +100,14 @@ class Successor:
         return self._peer is not None
 
     def begin(self) -> None:
-        """Answer requests from now on, in place of the process that listened before.
+        """Answer requests from now on, replacing the process that listened before.
 
         `listen` makes this process the one that peers see (unix(7), SO_PEERCRED).
         """
         self.listening.listen(BACKLOG)
 
     def poll(self, sockets: Callable[[], Sequence[socket.socket]], now: float) -> bool:
-        """Handle what has arrived, without waiting for more; True: the next process serves.
+        """Handle what has arrived, without waiting for more; True if the next process serves.
 
         `sockets` are those that it is given; `now` is in monotonic seconds.
         """
@@ -142,7 +142,8 @@ class Successor:
     def _answered(
         self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]], now: float
     ) -> bool:
-        """Answer a peer, which is closed unless it is given the sockets; False: it said nothing."""
+        """Answer a peer, which is closed unless it receives the sockets; False if it sent no
+        request."""
         try:
             given = self._answer(peer, sockets, now)
         except BlockingIOError:
@@ -157,7 +158,7 @@ class Successor:
     def _answer(
         self, peer: socket.socket, sockets: Callable[[], Sequence[socket.socket]], now: float
     ) -> bool:
-        """Answer a request; True: the sockets were sent."""
+        """Answer a request; True if the sockets were sent."""
         pid, uid = peer_of(peer)
         if uid != os.geteuid():
             log.warning("take-over: process %d of user %d is refused", pid, uid)
@@ -199,7 +200,7 @@ class Successor:
                 return True
             _sent(peer, TOO_LATE)
         ended = "hangs" if message == TOO_LATE else "gave up or ended"
-        log.error("take-over: process %d %s, this one goes on serving", self.pid, ended)
+        log.error("take-over: process %d %s, this one keeps serving", self.pid, ended)
         return False
 
 
@@ -211,11 +212,11 @@ class Predecessor:
         self.pid, _ = peer_of(peer)
         """The process id of its parent."""
         self.is_told = False
-        """True if it knows that this process serves."""
+        """True if it was told that this process serves."""
 
     @classmethod
     def find(cls, path: Path) -> "Predecessor | None":
-        """Return the proxy that listens on `path`; None: there is none. Raises ConfigError."""
+        """Return the proxy that listens on `path`; None if no proxy does. Raises ConfigError."""
         try:
             return cls(connect_privately(path, REPLY_SECONDS))
         except (FileNotFoundError, ConnectionRefusedError):
@@ -255,7 +256,7 @@ class Predecessor:
         return sockets
 
     def answer(self) -> Answer:
-        """Return what the running proxy has answered so far."""
+        """Return the answer of the running proxy so far."""
         try:
             message = self._peer.recv(len(TOO_LATE))
         except BlockingIOError:
@@ -267,17 +268,17 @@ class Predecessor:
         return Answer.DRAINS if message == DRAINS else Answer.TOO_LATE
 
     def replace(self) -> None:
-        """Have the running proxy drain and end: this process serves."""
+        """Tell the running proxy to drain and end: this process serves."""
         self.is_told = True
         _sent(self._peer, SERVES)  # or it has ended, as `answer` says
 
     def close(self) -> None:
-        """Leave the running proxy as it is."""
+        """Close the connection; the running proxy keeps serving."""
         self._peer.close()
 
 
 def _is_open(peer: socket.socket) -> bool:
-    """Return whether the peer, which has nothing more to say, still runs."""
+    """Return whether the peer, which sends nothing more, still runs."""
     try:
         peer.recv(1)
     except BlockingIOError:
@@ -288,7 +289,7 @@ def _is_open(peer: socket.socket) -> bool:
 
 
 def _sent(peer: socket.socket, message: bytes) -> bool:
-    """Send a message to a peer that may have ended; False: it has."""
+    """Send a message to a peer that may have ended; False if it has."""
     with suppress(OSError):
         peer.sendall(message)
         return True

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 Signature = tuple[int, ...] | None
-"""Value that changes when a file is written or replaced; None: the file cannot be found."""
+"""Value that changes when a file is written or replaced; None if the file cannot be found."""
 
 
 def signature_of(path: Path) -> Signature:

@@ -65,7 +65,7 @@ class Heartbeat:
 
     @property
     def beats(self) -> int:
-        """Number of heartbeats since its last start; 0: it is starting, or was never started."""
+        """Number of heartbeats since its last start; 0 if it is starting, or was never started."""
         return self._words[_BEATS]
 
 

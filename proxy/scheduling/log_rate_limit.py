@@ -25,7 +25,8 @@ class LogRateLimit:
         """Number of lines suppressed because there were too many causes."""
 
     def line(self, cause: str, text: str, now: float) -> str | None:
-        """Return the line to log; None: the cause was logged lately, or there are too many causes.
+        """Return the line to log; None if the cause was logged lately, or there are too many
+        causes.
 
         `now` is monotonic seconds.
         """

@@ -49,9 +49,9 @@ class Output(io.RawIOBase):
         """Guards the count of dropped lines, and the next two fields; a finalizer may log, too."""
         self._queued_bytes = 0
         self._thread: threading.Thread | None = None
-        """The thread that writes; None: no line was queued so far."""
+        """The thread that writes; None if no line was queued so far."""
         self._lines: SimpleQueue[bytes] | None = None
-        """The queue; None: lines are written at once."""
+        """The queue; None if lines are written at once."""
 
     def fileno(self) -> int:
         """Return the descriptor, for `faulthandler`."""
@@ -152,7 +152,7 @@ def _send(fd: int, data: bytes) -> int:
 
 
 def _write_polled(fd: int, data: bytes) -> int:
-    """Write to a descriptor that blocks; it waits only if a child fills it meanwhile."""
+    """Write to a blocking descriptor, which waits only if a child fills it first."""
     if not _is_writable(fd, 0):
         raise BlockingIOError
     return os.write(fd, data[: select.PIPE_BUF])

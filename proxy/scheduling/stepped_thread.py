@@ -40,7 +40,7 @@ _here: Final = _Here()
 
 
 def pause(values: int = 0) -> None:
-    """Let the event loop go on if this runs in steps and the current step is over.
+    """Return to the event loop if this runs in steps and the current step is over.
 
     `values` is the number of values that were created, or are about to be; it counts towards the
     work's bound. Raises TooManyValuesError.
@@ -160,7 +160,7 @@ class _Work:
     # Called by the thread that waits for the steps
 
     def step(self) -> None:
-        """Let the work go on until it pauses or is over."""
+        """Run the work until it pauses or is over."""
         self._until = perf_counter() + self._seconds
         self._go.release()
         self._back.acquire()

@@ -1,7 +1,7 @@
 """Link between the acceptor and one worker: messages, and counts in shared memory.
 
-Between the two runs a pair of Unix sockets that keep messages apart (SOCK_SEQPACKET), made before
-the fork, which outlives both:
+A pair of Unix sockets that preserve message boundaries (SOCK_SEQPACKET) connects the two; it is
+created before the fork, and outlives both:
 
     worker → acceptor    RESET       all offers of this worker are withdrawn
                          OFFER       connections of an endpoint can be sent
@@ -11,9 +11,10 @@ the fork, which outlives both:
 
 Rules:
 
-- Connections are numbered by worker and listener, and only one process writes each count. A worker
-  has the connections that it was sent less those that have ended; as it derives the latter number
-  from that of the last connection received, a crash of either process leaves no wrong count.
+- Connections are numbered per worker and listener, and each count has one writer. The load of a
+  worker is the number of connections sent to it minus those that have ended. It derives the second
+  from the number of the last connection received, so a crash of either process leaves no wrong
+  count.
 - Connections that a worker has not received can be received by any process that holds its end of
   the pair.
 - A worker offers a listener's own address after the brokers that it knows at its start.
@@ -46,8 +47,8 @@ _SENT: Final = struct.Struct("=Hiq")
 _FD: Final = struct.Struct("=i")
 _FD_SPACE: Final = socket.CMSG_LEN(_FD.size)
 _QUEUE_BYTES: Final = 32_768
-"""Size in bytes of the kernel's queue of sockets that are sent and not received: some dozens. More
-connections wait in the backlogs, from where they can be sent to any worker."""
+"""Size in bytes of the kernel's queue of sent but unreceived sockets: a few dozen. Further
+connections wait in the backlogs, from where they can go to any worker."""
 _FULL: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})
 """Errors of a full queue, or of a kernel without memory: unix(7), send(2)."""
 
@@ -84,7 +85,7 @@ class Link:
         return self.sent[listener] - self.ended[listener]
 
     def send_connection(self, endpoint: EndpointId, connection: socket.socket) -> bool:
-        """Send a connection and close it here; False: the queue is full."""
+        """Send a connection and close it here; False if the queue is full."""
         number = self.sent[endpoint.listener] + 1
         if not _send(self.acceptor_end, _SENT.pack(*endpoint, number), connection):
             return False
@@ -93,7 +94,7 @@ class Link:
         return True
 
     def take_back(self) -> tuple[EndpointId, socket.socket] | None:
-        """Return a connection that the worker has not received; None: there is none."""
+        """Return a connection that the worker has not received; None if none waits."""
         taken = self.receive_connection()
         if taken is None:
             return None
@@ -112,11 +113,11 @@ class Link:
     # The worker's end
 
     def send_message(self, kind: bytes, endpoint: EndpointId) -> bool:
-        """Send the acceptor a message; False: the queue is full."""
+        """Send the acceptor a message; False if the queue is full."""
         return _send(self.worker_end, _OFFERED.pack(kind, *endpoint))
 
     def receive_connection(self) -> tuple[EndpointId, int, socket.socket | None] | None:
-        """Return endpoint, number and socket of the next connection; None: there is none.
+        """Return endpoint, number and socket of the next connection; None if none waits.
 
         The socket is None if this process had no file descriptor left: the kernel has closed it.
         """
@@ -266,7 +267,7 @@ class AcceptedConnections:
             self._last[endpoint.listener] = number
             served, listener = self._factories.get(endpoint), self._listeners[endpoint.listener]
             if connection is None:
-                text = "a connection was lost: no file descriptor is left"
+                text = "a connection was lost: out of file descriptors"
                 listener.warn(text, text)
             elif served is None:
                 connection.close()

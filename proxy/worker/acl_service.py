@@ -1,7 +1,6 @@
 """Authorizer service of a worker: loads ACLs from the store, applies them to connections.
 
-The index is updated in a thread; the event loop only takes it over, and then every connection is
-judged by it: earlier verdicts are forgotten.
+A thread updates the index; the event loop then switches to it, and earlier verdicts are forgotten.
 """
 
 import logging
@@ -115,8 +114,8 @@ class AclService:
     def passes_unjudged(
         self, connection: AuthorizedConnection, identity: Identity, key: int
     ) -> None:
-        """Report a request that enforcing would refuse: of super users, too, as nobody is offered
-        what cannot be judged."""
+        """Report a request that `enforce` would refuse, also from super users: versions that ACLs
+        cannot judge are offered to no client."""
         if self._authorizer.mode is AuthorizerMode.AUDIT:
             self._asks(connection)
             authority = self._authorizer.authority(identity.principals, connection.peer_host)

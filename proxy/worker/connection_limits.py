@@ -135,7 +135,7 @@ class ConnectionLimits:
         return address if address in self._overrides else address_group(address)
 
     def add(self, key: str) -> bool:
-        """Count a connection under a key of `counted_as`; False: it would exceed the limit."""
+        """Count a connection under a key of `counted_as`; False if it would exceed the limit."""
         shared = self.shared
         cells = _cells(key, shared.key, shared.cells)
         self._change(cells, 1)
@@ -186,9 +186,9 @@ class Decision(Generic[C]):
     """Decision on a new connection."""
 
     refused: CloseReason | None = None
-    """The reason of a refusal; None: it is accepted."""
+    """The reason of a refusal; None if it is accepted."""
     evicts: C | None = None
-    """The connection to be evicted; None: there is none, or another worker evicts one."""
+    """The connection to be evicted; None if there is none, or another worker evicts one."""
 
 
 class OpenConnections(Generic[C]):
@@ -265,7 +265,7 @@ class OpenConnections(Generic[C]):
         return Decision(evicts=longest)
 
     def _worker_of_longest(self) -> int | None:
-        """Return the worker with the oldest unauthenticated connection; None: there is none."""
+        """Return the worker with the oldest unauthenticated connection; None if none is."""
         shared, listener = self._shared, self._listener
         found = [
             (since, worker == self._limits.worker, worker)

@@ -115,7 +115,8 @@ class Endpoint:
 
     def wrong_protocol(self, client: ClientSide, protocol: WrongProtocol) -> None:
         """Warn of a client that began with another protocol than the listener's."""
-        text = f"{client.peer_host} speaks {protocol.value}; here is {self._listener.protocol}"
+        expected = self._listener.protocol
+        text = f"{client.peer_host} speaks {protocol.value}, but the listener expects {expected}"
         self._listener.warn(protocol.name, text)
 
     def opened(self, client: ClientSide) -> Connection | NotServed | None:
@@ -399,21 +400,21 @@ class Endpoint:
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:
             if isinstance(step, GetIdentity):
-                await self._get_identity(client)
+                identity = self._services.access.identity
+                assert identity is not None
+                exchange = await identity.exchange()
+                client.call(
+                    lambda connection, now: connection.upstream_login.identified(exchange, now)
+                )
             else:
-                await _derive(client, step)
+                token = await asyncio.to_thread(step.work)
+                client.call(lambda connection, now: connection.upstream_login.derived(token, now))
         except LoginError as error:
             failure = error
             client.call(lambda connection, now: connection.upstream_login.failed(failure, now))
         except Exception:
             log.exception("a login to a broker failed")
             client.call(finishing(CloseReason.INTERNAL_ERROR))
-
-    async def _get_identity(self, client: ClientSide) -> None:
-        identity = self._services.access.identity
-        assert identity is not None
-        exchange = await identity.exchange()
-        client.call(lambda connection, now: connection.upstream_login.identified(exchange, now))
 
     async def _consult(self, client: ClientSide, question: AnswerFromStore) -> None:
         try:
@@ -449,13 +450,8 @@ class _Probe(asyncio.Protocol):
     peer_has_unsent = False
 
     def data_received(self, data: Bytes) -> None:
-        """Ignore what the broker sends."""
+        """Ignore the bytes of the broker."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close the connection once it is open."""
         transport.close()
-
-
-async def _derive(client: ClientSide, step: DeriveKeys) -> None:
-    token = await asyncio.to_thread(step.work)
-    client.call(lambda connection, now: connection.upstream_login.derived(token, now))

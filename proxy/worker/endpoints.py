@@ -43,7 +43,7 @@ class StoredBrokers:
         self._cluster = ",".join(sorted(f"{host}:{port}" for host, port in bootstrap_servers))
 
     async def exchange(self, learned: Mapping[int, BrokerAddress]) -> dict[int, BrokerAddress]:
-        """Keep what was learned, and return all brokers. Raises BrokerFault."""
+        """Store the learned brokers, and return all brokers. Raises BrokerFault."""
         addresses = {id_: (broker.host, broker.port) for id_, broker in learned.items()}
         try:
             found = await asyncio.to_thread(self._exchange, addresses)
@@ -76,7 +76,7 @@ class Endpoints:
         """Discover brokers by `access`, and connect clients of `listeners` to them.
 
         `broker_ports` has the ports of each gateway, by listener name. `accepted` receives the
-        connections from the acceptor; None: this process accepts them itself. `store` keeps the
+        connections from the acceptor; None if this process accepts them itself. `store` keeps the
         brokers that a gateway without a login has learned.
         """
         self._accepted = accepted
@@ -127,7 +127,7 @@ class Endpoints:
     async def open(
         self, listening: Mapping[str, socket.socket], may_accept: Callable[[], Awaitable[None]]
     ) -> None:
-        """Discover brokers once, open every listener's own address, and go on discovering.
+        """Discover brokers once, open every listener's own address, and keep discovering.
 
         `listening` has the sockets of these addresses, if this process accepts connections.
         `may_accept` returns when clients may be accepted on them.
@@ -320,7 +320,7 @@ class Endpoints:
                 discovery.wake(broker)
 
     def not_ready(self) -> list[str]:
-        """Return why clients of some listener cannot be connected to brokers; empty: all can."""
+        """Return why clients of some listener cannot be connected to brokers; empty if all can."""
         reasons = self._refusals()
         if reasons:
             return reasons

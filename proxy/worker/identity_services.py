@@ -38,7 +38,7 @@ class KeyService:
         """Read `source`, a file or an http(s) URL, into `cache`.
 
         `authorization_file` has a bearer token (RFC 6750) for the requests, and is read for each
-        one; only with an https URL. None: requests have no token.
+        one; only with an https URL. None if requests have no token.
 
         Kafka's client follows redirects (`java.net.HttpURLConnection`); this one does not, for the
         reasons in `proxy/net/identity_provider.py`.
@@ -101,7 +101,7 @@ class KeyService:
             )
 
     def not_ready(self, now: float) -> str | None:
-        """Return why no token can be verified now; None: tokens can be."""
+        """Return why no token can be verified now; None if tokens can be."""
         if self.cache.are_usable(now):
             return None
         age = self.cache.age_seconds(now)
@@ -125,15 +125,14 @@ class _Refused(Exception):
 
 
 INTERVAL: Final = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 
 
 class MembershipService:
     """Memberships of a listener; the last valid file is in force."""
 
     def __init__(self, path: Path, changed: Callable[[], Awaitable[None]]) -> None:
-        """Read the file, and await `changed` whenever it has been read again, before the next look
-        at it. Raises ConfigError."""
+        """Read the file, and await `changed` after each change of it. Raises ConfigError."""
         self._path = path
         self._changed = changed
         self._signature: Signature = None
@@ -142,7 +141,7 @@ class MembershipService:
         """The memberships in force."""
 
     async def run(self) -> None:
-        """Look at the file, for ever."""
+        """Check the file periodically, for ever."""
         while True:
             await asyncio.sleep(INTERVAL)
             await self.refresh()
@@ -164,7 +163,7 @@ class MembershipService:
         return read_memberships(self._path)
 
     def _log(self, problem: str | None) -> None:
-        """Log what has become of the file, if it differs from what was logged before."""
+        """Log a problem with the file once, and its recovery."""
         if problem is not None and problem != self._problem:
             log.error("%s; the memberships stay as they were", problem)
         elif problem is None:
@@ -187,8 +186,8 @@ def read_memberships(path: Path, key: str = "groups.file") -> Memberships:
 
 
 def trusted_issuers(settings: config.Listener, keys: Mapping[str, KeyService]) -> TrustedIssuers:
-    """Return the issuers whose tokens a listener accepts; those whose keys are not read are new,
-    and wait for a restart."""
+    """Return the issuers whose tokens a listener accepts. An issuer added by a reload has no keys,
+    and waits for a restart."""
     by_name = settings.issuers_by_name()
     return TrustedIssuers(
         TrustedIssuer(
@@ -227,13 +226,12 @@ def _prefix_of(issuer: config.IssuerSettings) -> str:
 
 
 def name_of(rules: str | None) -> Callable[[str], str | None] | None:
-    """Return the function that mapping rules mean; None: names stay as they are."""
+    """Return the function that mapping rules mean; None if names stay as they are."""
     return None if rules is None else PrincipalMapping(rules).try_name_of
 
 
 def key_services(settings: config.Listener) -> dict[str, KeyService]:
-    """Return what reads the keys of a listener's issuers, by their names; empty: it takes no
-    tokens."""
+    """Return the key services of a listener's issuers, by name; empty if it accepts no tokens."""
     schedule = KeyCacheSettings(
         refresh_ms=settings.sasl_oauthbearer_jwks_endpoint_refresh_ms,
         retry_backoff_ms=settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms,

@@ -43,8 +43,8 @@ class SharedConfiguration:
         os.pwrite(self._file, hashlib.sha256(content).digest() + content, 0)
 
     def take(self) -> tuple[bytes, bool] | None:
-        """Return what was written last, and whether it is stale; None: nothing yet, or it is just
-        being written."""
+        """Return the last configuration, and whether it is stale; None if none was written yet, or
+        a write is under way."""
         written = os.pread(self._file, _MAX_BYTES, 0)
         digest, content = written[:_DIGEST_BYTES], written[_DIGEST_BYTES:]
         if digest != hashlib.sha256(content).digest():
@@ -53,8 +53,8 @@ class SharedConfiguration:
 
 
 class Gate:
-    """Gate in shared memory: while it is closed, another process serves, and workers take their
-    time, to begin as well as to end.
+    """Gate in shared memory. While it is closed, another process serves, so workers start and drain
+    slowly.
 
     It is made before the fork, and the parent alone moves it.
     """
@@ -68,11 +68,11 @@ class Gate:
         return self._byte[0] == 1
 
     def close(self) -> None:
-        """Have workers accept clients only when they are ready, and drain them one by one."""
+        """Workers accept clients only when they are ready, and drain them one by one."""
         self._byte[0] = 1
 
     def open(self) -> None:
-        """Have workers accept clients at once: nobody else does."""
+        """Workers accept clients at once: no other process serves."""
         self._byte[0] = 0
 
 
@@ -85,9 +85,9 @@ class WorkerInputs:
     connections: SharedConnections
     """The counts of connections that all workers share."""
     listening: dict[str, socket.socket] = field(default_factory=dict)
-    """The socket of each listener's address, by listener name; empty: the acceptor has them."""
+    """The socket of each listener's address, by listener name; empty if the acceptor has them."""
     link: Link | None = None
-    """The link to the acceptor; None: it is the only worker, and accepts by itself."""
+    """The link to the acceptor; None if it is the only worker, and accepts by itself."""
     acceptor: Heartbeat = field(default_factory=Heartbeat)
     """The acceptor's heartbeat, the same for all workers."""
     broker_ports: Mapping[str, BrokerPorts] = field(default_factory=dict)
@@ -95,13 +95,13 @@ class WorkerInputs:
     tls: ProxyTls = field(default_factory=lambda: ProxyTls(listeners={}))
     """The TLS contexts of all listeners, and of connections to brokers."""
     proxy_start: float | None = None
-    """The start of the proxy in monotonic seconds; None: unknown."""
+    """The start of the proxy in monotonic seconds; None if unknown."""
     shared_configuration: SharedConfiguration = field(default_factory=SharedConfiguration)
     """The configuration as of the last SIGHUP."""
     store_start: StoreStart | None = None
-    """The identity of the store that the proxy started with; None: any store is accepted."""
+    """The identity of the store that the proxy started with; None if any store is accepted."""
     usage: UsageTable | None = None
-    """The usage of quotas that all workers share; None: quotas are off."""
+    """The usage of quotas that all workers share; None if quotas are off."""
     control: socket.socket = field(init=False)
     """The worker's end of the socket pair with the HTTP process."""
     scrape: socket.socket = field(init=False)

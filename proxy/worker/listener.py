@@ -149,14 +149,15 @@ class Listener:
         self._mechanism_names = settings.mechanisms_of_proxy()
         """The mechanisms as of the start: a reload cannot load keys for OAUTHBEARER."""
         self._mechanisms: dict[str, Mechanism] = {}
-        """The mechanisms by name with the current settings, also for open connections: those by
-        which clients authenticate, or whose messages the proxy verifies besides the broker."""
+        """The mechanisms by name with the current settings, also for open connections: those that
+        authenticate clients, and those whose messages the proxy verifies in addition to the
+        broker."""
         self.memberships = (
             None
             if settings.groups_file is None
             else MembershipService(settings.groups_file, self._memberships_changed)
         )
-        """The groups of SCRAM users and certificates; None: they have none."""
+        """The groups of SCRAM users and certificates; None if they have none."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
@@ -172,16 +173,16 @@ class Listener:
         """The number of connections that may be kept unserved because their addresses connect too
         often."""
         self.keys = key_services(settings)
-        """The services that read signing keys, by `config.Listener.issuers_by_name`; empty: the
+        """The services that read signing keys, by `config.Listener.issuers_by_name`; empty if the
         listener takes no tokens."""
         self.views: dict[int | tuple[str, int], BrokerView] = {}
-        """The view of each broker, by broker id, or by address where there is none."""
+        """The view of each broker, by broker id, or by address if the id is unknown."""
         self.waiting: set[object] = set()
         """The connections that are kept unserved."""
         self.ended: Callable[[], None] = lambda: None
         """Callback for the end of a connection."""
         self.gateway: Gateway | None = None
-        """The addresses that clients are given; None: addresses are left as they are."""
+        """The addresses that clients are given; None if addresses are left as they are."""
         self.observer: SessionObserver
         """The observer of all connections."""
         self.rules: ConnectionRules
@@ -258,13 +259,13 @@ class Listener:
         )
 
     def _identity_of_user(self, user: str) -> Identity | None:
-        """Return who a SCRAM user is; None: no rule gives it a principal."""
+        """Return the identity of a SCRAM user; None if no rule gives it a principal."""
         rename = self._name_of_user
         name = user if rename is None else rename(user)
         return None if name is None else self.identity_of(USER_TYPE + name)
 
     def identity_of(self, principal: str) -> Identity:
-        """Return who a client is that was not identified by a token, with its groups."""
+        """Return the identity of a client without a token, with its groups."""
         if self.memberships is None:
             return Identity(principal)
         return self.memberships.current.identity(principal)
@@ -374,7 +375,7 @@ class Listener:
         self.warn("left", f"a client of broker {broker_id} is refused: the broker has left")
 
     def inform(self, cause: str, text: str) -> None:
-        """Log, as far as that goes, an event that is the client's own matter."""
+        """Log an event that concerns only the client, within the rate limit."""
         self._log(logging.INFO, cause, text)
 
     def _log(self, level: int, cause: str, text: str) -> None:
@@ -385,7 +386,8 @@ class Listener:
     def upstream_failed(self, broker: DiscoveredBroker, problem: str, detail: str) -> None:
         """Log that a connection to a broker could not be opened, or the login on it failed.
 
-        `detail` is the broker's own message, which may differ each time; empty: there is none.
+        `detail` is the broker's own message, which may differ each time; empty if the broker sent
+        none.
         """
         cause = f"broker {host_port(broker.host, broker.port)}: {problem}"
         self.warn(cause, f"{cause}: {detail}" if detail else cause)
@@ -393,12 +395,12 @@ class Listener:
             self.services.query_soon(broker)
 
     def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:
-        """Query a broker soon that closed a connection, or whose client meant another one."""
+        """Query a broker soon that closed a connection, or was reached by mistake."""
         if not broker.was_queried_lately(now):
             self.services.query_soon(broker)
 
     def not_ready(self) -> list[str]:
-        """Return why this listener cannot serve clients now; empty: it can.
+        """Return why this listener cannot serve clients now; empty if it can.
 
         Of several issuers the keys of one suffice: an outage of another concerns its clients alone.
         """

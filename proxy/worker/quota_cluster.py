@@ -35,15 +35,11 @@ BROKER: Final = 4
 """The value of `ConfigResource.Type.BROKER`."""
 
 
-async def look(host: str, port: int, access: Access, *, alone: bool) -> Cluster:
+async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
     """Query a broker about the cluster. Raises BrokerFault.
 
-    `alone`: it is the only broker behind this proxy; otherwise all brokers are.
+    With `alone`, it is the only broker behind this proxy; otherwise all brokers are.
     """
-    return await ask(host, port, access, partial(_cluster, alone=alone))
-
-
-async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
     question = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = await _asked(connection, METADATA_VERSION, question, messages.MetadataResponse)
     brokers = frozenset(one.node_id for one in response.brokers)
@@ -100,7 +96,8 @@ async def follow(
             broker, alone = found
             cluster = before
             try:
-                cluster = await look(broker.host, broker.port, access, alone=alone)
+                query = partial(_cluster, alone=alone)
+                cluster = await ask(broker.host, broker.port, access, query)
                 fault = ""
             except BrokerFault as error:
                 if error.reason != fault:

@@ -67,8 +67,8 @@ class QuotaService:
     def throttle(
         self, identity: Identity, client_id: str | None, throttle: Throttle | None
     ) -> Throttle | None:
-        """Return what counts the usage of a connection, `throttle` if it is there already, with
-        the quotas that apply now; None: none does."""
+        """Return the throttle of a connection, creating it if needed, with the quotas that apply
+        now; None if no quota applies."""
         who = identity.principal, client_id, identity.groups
         meters, bucket = self._quotas.meters(*who), self._quotas.bucket(*who)
         if throttle is not None:

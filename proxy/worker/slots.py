@@ -172,7 +172,7 @@ is sent again after one second (RFC 6298 section 2.1)."""
 
 
 class Outage(Slots[K]):
-    """Places of the clients of one broker, none of which is taken until the broker is back."""
+    """Places of the clients of one broker; no place is handed out until the broker is back."""
 
     def __init__(self) -> None:
         # No client that goes on loses its place: a dial has a time limit of its own
@@ -181,11 +181,11 @@ class Outage(Slots[K]):
         """True if the broker could be reached, or no client waits for it."""
 
     def begin(self) -> None:
-        """The broker cannot be reached."""
+        """Mark the broker as unreachable."""
         self.is_over, self.limit = False, 0
 
     def end(self) -> None:
-        """The broker can be reached, or no client waits for it: held clients go on."""
+        """Resume held clients: the broker can be reached, or no client waits for it."""
         self.is_over, self.limit = True, RESUMED_AT_ONCE
         self._hand_out()
 
@@ -196,15 +196,15 @@ class Outage(Slots[K]):
 
     @property
     def is_forgotten(self) -> bool:
-        """True if no client is held, or goes on after it was."""
+        """True if no client is held or resuming."""
         return not self._owners
 
     def resumes(self, key: K) -> bool:
-        """Return whether a client goes on after it was held."""
+        """Return whether a client is resuming after a hold."""
         return key in self._holders
 
     def hold(self, key: K, address: str, go: Callable[[], None]) -> bool:
-        """Call `go` when the client may go on; return False if too many are held already."""
+        """Call `go` when the client may resume; return False if too many are held already."""
         self.release(key)
         owner = address_group(address)
         held = len(self._waiting.get(owner, ()))

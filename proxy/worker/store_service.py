@@ -1,4 +1,4 @@
-"""Store service of a worker: reads changes each second, and answers requests from the store.
+"""Store service of a worker: reads changes every second, and answers requests from the store.
 
 Rules:
 
@@ -156,7 +156,7 @@ class StoreService:
         if mirror is None or self._mirror is None or self._mirror.asked_at is None:
             return
         if mirror.asked_at is None or mirror.asked_at < self._mirror.asked_at:
-            raise StoreError("the store shows what the brokers had earlier, and is to be renewed")
+            raise StoreError("the store is older than the copy in use, and will be renewed")
 
     def _take_over_acls(self) -> None:
         if self._authorization is not None and self._authorization.take_over():
@@ -190,7 +190,7 @@ class StoreService:
         return self._changes if question.request.api_key in CHANGES else self._questions
 
     def not_ready(self) -> list[str]:
-        """Return the reasons why the worker should get no clients; empty: it may."""
+        """Return the reasons why the worker should get no clients; empty if it may."""
         if self._error is not None:
             return [self._error]
         if self._mirror is None:
@@ -198,9 +198,11 @@ class StoreService:
         if self._mirror.problem is not None:
             return [self._mirror.problem]
         if self._mirror.asked_at is None:
-            return ["what the brokers keep is not known yet"]
+            return ["the brokers' ACLs and quotas are unknown so far"]
         age = monotonic() - self._mirror.asked_at
-        return [f"what the brokers keep is known as of {age:.0f} s ago"] if age > STALE else []
+        return (
+            [f"the brokers' ACLs and quotas were last read {age:.0f} s ago"] if age > STALE else []
+        )
 
     def collect(self, snapshot: Snapshot) -> None:
         """Add the age of the known content."""

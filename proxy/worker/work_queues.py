@@ -85,7 +85,7 @@ MAX_SHORT: Final = 8
 
 @contextmanager
 def old_objects_left_alone() -> Iterator[None]:
-    """Have Python's cycle collector examine young objects only.
+    """Limit Python's cycle collector to young objects.
 
     A decoded long message is hundreds of thousands of objects without a cycle. To examine all of
     them takes up to a tenth of a second, and happens several times while their number grows.

@@ -71,7 +71,7 @@ DRAIN_CHECK_EVERY: Final = 0.05
 """Seconds between two checks during a drain whether all connections have ended."""
 MAX_DRAIN_PAUSE: Final = 0.25
 """Longest pause in seconds between two connections that are drained after a take-over. A client
-whose connections all end at once begins anew with its bootstrap servers (KIP-899, KIP-1102), and
+whose connections all end at once starts over with its bootstrap servers (KIP-899, KIP-1102), and
 clients that all log in at once wait for each other."""
 GATE_CHECK_EVERY: Final = 0.05
 """Seconds between two checks of a worker that waits until it is ready."""
@@ -283,7 +283,7 @@ class Worker:
                 log.info("started in %.2f s", monotonic() - self._inputs.proxy_start)
 
     async def _may_accept(self) -> None:
-        """Wait until this worker is ready, where another process serves as long as it is not."""
+        """Wait until this worker is ready, if another process serves meanwhile."""
         logged: list[str] = []
         while self._inputs.gate.is_closed and (reasons := self._not_ready()):
             if reasons != logged:
@@ -504,7 +504,7 @@ def run(
 
 
 def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Worker | None:
-    """Make the worker as soon as its store and files can be read; None: the parent ended before.
+    """Make the worker as soon as its store and files can be read; None if the parent ended before.
 
     They could be read when the proxy started, so this worker waits for them: if it gave up, the
     proxy might end, and with it the connections of other workers.
@@ -517,7 +517,9 @@ def _made(settings: config.Config, inputs: "WorkerInputs", lifeline: int) -> Wor
             if str(error) != logged:
                 logged = str(error)
                 log.error(
-                    "worker %d waits for what it reads at its start: %s", inputs.number, logged
+                    "worker %d waits to start: %s",
+                    inputs.number,
+                    logged,
                 )
             inputs.heartbeat.begin()  # a worker that waits does not hang
         if select.select([lifeline], [], [], CHECK_EVERY)[0]:

@@ -246,7 +246,7 @@ def test_the_report_needs_no_more_than_read_on_the_topic(
     assert json.loads((out / "report.json").read_text())["lines"]["lines"] == 5
     status = CliRunner().invoke(app, ["events", "topic", "status", topic, *options])
     assert status.exit_code == 0, status.output
-    assert "that takes DESCRIBE_CONFIGS on the topic" in status.stderr
+    assert "reading it takes DESCRIBE_CONFIGS on the topic" in status.stderr
 
 
 def test_without_the_right_each_command_says_so(

@@ -176,7 +176,7 @@ database._WRITE_WAIT_S = database._READ_WAIT_S = {PATIENCE_SECONDS}
 
 # A worker's store service with faults, and requests of clients
 
-NOT_YET = ["the brokers' ACLs and quotas are unknown yet"]
+NOT_YET = ["the brokers' ACLs and quotas are unknown so far"]
 
 
 class Watched:

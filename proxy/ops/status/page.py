@@ -125,7 +125,7 @@ def _header(overview: Overview, about: About) -> Markup:
         badge,
         tag("span", what, class_="dim"),
         tag("span", moment(overview.taken_ms), class_="dim"),
-        tag("span", "no answer: this is old", id="stale", class_=_badge("bad")),
+        tag("span", "no answer: this page is stale", id="stale", class_=_badge("bad")),
     )
     items = (tag("li", reason) for reason in reasons)
     return joined((header, tag("ul", *items, class_="reasons"))) if reasons else header
@@ -143,7 +143,7 @@ def _tiles(overview: Overview, by_principal: Sequence[PrincipalSessions]) -> Mar
             "principals",
             f"{number(counts.reauthentications)} re-authentications",
         ),
-        (number(counts.cannot_reauthenticate), "cannot re-authenticate", "told no lifetime"),
+        (number(counts.cannot_reauthenticate), "cannot re-authenticate", "no lifetime announced"),
         (number(counts.throttled), "throttled", "in the last minute"),
         (number(counts.expired), "expired, idle", f"{number(counts.endless)} without an end"),
         (
@@ -161,7 +161,7 @@ def _tile(figure: str, what: str, more: str) -> Markup:
 
 
 def _rates(rates: Rates) -> Markup:
-    """Return what happened lately; the tiles above are about what is open now."""
+    """Return the rates of the last minutes; the tiles above count open sessions."""
     rate_of = {name: rate(per_second) for name, per_second in rates.per_second.items()}
     traffic = (
         f"{size(round(rates.per_second['request_bytes']))}/s in,"
@@ -188,19 +188,19 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
 def _conditions(conditions: Sequence[Condition]) -> Markup:
     title = tag("h2", "Brokers, keys and modes")
     if not conditions:
-        return _section(title, tag("p", "Nothing is known.", class_="dim"))
+        return _section(title, tag("p", "Nothing is known yet.", class_="dim"))
     rows = map(condition_row, conditions)
     return _section(title, _table("conditions", CONDITION_HEADINGS, rows, len(conditions)))
 
 
 def _links(about: About) -> Markup:
-    """Return where else to look; what has no address is named by where it is to be found."""
+    """Return links to related pages; one without an address is plain text."""
     links = (
         ("metrics", "/metrics"),
         ("ready?", "/readyz"),
         ("facts", "/sessions.json"),
         ("runbooks: docs/runbooks.md", about.runbooks_url),
-        ("who is ready to re-authenticate: reauth-proxy report", about.report_url),
+        ("readiness report: reauth-proxy report", about.report_url),
     )
     shown = (
         tag("span", text) if href is None else tag("a", text.partition(":")[0], href=href)
@@ -213,9 +213,9 @@ def _links(about: About) -> Markup:
 def _incidents(overview: Overview, selector: Selector) -> Markup:
     found = snapshot.incidents(overview, selector.principal)
     rows = (incident_row(one, overview.taken_ms) for one in found[:MAX_INCIDENTS])
-    title = tag("h2", "What went wrong last")
+    title = tag("h2", "Recent incidents")
     if not found:
-        return _section(title, tag("p", "Nothing that is remembered.", class_="dim"))
+        return _section(title, tag("p", "No recent incidents.", class_="dim"))
     return _section(title, _table("incidents", INCIDENT_HEADINGS, rows, len(found)))
 
 

@@ -46,11 +46,11 @@ class Incident(NamedTuple):
     session."""
     listener: str
     principal: str | None
-    """The principal; None: the client was not authenticated."""
+    """The principal; None if the client was not authenticated."""
     client_id: str | None
     client_host: str
     mechanism: str | None
-    """The SASL mechanism; None: none was chosen, or the listener is without SASL."""
+    """The SASL mechanism; None if none was chosen, or the listener is without SASL."""
     times: int
     """The number of occurrences."""
     first_ms: int
@@ -58,9 +58,9 @@ class Incident(NamedTuple):
     last_ms: int
     """The time of the last occurrence in epoch milliseconds."""
     claimed_principal: str | None = None
-    """The principal that the client claimed and did not prove; None: it is not known."""
+    """The principal that the client claimed and did not prove; None if it is not known."""
     client_software: str | None = None
-    """The client's software as it names it (KIP-511); None: it named none."""
+    """The client's software as it names it (KIP-511); None if it named none."""
 
 
 class IncidentCounts(NamedTuple):
@@ -130,7 +130,7 @@ COUNTED: Final[Mapping[str, Metric]] = {
     "kills": registry.EXPIRED_CONNECTIONS_KILLED,
     "would_be_kills": registry.EXPIRED_CONNECTIONS_WOULD_BE_KILLED,
 }
-"""Counters that are looked at, by their names in `/sessions.json`."""
+"""Counters of the page, by their names in `/sessions.json`."""
 
 
 class RecentCounts(NamedTuple):
@@ -153,7 +153,7 @@ class CounterHistory:
         self._past.append((now, totals(snapshot)))
 
     def since(self, snapshot: Snapshot, now: float) -> RecentCounts:
-        """Return what was counted since the oldest minute that is remembered."""
+        """Return the counts since the oldest remembered minute."""
         then, before = self._past[0]
         increases = {name: total - before[name] for name, total in totals(snapshot).items()}
         return RecentCounts(round(now - then, 1), increases)

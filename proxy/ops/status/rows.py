@@ -97,7 +97,7 @@ def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
         _one(ago(one.last_ms, now_ms)),
         _two(_kind(kind, known=one.principal is not None), one.listener),
         _two(name(one.what), one.mechanism),
-        _two(name(one.claimed_principal), "claimed, not proved")
+        _two(name(one.claimed_principal), "claimed, not proven")
         if one.claimed_principal is not None
         else name(one.principal),
         joined((name(one.client_id), tag("small", name(one.client_host)), _software(one))),

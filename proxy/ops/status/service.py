@@ -87,7 +87,7 @@ class StatusSources(Protocol):
 
 
 Conditions = Callable[[float], Sequence[Condition]]
-"""Function that returns the conditions at a time, given in Unix seconds, that are no worker's."""
+"""Function that returns the conditions outside workers at a Unix time in seconds."""
 
 
 async def query_overview(workers: StatusSources, conditions: Conditions = lambda _: ()) -> Overview:
@@ -123,7 +123,7 @@ class StatusPage:
         self._overview: Overview | None = None
         self._taken_at = 0.0
         self._whole: str | None = None
-        """The page of all sessions, rendered once for each overview; None: not rendered yet."""
+        """The page of all sessions, rendered once for each overview; None if not rendered yet."""
 
     async def page(self, request: Request) -> Response:
         """Serve `/`."""

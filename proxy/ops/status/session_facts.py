@@ -33,7 +33,7 @@ class Condition(NamedTuple):
     name: str
     state: str
     good: bool
-    """False: somebody should look."""
+    """False if an operator should look."""
 
 
 class SessionFacts(NamedTuple):
@@ -49,32 +49,32 @@ class SessionFacts(NamedTuple):
     connected_s: float
     """Seconds since the client connected."""
     principal: str | None
-    """The principal, such as `User:alice`; None: not known yet."""
+    """The principal, such as `User:alice`; None if not known yet."""
     mechanism: str | None
-    """The SASL mechanism; None: none was chosen yet, or the listener is without SASL."""
+    """The SASL mechanism; None if none was chosen yet, or the listener is without SASL."""
     enforcement: str | None
     client_id: str | None
     client_software_name: str | None
     client_software_version: str | None
     lifetime_announced: bool | None
     """True if a lifetime can be announced to the client (SaslAuthenticate v1+): it can
-    re-authenticate. None: not known yet, or the listener is without SASL."""
+    re-authenticate. None if not known yet, or the listener is without SASL."""
     reauthentications: int
     session_lifetime_ms: int | None
     """Lifetime of the session in milliseconds; 0: the session has no end, None: there is no
     session."""
     lifetime_left_s: float | None
-    """Seconds until the session ends; below 0: it has ended, and was not used since. None: it has
+    """Seconds until the session ends; below 0: it has ended, and was not used since. None if it has
     no end."""
     requests: int
     """Number of requests since the client connected, without those of SASL."""
     request_bytes: int
     response_bytes: int
     idle_s: float | None
-    """Seconds since the last request; None: there was none."""
+    """Seconds since the last request; None if there was none."""
     throttle_left_s: float | None
     """Seconds until the client is read again after a quota was exceeded; below 0: since then. In
-    `audit` it would have been throttled. None: it never exceeded one."""
+    `audit` it would have been throttled. None if it never exceeded one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

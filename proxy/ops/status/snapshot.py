@@ -29,20 +29,20 @@ THROTTLED_LATELY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """State of a worker beside its sessions."""
+    """State of a worker, without its sessions."""
 
     reasons: list[str] = field(default_factory=list)
-    """Reasons why it cannot serve clients now; empty: it can."""
+    """Reasons why it cannot serve clients now; empty if it can."""
     listeners: list[dict[str, Any]] = field(default_factory=list)
     conditions: list[Condition] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     principals: dict[str, dict[str, IncidentCounts]] = field(default_factory=dict)
     recent: RecentCounts | None = None
-    """Counts of the last ten minutes; None: the worker does not answer."""
+    """Counts of the last ten minutes; None if the worker does not answer."""
 
     @classmethod
     def from_json(cls, message: Mapping[str, Any]) -> Self:
-        """Read what `Sessions.status` gave."""
+        """Read the answer of `Sessions.status`."""
         return cls(
             reasons=message["reasons"],
             listeners=message["listeners"],
@@ -66,7 +66,7 @@ class Overview:
     """The state of each worker; one that does not answer has that for its only reason."""
     sessions: Sequence[SessionFacts]
     conditions: Sequence[Condition] = ()
-    """Conditions that are no worker's."""
+    """Conditions outside workers."""
 
     def of(self, selector: Selector) -> "Overview":
         """Return the overview with the selected sessions only."""
@@ -93,9 +93,9 @@ class About:
     """How the data path runs: `compiled`, or `interpreted`, as plain Python."""
     host: str
     runbooks_url: str | None = None
-    """Address of the runbooks (`http.runbooks.url`); None: it is not known."""
+    """Address of the runbooks (`http.runbooks.url`); None if it is not known."""
     report_url: str | None = None
-    """Address of the readiness report (`http.report.url`); None: it is not known."""
+    """Address of the readiness report (`http.report.url`); None if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +140,13 @@ class PrincipalSessions(NamedTuple):
     """Sessions of one principal, one by one."""
 
     principal: str | None
-    """The principal; None: the sessions are not authenticated."""
+    """The principal; None if the sessions are not authenticated."""
     sessions: list[SessionFacts]
     troubles: dict[str, IncidentCounts]
     """Incidents by kind since the workers started, including those of closed sessions."""
 
     def last_trouble_ms(self) -> int:
-        """Time of the last incident in epoch milliseconds; 0: there was none."""
+        """Time of the last incident in epoch milliseconds; 0 if there was none."""
         return max((tally.last_ms for tally in self.troubles.values()), default=0)
 
 
@@ -159,7 +159,7 @@ class PrincipalSummary:
     carried: Traffic
     lifetime_left_min_s: float | None
     lifetime_left_median_s: float | None
-    """Median of the seconds left to sessions that have an end; None: none has."""
+    """Median of the seconds left to sessions that have an end; None if none has."""
     mechanisms: TopNames
     enforcement: TopNames
     clients: TopNames
@@ -196,7 +196,8 @@ def listeners(overview: Overview) -> list[ListenerFacts]:
 
 
 def conditions(overview: Overview) -> list[Condition]:
-    """Return each condition once, as the worker sees it that is worst off; others come last."""
+    """Return each condition once, with the worst state among workers; conditions outside workers
+    come last."""
     merged: dict[tuple[str, str], Condition] = {}
     for worker in overview.workers.values():
         for one in worker.conditions:
@@ -208,7 +209,7 @@ def conditions(overview: Overview) -> list[Condition]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What all workers together did in the last ten minutes."""
+    """Rates of all workers together in the last ten minutes."""
 
     seconds: float
     """Seconds that are covered: less than ten minutes after a start."""
@@ -271,7 +272,7 @@ def summarize(each: PrincipalSessions) -> PrincipalSummary:
 
 
 def counts(sessions: Iterable[SessionFacts]) -> Counts:
-    """Count sessions by what matters about them."""
+    """Count sessions by their properties."""
     every = list(sessions)
     return Counts(
         sessions=len(every),

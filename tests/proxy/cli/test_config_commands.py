@@ -88,7 +88,7 @@ def test_a_first_file_is_good_as_it_is(tmp_path: Path, routing: Routing) -> None
     assert run("config", "check", file).exit_code == 0
     assert load(file).listeners[0].routing is routing
     again = run("config", "init", routing.value, file)
-    assert (again.exit_code, again.stderr) == (1, f"reauth-proxy: {file} is there already\n")
+    assert (again.exit_code, again.stderr) == (1, f"reauth-proxy: {file} already exists\n")
     assert run("config", "init", routing.value).stdout == file.read_text()
 
 

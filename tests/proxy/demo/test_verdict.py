@@ -45,7 +45,7 @@ def test_all_as_it_should_be() -> None:
         (PAYMENTS, {"refused": 1}, "was refused 1 times"),
         (PAYMENTS, {"undelivered": 1}, "given up"),
         (PAYMENTS, {"delivered": 0, "received": 0}, "nothing was written"),
-        (LEDGER, {"connections_lost": 0}, "noticed none of that"),
+        (LEDGER, {"connections_lost": 0}, "noticed no lost connection"),
         (LEDGER, {"received": 0}, "read nothing"),
         (INTRUDER, {"delivered": 1}, "wrote or read messages"),
         (INTRUDER, {"refused": 0}, "never heard that it was refused"),
@@ -79,7 +79,7 @@ def test_a_proxy_that_did_what_it_should_not(
 
 def test_a_client_that_said_nothing() -> None:
     reports = {name: report for name, report in REPORTS.items() if name != ORDERS}
-    assert complaints(reports) == ["orders never said what it saw."]
+    assert complaints(reports) == ["orders sent no report."]
 
 
 def test_metrics_and_events_must_agree() -> None:

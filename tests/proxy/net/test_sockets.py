@@ -222,7 +222,7 @@ def test_a_socket_for_no_listener_is_a_mistake(tmp_path: Path) -> None:
         assert proxy.start() == ""
         assert proxy.process.wait(PATIENCE_SECONDS) == 2
         proxy.stop()
-    text = f"LISTEN_FDS: systemd passes 127.0.0.1:{port}, which is no listener's address"
+    text = f"LISTEN_FDS: systemd passes 127.0.0.1:{port}, which is not the address of a listener"
     assert text in proxy.log()
 
 

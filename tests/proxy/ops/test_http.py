@@ -114,7 +114,7 @@ def test_a_process_that_does_not_go_on_is_no_health() -> None:
 
     async def test(client: ClientSession) -> None:
         response = await client.get("/healthz")
-        reported = (503, "does not go on: the parent, worker 1\n")
+        reported = (503, "hangs: the parent, worker 1\n")
         assert (response.status, await response.text()) == reported
 
     with_client(test, workers)

@@ -120,10 +120,10 @@ def test_processes_that_hang_are_named_by_healthz(serving: Serving) -> None:
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
     worker = serving.children()[1]
     serving.process.send_signal(signal.SIGSTOP)
-    parent = (503, "does not go on: the parent\n")
+    parent = (503, "hangs: the parent\n")
     eventually(lambda: serving.get("/healthz") == parent, "the parent is named")
     os.kill(worker, signal.SIGSTOP)
-    both = (503, "does not go on: the parent, worker 1\n")
+    both = (503, "hangs: the parent, worker 1\n")
     eventually(lambda: serving.get("/healthz") == both, "the worker is named too")
     os.kill(worker, signal.SIGCONT)
     eventually(lambda: serving.get("/healthz") == parent, "the worker goes on")

@@ -205,7 +205,7 @@ def test_what_is_kept_is_in_one_file_when_it_has_ended(serving: Serving) -> None
     serving.process.terminate()
     assert serving.process.wait(PATIENCE_SECONDS) == 0
     assert [file.name for file in serving.path.parent.glob("state.db*")] == ["state.db"]
-    assert "state.db: there was no store, an empty one was made" in serving.log()
+    assert "state.db: the store was missing, an empty one was created" in serving.log()
 
 
 @pytest.mark.parametrize("place", ["a file", "a file/below"])

@@ -65,7 +65,7 @@ def test_no_connection_is_refused_and_no_message_lost(
         gateway.stop()
 
 
-KEPT = "nothing was taken over; a proxy that runs goes on serving"
+KEPT = "nothing was taken over; a running proxy keeps serving"
 IMPATIENT = """
 from proxy.process import take_over
 take_over.READY_SECONDS = 1.0
@@ -131,14 +131,14 @@ def test_what_fails_only_after_the_hand_over_leaves_it_serving_too(gateway: Gate
         with another(gateway) as broken:
             assert broken.process.wait(PATIENCE_SECONDS) == 2
             assert f"reauth-proxy: {KEPT}" in broken.log()
-    eventually(lambda: "ended, this one goes on serving" in gateway.log(), "it is said")
+    eventually(lambda: "ended, this one keeps serving" in gateway.log(), "it is said")
     assert serves(gateway)
 
 
 def test_a_process_that_is_not_ready_gives_up(gateway: Gateway) -> None:
     with another(gateway, unready=True, program=IMPATIENT) as unready:
         assert unready.process.wait(PATIENCE_SECONDS) == 1
-        text = f"not ready within 1 s, process {gateway.process.pid} goes on serving"
+        text = f"not ready within 1 s, process {gateway.process.pid} keeps serving"
         assert text in unready.log()
     assert serves(gateway)
 
@@ -153,7 +153,7 @@ def test_one_at_a_time_takes_over_and_its_death_changes_nothing(gateway: Gateway
             assert second.process.wait(PATIENCE_SECONDS) == 2
             assert f"process {first.process.pid} is taking over already" in second.log()
         first.process.kill()
-        text = f"process {first.process.pid} gave up or ended, this one goes on serving"
+        text = f"process {first.process.pid} gave up or ended, this one keeps serving"
         eventually(lambda: text in gateway.log(), "it is noticed")
     assert serves(gateway)
     gateway.take_over()
@@ -176,11 +176,11 @@ def test_a_process_that_hangs_meanwhile_gives_up(cluster: str, tmp_path: Path) -
         with another(gateway, unready=True) as hanging:
             eventually(lambda: "is given the sockets" in gateway.log(), "it has the sockets")
             hanging.process.send_signal(signal.SIGSTOP)
-            text = f"process {hanging.process.pid} hangs, this one goes on serving"
+            text = f"process {hanging.process.pid} hangs, this one keeps serving"
             eventually(lambda: text in gateway.log(), "it is not waited for")
             hanging.process.send_signal(signal.SIGCONT)
             assert hanging.process.wait(PATIENCE_SECONDS) == 1
-            text = f"too late, process {gateway.process.pid} goes on serving"
+            text = f"too late, process {gateway.process.pid} keeps serving"
             assert text in hanging.log()
         assert serves(gateway)
     finally:
@@ -310,7 +310,7 @@ def test_a_process_that_ends_changes_nothing(
         client.sendall(last)
     assert not polled(successor, 1.0)
     assert not successor.is_starting
-    assert "gave up or ended, this one goes on serving" in caplog.text
+    assert "gave up or ended, this one keeps serving" in caplog.text
     with asking(path):
         assert not polled(successor, 2.0)
         assert successor.is_starting, "the next one may try"
@@ -364,7 +364,7 @@ def test_a_process_that_hangs_is_not_waited_for(
         assert successor.is_starting
         assert not polled(successor, HELD_SECONDS)
         assert not successor.is_starting
-        assert f"process {os.getpid()} hangs, this one goes on serving" in caplog.text
+        assert f"process {os.getpid()} hangs, this one keeps serving" in caplog.text
         predecessor.replace()
         assert predecessor.answer() is Answer.TOO_LATE
 

@@ -208,25 +208,41 @@ PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\1\x0a\0\0\2\x12\x34\x23\
 @pytest.mark.parametrize(
     ("given", "sent", "reported"),
     [
-        (PLAINTEXT, b"GET /metrics HTTP/1.1\r\n", "speaks HTTP; here is PLAINTEXT"),
+        (
+            PLAINTEXT,
+            b"GET /metrics HTTP/1.1\r\n",
+            "speaks HTTP, but the listener expects PLAINTEXT",
+        ),
         (
             PLAINTEXT,
             b"PROXY TCP4 10.0.0.1 10.0.0.2 4660 9094\r\n",
-            "speaks the PROXY protocol, which is not enabled; here is PLAINTEXT",
+            "speaks the PROXY protocol, which is not enabled, but the listener expects PLAINTEXT",
         ),
         (
             PLAINTEXT,
             PROXY_V2,
-            "speaks the PROXY protocol, which is not enabled; here is PLAINTEXT",
+            "speaks the PROXY protocol, which is not enabled, but the listener expects PLAINTEXT",
         ),
         (
             REQUIRED,
             b"PROXY TCP6 ::1 ::2 4660 9094\r\n",
-            "speaks the PROXY protocol, which is not enabled; here is SSL",
+            "speaks the PROXY protocol, which is not enabled, but the listener expects SSL",
         ),
-        (REQUIRED, PROXY_V2, "speaks the PROXY protocol, which is not enabled; here is SSL"),
-        (PLAINTEXT, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", "speaks TLS; here is PLAINTEXT"),
-        (REQUIRED, api_versions(1), "speaks Kafka's protocol without TLS; here is SSL"),
+        (
+            REQUIRED,
+            PROXY_V2,
+            "speaks the PROXY protocol, which is not enabled, but the listener expects SSL",
+        ),
+        (
+            PLAINTEXT,
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+            "speaks TLS, but the listener expects PLAINTEXT",
+        ),
+        (
+            REQUIRED,
+            api_versions(1),
+            "speaks Kafka's protocol without TLS, but the listener expects SSL",
+        ),
     ],
 )
 def test_a_client_of_the_wrong_protocol_is_logged(

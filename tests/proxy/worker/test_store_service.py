@@ -163,7 +163,7 @@ def test_an_older_copy_of_what_brokers_have_is_not_applied(
     backup.rename(mirror._path)
     reading.refresh()
     (reason,) = reading.keeper.not_ready()
-    assert "shows what the brokers had earlier" in reason
+    assert "is older than the copy in use" in reason
     assert reading.acls() == 0
     answered(mirror, acl("a"), acl("b"))
     reading.refresh()
@@ -202,7 +202,7 @@ def test_what_is_known_of_long_ago_is_told(mirror: SqliteMirror) -> None:
     answered(mirror, at=monotonic() - 1_000)
     reading.refresh()
     (reason,) = reading.keeper.not_ready()
-    assert re.fullmatch(r"what the brokers keep is known as of 1\d{3} s ago", reason)
+    assert re.fullmatch(r"the brokers' ACLs and quotas were last read 1\d{3} s ago", reason)
 
 
 def test_what_was_never_known_is_as_old_as_the_start(mirror: SqliteMirror) -> None:
