@@ -89,7 +89,7 @@ def test_a_file_of_users_takes_them(tmp_path: Path) -> None:
     done = run("users", "import", "--from-kraft", file, "--users-file", users)
     assert done.exit_code == 0, done.output
     assert "1 users, ACLs and quotas of the cluster are invalid or unknown" in done.output
-    assert "ONLY HERE, KEPT" in done.output
+    assert "ONLY IN THE STORE, KEPT" in done.output
     assert "alice" in users.read_text()
     assert run("users", "import", "--from-kraft", file, "--users-file", users).exit_code == 0
     refused = run("users", "import", "--from-kraft", file, "--users-file", users, "--acls")

@@ -184,7 +184,7 @@ def test_statuses_and_refusals(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
         for question, why in (
             (b"{}\n", "unknown request"),
-            (b'{"kind": "kill", "arguments": {}}\n', "say which"),
+            (b'{"kind": "kill", "arguments": {}}\n', "name the sessions"),
             (b'{"kind": "kill", "arguments": {"who": "x"}}\n', "not a selection"),
             (b'{"kind": "kill", "arguments": {"principal": 7}}\n', "not a selection"),
             (b"\xff\n", "unknown request"),
@@ -227,7 +227,7 @@ def test_another_user_is_refused() -> None:
         path = load(proxy.path).admin_socket()
         assert await asyncio.to_thread(as_another_user, path) == "closed to me\n"
         path.chmod(0o666)
-        assert "only root and the user that the proxy runs as" in await asyncio.to_thread(
+        assert "only root and the user of the proxy" in await asyncio.to_thread(
             as_another_user, path
         )
         assert "uid 65534" in proxy.log()

@@ -228,7 +228,7 @@ def test_whoever_renews_is_killed_too() -> None:
 
 
 def test_killing_everybody_needs_to_be_meant() -> None:
-    with pytest.raises(ProxyError, match="which sessions"):
+    with pytest.raises(ProxyError, match="name the sessions"):
         slices(crowd(1), "kill")
 
 
