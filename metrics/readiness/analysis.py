@@ -16,7 +16,7 @@ from metrics.readiness import (
 )
 from metrics.readiness.engine import Engine, Events, Row, words
 from metrics.readiness.events import Problem
-from metrics.readiness.published import published
+from metrics.readiness.published import TABLES, comments, published
 
 MAX_ROWS = 5_000
 """The number of clients, and of principals, on the page; the tables hold all."""
@@ -74,6 +74,10 @@ class Analysis:
         self._tables = tables
         self._run_id = run_id
         self._progress = progress
+        self._dated = "true"
+        """Condition that plausible dates of valid events meet."""
+        self._has_doubled = False
+        """Whether some events came twice; `once` has them once."""
 
     def run(self) -> None:
         """Ask everything."""
@@ -90,11 +94,7 @@ class Analysis:
         Most logs are clean, and most connections whole: only what is not so is looked at again.
         """
         log, engine, asked = self._log, self._engine, self._question
-        log.view("classified", events.classified("log"))
-        today = events.within(
-            "classified", as_of_ms=asked.as_of_ms, since_ms=asked.since_ms, until_ms=asked.until_ms
-        )
-        log.view("judged", today)
+        log.view("judged", self._judged("log"))
         shortest_ms = min(asked.lifetimes_ms) - 1
         log.keep("seen", usage.usage("judged", both_views=False, shortest_ms=shortest_ms))
         found = engine.rows(usage.by_problem("seen"))
@@ -102,12 +102,33 @@ class Analysis:
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
         self.lines = {"lines": sum(problems.values())}
         self.lines |= {each.value: problems.get(each.value, 0) for each in Problem}
-        dated = self._dated()
-        log.view("valid", f"SELECT * FROM judged WHERE problem IS NULL AND {dated}")
+        self._dated = self._plausible()
         self._gather("seen_usage", "seen_connections")
         self._mend()
 
-    def _dated(self) -> str:
+    def _judged(self, rows: str) -> str:
+        """Return the query that judges rows of the log."""
+        asked = self._question
+        return events.within(
+            f"({events.classified(rows)}) AS classified",
+            as_of_ms=asked.as_of_ms,
+            since_ms=asked.since_ms,
+            until_ms=asked.until_ms,
+        )
+
+    def _valid(self, rows: str) -> str:
+        """Return the query for the valid ones among rows of the log."""
+        judged = self._judged(rows)
+        return f"SELECT * FROM ({judged}) AS judged WHERE problem IS NULL AND {self._dated}"
+
+    def _events_of(self, connections: str) -> str:
+        """Return the query for the events of these connections: few are chosen, then judged."""
+        query = self._valid(f"({_of('log', connections)}) AS chosen")
+        if not self._has_doubled:
+            return query
+        return f"{_not_of(f'({query})', 'doubled')} UNION ALL {_of('once', connections)}"
+
+    def _plausible(self) -> str:
         """Set aside what no right clock can show; return what is true of the other events."""
         engine = self._engine
         engine.view("seen_valid", "SELECT * FROM seen WHERE problem IS NULL")
@@ -132,25 +153,23 @@ class Analysis:
     def _mend(self) -> None:
         """Look again at connections of which events are missing or came twice."""
         log, engine, totals = self._log, self._engine, self._totals
-        seen, doubled = totals["events"], False
+        seen, valid = totals["events"], self._valid("log")
         if totals["suspects"]:
             self._choose("suspects", "SELECT connection_id FROM seen_connections WHERE suspect")
-            log.view("suspected", _of("valid", "suspects"))
+            log.view("suspected", self._events_of("suspects"))
             log.keep("doubled", usage.with_duplicates("suspected"))
-            doubled = bool(engine.rows("SELECT 1 AS one FROM doubled LIMIT 1"))
-        if doubled:
-            log.give("doubled")
-            log.view("twice", _of("valid", "doubled"))
-            log.keep("exact", usage.without_duplicates("twice"))
-            log.give("exact")
-            columns = ", ".join(events.FIELDS)
-            once = f"SELECT {columns}, problem FROM exact"
-            log.view("events", f"{_not_of('valid', 'doubled')} UNION ALL {once}")
-        else:
-            log.view("events", "SELECT * FROM valid")
+            if engine.rows("SELECT 1 AS one FROM doubled LIMIT 1"):
+                log.give("doubled")
+                log.view("twice", self._events_of("doubled"))
+                log.keep("exact", usage.without_duplicates("twice"))
+                log.give("exact")
+                self._has_doubled = True
+                log.view("once", f"SELECT {', '.join(events.FIELDS)}, problem FROM exact")
+                valid = f"{_not_of(f'({valid})', 'doubled')} UNION ALL SELECT * FROM once"
+        log.view("events", valid)
         if totals["parts"]:
             self._choose("parts", "SELECT connection_id FROM seen_connections WHERE NOT whole")
-            log.view("in_parts", _of("events", "parts"))
+            log.view("in_parts", self._events_of("parts"))
             log.keep("again", usage.usage("in_parts", both_views=True))
             whole = _not_of("seen_usage", "parts")
             engine.view("usage_rows", f"{whole} UNION ALL BY NAME SELECT * FROM again")
@@ -197,12 +216,12 @@ class Analysis:
         log, since_ms = self._log, self._question.since_ms
         expiring = "SELECT connection_id FROM connections WHERE expiring"
         self._choose("expiring", f"{expiring} AND whole")
-        showing = f"WHERE {expired_uses.shows_use()}"
-        log.view("expiring_events", f"{_of('events', 'expiring')} {showing}")
+        chosen = f"SELECT * FROM ({self._events_of('expiring')}) AS chosen"
+        log.view("expiring_events", f"{chosen} WHERE {expired_uses.shows_use()}")
         if not self._totals["parts"]:
             return expired_uses.uses("expiring_events", None, since_ms)
         self._choose("expiring_parts", f"{expiring} AND NOT whole")
-        log.view("events_of_expiring_parts", _of("events", "expiring_parts"))
+        log.view("events_of_expiring_parts", self._events_of("expiring_parts"))
         return expired_uses.uses("expiring_events", "events_of_expiring_parts", since_ms)
 
     def _identities(self) -> None:
@@ -214,7 +233,9 @@ class Analysis:
         engine.keep("unnamed", "SELECT connection_id, last_sequence FROM going_on")
         log.give("unnamed")
         if self._totals["unnamed"]:
-            log.keep("last_of_open", sessions.last_events("events", "unnamed"))
+            log.keep(
+                "last_of_open", sessions.last_events(f"({self._events_of('unnamed')})", "unnamed")
+            )
             engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
         else:
             engine.view("identities", "SELECT * FROM ended")
@@ -230,8 +251,8 @@ class Analysis:
         self._choose("incomplete", incomplete)
         self._choose("without_events", f"{incomplete} AND without_events")
         self._choose("with_some", f"{incomplete} AND NOT without_events")
-        view("events_of_none", _of("events", "without_events"))
-        view("events_of_some", _of("events", "with_some"))
+        view("events_of_none", self._events_of("without_events"))
+        view("events_of_some", self._events_of("with_some"))
         view("events_of_all", _not_of("events", "incomplete"))
         counts = [authentications.counts_of_summaries("events_of_none", since_ms)]
         if totals["without_events"] < totals["incomplete"]:
@@ -245,19 +266,19 @@ class Analysis:
         log, engine, lifetimes_ms = self._log, self._engine, self._question.lifetimes_ms
         engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
         # of a checkpoint the next event knows all, but of the last one
-        wanted = f"""WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
+        wanted = f"""AS r WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
             SELECT connection_id, last_sequence FROM unnamed)"""
         if self._totals["incomplete"]:
             engine.view("listed_connections", "SELECT * FROM connections WHERE incomplete")
             self._choose("listed", _of("concerned", "listed_connections"))
             self._choose("complete", _not_of("concerned", "listed_connections"))
-            log.view("partly", _of("events", "listed"))
-            log.view("fully", f"{_of('events', 'complete')} {wanted}")
+            log.view("partly", self._events_of("listed"))
+            log.view("fully", f"SELECT * FROM ({self._events_of('complete')}) {wanted}")
             parts, rest = what_if.intervals("partly"), what_if.intervals_if_complete("fully")
             log.keep("intervals", f"{parts} UNION ALL {rest}")
         else:
             log.give("concerned")
-            log.view("fully", f"{_of('events', 'concerned')} {wanted}")
+            log.view("fully", f"SELECT * FROM ({self._events_of('concerned')}) {wanted}")
             log.keep("intervals", what_if.intervals_if_complete("fully"))
         engine.keep("kills", what_if.kills("intervals", lifetimes_ms))
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
@@ -273,43 +294,36 @@ class Analysis:
         keep("by_day", trends.by_day("client_days"))
         keep("short_tokens", trends.short_tokens("clients"))
         keep("session_lengths", trends.session_lengths("standing"))
-        names = [
-            "sessions",
-            "clients",
-            "principals",
-            "what_if",
-            "storms",
-            "latencies",
-            "by_day",
-            "short_tokens",
-            "session_lengths",
-            "failures",
-        ]
+        keep("kills_by_client", what_if.kills_by_client("kills", "standing"))
+        absent = []
         self.rows |= {"denied_resources": [], "denied_count": [{"resources": 0}]}
         if self._totals["denied"]:
             log.keep("denials", sessions.denials("events"))
             keep("resources", sessions.denied_resources("denials"))
-            names.append("denials")
             # by turns: who was denied a great deal pushes out nobody else
             self._show("denied_resources", "SELECT * FROM resources ORDER BY place, principal")
             self._show("denied_count", "SELECT count(*) AS resources FROM resources")
+        else:
+            absent.append("denials")
         self.rows |= {"breaks_at_kafka_4": [], "breaks_at_kafka_4_count": [{"clients": 0}]}
         if self._totals["with_dropped_versions"]:
             log.keep("dropped_uses", sessions.dropped_uses("events"))
             keep("dropped_versions", sessions.dropped_versions("dropped_uses"))
             keep("breaks_at_kafka_4", sessions.breaks_at_kafka_4("dropped_uses"))
-            names.append("dropped_versions")
             key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
             order = f"ORDER BY connections DESC, {key}"
             self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
             count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
             self._show("breaks_at_kafka_4_count", count)
-        if self._groups():
-            names.append("groups")
+        else:
+            absent.append("dropped_versions")
+        if not self._groups():
+            absent += ["groups", "client_groups"]
         if self._tables is not None:
-            for name in names:
-                query = published(name, self._run_id, self._question.as_of_ms)
-                self._engine.write(query, f"{self._tables}/{name}")
+            run = self._run_id, self._question.as_of_ms
+            for name in TABLES:
+                query = published(name, *run, is_empty=name in absent)
+                self._engine.write(query, f"{self._tables}/{name}", comments(name))
         self._first_rows()
 
     def _groups(self) -> bool:
@@ -320,9 +334,10 @@ class Analysis:
             return False
         grouped = usage.occurred(usage.Occurrence.GROUP)
         self._choose("in_groups", f"SELECT connection_id FROM connections WHERE {grouped}")
-        log.view("events_in_groups", _of("events", "in_groups"))
+        log.view("events_in_groups", self._events_of("in_groups"))
         log.keep("memberships", sessions.memberships("events_in_groups"))
-        engine.keep("members", sessions.members("memberships", "sessions", "clients"))
+        engine.keep("client_groups", sessions.client_groups("memberships", "sessions"))
+        engine.keep("members", sessions.members("client_groups", "clients"))
         engine.keep("groups", sessions.groups("members"))
         self._show("groups", f"SELECT * FROM groups ORDER BY {sessions.rank()}, principal")
         self._show("group_count", "SELECT count(*) AS groups FROM groups")

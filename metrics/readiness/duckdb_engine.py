@@ -1,11 +1,12 @@
 """Engine in this process: DuckDB, for what one machine holds; no Java."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import duckdb
@@ -55,7 +56,7 @@ _MACROS = {
     "make_dt_interval(days, hours, minutes, seconds)": "to_microseconds("
     "CAST((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000000 AS BIGINT))",
     "named_struct(one, first, other, second)": "struct_pack(a := first, b := second)",
-    "xxhash64(a, b, c, d, e, f, g, h, i, j)": "CAST(hash(a, b, c, d, e, f, g, h, i, j) >> 1"
+    "xxhash64(a, b, c, d, e, f, g, h, i, j, k)": "CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1"
     " AS BIGINT)",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
@@ -232,11 +233,16 @@ class DuckEngine:
         names = [column[0] for column in answer.description or ()]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
-    def write(self, query: str, folder: str | Path) -> None:
+    def write(
+        self, query: str, folder: str | Path, comments: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Write the answer to a query as a Parquet file."""
         Path(folder).mkdir(parents=True)
         path = _quoted(Path(folder) / "part-00000.parquet")
-        self._database.execute(f"COPY ({query}) TO {path} (FORMAT parquet)")
+        said = _quoted(json.dumps(dict(comments)))
+        self._database.execute(
+            f"COPY ({query}) TO {path} (FORMAT parquet, KV_METADATA {{columns: {said}}})"
+        )
 
 
 def answered(

@@ -1,5 +1,6 @@
 """The two parts of a report: queries of events, and the database for all that follows."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,8 +36,11 @@ class Engine(Protocol):
     def rows(self, query: str) -> list[Row]:
         """Answer a query."""
 
-    def write(self, query: str, folder: str | Path) -> None:
-        """Write the answer to a query as Parquet files into a new folder."""
+    def write(self, query: str, folder: str | Path, comments: Mapping[str, str] = ...) -> None:
+        """Write the answer to a query as Parquet files into a new folder.
+
+        `comments`: the meaning of each column, kept as JSON in the files' metadata as `columns`.
+        """
 
 
 def values(name: str, numbers: tuple[int, ...]) -> str:

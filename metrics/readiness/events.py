@@ -33,7 +33,6 @@ MAX_COUNT = 2**50 - 1
 
 _UNREAD = frozenset(
     {
-        "proxy_id",
         "worker",
         "session_lifetime_ms",
         "request_bytes",

@@ -1,14 +1,15 @@
 """Published tables: the columns of the report's Parquet files, with their types and meanings.
 
 What the queries work with is epoch milliseconds, days since 1970 and flags that were counted; what
-is published has types that other tools know, and the run that it is of. One text in SQL is for
-both engines.
+is published has types that other tools know, and the run that it is of. DuckDB writes all tables.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from metrics.readiness.sessions import CLIENT_KEY
 
 
 class ColumnType(StrEnum):
@@ -82,6 +83,12 @@ RUN: Final = (
 """The last columns of every table."""
 
 _CLIENT: Final = (
+    Column(
+        "client_key",
+        ColumnType.TEXT,
+        "Key of the client: the same in all tables and runs, for joins.",
+        f"md5(CAST(to_json([{', '.join(CLIENT_KEY)}]) AS VARCHAR))",
+    ),
     _text("principal", "Principal, such as `User:alice`. Null: never logged in."),
     _text("client_id", "Client id. Null: it named none."),
     _text("client_software_name", "Library (KIP-511). Null: too old to say."),
@@ -163,12 +170,16 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         ),
     ),
     "groups": PublishedTable(
-        "a group of clients, by the last login of each of their connections; there if any had one",
+        "a group of clients, by the last login of each of their connections",
         (
             _text("principal", "Group as a principal, such as `Group:analysts`."),
             _count("principals", "Principals of its members."),
             *_BY_PRINCIPAL,
         ),
+    ),
+    "client_groups": PublishedTable(
+        "a client and a group that it was a member of",
+        (*_CLIENT, _text("group", "Group as a principal, such as `Group:analysts`.")),
     ),
     "sessions": PublishedTable(
         "a connection, but for [plain ones](readiness.md#what-it-costs), which other tables count",
@@ -176,6 +187,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _text("connection_id", "Connection."),
             *_CLIENT,
             _text("client_host", "Address of the client."),
+            _text("proxy_id", "Proxy that it came through."),
             _text("listener", "Listener of the proxy."),
             _text("standing", "What it shows of its client: a [verdict](readiness.md#verdicts)."),
             _text("enforcement", "`observe`, `probe` or `enforce`, at its last event."),
@@ -227,6 +239,16 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
                 "Kills a day, at most, if no event is missing. Null: under an hour covered.",
             ),
             _count("observed_ms", "Time that is covered by events."),
+        ),
+    ),
+    "kills_by_client": PublishedTable(
+        "a client and lifetime that would disconnect it",
+        (
+            *_CLIENT,
+            _count("lifetime_ms", "The lifetime."),
+            _count("connections", "Connections that it would kill."),
+            _count("kills_least", "Kills in the time covered, at least."),
+            _count("kills_most", "Kills in the time covered, at most, if no event is missing."),
         ),
     ),
     "by_day": PublishedTable(
@@ -295,7 +317,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         ),
     ),
     "denials": PublishedTable(
-        "a principal, resource and operation that ACLs denied, or would have; there if any were",
+        "a principal, resource and operation that ACLs denied, or would have",
         (
             _text("principal", "Principal."),
             _text("resource_type", "Type of the resource."),
@@ -309,7 +331,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         ),
     ),
     "dropped_versions": PublishedTable(
-        "a client, API and version of those that Kafka 4.0 dropped; there if any were used",
+        "a client, API and version of those that Kafka 4.0 dropped",
         (
             *_CLIENT,
             _text("api", "Name of the API."),
@@ -323,29 +345,44 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
 }
 
 
-def published(name: str, run_id: str, as_of_ms: int) -> str:
-    """Return the query for a published table, made of the relation of the same name."""
-    columns = [f"{_expression(column)} AS {column.name}" for column in TABLES[name].columns]
-    columns += [f"'{run_id}' AS run_id", f"{_time_of(str(as_of_ms))} AS as_of"]
+def published(name: str, run_id: str, as_of_ms: int, *, is_empty: bool = False) -> str:
+    """Return the query for a published table, made of the relation of the same name.
+
+    `is_empty`: without rows, whether there is such a relation or not.
+    """
+    run = f"'{run_id}' AS run_id, {_time_of(str(as_of_ms))} AS as_of"
+    if is_empty:
+        nulls = (
+            f'CAST(NULL AS {_TYPES[each.type]}) AS "{each.name}"' for each in TABLES[name].columns
+        )
+        return f"SELECT {', '.join(nulls)}, {run} WHERE false"
+    columns = (f'{_expression(each)} AS "{each.name}"' for each in TABLES[name].columns)
     source = "(SELECT * FROM sessions WHERE alike = 1)" if name == "sessions" else name
-    return f"SELECT {', '.join(columns)} FROM {source} AS r"
+    return f"SELECT {', '.join(columns)}, {run} FROM {source} AS r"
+
+
+_TYPES: Final = {each: str(each) for each in ColumnType} | {
+    ColumnType.TEXT: "VARCHAR",
+    ColumnType.TEXTS: "VARCHAR[]",
+}
+"""DuckDB's names of the types."""
+
+
+def comments(name: str) -> dict[str, str]:
+    """Return the meaning of each column of a published table."""
+    return {each.name: each.meaning for each in (*TABLES[name].columns, *RUN)}
 
 
 def _expression(column: Column) -> str:
-    source = column.source or column.name
+    source = column.source or f'"{column.name}"'
     match column.type:
         case ColumnType.TIME:
             return _time_of(source)
         case ColumnType.DAY:
             return f"DATE '1970-01-01' + CAST({source} AS INT)"
-        case ColumnType.COUNT | ColumnType.NUMBER:
-            return f"CAST({source} AS {column.type})"
         case _:
-            return f"({source})"
+            return f"CAST({source} AS {_TYPES[column.type]})"
 
 
 def _time_of(epoch_ms: str) -> str:
-    # `timestamp_millis` would give the session's time zone; of 0.001 the product is exact
-    seconds = f"CAST({epoch_ms} AS DECIMAL(18, 3)) * 0.001"
-    epoch = "CAST('1970-01-01 00:00:00' AS TIMESTAMP_NTZ)"
-    return f"{epoch} + make_dt_interval(0, 0, 0, {seconds})"
+    return f"make_timestamp(CAST({epoch_ms} AS BIGINT) * 1000)"

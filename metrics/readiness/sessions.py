@@ -353,15 +353,19 @@ def memberships(events: str) -> str:
         WHERE place = 1 AND groups IS NOT NULL"""
 
 
-def members(membership_rows: str, session_rows: str, client_rows: str) -> str:
-    """One row per group and client that was a member on any of its connections."""
+def client_groups(membership_rows: str, session_rows: str) -> str:
+    """One row per client and group that it was a member of on any of its connections."""
     key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
-    return f"""SELECT m.group_principal AS principal, c.principal AS member, c.verdict,
+    return f"""SELECT DISTINCT m.group_principal AS "group", {key} FROM {membership_rows} AS m
+        JOIN {session_rows} AS s ON m.connection_id = s.connection_id
+        WHERE m.group_principal IS NOT NULL"""
+
+
+def members(client_group_rows: str, client_rows: str) -> str:
+    """One row per group and client that was a member on any of its connections."""
+    return f"""SELECT m."group" AS principal, c.principal AS member, c.verdict,
         c.connections, c.listeners, c.last_seen_ms
-        FROM (SELECT DISTINCT j.group_principal, {key} FROM {membership_rows} AS j
-            JOIN {session_rows} AS s ON j.connection_id = s.connection_id
-            WHERE j.group_principal IS NOT NULL) AS m
-        JOIN {client_rows} AS c ON {same_client("m", "c")}"""
+        FROM {client_group_rows} AS m JOIN {client_rows} AS c ON {same_client("m", "c")}"""
 
 
 def groups(member_rows: str) -> str:

@@ -29,6 +29,7 @@ IDENTITY = (
     "client_software_version",
     "mechanism",
     "client_host",
+    "proxy_id",
     "listener",
     "enforcement",
     "handshake_version",

@@ -175,6 +175,15 @@ def _walk(due: str, period: str) -> str:
     return f"list_reduce(runs, lambda state, item: {step}, {start}).b"
 
 
+def kills_by_client(kill_rows: str, session_rows: str) -> str:
+    """One row per client and lifetime that would disconnect it, from `kills`."""
+    key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
+    return f"""SELECT {key}, k.lifetime_ms, count(DISTINCT k.connection_id) AS connections,
+        {total("k.kills_least")} AS kills_least, {total("k.kills_most")} AS kills_most
+        FROM {kill_rows} AS k JOIN {session_rows} AS s ON k.connection_id = s.connection_id
+        GROUP BY {key}, k.lifetime_ms"""
+
+
 def what_if(
     session_rows: str, kill_rows: str, observed_rows: str, lifetimes_ms: tuple[int, ...]
 ) -> str:

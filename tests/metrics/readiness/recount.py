@@ -157,30 +157,55 @@ def _connection(events: list[Event]) -> Connection:
     found = Connection(
         client=tuple(last.get(name) for name in NAMES), version=last.get("authenticate_version")
     )
+    lifetime_ms, is_late = 0, False  # of the session in force
     for each in events:
         day, kind = each["timestamp_ms"] // DAY_MS, each["kind"]
         found.seen_on.add(day)
         if kind == "summary":
             continue
         found.ended_ms = each.get("since_auth_ms", 0)
-        begin = each.get("authenticated_ms")
-        if kind == "reauthenticated":
-            begin = each["timestamp_ms"] - each["since_auth_ms"]
+        age_ms = _age_ms(each)
+        if age_ms is not None:
+            found.used_ms = max(age_ms, found.used_ms or 0)
+        if _is_past(each, age_ms, lifetime_ms):
+            is_late = True
+            begin = _begin_ms(each)
+            used_at = each["timestamp_ms"] if None in (age_ms, begin) else begin + age_ms
+            found.failed_on.add(used_at // DAY_MS)
+        if kind == "failed" and each["authentications"] > 0 and each.get("announced_lifetime_ms"):
+            found.failed_on.add(day)
+        if kind == "reauthenticated" and not is_late:
             found.renewed_on.add(day)
-        use = each.get("last_request_ms")
-        ages = [use - begin] if use is not None and begin is not None and use >= begin else []
-        if kind in {"expired-killed", "would-be-killed"}:
-            ages.append(each["since_auth_ms"])
-            found.failed_on.add(day)
-        if kind == "failed" and each["authentications"] > 0:
-            found.failed_on.add(day)
-        found.used_ms = max(
-            [*ages, *([] if found.used_ms is None else [found.used_ms])], default=None
-        )
+        if kind in {"authenticated", "reauthenticated"}:
+            lifetime_ms, is_late = each.get("announced_lifetime_ms") or 0, False
         ends = {"expired-killed": "killed", "failed": "failed", "closed": "closed"}
         if kind in ends and found.ended_by in (None, "closed"):
             found.ended_by = ends[kind]
     return found
+
+
+def _begin_ms(event: Event) -> Any:
+    """When the session began that an event is about, or that it ends."""
+    if event["kind"] == "reauthenticated":
+        return event["timestamp_ms"] - event["since_auth_ms"]
+    return event.get("authenticated_ms")
+
+
+def _age_ms(event: Event) -> int | None:
+    """How old its session was when it was used last."""
+    begin, use = _begin_ms(event), event.get("last_request_ms")
+    ages = [use - begin] if use is not None and begin is not None and use >= begin else []
+    if event["kind"] in {"expired-killed", "would-be-killed"}:
+        ages.append(event["since_auth_ms"])
+    return max(ages, default=None)
+
+
+def _is_past(event: Event, age_ms: int | None, lifetime_ms: int) -> bool:
+    """Whether it shows a use past the end: a re-authentication after that is late."""
+    if event["kind"] in {"expired-killed", "would-be-killed"} or event.get("expired_requests"):
+        return True
+    # a millisecond is lost by rounding
+    return lifetime_ms > 0 and age_ms is not None and age_ms > lifetime_ms + 1
 
 
 def _verdict(connections: list[Connection], day: int) -> str:

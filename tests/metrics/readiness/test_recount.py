@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.events.generate import EPOCH, Size, bad_lines, clients_of, simulated
+from metrics.events import EventKind
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from tests.metrics.readiness.recount import NAMES, recount
-from tests.support.readiness import answers
+from tests.support.metrics import EPOCH_MS, to_json_line
+from tests.support.readiness import answers, later, login
 
 YEAR_MS = 365 * 86_400_000
 DAYS = 3
@@ -104,3 +106,19 @@ def test_the_report_says_what_a_recount_says(seed: int) -> None:
         for row in found.table("failures")
     }
     assert failures == expected.failures
+
+
+@pytest.mark.parametrize("minutes", [14, 16])
+def test_a_late_repair_is_none_to_either(minutes: int) -> None:
+    told = {"session_lifetime_ms": 900_000, "announced_lifetime_ms": 900_000}
+    used = {"last_request_ms": EPOCH_MS + minutes * 60_000 - 1000}
+    given = [
+        login(**told),
+        later(EventKind.REAUTHENTICATED, minutes, authentications=2, **used, **told),
+        later(EventKind.CLOSED, 2000, sequence=2, authentications=2, **told),
+    ]
+    lines = [to_json_line(each) for each in given]
+    expected = recount(lines, as_of_ms=2**47, lifetimes_ms=DEFAULT_LIFETIMES_MS)
+    verdict = answers(lines).only("clients")["verdict"]
+    assert [verdict] == list(expected.verdicts.values())
+    assert verdict == ("ready" if minutes == 14 else "failing")

@@ -75,17 +75,44 @@ def test_a_question_of_the_page_has_an_answer(
     assert len(duckdb.connect().execute(QUESTIONS[number]).fetchall()) > 0
 
 
-def test_there_are_seven() -> None:
-    assert len(QUESTIONS) == 7
+def test_there_are_eight() -> None:
+    assert len(QUESTIONS) == 8
 
 
-@pytest.mark.parametrize("name", sorted({*TABLES} - {"denials"}))
+def test_the_notebook_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    cells = json.loads((PAGE.parent / "report.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    exec("\n".join(code), {})  # noqa: S102 - of this checkout
+    assert "would be disconnected by 15 minutes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_table_has_the_columns_that_are_documented(folder: Path, name: str) -> None:
+    """Also one without rows, `denials` here; the files say what the columns mean."""
     query = f"DESCRIBE FROM '{folder}/report/tables/{name}/*.parquet'"
     found = duckdb.connect().execute(query).fetchall()
     columns = (*TABLES[name].columns, *RUN)
     documented = [(each.name, DUCKDB_TYPES.get(each.type, each.type)) for each in columns]
     assert [(column, kind) for column, kind, *_ in found] == documented
+    metadata = f"FROM parquet_kv_metadata('{folder}/report/tables/{name}/*.parquet')"
+    said = {key: value for _, key, value in duckdb.connect().execute(metadata).fetchall()}
+    assert json.loads(said[b"columns"]) == {each.name: each.meaning for each in columns}
+
+
+def test_the_kills_of_clients_add_up(folder: Path) -> None:
+    """By their keys, which name one client each."""
+    tables = f"{folder}/report/tables"
+    found = duckdb.connect().execute(
+        f"""SELECT count(*) > 0, sum(kills_least) = (SELECT sum(kills_least) FROM
+                '{tables}/what_if/*.parquet') FROM '{tables}/kills_by_client/*.parquet'
+            SEMI JOIN '{tables}/clients/*.parquet' USING (client_key)
+            UNION ALL SELECT count(DISTINCT client_key) = count(*), true
+            FROM '{tables}/clients/*.parquet'"""
+    )
+    assert found.fetchall() == [(True, True)] * 2
 
 
 @pytest.mark.parametrize(
@@ -157,7 +184,7 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
     last = (folder / "report" / "tables" / "_RUN").read_text().strip()
     assert files[1].name == f"{last}-00000.parquet"
     kept = {path.name for path in (folder / "history").iterdir()}
-    assert kept == {*TABLES} - {"sessions", "denials"}
+    assert kept == {*TABLES} - {"sessions"}
 
 
 def test_days_before_the_last_ones_are_removed_from_a_history(tmp_path: Path) -> None:
