@@ -13,7 +13,9 @@ from sasl.jwt_claims import (
     deadline_of,
     judge_claims,
 )
+from sasl.learned import reader_of
 from sasl.mechanism import FailureReason
+from tests.support.frames import bearer
 from tests.support.sasl import NOW, SETTINGS, WALL, claims
 
 EXPIRED = FailureReason.EXPIRED
@@ -167,3 +169,24 @@ def test_no_claims_raise(changes: dict[str, Any]) -> None:
     if isinstance(accepted, AcceptedClaims):
         assert accepted.expires_at > WALL
         assert accepted.subject.strip()
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [
+        ("alice", "alice"),
+        ("\u0000 \t alice \u001f\n", "alice"),  # what Java's `String.trim` removes
+        ("\u00a0admin", "\u00a0admin"),  # and what it does not
+        ("admin\u3000", "admin\u3000"),
+        ("\u2028admin", "\u2028admin"),
+        ("\ud800", None),  # a lone surrogate, which no answer could name
+        (" \n", None),
+        (7, None),
+        (None, None),
+    ],
+)
+def test_the_subject_of_a_token_is_trimmed_as_by_kafka(subject: object, name: str | None) -> None:
+    """Or a client of an identity provider could be somebody else here than to the broker."""
+    reader = reader_of("OAUTHBEARER", "sub")
+    reader.heard(bearer(sub=subject))
+    assert reader.name == name

@@ -133,13 +133,6 @@ def test_a_refusal_is_not_retried_in_a_hurry() -> None:
     assert cache.next_refresh(NOW) == NOW + 10.0
 
 
-def test_a_very_long_outage_does_not_overflow() -> None:
-    cache = TokenCache()
-    for _ in range(5_000):
-        cache.failed("refused", NOW)
-    assert cache.next_refresh(NOW) == NOW + 10.0
-
-
 @pytest.mark.parametrize(
     ("token", "members", "lifetime"),
     [

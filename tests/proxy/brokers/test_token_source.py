@@ -47,16 +47,6 @@ def test_what_the_endpoint_is_asked() -> None:
     asyncio.run(run())
 
 
-def test_id_and_secret_can_be_encoded_before_they_are_joined() -> None:
-    async def run() -> None:
-        async with providing() as (provider, url):
-            await asking(url, encoded=True).current()
-            sent = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
-            assert base64.b64decode(sent) == b"proxy:s3cret%2Fwith%2Bsigns%3Aand%3Dmore"
-
-    asyncio.run(run())
-
-
 def test_a_token_that_is_held_is_not_asked_for() -> None:
     async def test(tokens: EndpointTokens, provider: Provider) -> None:
         assert provider.asked == []
