@@ -226,7 +226,7 @@ PEM_KEYS, PEM_TRUST = "ssl.keystore.type=PEM", "ssl.truststore.type=PEM"
         (
             [PEM_KEYS, f"ssl.keystore.key={escaped(KEY)}", CHAIN],
             "ssl.keystore.key",
-            "encrypted, give ssl.key.password",
+            "encrypted: set ssl.key.password",
         ),
         (
             [PEM_KEYS, f"ssl.keystore.key={value(KEY)}", CHAIN, "ssl.key.password=secret"],
@@ -326,7 +326,7 @@ def test_stores_of_the_wrong_kind(tmp_path: Path) -> None:
 def test_an_encrypted_file_without_a_password_asks_nobody(tmp_path: Path) -> None:
     """OpenSSL would ask the terminal, and a script would hang."""
     file = written(tmp_path / "me.pem", ENCRYPTED)
-    with pytest.raises(ConfigError, match=r"encrypted, give ssl.key.password"):
+    with pytest.raises(ConfigError, match=r"encrypted: set ssl.key.password"):
         context(tmp_path, *showing(file))
     with pytest.raises(ConfigError, match=r"cannot be decrypted with ssl.key.password"):
         context(tmp_path, *showing(file), "ssl.key.password=wrong")
