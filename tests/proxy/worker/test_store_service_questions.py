@@ -52,7 +52,7 @@ def test_questions_are_in_no_way_of_the_looks_at_the_store(plain: Store) -> None
 
     async def run() -> None:
         with Busy() as busy:
-            reading.store.each["credential_infos"] = busy
+            reading.store.each["credential_snapshot"] = busy
             asked = [
                 asyncio.create_task(reading.keeper.consult(users_question())) for _ in "x" * 99
             ]
