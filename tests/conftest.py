@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings of all tests."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 SPARK = "tests/metrics/spark/"
-"""Its files share a JVM, whose start and first queries take longer than most of the others."""
+"""Its files share a JVM, which is slow to start."""
 
 
 class SharedStarts(LoadFileScheduling):
-    """A file's tests run in one process, and all of Spark's do, so that it is started once."""
+    """Runs each file's tests in one process, and all tests with Spark in one, so it starts once."""
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
@@ -23,5 +23,5 @@ class SharedStarts(LoadFileScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Deal the tests out; None: as another `--dist` says."""
+    """Return the scheduler; None for other values of `--dist`."""
     return SharedStarts(config, log) if config.getoption("dist") == "loadfile" else None

@@ -1,4 +1,4 @@
-"""What import-linter cannot say, and import-linter itself."""
+"""Import contracts, and rules beyond import-linter."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ PACKAGES = ("proxy", "sasl", "metrics")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 MAX_FLAT_FILES = 6
-"""In `proxy/` itself: what belongs to a question belongs to a package."""
+"""Modules directly in `proxy/`."""
 
 
 def relative(path: Path) -> str:
@@ -20,7 +20,7 @@ def relative(path: Path) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The names of the modules that a module imports, wherever in it."""
+    """Names of all modules that a module imports anywhere."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Import(names=names):
@@ -30,7 +30,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def neighbours(path: Path) -> set[str]:
-    """The modules of the data path that a module of it imports, be it for their types alone."""
+    """Data path modules that a module imports, including type imports."""
     return {
         node.module.rpartition(".")[2]
         for node in ast.walk(ast.parse(path.read_text()))
@@ -40,7 +40,7 @@ def neighbours(path: Path) -> set[str]:
 
 
 def test_the_data_path_has_no_circle() -> None:
-    """No module of it imports the connection: stages return verdicts, which it carries out."""
+    """No stage imports the connection, which executes their verdicts."""
     modules = {path.stem: neighbours(path) for path in (ROOT / "proxy/connection").glob("[!_]*.py")}
     assert [one for one, others in modules.items() if "connection" in others] == []
     while free := {one for one, others in modules.items() if not others & set(modules)}:
@@ -50,7 +50,7 @@ def test_the_data_path_has_no_circle() -> None:
 
 
 def test_import_contracts() -> None:
-    """The contracts stand in pyproject.toml."""
+    """The contracts are in pyproject.toml."""
     program = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
         [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=600
@@ -83,7 +83,7 @@ def test_nobody_imports_tests_or_benchmarks() -> None:
 
 
 def test_tests_share_nothing_but_what_lies_in_support() -> None:
-    """What two test modules need is in `tests/support`, and that needs none of them."""
+    """Test modules share code only through `tests/support`, which imports no test module."""
     guilty = [
         f"{relative(path)} imports {name}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
@@ -101,5 +101,5 @@ def is_test_module(name: str) -> bool:
 
 
 def is_support(name: str) -> bool:
-    """Or no part of the tests at all."""
+    """Whether a module is in `tests/support` or outside the tests."""
     return name.partition(".")[0] != "tests" or f"{name}.".startswith("tests.support.")

@@ -1,4 +1,4 @@
-"""The instruments: what they send and answer is Kafka's, and no row claims what it is not."""
+"""Tests of the benchmarks: their messages are valid, and rows measure what they claim."""
 
 import shutil
 import socket
@@ -48,7 +48,7 @@ def lab(programs: dict[str, Path], tmp_path: Path) -> Iterator[Lab]:
 
 
 def frames(stream: bytes) -> list[bytes]:
-    """The whole frames of what was sent in one direction, without their sizes."""
+    """Complete frames of one direction, without their sizes."""
     found = []
     while len(stream) >= 4 and len(stream) >= 4 + struct.unpack_from(">i", stream)[0]:
         end = 4 + struct.unpack_from(">i", stream)[0]
@@ -58,7 +58,7 @@ def frames(stream: bytes) -> list[bytes]:
 
 
 def exchanged(load: Path, broker: Address, shape: Shape) -> tuple[list[bytes], list[bytes]]:
-    """What one connection of the generator sent, and what it was answered."""
+    """Requests of one connection of the generator, and the responses."""
     recorded: tuple[list[bytes], list[bytes]] = ([], [])
 
     def copy(source: socket.socket, sink: socket.socket, record: list[bytes]) -> None:
@@ -85,7 +85,7 @@ def exchanged(load: Path, broker: Address, shape: Shape) -> tuple[list[bytes], l
 
 
 def plain_copy(directory: Path) -> Path:
-    """The project as it is."""
+    """The project without compiling."""
     for part in ("proxy", "sasl", "metrics"):
         shutil.copytree(targets.PROJECT / part, directory / part)
     return directory
@@ -96,7 +96,7 @@ def plain_copy(directory: Path) -> Path:
 def test_each_message_is_what_its_schema_says(
     programs: dict[str, Path], lab: Lab, shape: Shape
 ) -> None:
-    """Read and written again by the project's strict codec, not a byte is different."""
+    """The strict codec decodes and encodes each message to the same bytes."""
     sent, answered = exchanged(programs["load"], lab.broker, shape)
     assert len(answered) >= EXCHANGES
     apis = set()
@@ -114,7 +114,7 @@ def test_each_message_is_what_its_schema_says(
 def test_what_does_not_compile_is_measured_under_no_name(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is what the first attempt left behind taken for its result."""
+    """Leftovers of a failed attempt are not reused."""
 
     def half_made(directory: Path) -> Path:
         plain_copy(directory)
@@ -137,7 +137,7 @@ def test_a_proxy_that_says_it_is_not_compiled_is_not_measured_as_if_it_were(
 
 @pytest.mark.slow
 def test_a_refused_request_fails_the_measurement(programs: dict[str, Path], lab: Lab) -> None:
-    """So that a refusal, which costs little, cannot pass for speed."""
+    """Cheap refusals must not count as speed."""
     generator = Generator(program=programs["load"], credentials=lab.credentials)
     start = targets.proxy("denying", settings={"authorizer": {"mode": "enforce"}})
     with start(lab) as target, pytest.raises(MeasurementFailed, match="answered with an error"):
@@ -154,18 +154,18 @@ thread.join()
 
 
 def test_what_a_thread_of_the_program_starts_is_measured_too() -> None:
-    """As the executors that a JVM starts."""
+    """For example executors of a JVM."""
     assert measured([sys.executable, "-c", THREADED]).cpu_seconds > 0.7
 
 
 OPEN_KIB, CONNECTION_KIB = 10, CONNECTION_BYTES // 1_024
-"""Memory of a connection without TLS of its own yet, and with the most that no budget covers."""
+"""Memory of a connection before its handshake, and its maximum outside any budget."""
 HANDSHAKES_KIB = MAX_HANDSHAKES * HANDSHAKE_BYTES // 1_024
 FRAMES_KIB = MAX_BYTES_UNAUTHENTICATED // 1_024
 
 
 STOPPED = 1_000
-"""Number of clients that stop in a phase."""
+"""Number of clients per phase."""
 BOUNDS = {
     "TCP connection": (OPEN_KIB, 0),
     "ClientHello, first 55 bytes": (OPEN_KIB, 0),
@@ -178,7 +178,7 @@ BOUNDS = {
     "raw token, all but a byte of 8 KiB": (CONNECTION_KIB, 0),
     "raw token, all but a byte of 512 KiB": (CONNECTION_KIB, FRAMES_KIB),
 }
-"""KiB of each client, and of all together, by phase."""
+"""KiB per client and in total, by phase."""
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ BOUNDS = {
     ],
 )
 def test_unauthenticated_clients_take_bounded_memory(lab: Lab, phase: str, relays: bool) -> None:
-    """In every phase of a login, as the memory limit of the manifests assumes."""
+    """The memory limit in the manifests relies on these bounds."""
     each, shared = BOUNDS[phase]
     start = proxy("stopped", listener=unauthenticated.listener(lab), tls=True, relays_logins=relays)
     with start(lab) as target:

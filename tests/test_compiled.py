@@ -1,4 +1,4 @@
-"""What the image runs: the data path compiled from the same source behaves the same."""
+"""The compiled data path, as in the image, behaves like the source."""
 
 import subprocess
 import sys
@@ -67,7 +67,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _built() -> set[Path]:
-    """What a wheel that is compiled in a checkout would leave there."""
+    """Files that compiling a wheel would leave in a checkout."""
     beside = {*ROOT.glob("*.so"), *ROOT.glob("dist/*"), *ROOT.glob("*.egg-info")}
     return beside.union(*((ROOT / name).rglob("*.so") for name in ("metrics", "proxy", "sasl")))
 
@@ -86,7 +86,7 @@ def _python(copy: Path, *arguments: str) -> str:
 
 
 def test_what_is_to_be_compiled_is(copy: Path) -> None:
-    """Else the tests below would say nothing."""
+    """Otherwise the tests below would prove nothing."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     sources = build["targets"]["wheel"]["hooks"]["mypyc"]["include"]
     modules = [source.strip("/").removesuffix(".py").replace("/", ".") for source in sources]
@@ -99,7 +99,7 @@ def test_what_is_to_be_compiled_is(copy: Path) -> None:
 
 
 def test_it_says_that_it_is_compiled(copy: Path) -> None:
-    """And a checkout says that it is not: what `build_info` and the benchmarks go by."""
+    """A checkout reports that it is not, for `build_info` and the benchmarks."""
     said = _python(copy, "-c", "from proxy.connection.frames import COMPILED; print(COMPILED)")
     assert said == "True\n"
     assert _python(copy, "-m", "proxy", "--version").endswith(" (compiled)\n")

@@ -1,4 +1,4 @@
-"""What the pages say is what the code does, as far as a program can tell."""
+"""Checks of the docs against the code."""
 
 import re
 import socket
@@ -118,7 +118,7 @@ def block(language: str, containing: str) -> str:
 
 @pytest.mark.slow
 def test_getting_started_without_sasl_runs(tmp_path: Path) -> None:
-    """With other ports, a password from a file, and three messages in place of 150."""
+    """With other ports, a password from a file, and three messages instead of 150."""
     first = free_port_range(6)
     brokers = Program("broker", "proxy.demo.broker", [], tmp_path / "broker.log")
     programs = [brokers]

@@ -1,4 +1,4 @@
-"""A release: its parts have one version, and its workflow can do what it must and nothing else."""
+"""Releases: consistent versions, and a workflow with minimal permissions."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def test_program_and_chart_have_the_projects_version() -> None:
 
 
 def test_images_have_the_projects_version() -> None:
-    """Their labels, and their tags wherever anything that is shipped names them."""
+    """In labels and in the tags in all shipped files."""
     labels = re.findall(r"image\.version=(\S+)", (DEPLOY / "Dockerfile").read_text())
     assert len(labels) == len(JOBS["image"]["strategy"]["matrix"]["target"])
     named = {
@@ -50,14 +50,14 @@ def test_the_changelog_begins_with_what_comes_next_or_with_this_version() -> Non
 
 
 def test_actions_are_named_by_commit() -> None:
-    """A tag can be moved, by whoever has the action's repository."""
+    """Tags can be moved by the owner of the action's repository."""
     used = re.findall(r"uses: (.+)", WORKFLOW.read_text())
     assert used
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", one)] == []
 
 
 def test_a_job_has_the_permissions_that_it_needs() -> None:
-    """Nobody writes to the repository, and what builds the wheels cannot publish them."""
+    """No job writes to the repository, and the job that builds wheels cannot publish them."""
     assert yaml.safe_load(WORKFLOW.read_text())["permissions"] == {}
     reading = {"contents": "read"}
     signing = reading | {"attestations": "write", "id-token": "write"}
@@ -81,13 +81,13 @@ def test_nothing_is_published_before_everything_is_tested() -> None:
 
 
 def test_what_comes_from_outside_is_no_part_of_a_command() -> None:
-    """An expression is put into a script as text: a tag's name could be a command."""
+    """Expressions are pasted into scripts, so a tag's name could be a command."""
     scripts = [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
     assert [script for script in scripts if "${{" in script] == []
 
 
 def test_every_image_is_published_with_its_bill_of_materials() -> None:
-    """An image is a stage that can be started; its title is the name that it is published by."""
+    """Each startable stage is an image, published under its title."""
     _, *stages = re.split(r"^FROM ", (DEPLOY / "Dockerfile").read_text(), flags=re.M)
     images = {}
     for stage in stages:
@@ -103,7 +103,7 @@ def test_every_image_is_published_with_its_bill_of_materials() -> None:
 
 
 def test_the_platforms_of_every_image_are_joined_and_signed() -> None:
-    """By digest: somebody could move a tag between the build and the signature."""
+    """By digest, as a tag could be moved between build and signature."""
     matrix = JOBS["image"]["strategy"]["matrix"]
     (script,) = (one["run"] for one in JOBS["chart"]["steps"] if "imagetools" in one.get("run", ""))
     (names,) = re.findall(r"^for name in (.+); do$", script, re.M)
@@ -134,7 +134,7 @@ def test_wheels_are_made_for_every_python_that_is_supported() -> None:
 
 
 def test_what_is_built_again_has_the_same_times() -> None:
-    """A wheel's and an image's, in whatever archive and by whichever script."""
+    """Wheels and images have reproducible times in all archives."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     epoch = project["tool"]["cibuildwheel"]["environment"]["SOURCE_DATE_EPOCH"]
     scripts = (WORKFLOW, DEPLOY / "Dockerfile", ROOT / "docs/releasing.md")

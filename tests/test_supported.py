@@ -1,4 +1,4 @@
-"""What is said where the proxy is not supported, before anything is installed."""
+"""Errors on unsupported platforms, before anything is installed."""
 
 import re
 import sys

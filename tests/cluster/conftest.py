@@ -1,4 +1,4 @@
-"""The cluster that all tests here share. All of them carry the marker `cluster`."""
+"""Fixtures of the tests on Kubernetes, which share a cluster and have the marker `cluster`."""
 
 import logging
 import uuid
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Kubernetes; the tests' own thread is on its node's network."""
+    """A cluster; the tests' thread is in its node's network namespace."""
     if (reason := node.missing()) is not None:
         missing(reason)
     with kubernetes.running() as made:
@@ -29,7 +29,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def report_image(cluster: Cluster) -> None:
-    """The node has the report's image, which is built and loaded for those tests alone."""
+    """Build and load the report's image for tests that need it."""
     with cluster.node.left():
         archives = images.report()
     cluster.load(archives)
@@ -51,7 +51,7 @@ def broker(cluster: Cluster) -> Broker:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """A new namespace for each test."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
     yield name
@@ -61,7 +61,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 @pytest.fixture
 def gateway(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> Gateway:
     """Two proxies behind one Service."""
-    del broker  # is there before the proxies
+    del broker  # exists before the proxies
     made = Gateway(cluster, namespace, issuer)
     made.upgrade(gateway_values())
     log.info("two gateways are ready after %.1f s", made.wait())
@@ -70,7 +70,7 @@ def gateway(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) ->
 
 @pytest.fixture
 def client(gateway: Gateway, broker: Broker, issuer: Issuer) -> Iterator[Producer]:
-    """A client that produces all the while; nothing of it may be lost."""
+    """A client that produces during the test and must lose nothing."""
     arguments = (gateway.namespace, issuer, gateway.bootstrap, gateway.authority)
     with producing(gateway.cluster, broker, *arguments) as producer:
         yield producer

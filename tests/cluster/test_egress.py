@@ -1,4 +1,4 @@
-"""The egress and transparent overlays on a cluster: an application's sidecar as it is shipped."""
+"""The egress and transparent overlays on a cluster, as shipped."""
 
 import copy
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def shipped(overlay: str, topic: str, issuer: Issuer) -> list[Document]:
-    """The overlay with an application, signing keys and a token of our own."""
+    """The overlay with the tests' application, keys and token."""
     documents = copy.deepcopy(kustomized(overlay))
     config = deploy.of_kind(documents, "ConfigMap")
     config["data"] = producing.files_of(yaml.safe_load(config["data"]["proxy.yaml"]), issuer)
@@ -40,7 +40,7 @@ def only_pod(cluster: Cluster, namespace: str) -> Any:
 def test_an_application_that_is_deleted_delivers_its_last_messages(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, overlay: str
 ) -> None:
-    """What it sends after SIGTERM, too: the sidecar ends after it."""
+    """The sidecar ends after the application, so messages after SIGTERM are delivered."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic)
     cluster.apply(*shipped(overlay, topic, issuer), namespace=namespace)

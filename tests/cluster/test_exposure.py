@@ -1,4 +1,4 @@
-"""The chart's gateway for clients outside of the cluster: node ports, and a load balancer."""
+"""The chart's gateway for clients outside the cluster: node ports and a load balancer."""
 
 import json
 import logging
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.cluster
 log = logging.getLogger(__name__)
 
 BALANCER = "198.51.100.10"
-"""What a cloud's load balancer would get; the client's machine has the node as its router."""
+"""Address of a load balancer; the client's machine routes it to the node."""
 MESSAGES = 100
 
 
 class Outside:
-    """A client on a machine beside the node, which knows nothing of pods and Services."""
+    """A client on a machine outside the cluster."""
 
     def __init__(self, gateway: Gateway, issuer: Issuer, directory: Path) -> None:
         self._gateway = gateway
@@ -32,7 +32,7 @@ class Outside:
         self._authority.write_bytes(gateway.authority)
 
     def produce(self, bootstrap: str, topic: str) -> str:
-        """Deliver messages; return the client's address as the proxy has it."""
+        """Deliver messages; return the client's address at the proxy."""
         with self._gateway.cluster.node.neighbour():
             producer = Producer(
                 {
@@ -71,7 +71,7 @@ class Outside:
 def test_node_ports(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """One for the listener and one for each broker, at the node; the client keeps its address."""
+    """Node ports for the listener and each broker; the client's address is preserved."""
     gateway = Gateway(cluster, namespace, issuer, ADDRESS)
     values = gateway_values()
     values["config"]["listeners"][0] |= {
@@ -93,7 +93,7 @@ def test_node_ports(
 def test_a_load_balancer(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Its controller writes the address into the Service; clients are told of that alone."""
+    """Only the address that the controller writes into the Service is advertised."""
     gateway = Gateway(cluster, namespace, issuer, BALANCER)
     values = gateway_values()
     values["config"]["listeners"][0]["advertised.host"] = BALANCER

@@ -1,4 +1,4 @@
-"""A fleet's report on a cluster, by docs/fleet.md: sidecars, topic, job and page."""
+"""A fleet's report on a cluster as in docs/fleet.md: sidecars, topic, job and page."""
 
 import copy
 import json
@@ -48,13 +48,13 @@ def sidecars(issuer: Issuer) -> list[Document]:
 
 
 class Fleet:
-    """Sidecars and their report in a namespace."""
+    """Sidecars and their report, in a namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
         self.volume = provide(cluster, namespace, "reauth-proxy-report")
-        """The folder of the node that is the report's volume."""
+        """Folder of the report's volume on the node."""
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl in the namespace."""
@@ -86,11 +86,11 @@ class Fleet:
         return [pod["metadata"]["name"] for pod in found["items"]]
 
     def connections(self, pod: str) -> int:
-        """How often the application of a pod has connected, as it says itself."""
+        """Number of connections that a pod's application made."""
         return int(self.execute(pod, "application", "/busybox/cat", "/tmp/connections"))  # noqa: S108
 
     def wait_delivered(self, pod: str) -> None:
-        """Wait until nothing waits in a sidecar."""
+        """Wait until a sidecar has delivered all events."""
         command = ("events", "status", "--config=/etc/reauth-proxy/proxy.yaml", "--output=json")
 
         def nothing_waits() -> bool:
@@ -116,13 +116,13 @@ class Fleet:
         assert "Complete" in conditions()
 
     def sessions(self, client_id: str) -> list[tuple[str, bool]]:
-        """A client's connections in the last report: the principal, and whether it is closed."""
+        """A client's connections in the last report: principal, and whether they are closed."""
         tables = f"{self.volume}/report/tables/sessions/*.parquet"
         query = "SELECT principal, closed FROM read_parquet(?) WHERE client_id = ?"
         return duckdb.execute(query, [tables, client_id]).fetchall()
 
     def page(self, path: str) -> str:
-        """What the page's Service answers."""
+        """Response of the page's Service."""
         service = self.cluster.get("service", "reauth-proxy-report", f"-n={self.namespace}")
         url = f"http://{service['spec']['clusterIP']}:9405{path}"
         with urllib.request.urlopen(url, timeout=60) as answer:
@@ -143,7 +143,7 @@ def fleet(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> F
 
 @pytest.mark.usefixtures("report_image")
 def test_the_last_events_of_a_deleted_pod_are_in_the_report(fleet: Fleet, broker: Broker) -> None:
-    """It has as many connections as the clients made, and the end of each of the deleted one."""
+    """The report has all connections, including the ends of those of the deleted pod."""
     secret = "--from-literal=report.properties=bootstrap.servers=" + BOOTSTRAP
     fleet.kubectl("create", "secret", "generic", "reauth-report", secret)
     fleet.cluster.apply(*deploy.kustomized("report"), namespace=fleet.namespace)

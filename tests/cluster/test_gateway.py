@@ -1,4 +1,4 @@
-"""The chart's gateway on a cluster: what happens to it under a client that goes on."""
+"""Operations on the chart's gateway on a cluster, with a client that keeps producing."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def test_helm_tests_the_ports(gateway: Gateway) -> None:
-    """And notes say where clients connect."""
+    """The notes contain the address for clients."""
     tested = gateway.helm("test", "front", "--timeout=5m")
     assert tested.exit_status == 0, tested.stdout + tested.stderr
     notes = gateway.helm("get", "notes", "front").stdout
@@ -33,7 +33,7 @@ def test_helm_tests_the_ports(gateway: Gateway) -> None:
 def test_a_cluster_may_have_the_prometheus_operator_or_not(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
 ) -> None:
-    """Without its definitions nothing of it is made; an upgrade brings it when they are there."""
+    """Its resources are only created once their definitions exist."""
     del broker
     here = f"--namespace={namespace}"
     definitions = [deploy.operator_definition(plural) for plural in OF_THE_OPERATOR]
@@ -79,7 +79,7 @@ def users_of(gateway: Gateway, pod: str) -> set[str]:
 def test_a_claim_keeps_what_a_pod_knew(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer
 ) -> None:
-    """Its volume is root's, and the proxy may write to it; the next pod has the same users."""
+    """The proxy can write to a volume of root, and the next pod has the same users."""
     del broker
     provide(cluster, namespace, "state")
     claim = {
@@ -113,7 +113,7 @@ def test_a_claim_keeps_what_a_pod_knew(
 def test_replicas_take_their_users_from_one_secret(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """Both know the same, and take up another one without a restart."""
+    """Both have the same users and reload a changed Secret without a restart."""
     del broker
     file = tmp_path / "users.json"
     here = f"--namespace={namespace}"
@@ -151,7 +151,7 @@ def test_replicas_take_their_users_from_one_secret(
 
 
 def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: Producer) -> None:
-    """Both replace the pods one by one; the Service stays the same."""
+    """Both replace the pods one by one behind the same Service."""
     before = gateway.pods()
     changed = gateway_values()
     changed["config"]["listeners"][0]["reauth.enforcement"] = "enforce"
@@ -164,7 +164,7 @@ def test_an_upgrade_and_a_change_of_mode_lose_nothing(gateway: Gateway, client: 
 
 
 def test_a_pod_that_is_deleted_ends_what_it_began(gateway: Gateway, client: Producer) -> None:
-    """Its clients go to the other one, and one that is new takes its place."""
+    """Its clients move to the other pod, and a new pod replaces it."""
     deleted, stays = gateway.pods()
     gateway.cluster.kubectl("delete", "pod", deleted, f"--namespace={gateway.namespace}")
     client.goes_on()
@@ -177,7 +177,7 @@ def test_a_pod_that_is_deleted_ends_what_it_began(gateway: Gateway, client: Prod
 
 
 def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Producer) -> None:
-    """Both proxies take up another mode; what needs a restart, and a mistake, change nothing."""
+    """Both proxies reload the mode; invalid changes and those that need a restart are ignored."""
     cluster, namespace = gateway.cluster, f"--namespace={gateway.namespace}"
     live = gateway_values() | {"liveConfig": True}
     (listener,) = live["config"]["listeners"]
@@ -186,7 +186,7 @@ def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Pr
     before = gateway.pods()
 
     def reported(words: str) -> None:
-        for name in before:  # the kubelet looks at a pod's volumes when the pod changes
+        for name in before:  # the kubelet updates a pod's volumes when the pod changes
             cluster.kubectl(
                 "annotate", "pod", name, f"seen={uuid.uuid4()}", "--overwrite", namespace
             )
@@ -213,7 +213,7 @@ def test_a_config_map_is_followed_without_a_restart(gateway: Gateway, client: Pr
 
 
 def test_a_broken_configuration_stops_at_the_first_pod(gateway: Gateway, client: Producer) -> None:
-    """The pods that serve stay, the mistake is in the pod's status, and a rollback mends it."""
+    """Serving pods stay, the new pod's status has the error, and a rollback fixes it."""
     before = gateway.pods()
     broken = gateway_values()
     broken["config"]["listeners"][0]["ssl.keystore.location"] = "/etc/reauth-proxy-tls/no.crt"

@@ -1,4 +1,4 @@
-"""The ingress overlay on a cluster: three brokers, each behind a sidecar, as it is shipped."""
+"""The ingress overlay on a cluster, as shipped: three brokers, each behind a sidecar."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 BROKERS = range(3)
 VOLUMES = Path("/run/node/volumes")
 
-#: What Kafka's own image does with its environment.
+#: Converts the environment to properties like Kafka's image.
 SETTINGS = """
 env | while IFS='=' read -r name value; do case $name in KAFKA_*)
     echo "$(echo "${name#KAFKA_}" | tr A-Z_ a-z.)=$value" ;;
@@ -35,7 +35,7 @@ set -- /tmp/server.properties
 
 
 def shipped(issuer: Issuer, authority: Authority) -> list[Document]:
-    """The overlay, with this machine's Kafka in place of an image and less to ask of the node."""
+    """The overlay with this machine's Kafka and smaller resource requests."""
     documents = copy.deepcopy(kustomized("ingress"))
     config = deploy.of_kind(documents, "ConfigMap")
     settings = yaml.safe_load(config["data"]["proxy.yaml"])
@@ -93,7 +93,7 @@ def volume(cluster: Cluster, number: int) -> Document:
 
 
 class Brokers:
-    """Kafka's own tools, run in a broker's container."""
+    """Kafka's tools in a broker's container."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
@@ -114,7 +114,7 @@ class Brokers:
         self._run("kafka-topics", "--create", "--topic", name, "--replication-factor=3")
 
     def records(self, topic: str) -> list[tuple[str, str]]:
-        """All that a topic holds, as keys and values."""
+        """Keys and values of all records in a topic."""
         end = int(self._run("kafka-get-offsets", "--topic", topic).strip().rpartition(":")[2])
         shown = ("--from-beginning", "--property", "print.key=true", f"--max-messages={end}")
         lines = self._run("kafka-console-consumer", "--topic", topic, *shown).splitlines()

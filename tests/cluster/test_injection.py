@@ -1,4 +1,4 @@
-"""The admission policies on a cluster, as they are shipped, over pods of many shapes."""
+"""The shipped admission policies on a cluster, with pods of many shapes."""
 
 import json
 import logging
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 @pytest.fixture(scope="module")
 def policies(cluster: Cluster) -> Iterator[None]:
-    """The template, and the policies that add it."""
+    """The sidecar template and the policies."""
     with applied(cluster, shapes.REFUSED["no such mode"][0]):
         yield
 
 
 @pytest.mark.parametrize("shape", shapes.INJECTED)
 def test_the_api_server_takes_an_injected_pod(cluster: Cluster, namespace: str, shape: str) -> None:
-    """A namespace without labels of its own; what comes out is valid, also a second time."""
+    """In a namespace without labels; the result is valid and stays the same if sent again."""
     before = shapes.INJECTED[shape]
     done = dry_run(cluster, namespace, before)
     assert done.exit_status == 0, done.stderr
@@ -161,7 +161,7 @@ WRONG_FILES = {
 def test_a_wrong_file_is_told_and_the_right_one_taken_up(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, wrong: str
 ) -> None:
-    """The application waits; when the ConfigMap is mended it starts, in the same pod."""
+    """The application waits until the ConfigMap is fixed, then starts in the same pod."""
     topic = f"mended-{uuid.uuid4().hex[:8]}"
     broker.create_topic(topic)
     files, words = WRONG_FILES[wrong]

@@ -1,4 +1,4 @@
-"""Pod Security levels that the manifests pass, as the API server judges them."""
+"""Pod Security levels of the manifests, checked by the API server."""
 
 import pytest
 import yaml
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cluster
 
 
 def warnings(cluster: Cluster, namespace: str, level: str, overlay: str) -> str:
-    """What the API server says to the workload in a namespace with this level."""
+    """Warnings of the API server about the workload in a namespace with this level."""
     label = f"pod-security.kubernetes.io/warn={level}"
     cluster.kubectl("label", "namespace", namespace, label, "--overwrite")
     documents = deploy.kustomized(overlay)
@@ -34,7 +34,7 @@ def test_what_needs_no_capability_passes_restricted(
 
 
 def test_redirection_needs_a_privileged_namespace(cluster: Cluster, namespace: str) -> None:
-    """Because of NET_ADMIN in one init container, and of nothing else."""
+    """Only because of NET_ADMIN in one init container."""
     said = warnings(cluster, namespace, "baseline", "transparent")
     assert 'container "reauth-redirect" must not include "NET_ADMIN"' in said
     assert said.count("container ") == 1

@@ -1,4 +1,4 @@
-"""The chart's sidecar on a cluster: what happens to it beside an application that goes on."""
+"""Operations on the chart's sidecar on a cluster, with an application that keeps producing."""
 
 import logging
 import uuid
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Sidecar(Release):
-    """An application of one pod, whose sidecar is the chart's, and its topic."""
+    """An application with the chart's sidecar, and its topic."""
 
     def __init__(self, cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) -> None:
         super().__init__(cluster, namespace, "orders")
@@ -44,7 +44,7 @@ class Sidecar(Release):
         return Producer(self.cluster, self.broker, self.namespace, self.topic, name)
 
     def lost_nothing(self, application: Producer) -> int:
-        """Wait until an application has ended; return the number of its messages."""
+        """Wait for an application's end; assert that it lost nothing; return its messages."""
         self.cluster.wait(
             lambda: (
                 self.cluster.try_kubectl(
@@ -67,7 +67,7 @@ def sidecar(cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer) ->
 
 
 def test_an_upgrade_from_the_previous_chart_loses_nothing(sidecar: Sidecar) -> None:
-    """By the same values, and with those that came since: each time another pod takes over."""
+    """With the old values, then with new ones; each upgrade replaces the pod."""
     values = sidecar_values(sidecar.topic)
     sidecar.upgrade(values, chart=PREVIOUS)
     sidecar.wait()
@@ -91,7 +91,7 @@ def test_an_upgrade_from_the_previous_chart_loses_nothing(sidecar: Sidecar) -> N
 
 
 def test_a_broken_configuration_leaves_the_pod_that_serves(sidecar: Sidecar) -> None:
-    """The application beside the new sidecar is not started, and a rollback mends it."""
+    """The application beside the new sidecar does not start, and a rollback fixes it."""
     values = sidecar_values(sidecar.topic)
     sidecar.upgrade(values)
     sidecar.wait()
@@ -113,7 +113,7 @@ def test_a_broken_configuration_leaves_the_pod_that_serves(sidecar: Sidecar) -> 
 
 
 def test_a_drain_of_the_node_loses_nothing(cluster: Cluster, sidecar: Sidecar) -> None:
-    """The eviction ends the application first; its replacement waits for a node."""
+    """The eviction ends the application first; its replacement waits for the node."""
     sidecar.upgrade(sidecar_values(sidecar.topic))
     sidecar.wait()
     evicted = sidecar.application
@@ -131,7 +131,7 @@ def test_a_drain_of_the_node_loses_nothing(cluster: Cluster, sidecar: Sidecar) -
 def test_a_gateway_takes_the_place_of_a_sidecar(
     cluster: Cluster, namespace: str, broker: Broker, issuer: Issuer, sidecar: Sidecar
 ) -> None:
-    """As a release of its own: the sidecar's would delete the application."""
+    """The gateway is a separate release, because the sidecar's would delete the application."""
     sidecar.upgrade(sidecar_values(sidecar.topic))
     sidecar.wait()
     beside = sidecar.application

@@ -1,4 +1,4 @@
-"""Spark on Kubernetes, as deploy/spark says: executors as pods make the tables of a local run."""
+"""Spark on Kubernetes with deploy/spark: its tables equal those of a local run."""
 
 import logging
 import os
@@ -58,7 +58,7 @@ def volume(cluster: Cluster, namespace: str) -> Iterator[Path]:
 
 
 def manifests(*without: str) -> list[Document]:
-    """What `kubectl apply -k` sends, with two small executors, and the time of the events."""
+    """Documents of `kubectl apply -k`, with two small executors and the events' time."""
     made = of_text(run("kustomize", "build", DEPLOY / "spark"))
     settings = of_kind(made, "ConfigMap")["data"]
     text = settings["spark-defaults.conf"]
@@ -78,19 +78,19 @@ def manifests(*without: str) -> list[Document]:
 
 
 class Job:
-    """A run of the CronJob, begun by hand."""
+    """A manual run of the CronJob."""
 
     def __init__(self, cluster: Cluster, namespace: str, documents: list[Document]) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self.executors: dict[str, Document] = {}
-        """The pods of executors that were seen to run, by name."""
+        """Names of executor pods that have run."""
         cluster.apply(*documents, namespace=namespace)
         cron_job = f"--from=cronjob/{_VOLUME}"
         cluster.kubectl("create", "job", JOB, cron_job, f"--namespace={namespace}")
 
     def end(self) -> str:
-        """Wait for its end; return `Complete` or `Failed`."""
+        """Wait for the end; return `Complete` or `Failed`."""
         found: list[str] = []
 
         def ended() -> bool:
@@ -110,7 +110,7 @@ class Job:
         return found[0]
 
     def log(self) -> str:
-        """What the driver wrote."""
+        """The driver's log."""
         job = f"job/{JOB}"
         return self._cluster.kubectl("logs", job, f"--namespace={self._namespace}", "--tail=200")
 
@@ -125,7 +125,7 @@ class Job:
 
 
 def tables(folder: Path) -> dict[str, list[Any]]:
-    """The rows of each table, in an order of their own, without the name of the run."""
+    """Sorted rows of each table, without the run's id."""
     found = {}
     for table in folder.iterdir():
         if table.is_dir():
@@ -152,7 +152,7 @@ def test_executors_in_pods_make_the_tables_of_a_local_run(
 
 
 def test_a_driver_without_rights_says_so(cluster: Cluster, namespace: str, volume: Path) -> None:
-    """In the last line of its log, which is the message of the pod."""
+    """The last line of its log becomes the pod's message."""
     del volume
     documents = manifests("RoleBinding")
     of_kind(documents, "CronJob")["spec"]["jobTemplate"]["spec"]["backoffLimit"] = 0

@@ -1,4 +1,4 @@
-"""Code blocks of the pages: configurations load, commands run or parse, Python imports."""
+"""Code blocks of the pages: configurations load, commands run or parse, imports work."""
 
 import ast
 import json
@@ -51,7 +51,7 @@ NOT_RUN: Final = {
     **dict.fromkeys(("chown", "chmod", "cp", "mv", "rm"), "a file of the proxy's host"),
     "deploy/transparent/redirect.sh": "changes the network's rules; tests/deploy runs it",
 }
-"""Programs of which no command is run, and why."""
+"""Programs that are not run, and why."""
 NEEDS: Final = {
     "demo": "takes a minute; `make demo`",
     "events": "needs Kafka; tests/kafka",
@@ -60,7 +60,7 @@ NEEDS: Final = {
     "sessions": "needs a running proxy; tests/proxy",
     "token": "needs a token; tests/proxy/cli",
 }
-"""Commands of ours that are parsed and not run, and why."""
+"""Our commands that are only parsed, and why."""
 ELSEWHERE: Final = (
     "--bootstrap-server",
     "--connect",
@@ -102,7 +102,7 @@ def relative(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_blocks_have_a_language(page: Path) -> None:
-    """An indented block has none, so no test would know how to read it."""
+    """Blocks without a language cannot be checked."""
     known = {"sh", "yaml", "json", "python", "properties", "text", "sql"}
     assert {block.language for block in blocks(page)} <= known
     if page.stem == "readiness":
@@ -131,7 +131,7 @@ SECTIONS: Final = {"upstream", "listeners", "authorizer", "quotas", "store", "ev
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_yaml_is_a_configuration_or_values_of_the_chart(page: Path, tmp_path: Path) -> None:
-    """A part of one counts as well; manifests and other programs' files only parse."""
+    """Parts of a configuration count as well; manifests and other files must only parse."""
     for block in blocks(page):
         if block.language != "yaml":
             continue
@@ -146,7 +146,7 @@ def test_yaml_is_a_configuration_or_values_of_the_chart(page: Path, tmp_path: Pa
 
 
 def loads(data: dict[str, Any], directory: Path) -> bool:
-    """Complete a part of a configuration, and load it."""
+    """Complete a part of a configuration and load it."""
     (directory / "groups.json").write_text('{"groups": {}}')
     (directory / "users.json").write_text('{"secret": "c2VjcmV0", "users": {}}')
     base = yaml.safe_load(PROXY)
@@ -237,7 +237,7 @@ def try_command(words: list[str], output: str | None) -> None:
         if arguments != ["--version"]:
             parses(arguments)
         if arguments[0] not in NEEDS and not {*ELSEWHERE} & {*arguments}:
-            if arguments[:2] == ["users", "add"]:  # which would ask at the terminal
+            if arguments[:2] == ["users", "add"]:  # would prompt at the terminal
                 arguments += ["--password-file", "-"]
             result = CliRunner().invoke(app, arguments, input="y\n")
             assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}"

@@ -1,1 +1,1 @@
-"""Kafka's releases beside what this proxy knows: `make kafka-drift`."""
+"""Comparison of Kafka's releases with the proxy's definitions: `make kafka-drift`."""

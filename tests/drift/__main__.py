@@ -1,4 +1,4 @@
-"""Report of what a release of Kafka has that this proxy does not know: `python -m tests.drift`.
+"""Report of changes in a release of Kafka: `python -m tests.drift`.
 
 It is the difference between the data file that `make schemas` would generate of the release and the
 one that is there, and the settings that are new. Exits with 0 whatever it finds, with 2 if the
@@ -17,11 +17,11 @@ from tests.drift.settings import read_settings
 from tests.support.kafka.java import KAFKA_VERSION, KafkaUnavailable, class_path, fetch_jar
 
 OTHERS_WITH_SETTINGS = ("kafka-server-common", "kafka-server")
-"""Artifacts whose classes name settings of brokers; the clients' jar has those of clients."""
+"""Artifacts with the names of broker settings; the clients' jar has those of clients."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report of the release that is named, or of the newest; return the exit status."""
+    """Print the report on the named or newest release; return the exit status."""
     version = arguments[0] if arguments else "RELEASE"
     try:
         with tempfile.TemporaryDirectory() as directory:
@@ -51,7 +51,7 @@ def _compared(version: str, directory: Path) -> str:
 
 
 def differences(before: str, after: str) -> list[str]:
-    """Return the changed lines, each behind the line of the message that it is in."""
+    """Return the changed lines, each after its message's line."""
     blocks, changed = (
         {block.split(" ", 2)[1]: block for block in _blocks(one)} for one in (before, after)
     )

@@ -1,4 +1,4 @@
-"""Message definitions of a release of Kafka, and the compact form in which the proxy keeps them.
+"""Message definitions of a release of Kafka, and the proxy's compact form.
 
 They are in the clients' jar as JSON with comments (`common/message/*.json`; the README.md beside
 their source says what each attribute means). The compact form is described in
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 Definition = Mapping[str, Any]
-"""Definition of one message, as Kafka writes it."""
+"""A message definition in Kafka's format."""
 
 OVERLAY: Final = json.loads(Path(__file__).with_name("overlay.json").read_text())
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
@@ -22,11 +22,11 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Unreadable(ValueError):
-    """A definition has something that the compact form cannot express."""
+    """The compact form cannot express a definition."""
 
 
 def read_definitions(jar: Path) -> dict[str, Definition]:
-    """Return the requests and responses that a release has, by name.
+    """Return the requests and responses of a release, by name.
 
     Raises Unreadable, OSError and zipfile.BadZipFile.
     """
@@ -50,7 +50,7 @@ def _without_comments(text: str) -> str:
 def with_overlay(
     definitions: Mapping[str, Definition], older: Mapping[str, Mapping[str, Definition]]
 ) -> dict[str, Definition]:
-    """Return the definitions with those of `older` releases, and with the versions of the overlay.
+    """Add definitions of `older` releases and the overlay's versions.
 
     `older` has the definitions of each release that the overlay names.
     """
@@ -96,7 +96,7 @@ def _block(definition: Definition) -> Iterator[str]:
 
 
 def _field(message: str, field: Definition, structs: dict[str, Any]) -> str:
-    """Return the line of a field, and add the structure that it declares to `structs`."""
+    """Return the line of a field, and add its structure to `structs`."""
     name, kind = field["name"], field["type"]
     if "fields" in field:
         struct = kind.removeprefix("[]")

@@ -1,4 +1,4 @@
-"""Names of settings: what a release of Kafka calls the settings that this proxy shares with it.
+"""Names of settings that a release of Kafka shares with the proxy.
 
 Java keeps each string literal of a class in its constant pool (Java Virtual Machine Specification,
 section 4.4), so that the names can be read without running the code.
@@ -33,7 +33,7 @@ _SIZES: Final = {
     19: 2,  # Module
     20: 2,  # Package
 }
-"""Bytes of a constant behind its tag, by the tag; a Utf8 has its own length."""
+"""Length of a constant after its tag, by tag; a Utf8 has its own length."""
 _TWO_ENTRIES: Final = frozenset({5, 6})
 
 

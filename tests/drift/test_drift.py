@@ -1,4 +1,4 @@
-"""The data file that is generated of a release, and its comparison: made-up releases."""
+"""The generated data file and its comparison, with fictitious releases."""
 
 import json
 import struct
@@ -98,7 +98,7 @@ def test_definitions_have_comments_and_some_are_of_no_version(tmp_path: Path) ->
     ids=["two of a name", "tagged in part", "flexible in part", "a blank"],
 )
 def test_what_the_file_cannot_express_is_refused(one: dict[str, Any]) -> None:
-    """A new kind of attribute must not pass for none."""
+    """An unknown attribute must not be ignored."""
     with pytest.raises(Unreadable, match="HeartbeatRequest: "):
         block(definition(one))
 
@@ -143,7 +143,7 @@ def test_what_differs_is_named_with_its_message() -> None:
 
 
 def test_the_stubs_are_those_of_the_code() -> None:
-    """`make schemas` writes them; mypy reads them in place of what is made of the data."""
+    """`make schemas` writes them for mypy."""
     assert STUB.read_text() == stub()
     assert ERROR_CODES_STUB.read_text() == error_codes_stub()
 

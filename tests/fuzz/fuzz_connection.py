@@ -47,7 +47,7 @@ IDENTIFIED: Final = replace(
 
 
 class Fuzzer:
-    """One round is one connection."""
+    """Each round is one connection."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
@@ -66,10 +66,10 @@ class Fuzzer:
             offer=IDENTIFIED,
             latency=LatencySampler(rng.random, lambda _key, _broker, _proxy: None),
         )
-        good = rng.random() < 0.3  # nothing is bent: order is judged
+        good = rng.random() < 0.3  # nothing is altered, so the order can be checked
         if rng.random() < 0.8:
             log_in(play)
-        play.raw = True  # bent answers are not to be read
+        play.raw = True  # altered answers cannot be decoded
         for _ in range(rng.randint(1, 20)):
             if play.connection.closed:
                 break
@@ -123,11 +123,11 @@ class Fuzzer:
             play.client(piece)
 
     def answer(self, play: Playbook, good: bool) -> None:
-        """Answer some of what the broker was asked, in order, well or badly."""
+        """Answer some requests in order, correctly or not."""
         entries = play.owed
         whole = entries[: self.rng.randint(0, 4)]
         if good and play.connection.pipe.left and len(whole) == len(entries):
-            whole = whole[:-1]  # an honest broker answers no part of a request
+            whole = whole[:-1]  # a correct broker does not answer partial requests
         partly = play.connection.responses.left or play.connection.responses._gathered
         if good and (partly or play.connection.responses.rest):
             return
@@ -144,7 +144,7 @@ class Fuzzer:
         return [data[one:two] for one, two in pairwise(edges) if one < two]
 
     def happen(self, play: Playbook) -> None:
-        """What else comes over a connection."""
+        """Other events on a connection."""
         rng = self.rng
         full = rng.random() < 0.5
         self.inputs.append(b"something")

@@ -29,7 +29,7 @@ SESSION = 77
 
 
 class Fuzzer:
-    """One round is one connection, twice."""
+    """Each round is a connection, played twice."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
@@ -139,7 +139,7 @@ class Fuzzer:
         return request(OFFSET_COMMIT, version, number, encode(body))
 
     def answer(self, remembers: Guarded, forgets: Guarded) -> None:
-        """Answer all that the brokers were asked, a Fetch with a session at times."""
+        """Answer all requests; sometimes a Fetch gets a session."""
         numbers = remembers.play.owed
         assert numbers == forgets.play.owed
         if remembers.play.connection.pipe.left:

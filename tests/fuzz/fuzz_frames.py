@@ -30,7 +30,7 @@ Corpus = list[tuple[int, int, bytes]]
 
 
 def corpus() -> Corpus:
-    """A few real-looking responses of every API and version that is read by hand."""
+    """Some responses of every API and version that is parsed by hand."""
     warnings.simplefilter("ignore", NonInteractiveExampleWarning)
     return [
         (api.key, version, encode(responses(api.key, version).example()))
@@ -67,7 +67,7 @@ def api_versions(version: int, body: bytes) -> None:
 def targets(
     rng: random.Random, api_key: int, version: int, body: bytes
 ) -> list[Callable[[], object]]:
-    """All that may be done with this response."""
+    """Functions that process this response."""
     if api_key == API_VERSIONS:
         return [lambda: api_versions(version, body), lambda: parse_request(version, body[4:])]
     todo: list[Callable[[], object]] = [lambda: rewrite(api_key, version, body, resolve)]

@@ -33,12 +33,12 @@ from tests.support.sasl import (
 
 
 class Fuzzer:
-    """One method per target; each asserts what must hold and returns nothing."""
+    """A method per target, which asserts the invariants."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self.inputs: list[bytes] = []
-        """What the round under way has offered."""
+        """Inputs of the current round."""
         self.mechanism = ScramMechanism.SCRAM_SHA_256
         self.keys = cache_of(*all_keys())
         self.tokens = [token(key=key) for key in (rsa_key(), ec_key(), ed_key())]
@@ -65,7 +65,7 @@ class Fuzzer:
         return challenge.data, success.data
 
     def bent(self, message: bytes) -> bytes:
-        """The message, bent or (one time in four) as it is; noted for the report."""
+        """Record and return the message, altered three times out of four."""
         offered = mutate(self.rng, message) if self.rng.randint(0, 3) else message
         self.inputs.append(offered)
         return offered
@@ -99,7 +99,7 @@ class Fuzzer:
                 assert response.token in self.tokens
 
     def signed_token(self) -> None:
-        """What the identity provider itself might sign, or be brought to sign."""
+        """A token that the identity provider might sign."""
         header = self.bent(json.dumps({"alg": "EdDSA", "kid": "ed"}).encode())
         payload = self.bent(json.dumps(claims(scope="read", nbf=0)).encode())
         bearer = sign(header, payload, ed_key(), "EdDSA")

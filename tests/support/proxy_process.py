@@ -643,8 +643,6 @@ def _pump(process: subprocess.Popen[str], lines: "queue.SimpleQueue[str]") -> No
     lines.put("")
 
 
-# Configurations as text
-
 # An operator's configuration
 
 BASE = """\
@@ -679,9 +677,6 @@ SIDECAR = """\
     routing: sidecar
     sasl.enabled.mechanisms: [SCRAM-SHA-256]
 """
-
-
-# Limits of connections that hardly anything meets
 
 
 # The command line, in this process

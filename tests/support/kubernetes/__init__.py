@@ -1,1 +1,1 @@
-"""A Kubernetes cluster of one node on this machine, in namespaces of its own."""
+"""A Kubernetes cluster with one node on this machine, in its own namespaces."""

@@ -1,4 +1,4 @@
-"""Application of the tests: produces numbered messages until SIGTERM, and then some last ones.
+"""Test application that produces numbered messages until SIGTERM, and some after it.
 
     python -m tests.support.kubernetes.application TOPIC KEY TOKEN_FILE
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 LAST: Final = 200
-"""Messages that are sent after SIGTERM."""
+"""Number of messages sent after SIGTERM."""
 CONNECTIONS: Final = Path("/tmp/connections")  # noqa: S108 - of the pod
 """File with the number of connections so far."""
 _EVERY_SECONDS: Final = 0.02
@@ -66,7 +66,7 @@ def main(topic: str, key: str, token_file: str) -> int:
 
 
 class _ConnectionCounter(logging.Handler):
-    """Counts the connections that librdkafka logs, as it does with `debug=broker`.
+    """Counts connections in librdkafka's log with `debug=broker`.
 
     Its statistics would not do: their counts go with a broker that it forgets.
     """
@@ -76,7 +76,7 @@ class _ConnectionCounter(logging.Handler):
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the number anew if this is a connection."""
+        """Update the number if the line is about a connection."""
         if ": Connected to " in record.getMessage():
             self._count += 1
             written = CONNECTIONS.with_suffix(".new")

@@ -14,7 +14,7 @@ from tests.support.kubernetes.cluster import Cluster, Document
 
 NAMESPACE: Final = "kafka"
 BOOTSTRAP: Final = "kafka.kafka.svc:9092"
-"""As the egress overlay has it: for pods, which have the cluster's DNS."""
+"""Address for pods, as in the egress overlay."""
 _READ_SECONDS: Final = 60.0
 _CREATE_TOPICS: Final = 19
 
@@ -24,11 +24,11 @@ $java -Xmx128m kafka.tools.StorageTool format --ignore-formatted \
     --cluster-id "$CLUSTER_ID" --config "$1" >/dev/null
 exec $java -Xmx512m -Dlog4j2.configurationFile="$LOG4J" kafka.Kafka "$1"
 """
-"""Shell: format the storage and start the broker of the properties file that is its argument."""
+"""Shell code that formats the storage and starts a broker with a properties file."""
 
 
 def environment() -> list[Document]:
-    """What `START` needs."""
+    """Environment for `START`."""
     return [
         {"name": "CLASSPATH", "value": java.class_path()},
         {"name": "CLUSTER_ID", "value": kafka_uuid()},
@@ -38,13 +38,13 @@ def environment() -> list[Document]:
 
 
 class Broker:
-    """One broker for all tests, and what it holds."""
+    """The broker of all tests."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def start(self) -> None:
-        """Start it; return when it is ready."""
+        """Start the broker; return when it is ready."""
         self._cluster.kubectl("create", "namespace", NAMESPACE)
         self._cluster.apply(*_documents(), namespace=NAMESPACE)
         ready = ("wait", "pod/kafka", "--for=condition=Ready", "--timeout=1s", "-n", NAMESPACE)
@@ -56,7 +56,7 @@ class Broker:
 
     @property
     def address(self) -> Address:
-        """The listener for the tests themselves, which have no DNS."""
+        """Address for the tests themselves, which do not use the cluster's DNS."""
         pod = self._cluster.get("pod", "kafka", "--namespace", NAMESPACE)
         return Address(pod["status"]["podIP"], 9095)
 
@@ -74,7 +74,7 @@ class Broker:
         assert answer.error_code == 0, answer
 
     def records(self, topic: str) -> list[tuple[str, str]]:
-        """All that a topic holds, as keys and values."""
+        """Keys and values of all records in a topic."""
         settings = {"bootstrap.servers": str(self.address), "group.id": "tests"}
         consumer = Consumer(settings | {"enable.partition.eof": True})
         try:
@@ -87,7 +87,7 @@ class Broker:
                 assert message is not None, f"{len(found)} messages, and no end of them"
                 if message.error() is None:
                     found.append((message.key().decode(), message.value().decode()))
-                    # While messages come in, no fetch ever finds the end.
+                    # A fetch never reaches the end while messages arrive.
                     end = end or consumer.get_watermark_offsets(partition, cached=True)[1]
                     if message.offset() + 1 >= end:
                         return found
@@ -109,7 +109,7 @@ def _documents() -> list[Document]:
         "advertised.listeners": f"PLAINTEXT://{BOOTSTRAP},TESTS://${{POD_IP}}:9095",
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
         "log.dirs": "/tmp/data",  # noqa: S108 - of the pod
-        # It is its own controller, which fences it if it is late, as it may be on a busy machine.
+        # Its controller would fence it if it is late on a busy machine.
         "broker.session.timeout.ms": "600000",
     }
     text = "".join(f"{key}={value}\n" for key, value in settings.items())
@@ -129,7 +129,7 @@ def _documents() -> list[Document]:
                     "image": images.MACHINE,
                     "command": ["/busybox/sh", "-ec", script],
                     "env": [*environment(), ip],
-                    # Without it the broker gets what processor time all other pods leave.
+                    # Otherwise other pods could starve the broker.
                     "resources": {"requests": {"cpu": "250m"}},
                     "readinessProbe": {"tcpSocket": {"port": 9092}, "periodSeconds": 1},
                     "volumeMounts": [*mounts, {"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108

@@ -30,25 +30,25 @@ Document = dict[str, Any]
 
 PODS: Final = "10.244.0.0/24"
 GATEWAY: Final = "10.244.0.1"
-"""The node as its pods see it."""
+"""The node's address for pods."""
 SERVICES: Final = "10.96.0.0/16"
 DNS_DOMAIN: Final = "cluster.local"
 DEADLINE_SECONDS: Final = 600.0
 """Timeout for a busy machine; never reached when the code works."""
 OF_THE_OPERATOR: Final = ("podmonitors", "prometheusrules")
-"""Custom resources of the Prometheus operator that the manifests have."""
+"""Custom resources of the Prometheus operator in the manifests."""
 _POLL_SECONDS: Final = 0.2
 _API: Final = f"https://{ADDRESS}:6443"
 _CONTAINERD: Final = "/run/containerd/containerd.sock"
 
 
 class ClusterFailed(Exception):
-    """What was waited for did not come; the text says what was there instead."""
+    """A condition did not become true; the message describes the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a kubectl left behind."""
+    """Exit status and output of kubectl."""
 
     exit_status: int
     stdout: str
@@ -56,7 +56,7 @@ class Finished:
 
 
 class Cluster:
-    """A cluster that runs; whoever uses it is on its node's network."""
+    """A running cluster; its users are in the node's network namespace."""
 
     def __init__(self, directory: Path, node: Node) -> None:
         self.directory = directory
@@ -64,10 +64,10 @@ class Cluster:
         self._programs = programs.kubernetes()
         self._debian = programs.debian()
 
-    # --- asking
+    # --- requests
 
     def kubectl(self, *arguments: str | Path, stdin: str | None = None) -> str:
-        """What kubectl wrote; it must succeed."""
+        """Run kubectl, which must succeed; return its output."""
         done = self.try_kubectl(*arguments, stdin=stdin)
         assert done.exit_status == 0, f"kubectl {arguments}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -98,11 +98,11 @@ class Cluster:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def get(self, *arguments: str) -> Any:
-        """An object, or a list of them, as the API server has it."""
+        """Return an object or a list from the API server."""
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
     def objects(self, kind: str) -> list[Document]:
-        """All objects of a kind of the core API, without the cost of a kubectl."""
+        """Return all objects of a kind of the core API, without starting kubectl."""
         here = self.directory
         trust = ssl.create_default_context(cafile=str(here / "ca.pem"))
         trust.load_cert_chain(here / "admin.crt", here / "admin.key")
@@ -112,16 +112,16 @@ class Cluster:
         return items
 
     def apply(self, *documents: Document, namespace: str = "default") -> str:
-        """Send objects as `kubectl apply` does; return what it said."""
+        """Apply objects; return kubectl's output."""
         text = yaml.safe_dump_all(documents)
         return self.kubectl("apply", f"--namespace={namespace}", "--filename=-", stdin=text)
 
     def events(self, namespace: str) -> str:
-        """What happened there, for a failure's message."""
+        """Events of a namespace, for error messages."""
         return self.kubectl("get", "events", f"--namespace={namespace}", "--sort-by=.lastTimestamp")
 
     def wait(self, condition: Callable[[], bool], *, what: str, namespace: str) -> float:
-        """Poll until it holds; return the seconds that it took."""
+        """Poll until a condition holds; return the seconds that it took."""
         started = time.monotonic()
         while not condition():
             if time.monotonic() - started > DEADLINE_SECONDS:
@@ -133,7 +133,7 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig file."""
         return self.directory / "admin.kubeconfig"
 
     # --- starting
@@ -163,7 +163,7 @@ class Cluster:
         return self.try_kubectl("wait", *options).exit_status == 0
 
     def load(self, archives: Iterable[Path]) -> None:
-        """Give the node images."""
+        """Load images into the node."""
         for archive in archives:
             self.node.run(*self._ctr, "images", "import", archive)
 
@@ -379,11 +379,11 @@ BinaryName = "{run_time}/sbin/runc"
 
 @contextmanager
 def running() -> Iterator[Cluster]:
-    """A cluster with the proxy's images, and this thread on its node's network."""
+    """Run a cluster with the proxy's images, with this thread in the node's network namespace."""
     directory = Path(tempfile.mkdtemp(prefix="kubernetes-"))
     try:
         own = Node(directory)
-        # All that is downloaded on first use, while there is a way to it.
+        # Downloads on first use, while the network is reachable.
         cluster = Cluster(directory, own)
         archives = [*images.proxy(), images.machine(directory)]
         definitions = list(map(operator_definition, OF_THE_OPERATOR))

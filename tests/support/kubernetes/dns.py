@@ -1,4 +1,4 @@
-"""DNS of the cluster: the names of Services, and of pods that a headless Service names."""
+"""The cluster's DNS: names of Services and of pods of headless Services."""
 
 import socket
 import struct
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 Objects = Callable[[str], list[dict[str, Any]]]
-"""Function that lists a kind (`services`, `endpoints`) of all namespaces."""
+"""Lists objects of a kind (`services`, `endpoints`) in all namespaces."""
 
 _A: Final = 1
 _INTERNET: Final = 1
@@ -21,7 +21,7 @@ _ANSWER: Final = 0x8400
 
 @contextmanager
 def serving(address: str, domain: str, objects: Objects) -> Iterator[None]:
-    """Answer queries at port 53 of an address, from what the API server has at that moment."""
+    """Answer queries at port 53 from the current state of the API server."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind((address, 53))
         thread = threading.Thread(target=_serve, args=(server, domain, objects), daemon=True)
@@ -43,7 +43,7 @@ def _serve(server: socket.socket, domain: str, objects: Objects) -> None:
 
 
 def names(domain: str, objects: Objects) -> Mapping[str, list[str]]:
-    """Return the addresses of every name (Kubernetes' DNS specification, section 2.3)."""
+    """Return addresses by name (Kubernetes' DNS specification, section 2.3)."""
     found: dict[str, list[str]] = {}
     headless = set()
     for service in objects("services"):
@@ -79,7 +79,7 @@ def _answer(message: bytes, known: Mapping[str, list[str]]) -> bytes:
     addresses = known.get(name, []) if kind == _A else []
     flags = _ANSWER | (0 if name in known else _NO_SUCH_NAME)
     head = identifier + struct.pack(">HHHHH", flags, 1, len(addresses), 0, 0)
-    # Every record names what was asked for: it stands at byte 12.
+    # Every record points to the question's name at byte 12.
     records = [
         struct.pack(">HHHIH", 0xC00C, _A, _INTERNET, _TTL_SECONDS, 4) + socket.inet_aton(address)
         for address in addresses

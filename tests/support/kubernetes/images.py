@@ -1,4 +1,4 @@
-"""Images of the cluster: the proxy's own, and one for whatever else runs in its pods.
+"""Images of the cluster: the proxy's, and one for all other programs in pods.
 
 The second holds busybox and nothing else. Its containers mount the programs of this machine (Java,
 Kafka's jars, Python and its packages), so that no image has to be fetched.
@@ -26,12 +26,12 @@ _DIRECTORIES: Final = ("busybox", "dev", "etc", "proc", "root", "run", "sys", "t
 
 
 def proxy() -> list[Path]:
-    """The archives of the proxy's images, built from this checkout as deploy/Dockerfile says."""
+    """Archives of the proxy's images, built from this checkout with deploy/Dockerfile."""
     return _built("images", "proxy", "redirect")
 
 
 def report() -> list[Path]:
-    """The archive of the report's image, built likewise."""
+    """Archive of the report's image, built the same way."""
     return _built("report-image", "report")
 
 
@@ -44,7 +44,7 @@ def _built(name: str, *targets: str) -> list[Path]:
 
 
 def machine(into: Path) -> Path:
-    """The archive of the image for everything else; as the sandbox's image it does nothing."""
+    """Archive of the image for other programs; it also serves as sandbox image."""
     root = into / "machine"
     for name in _DIRECTORIES:
         (root / name).mkdir(parents=True)
@@ -65,11 +65,11 @@ _SOURCES: Final = (
     *("spark/entrypoint.sh", "spark/submit.py"),
     *("../metrics", "../proxy", "../pyproject.toml", "../requirements", "../sasl"),
 )
-"""What the images are made of, from deploy/ on."""
+"""Inputs of the images."""
 
 
 def _digest() -> str:
-    """Of all that deploy/Dockerfile copies, and of what carries it out."""
+    """Digest of everything that deploy/Dockerfile copies, and of the builder."""
     digest = hashlib.sha256()
     for source in _SOURCES:
         path = (DEPLOY / source).resolve()
@@ -102,7 +102,7 @@ def _build(into: Path, targets: Iterable[str]) -> None:
 
 
 def mounts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes and mounts that bring this machine's programs into a pod, read-only.
+    """Read-only volumes and mounts with this machine's programs.
 
     That is Java, Kafka's jars, this Python with its packages, and this checkout.
     """
@@ -121,10 +121,10 @@ def mounts() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def java_home() -> Path:
-    """The directory of this machine's Java, which pods have at the same place."""
+    """Directory of Java, on this machine and in pods."""
     return Path(shutil.which("java") or "").resolve().parents[1]
 
 
 def python() -> str:
-    """The Python of this run, with its packages, in a pod that has the mounts."""
+    """Path of this Python in a pod with the mounts."""
     return sys.executable

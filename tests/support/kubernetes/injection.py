@@ -1,4 +1,4 @@
-"""The admission policies as they are shipped."""
+"""The shipped admission policies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ DEFINITION = "CustomResourceDefinition"
 
 
 def shipped() -> list["Document"]:
-    """Return what `kubectl apply -k` sends: the folder's files, which kustomize does not change."""
+    """Return the folder's documents, which `kubectl apply -k` sends unchanged."""
     folder = DEPLOY / "kustomize/injection"
     names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
     return [one for name in names for one in deploy.of_text((folder / name).read_text())]
@@ -24,7 +24,7 @@ def shipped() -> list["Document"]:
 
 @contextmanager
 def applied(cluster: "Cluster", pod: "Document") -> Iterator[None]:
-    """Send them, and wait until `pod`, which they refuse, is refused; remove them at the end."""
+    """Apply the policies, wait until they refuse `pod`, and remove them at the end."""
     documents = shipped()
     definition = deploy.of_kind(documents, DEFINITION)
     cluster.apply(definition)
@@ -44,6 +44,6 @@ def applied(cluster: "Cluster", pod: "Document") -> Iterator[None]:
 
 
 def dry_run(cluster: "Cluster", namespace: str, pod: "Document") -> "Finished":
-    """What the API server would store, or why it refuses."""
+    """Return what the API server would store, or its refusal."""
     options = ("--dry-run=server", "--output=json", "--filename=-", f"--namespace={namespace}")
     return cluster.try_kubectl("create", *options, stdin=yaml.safe_dump(pod))

@@ -1,4 +1,4 @@
-"""Namespaces that a cluster's only node lives in: what it starts and changes is gone with them.
+"""Namespaces of a cluster's only node, which remove everything that it started.
 
 Processes (PID), mounts, the network and the host's name are its own. The first process of the PID
 namespace dies with the test run, however that ends, and the kernel ends all others with it. What
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 ADDRESS: Final = "192.168.77.1"
-"""The node's own address, in a network that nothing else is in."""
+"""The node's address in a separate network."""
 NAME: Final = "node"
 NEIGHBOUR: Final = "192.168.77.2"
-"""The address of a machine beside the node, in the same network."""
+"""Address of another machine in the same network."""
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _CGROUP: Final = "reauth-cluster-"
 _CLONE_NEWNET: Final = 0x40000000
@@ -75,7 +75,7 @@ exec sleep infinity
 
 
 def missing() -> str | None:
-    """Why there can be no node here; None: there can."""
+    """Why this machine cannot run a node; None if it can."""
     if os.geteuid() != 0:
         return "needs root, for namespaces"
     tools = ("ip", "iptables", "nft", "nsenter", "setpriv", "unshare", "dpkg", "apt-get", "go")
@@ -98,12 +98,12 @@ class Node:
 
     @property
     def cgroup(self) -> str:
-        """The control group that all pods are below."""
+        """Control group of all pods."""
         return f"/{_CGROUP}{self._pid}"
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Make the namespaces; at the end everything in them is gone."""
+        """Create the namespaces, and remove everything in them at the end."""
         _remove_left_over()
         (self.directory / "log").mkdir()
         for name, value in _SYSCTLS.items():
@@ -136,7 +136,7 @@ class Node:
             _remove(Path(f"{hierarchy}{self.cgroup}"))
 
     def start(self, name: str, command: Sequence[str | Path], **environment: str) -> None:
-        """Start a program on the node; its output is a file of its log directory."""
+        """Start a program on the node; its output goes to the log directory."""
         with self._log(name).open("ab") as log:
             process = subprocess.Popen(
                 [*self._inside, *command],
@@ -148,7 +148,7 @@ class Node:
         self._started.append((name, process))
 
     def run(self, *command: str | Path, **environment: str) -> str:
-        """Run a program on the node to its end; it must succeed."""
+        """Run a program on the node, which must succeed."""
         done = subprocess.run(
             [*self._inside, *command],
             stdin=subprocess.DEVNULL,
@@ -161,7 +161,7 @@ class Node:
         return done.stdout
 
     def check(self) -> None:
-        """Fail if a program has ended, with the end of its log."""
+        """Fail with the end of its log if a program has ended."""
         for name, process in self._started:
             if process.poll() is not None:
                 tail = self._log(name).read_text(errors="replace")[-4000:]
@@ -176,7 +176,7 @@ class Node:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Bring this thread, and what it starts, into the node's network."""
+        """Move this thread and its children into the node's network."""
         with Path("/proc/self/ns/net").open("rb") as own:
             self._machine = own.fileno()
             self._enter()
@@ -187,7 +187,7 @@ class Node:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Bring this thread back to the machine's network meanwhile, which leads to others."""
+        """Move this thread back to the machine's network for a while."""
         _set_namespace(self._machine)
         try:
             yield
@@ -199,7 +199,7 @@ class Node:
 
     @contextmanager
     def neighbour(self) -> Iterator[None]:
-        """Bring this thread, which is on the node, to a machine beside it, whose router it is."""
+        """Move this thread from the node to another machine that uses the node as router."""
         machine = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "sh", "-c", _NEIGHBOUR],
             stdin=subprocess.PIPE,
@@ -211,7 +211,7 @@ class Node:
             try:
                 assert machine.stdout.readline() == b"there\n", "no network of its own"
                 pid = str(machine.pid)
-                # A name of its own: the network lives as long as a thread that was started on it.
+                # A unique name: the network lives as long as a thread in it.
                 cable = ("link", "add", f"beside{pid}", "master", "node0", "up", "type", "veth")
                 peer = ("peer", "name", "eth0", "netns", pid)
                 subprocess.run(["ip", *cable, *peer], check=True)
@@ -240,7 +240,7 @@ def _set_namespace(handle: int) -> None:
 
 
 def _hierarchies() -> list[Path]:
-    """Of version 1 one for each controller, of version 2 the only one."""
+    """Control group hierarchies: one per controller in version 1, a single one in version 2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         return [_CGROUPS]
     found = [path for path in _CGROUPS.glob("*") if (path / "cgroup.procs").exists()]
@@ -250,13 +250,13 @@ def _hierarchies() -> list[Path]:
 def _make_cgroup(hierarchy: Path, name: str) -> None:
     group = Path(f"{hierarchy}{name}")
     group.mkdir()
-    if hierarchy.name == "cpuset":  # nothing may run in a group without processors
+    if hierarchy.name == "cpuset":  # a group needs processors before programs can run in it
         for file in ("cpuset.cpus", "cpuset.mems"):
             (group / file).write_text((hierarchy / file).read_text())
 
 
 def _remove_left_over() -> None:
-    """Of runs that were killed; all that ran in such a group has ended with them."""
+    """Remove groups of killed runs."""
     for hierarchy in _hierarchies():
         for group in hierarchy.glob(f"{_CGROUP}*"):
             if not Path(f"/proc/{group.name.removeprefix(_CGROUP)}").exists():
@@ -264,7 +264,7 @@ def _remove_left_over() -> None:
 
 
 def _remove(group: Path) -> None:
-    """A group goes when the kernel has seen the last of its processes end."""
+    """Remove a group once its last process has ended."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     for path in sorted((one for one in group.rglob("*") if one.is_dir()), reverse=True):
         _rmdir(path, deadline)

@@ -1,4 +1,4 @@
-"""Producing applications in pods, and the checks of their messages."""
+"""Producing applications in pods, and checks of their messages."""
 
 import json
 import time
@@ -18,22 +18,22 @@ from tests.support.sasl import ISSUER, Issuer
 
 TOKEN: Final = "token"
 BOOTSTRAPS: Final = {"egress": "127.0.0.1:9094", "transparent": BOOTSTRAP}
-"""What an application connects to: the sidecar, or the brokers as if there were none."""
+"""Bootstrap servers of an application: the sidecar, or the redirected brokers."""
 
 
 class Broker(Protocol):
-    """Where the messages go."""
+    """A broker with a topic for messages."""
 
     def create_topic(self, name: str) -> None:
         """Create a topic of one partition."""
 
     def records(self, topic: str) -> list[tuple[str, str]]:
-        """Return all that a topic holds, as keys and values."""
+        """Return keys and values of all records in a topic."""
         ...
 
 
 def container(topic: str, bootstrap: str, *, authority: str | None = None) -> Document:
-    """The container of an application, whose key is its pod's name.
+    """Container of an application; its pod's name is the key of messages.
 
     It mounts the volume `application` with the token. With `authority`, a file there, it uses TLS.
     """
@@ -67,7 +67,7 @@ def container(topic: str, bootstrap: str, *, authority: str | None = None) -> Do
 
 
 def volumes(config_map: str) -> list[Document]:
-    """What the container mounts."""
+    """Volumes of the container."""
     machine, _ = images.mounts()
     config = {"name": "application", "configMap": {"name": config_map}}
     return [*machine, {"name": "tmp", "emptyDir": {}}, config]
@@ -91,7 +91,7 @@ def config_map(name: str, **files: str) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """An application that runs in a pod of its own."""
+    """An application in its own pod."""
 
     cluster: Cluster
     broker: Broker
@@ -100,11 +100,11 @@ class Producer:
     name: str
 
     def delivered(self) -> int:
-        """The messages that the broker has of it."""
+        """Number of its messages at the broker."""
         return sum(key == self.name for key, _ in self.broker.records(self.topic))
 
     def goes_on(self, messages: int = 100) -> None:
-        """Return when it has delivered that many more."""
+        """Wait until it has delivered more messages."""
         target = self.delivered() + messages
         self.cluster.wait(
             lambda: self.delivered() >= target,
@@ -113,18 +113,18 @@ class Producer:
         )
 
     def end(self) -> int:
-        """Delete it; return the number of its messages, none of which may be lost."""
+        """Delete it; assert that no message is lost, and return their number."""
         return end(self.cluster, self.broker, self.namespace, self.topic, self.name)
 
 
 def end(cluster: Cluster, broker: Broker, namespace: str, topic: str, name: str) -> int:
-    """Delete an application's pod; return the number of its messages, none of which may be lost."""
+    """Delete an application's pod; assert that no message is lost, and return their number."""
     cluster.kubectl("delete", "pod", name, "--namespace", namespace)
     return ended(broker, topic, name)
 
 
 def ended(broker: Broker, topic: str, name: str) -> int:
-    """Return the number of messages of an application that is gone, none of which may be lost."""
+    """Assert that an application that has ended lost no message; return their number."""
     mine = [value for key, value in broker.records(topic) if key == name]
     count = len(mine) - 1
     assert mine[-1] == f"last {count} of {count}", f"the last one is {mine[-1]!r}"
@@ -141,7 +141,7 @@ def producing(
     bootstrap: str,
     authority: bytes,
 ) -> Iterator[Producer]:
-    """An application that produces through a proxy elsewhere; at the end nothing may be lost."""
+    """Run an application that produces through a separate proxy and must lose nothing."""
     name = f"client-{uuid.uuid4().hex[:6]}"
     broker.create_topic(name)
     files = {TOKEN: issuer.mint("alice"), "ca_crt": authority.decode()}
@@ -150,7 +150,7 @@ def producing(
         "kind": "Pod",
         "metadata": {"name": name},
         "spec": {
-            "terminationGracePeriodSeconds": 180,  # twice it waits for a minute at most
+            "terminationGracePeriodSeconds": 180,  # it waits twice for up to a minute
             "containers": [container(name, bootstrap, authority="ca.crt")],
             "volumes": volumes(name),
         },
@@ -164,7 +164,7 @@ def producing(
 
 
 def wait_ready(cluster: Cluster, what: str, namespace: str) -> float:
-    """Wait for a pod, or for a Deployment's roll-out; return the seconds that it took."""
+    """Wait for a pod or a Deployment's rollout; return the seconds that it took."""
     started = time.monotonic()
     if what.startswith("pod/"):
         arguments = ("wait", what, "--for=condition=Ready", "--timeout=1s")

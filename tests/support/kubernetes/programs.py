@@ -1,4 +1,4 @@
-"""Kubernetes' programs: built from its Go modules and unpacked from Debian's packages, once.
+"""Kubernetes' programs, built from Go modules and unpacked from Debian packages once.
 
 Both are kept in the user's cache: the build takes a quarter of an hour of CPU.
 """
@@ -37,7 +37,7 @@ _FETCH_SECONDS: Final = 600
 
 
 def kubernetes() -> Path:
-    """The directory of Kubernetes' own programs."""
+    """Directory of Kubernetes' own programs."""
     digest = hashlib.sha256((_MODULE / "go.sum").read_bytes()).hexdigest()[:12]
     made = cache_directory() / f"kubernetes-{VERSION}-{digest}"
     with made_once(made) as into:
@@ -47,7 +47,7 @@ def kubernetes() -> Path:
 
 
 def debian() -> Path:
-    """The root directory that etcd, containerd, runc, the CNI plug-ins and busybox are below."""
+    """Root directory of etcd, containerd, runc, the CNI plug-ins and busybox."""
     release = dict(
         line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if line
     )
@@ -66,7 +66,7 @@ def cache_directory() -> Path:
 
 @contextmanager
 def made_once(made: Path) -> Iterator[Path | None]:
-    """Yield the directory to fill, which gets its name when it is whole; None: there it is."""
+    """Yield a directory to fill, renamed once it is complete; None if it exists."""
     made.parent.mkdir(parents=True, exist_ok=True)
     with made.with_name(f"{made.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,7 +108,7 @@ def _unpack(into: Path) -> None:
 def _downloads(into: Path) -> Iterator[Path]:
     directory = into / "packages"
     directory.mkdir()
-    # A sandboxed apt has a user of its own, who may not write to the cache.
+    # A sandboxed apt may not write to the cache.
     command = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", *_PACKAGES]
     known = subprocess.run(command, cwd=directory, capture_output=True, timeout=_FETCH_SECONDS)
     if known.returncode != 0:

@@ -1,4 +1,4 @@
-"""Releases of the chart, as a gateway and beside an application."""
+"""Releases of the chart, as a gateway and as a sidecar."""
 
 import copy
 import json
@@ -14,11 +14,11 @@ from tests.support.kubernetes.cluster import Cluster, Document, Finished
 from tests.support.sasl import ISSUER, Issuer
 
 PREVIOUS: Final = Path(__file__).with_name("kafka-reauth-proxy-before-gateway.tgz")
-"""Package of the chart as it was before it could make a gateway."""
+"""Package of the previous chart."""
 
 
 class Release:
-    """A release of the chart in a namespace, and the Deployment that it makes."""
+    """A release of the chart in a namespace, and its Deployment."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str) -> None:
         self.cluster = cluster
@@ -26,21 +26,21 @@ class Release:
         self.name = name
 
     def upgrade(self, given: Document | None, *options: str, chart: Path = CHART) -> None:
-        """Install or upgrade; return when Helm does, before the pods are replaced."""
+        """Install or upgrade; return before the pods are replaced."""
         done = self.try_upgrade(given, *options, chart=chart)
         assert done.exit_status == 0, done.stderr
 
     def try_upgrade(self, given: Document | None, *options: str, chart: Path = CHART) -> Finished:
-        """The same, which may be refused; None: no values are given."""
+        """The same, but it may fail; None for no values."""
         return self.helm("upgrade", "--install", self.name, chart, *options, values=given)
 
     def rollback(self) -> None:
-        """Bring back what was before."""
+        """Roll back to the previous revision."""
         done = self.helm("rollback", self.name)
         assert done.exit_status == 0, done.stderr
 
     def uninstall(self) -> None:
-        """Remove it; return when Helm does, while the pods end."""
+        """Uninstall; return while the pods are ending."""
         done = self.helm("uninstall", self.name)
         assert done.exit_status == 0, done.stderr
 
@@ -50,11 +50,11 @@ class Release:
         return self.cluster.helm(*arguments, namespace, values=values)
 
     def wait(self) -> float:
-        """Wait for the roll-out; return the seconds that it took."""
+        """Wait for the rollout; return the seconds that it took."""
         return producing.wait_ready(self.cluster, f"deployment/{self.name}", self.namespace)
 
     def pods(self) -> dict[str, Any]:
-        """The proxy's pods by name, but for those that are ending."""
+        """The proxy's pods by name, without ending ones."""
         label = f"reauth-proxy={self.name}"
         found = self.cluster.get("pods", f"--namespace={self.namespace}", "--selector", label)
         return {
@@ -64,7 +64,7 @@ class Release:
         }
 
     def wait_for_message(self, words: str, *, besides: dict[str, Any]) -> str:
-        """Wait until the status of the only other pod has these words; return the whole message."""
+        """Wait until the only other pod's status contains these words; return the message."""
 
         def message() -> str:
             (new,) = (pod for name, pod in self.pods().items() if name not in besides)
@@ -79,7 +79,7 @@ class Release:
 
 
 def message_of(pod: Any) -> str:
-    """What the last container of a pod that ended left behind; empty: none did."""
+    """Termination message of a pod's last ended container; empty without one."""
     status = pod["status"]
     for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         for state in (one["state"], one["lastState"]):
@@ -89,7 +89,7 @@ def message_of(pod: Any) -> str:
 
 
 def restarts(pods: dict[str, Any]) -> int:
-    """How often their containers were started anew."""
+    """Number of restarts of their containers."""
     return sum(
         one["restartCount"]
         for pod in pods.values()
@@ -99,7 +99,7 @@ def restarts(pods: dict[str, Any]) -> int:
 
 
 def keys(issuer: Issuer) -> Document:
-    """The Secret `idp` with the keys that tokens are signed by."""
+    """The Secret `idp` with the keys of tokens."""
     return secret("idp", **{"jwks.json": json.dumps(issuer.jwks())})
 
 
@@ -109,7 +109,7 @@ def secret(name: str, **data: str) -> Document:
 
 
 def gateway_values() -> Document:
-    """Those of the gateway overlay, with keys and brokers of the tests."""
+    """Values of the gateway overlay, with the tests' keys and brokers."""
     made = copy.deepcopy(deploy.values("gateway"))
     (listener,) = made["config"]["listeners"]
     del listener["advertised.host"]  # the chart's own Service
@@ -125,7 +125,7 @@ def gateway_values() -> Document:
 
 
 def sidecar_values(topic: str) -> Document:
-    """Those of the egress overlay, with an application that produces to a topic.
+    """Values of the egress overlay, with an application that produces to a topic.
 
     The application's own volume comes from the ConfigMap `application`.
     """
@@ -143,7 +143,7 @@ def sidecar_values(topic: str) -> Document:
 
 
 class Gateway(Release):
-    """Two proxies behind one Service, and who signed their certificate."""
+    """Two proxies behind one Service, and their certificate's authority."""
 
     def __init__(self, cluster: Cluster, namespace: str, issuer: Issuer, *hosts: str) -> None:
         super().__init__(cluster, namespace, "front")

@@ -1,4 +1,4 @@
-"""Pods of many shapes, and what the admission policies make of each."""
+"""Pods of many shapes, and the admission policies' results."""
 
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ UNCHANGED: Final[dict[str, Object]] = {
     "labels of others": pod(labels={"app": "orders"}),
     "switched off": pod({INJECT: "false"}),
 }
-"""Pods that stay as they are."""
+"""Pods that are not changed."""
 
 REFUSED: Final[dict[str, tuple[Object, str]]] = {
     "the node's network": (pod(EGRESS, hostNetwork=True), "run a gateway in front instead"),
@@ -128,4 +128,4 @@ REFUSED: Final[dict[str, tuple[Object, str]]] = {
         "a volume is named reauth-proxy-state already: rename it",
     ),
 }
-"""Pods that are refused, and words of the reason."""
+"""Refused pods, and words of the reason."""

@@ -1,4 +1,4 @@
-"""Volumes of the node, as a provisioner would make them for a claim."""
+"""Volumes of the node for claims, in place of a provisioner."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from tests.support.kubernetes.cluster import Cluster, Document
 
 
 def provide(cluster: Cluster, namespace: str, claim: str) -> Path:
-    """Make the volume of a claim; return its folder, which belongs to root."""
+    """Create the volume of a claim; return its folder, owned by root."""
     folder = cluster.directory / f"{namespace}-{claim}"
     folder.mkdir()
     here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node.NAME]}

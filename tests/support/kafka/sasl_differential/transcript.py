@@ -36,7 +36,7 @@ METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 3, 17, 36
 #: What `connections.max.reauth.ms` may be told as it is; other lifetimes are a token's.
 _CONFIGURED_LIFETIMES = (0, 2_000, 3_600_000)
 
-#: How long a connection must have stayed silent to count as open.
+#: Seconds of silence after which a connection counts as open.
 _OPEN_AFTER_SECONDS = 4.0
 
 #: A conversation with a session that ends counts if it took no longer than its waits and this.
@@ -59,7 +59,7 @@ class World:
     issuer: Issuer
 
 
-#: Name, password, mechanism of every user whom the programs expect.
+#: Name, password and mechanism of all users in the programs.
 USERS: Sequence[tuple[str, str, str]] = (
     ("alice", "alice-secret", "SCRAM-SHA-256"),
     ("alice", "alice-secret", "SCRAM-SHA-512"),
@@ -230,7 +230,7 @@ class Actor:
         self.client.finish_sending()
 
     def ends(self) -> Step:
-        """Writes down whether the server has closed, or leaves the connection open."""
+        """Record whether the server closes the connection or leaves it open."""
         frame = self.client.receive(_OPEN_AFTER_SECONDS)
         if isinstance(frame, Outcome):
             self._waited += _OPEN_AFTER_SECONDS if frame is Outcome.SILENT else 0
@@ -239,22 +239,22 @@ class Actor:
             self._see(f"unexpected frame {frame.hex()}")
 
     def wait(self, seconds: float) -> Step:
-        """Lets a session grow old."""
+        """Wait while the session ages."""
         self._send_token(f"wait {seconds} s")
         self.takes(seconds)
         time.sleep(seconds)
 
     def takes(self, seconds: float) -> Step:
-        """Says how long the program waits, or lets the server wait, besides."""
+        """Add time that the program spends on purpose."""
         self._waited += seconds
 
     @property
     def late(self) -> float:
-        """For how many seconds longer than it meant to the conversation has gone on."""
+        """Seconds by which the conversation is late."""
         return time.monotonic() - self._began - self._waited
 
     def note(self, text: str) -> Step:
-        """Writes down something the program found out."""
+        """Record a finding of the program."""
         self._see(text)
 
     def _is_odd(self, correlation_id: int) -> bool:
