@@ -99,6 +99,16 @@ def test_pyspark_is_named_as_the_extra_names_it() -> None:
     assert f"install {SPARK_PACKAGES}" in (ROOT / "docs" / "readiness.md").read_text()
 
 
+def test_nothing_is_installed_from_an_index_before_a_release() -> None:
+    """The package is in none yet: people install from a checkout, or what an error names."""
+    texts = [
+        *PAGES,
+        *(file for name in ("proxy", "metrics") for file in (ROOT / name).rglob("*.py")),
+    ]
+    named = {relative(file) for file in texts if "install 'kafka-reauth-proxy" in file.read_text()}
+    assert named == set()
+
+
 def test_locks_name_no_index_and_hash_everything() -> None:
     for lock in (ROOT / "requirements").glob("*.lock"):
         text = lock.read_text()

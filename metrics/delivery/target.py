@@ -38,5 +38,5 @@ def parse_target(text: str) -> Target:
 def missing_library() -> str | None:
     """Return what to install for a delivery; None if everything is installed."""
     if find_spec("confluent_kafka") is None:
-        return "kafka: needs confluent-kafka: pip install 'kafka-reauth-proxy[kafka]'"
+        return "kafka: needs confluent-kafka: pip install 'confluent-kafka>=2.6'"
     return None

@@ -43,7 +43,7 @@ def by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[An
     try:
         from metrics.readiness.duckdb_engine import answered
     except ImportError:
-        needed = "pip install 'kafka-reauth-proxy[report]'"
+        needed = "pip install 'duckdb>=2.0'"
         raise ReportError(f"this report needs DuckDB: {needed}") from None
     progress("reading events")
 
@@ -110,7 +110,7 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
     try:
         from metrics.readiness.topic import TopicReader
     except ImportError:
-        problem = "kafka: needs confluent-kafka: pip install 'kafka-reauth-proxy[kafka]'"
+        problem = "kafka: needs confluent-kafka: pip install 'confluent-kafka>=2.6'"
         raise ReportError(problem) from None
     from metrics.readiness.topic_table import TopicTable
 

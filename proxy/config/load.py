@@ -123,7 +123,7 @@ def _file_problems(config: Config) -> Iterator[ConfigError]:
     if config.store.users_file is not None:
         yield from _unreadable("store.users.file", config.store.users_file)
     if config.store.in_zookeeper and find_spec("kazoo") is None:
-        problem = "zookeeper: needs kazoo: pip install 'kafka-reauth-proxy[zookeeper]'"
+        problem = "zookeeper: needs kazoo: pip install 'kazoo[sasl]>=2.11'"
         yield ConfigError("store.url", problem)
     if config.events.deliver.to is not None and (missing := missing_library()) is not None:
         yield ConfigError("events.deliver.to", missing)

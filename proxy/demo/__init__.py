@@ -25,7 +25,7 @@ def main(seconds: float = 60.0) -> int:
     if missing:
         print(
             f"reauth-proxy: the demo needs {' and '.join(missing)}:"
-            " pip install 'kafka-reauth-proxy[demo]'",
+            " pip install confluent-kafka duckdb kafka-python",
             file=sys.stderr,
         )
         return 2

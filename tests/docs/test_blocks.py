@@ -105,8 +105,6 @@ def test_blocks_have_a_language(page: Path) -> None:
     """Blocks without a language cannot be checked."""
     known = {"sh", "yaml", "json", "python", "properties", "text", "sql"}
     assert {block.language for block in blocks(page)} <= known
-    if page.stem == "readiness":
-        return
     prose = BLOCK.sub("", page.read_text())
     assert not re.search(r"^(?! |-|\d+\.).+\n\n    \S.*$", prose, re.MULTILINE)
 
