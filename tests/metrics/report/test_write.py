@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from metrics.report.prometheus import MAX_LIFETIMES, exposition
+from metrics.report.write import MAX_LIFETIMES, exposition
 from tests.support.report import facts_of
 
 PREFIX = "kafka_reauth_proxy_readiness_"
