@@ -264,12 +264,12 @@ def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
         brokers.stop_node(1)
         try:
             wait_until(lambda: process.readiness() == 503, what="still ready")
-            assert any("not known" in reason for reason in process.reasons())
+            assert any("are unknown" in reason for reason in process.reasons())
             assert process.metric("acls") > 0, "what was known goes on applying"
             process.stop()
             process.start_unready()
             wait_until(lambda: process.readiness() == 503, what="ready")
-            assert any("not known" in reason for reason in process.reasons())
+            assert any("are unknown" in reason for reason in process.reasons())
             assert not process.has_printed
         finally:
             brokers.start_node(1)

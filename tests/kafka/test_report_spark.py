@@ -211,12 +211,6 @@ def test_from_a_bucket_to_a_bucket(object_server: str, jars: str, events: Path) 
         assert facts.pop("engine") == engine
         assert facts.pop("lines") == wanted["lines"]
         assert comparable(facts) == comparable(rest)
-    state = S3Store("events", prefix="fleet/state")
-    assert not {one["path"] for one in obstore.list(state).collect()} & {".lock"}
-    obstore.put(state, ".lock", b"")
-    done = run(object_server, jars, *given)
-    assert done.returncode == 2
-    assert "s3a://events/fleet/state: another run uses this --state" in done.stderr
     done = run(object_server, jars, "--events", "s3a://missing/events")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("there is no such bucket")
