@@ -14,8 +14,7 @@ from proxy.wire.apis import (
     offers,
 )
 from proxy.wire.schema import NEVER
-from tests.proxy.wire.test_versions_kio_lacks import REQUESTS
-from tests.support.kio_messages import is_of_kio, request_type, response_type
+from tests.support.kio_messages import request_type, response_type
 
 KAFKA_4_1 = Path(__file__).with_name("kafka_4_1_api_keys.csv")
 CLIENT_APIS_OF_PROXY = {17, 18, 29, 30, 31, 36, 48, 49, 50, 51}
@@ -38,17 +37,6 @@ def test_headers_are_those_of_kio() -> None:
             assert apis.is_flexible(key, version) == request.__flexible__, api.name
             header_version = response.__header_schema__.__version__
             assert apis.response_header_version(key, version) == header_version, api.name
-
-
-def test_kio_has_every_version_but_those_of_the_tests() -> None:
-    """A version that kio has learned needs no test of its own any more."""
-    lacks = {
-        (key, version)
-        for key, api in APIS.items()
-        for version in range(api.min_version, api.max_version + 1)
-        if not is_of_kio(key, version)
-    }
-    assert lacks == {(key, version) for key, version, *_ in REQUESTS}
 
 
 def test_kafka_agrees_on_names_lowest_versions_and_headers() -> None:

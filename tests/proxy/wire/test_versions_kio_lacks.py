@@ -14,10 +14,11 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from proxy.scheduling.stepped_thread import in_steps
+from proxy.wire.apis import APIS
 from proxy.wire.codec import decode as strict_decode
 from proxy.wire.messages import DescribeAclsRequest
 from proxy.wire.primitives import Malformed
-from tests.support.kio_messages import request_type, response_type
+from tests.support.kio_messages import is_of_kio, request_type, response_type
 from tests.support.kio_messages.strict import decode, encode
 from tests.support.messages import message
 
@@ -384,6 +385,17 @@ def test_every_truncation_is_noticed(schema: Any, body: bytes) -> None:
 def test_the_lists_of_requests_are_never_null(key: int, version: int, body: bytes) -> None:
     with pytest.raises(Malformed):
         decode(request_type(key, version), body)
+
+
+def test_kio_has_every_version_but_those_of_the_tests() -> None:
+    """A version that kio has learned needs no test of its own any more."""
+    lacks = {
+        (key, version)
+        for key, api in APIS.items()
+        for version in range(api.min_version, api.max_version + 1)
+        if not is_of_kio(key, version)
+    }
+    assert lacks == {(key, version) for key, version, *_ in REQUESTS}
 
 
 def test_every_version_has_a_request_and_a_response() -> None:
