@@ -23,7 +23,8 @@ SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 # The prose linter, and what has no finding: folders of Python are added as they get there.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
 UNREAD := $(addprefix docs/,configuration.md events.md metrics.md readiness.md report-tables.md)
-PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate $(filter-out $(UNREAD),$(wildcard docs/*.md))
+PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate $(addprefix proxy/,admin cli demo ops process scheduling worker) \
+	$(filter-out $(UNREAD),$(wildcard docs/*.md))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast pythons slow cluster check static fmt lint types imports prose docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock

@@ -19,7 +19,7 @@ from proxy.wire.apis import ACLS_BATCHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedAcls:
-    """Result of one filter. An empty result is no error."""
+    """Result of one filter. An empty result is valid."""
 
     acls: tuple[Acl, ...] = ()
     error: KafkaError | None = None
@@ -73,7 +73,7 @@ class DeletedAcl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """Result of one filter. An empty result is no error."""
+    """Result of one filter. An empty result is valid."""
 
     matches: tuple[DeletedAcl, ...] = ()
     error: KafkaError | None = None

@@ -156,7 +156,7 @@ class AdminClient:
         return DescribeAclsResult({one: found[one] for one in wanted})
 
     async def create_acls(self, acls: Iterable[Acl]) -> CreateAclsResult:
-        """Create ACLs, a thousand per request. An ACL that exists already is no error."""
+        """Create ACLs, a thousand per request. An ACL that exists already succeeds."""
         errors: dict[Acl, KafkaError | None] = {}
         for some in _batches(dict.fromkeys(acls)):
             async with self._lock:
@@ -216,7 +216,7 @@ class AdminClient:
     async def alter_client_quotas(
         self, changes: QuotaChanges, *, validate_only: bool = False
     ) -> AlterClientQuotasResult:
-        """Set quotas, and remove those whose value is None; a thousand entities per request."""
+        """Set quotas, and remove those with the value None; a thousand entities per request."""
         results: dict[QuotaEntity, KafkaError | None] = {}
         for some in _batches(changes):
             async with self._lock:

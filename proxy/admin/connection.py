@@ -56,7 +56,7 @@ class AdminConnection:
         is_tls = writer.get_extra_info("ssl_object") is not None
         self._if_closed = "" if is_tls else _PERHAPS_TLS
         """Hint for the error message if the broker closes instead of sending the next response;
-        empty if there is none."""
+        empty for no hint."""
 
     @classmethod
     async def open(

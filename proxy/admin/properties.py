@@ -77,7 +77,7 @@ class ClientSettings:
     """Connection settings read from a properties file of Kafka's clients."""
 
     bootstrap_servers: str | None = None
-    """Servers, `HOST:PORT` separated by commas; None if the file names none."""
+    """Servers, `HOST:PORT` separated by commas; None if not set."""
     login: Login | None = None
     """Identity for the SASL login; None if connections are without SASL."""
     ssl_context: ssl.SSLContext | None = None

@@ -70,7 +70,7 @@ DescribedQuotas = Mapping[ClientQuotaEntity, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientQuotas:
-    """Result of one filter. An empty result is no error."""
+    """Result of one filter. An empty result is valid."""
 
     entities: DescribedQuotas
     error: KafkaError | None = None

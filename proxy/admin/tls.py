@@ -57,7 +57,7 @@ def client_material(properties: Mapping[str, str]) -> Material:
 
 
 def tls_settings(properties: Mapping[str, str]) -> UpstreamTls:
-    """Return the settings of TLS but for the certificates. Raises ConfigError."""
+    """Return the settings of TLS, without the certificates. Raises ConfigError."""
     versions = _value(properties, "ssl.enabled.protocols") or ",".join(_VERSIONS)
     enabled = [version.strip() for version in versions.split(",")]
     if not set(enabled) <= set(_VERSIONS):
@@ -131,7 +131,7 @@ def _check_alone(properties: Mapping[str, str], store: Store, inline: str) -> No
 
 
 def _file(properties: Mapping[str, str], store: Store) -> bytes | Pkcs12 | None:
-    """Return the content of a store's file, PEM or decrypted PKCS12; None if there is no file."""
+    """Return the content of a store's file, PEM or decrypted PKCS12; None if not set."""
     key = f"ssl.{store}.location"
     location = _value(properties, key)
     if not location:

@@ -379,7 +379,7 @@ def acl_text(acl: Acl) -> str:
 
 
 def acl_of(item: Mapping[str, Any]) -> Acl:
-    """Return an ACL from what `acl_fields` made of it. Raises BadParameter."""
+    """Return an ACL from the fields of `acl_fields`. Raises BadParameter."""
     if item.keys() != set(_FIELDS) or not all(isinstance(one, str) for one in item.values()):
         raise typer.BadParameter(f"must have {', '.join(_FIELDS)}, all of them text")
     return Acl(

@@ -66,8 +66,7 @@ class Question:
     resource: Pattern
 
     def decide(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> Decision:
-        """Return the decision of the authorizer; `authorizer` is None if its settings are
-        unknown."""
+        """Return the decision of the authorizer; None stands for unknown settings."""
         index = AclIndex(
             acls,
             allow_everyone_if_no_acl_found=authorizer is not None

@@ -90,7 +90,7 @@ class Exit(IntEnum):
 
 
 def config_by_default() -> Path | None:
-    """Return the configuration file that the environment names; None if it names none."""
+    """Return the configuration file that the environment names; None if it is not set."""
     named = os.environ.get(CONFIG_VARIABLE)
     return Path(named) if named else None
 

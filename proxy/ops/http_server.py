@@ -93,7 +93,7 @@ class Response:
 
 
 class BadRequestError(Exception):
-    """The request is malformed; the text tells the client why."""
+    """The request is malformed; the text is the reason, for the client."""
 
 
 Handler = Callable[[Request], Awaitable[Response]]

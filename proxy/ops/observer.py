@@ -174,7 +174,7 @@ class SessionObserver:
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
     ) -> None:
-        """Record the use of an expired session: killed if its terms say so, else counted."""
+        """Record the use of an expired session: killed if its terms enforce it, else counted."""
         assert session.mechanism is not None  # without SASL a session has no end
         labels = (self._listener, session.mechanism)
         history = self._history_of(connection)
@@ -192,7 +192,7 @@ class SessionObserver:
             self._worker.incidents.note(self._incident(history, kind, _api_name(api_key), now))
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
-        """Record that a client reached the wrong broker, and was told so."""
+        """Record that a client reached the wrong broker, and was rejected."""
         self._tally.count(registry.MISROUTED, self._listener)
         history, target = self._history_of(connection), cast(BrokerView, connection.target)
         identity, meant = target.identity, bounded_text(request.cluster_id or "")

@@ -165,7 +165,7 @@ class Sessions:
 
 
 def _unnamed(settings: config.Listener) -> list[str]:
-    """Return what stands for the mechanisms of a listener that names none."""
+    """Return a placeholder for the mechanisms of a listener without a list of them."""
     return ["the brokers'"] if settings.relays_logins else []
 
 
@@ -201,7 +201,7 @@ def _selected(client: SessionClient, selector: Selector) -> Connection | None:
 
 
 def _session(state: State) -> Authenticated | None:
-    """Return the session that is valid, or being renewed; None if it has none."""
+    """Return the session that is valid, or being renewed; None if not authenticated."""
     if isinstance(state, Authenticated):
         return state
     return state.previous if isinstance(state, Authenticating | Failed) else None

@@ -38,7 +38,7 @@ T = TypeVar("T")
 Answer = Callable[[str, Mapping[str, Any]], Mapping[str, Any] | Iterator[Any]]
 """Function that answers a request (kind, arguments): at once, or part by part.
 
-A part that is None is not sent: it only lets the event loop run. An exception, also of the
+None as a part is not sent: it only lets the event loop run. An exception, also of the
 iterator, becomes an error response.
 """
 
@@ -74,7 +74,7 @@ class _Messages:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """Add what was read, and yield the complete messages; invalid lines are dropped."""
+        """Add bytes, and yield the complete messages; invalid lines are dropped."""
         self._data += data
         *lines, rest = self._data.split(b"\n")
         self._data = rest if len(rest) <= MAX_MESSAGE_BYTES else bytearray()

@@ -88,7 +88,7 @@ class Children:
         return iter(self._children)
 
     def start(self) -> None:
-        """Start all children, but for those that wait."""
+        """Start all children except those that wait."""
         for child in self._children:
             if not child.waits:
                 self._start(child)

@@ -92,7 +92,7 @@ class Changed(NamedTuple):
     needs_restart: tuple[str, ...]
     """The settings that differ from those in effect, and need a restart."""
     reloadable: tuple[str, ...]
-    """The settings that differ from those of the last reload, and need none."""
+    """The settings that differ from those of the last reload, and need no restart."""
     exposures: tuple[str, ...]
     """Warnings about its exposure that did not apply before."""
 

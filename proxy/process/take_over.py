@@ -63,7 +63,7 @@ class _Reply(TypedDict):
     sockets: int
     """The number of sockets that follow."""
     refusal: str
-    """The reason why there are none; empty if there are some."""
+    """The reason of a refusal; empty if sockets follow."""
 
 
 class Answer(Enum):
@@ -212,7 +212,7 @@ class Predecessor:
         self.pid, _ = peer_of(peer)
         """The process id of its parent."""
         self.is_told = False
-        """True if it was told that this process serves."""
+        """True if it has received SERVES."""
 
     @classmethod
     def find(cls, path: Path) -> "Predecessor | None":
@@ -268,7 +268,7 @@ class Predecessor:
         return Answer.DRAINS if message == DRAINS else Answer.TOO_LATE
 
     def replace(self) -> None:
-        """Tell the running proxy to drain and end: this process serves."""
+        """Send SERVES: the running proxy drains and ends."""
         self.is_told = True
         _sent(self._peer, SERVES)  # or it has ended, as `answer` says
 

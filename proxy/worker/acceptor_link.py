@@ -119,7 +119,7 @@ class Link:
     def receive_connection(self) -> tuple[EndpointId, int, socket.socket | None] | None:
         """Return endpoint, number and socket of the next connection; None if none waits.
 
-        The socket is None if this process had no file descriptor left: the kernel has closed it.
+        Without a free file descriptor, the kernel closes the socket, and None is returned for it.
         """
         received = _receive(self.worker_end)
         if received is None:

@@ -48,7 +48,7 @@ _ADDRESSES_KNOWN: Final = 1_024
 
 _OPEN, _UNAUTHENTICATED, _SINCE, _EVICTED, _STARTED, _ASKED = range(6)
 """Indexes of a worker's words for each listener: the number of open connections; of unauthenticated
-ones; since when the oldest of these is unauthenticated (ms; 0: there is none); how many it has
+ones; since when the oldest of these is unauthenticated (ms; 0 without any); how many it has
 evicted for other workers; whether it was started before; and from `_ASKED` on, how many it has
 asked each worker to evict."""
 
@@ -174,7 +174,7 @@ class Evictable(Protocol):
     """Interface to an open connection, which is compared by identity."""
 
     def evict(self) -> None:
-        """Close the connection now, to make room for another."""
+        """Close the connection now, in favour of another."""
         ...
 
 
@@ -188,7 +188,7 @@ class Decision(Generic[C]):
     refused: CloseReason | None = None
     """The reason of a refusal; None if it is accepted."""
     evicts: C | None = None
-    """The connection to be evicted; None if there is none, or another worker evicts one."""
+    """The connection to be evicted; None if no eviction is needed, or another worker evicts one."""
 
 
 class OpenConnections(Generic[C]):

@@ -57,7 +57,7 @@ class KeyService:
         """True if it was logged that the keys are too old."""
 
     async def run(self) -> None:
-        """Read the keys on schedule, for ever."""
+        """Read the keys on schedule, forever."""
         loop = asyncio.get_running_loop()
         while True:
             await self.refresh()
@@ -141,7 +141,7 @@ class MembershipService:
         """The memberships in force."""
 
     async def run(self) -> None:
-        """Check the file periodically, for ever."""
+        """Check the file periodically, forever."""
         while True:
             await asyncio.sleep(INTERVAL)
             await self.refresh()

@@ -28,8 +28,8 @@ _MAX_BYTES: Final = 2**31
 class SharedConfiguration:
     """Configuration in memory that the parent shares with its workers.
 
-    It is made before the fork. A worker that reads during a write gets None; the parent's signal
-    after the write makes it read again.
+    It is made before the fork. For a worker that reads during a write, `take` returns None; the
+    parent's signal after the write makes it read again.
     """
 
     def __init__(self) -> None:

@@ -133,8 +133,8 @@ class Listener:
     ) -> None:
         """Make a listener of the worker `services`.
 
-        `enforces_acls`: only versions of APIs pass that can be judged by ACLs. `tls` is None
-        without TLS, `quotas` is None if they are off.
+        `enforces_acls`: only versions of APIs pass that can be judged by ACLs. Without TLS
+        or quotas, `tls` or `quotas` is not given.
         """
         self.tls = tls
         self.log_limit = LogRateLimit()
@@ -157,7 +157,7 @@ class Listener:
             if settings.groups_file is None
             else MembershipService(settings.groups_file, self._memberships_changed)
         )
-        """The groups of SCRAM users and certificates; None if they have none."""
+        """The groups of SCRAM users and certificates; None if not configured."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
@@ -356,7 +356,7 @@ class Listener:
         return reason
 
     def make_room(self) -> None:
-        """Close connections to make room for those that other workers have accepted."""
+        """Close connections in favour of those that other workers have accepted."""
         for connection in self.open_connections.to_evict():
             connection.evict()
 

@@ -175,7 +175,7 @@ class Outage(Slots[K]):
     """Places of the clients of one broker; no place is handed out until the broker is back."""
 
     def __init__(self) -> None:
-        # No client that goes on loses its place: a dial has a time limit of its own
+        # A resuming client never loses its place: a dial has a time limit of its own
         super().__init__(0)
         self.is_over = True
         """True if the broker could be reached, or no client waits for it."""

@@ -113,7 +113,7 @@ class StoreService:
             await self.refresh()
 
     async def follow(self) -> None:
-        """Take over changes in the store for ever."""
+        """Take over changes in the store, forever."""
         while True:
             await asyncio.sleep(REFRESH_EVERY)
             await self.refresh()
@@ -152,7 +152,7 @@ class StoreService:
             self._error = FAILED
 
     def _refuse_older(self, mirror: Mirror | None) -> None:
-        """Raise StoreError if the file is a copy older than what was taken over before."""
+        """Raise StoreError if the file is a copy older than the content in use."""
         if mirror is None or self._mirror is None or self._mirror.asked_at is None:
             return
         if mirror.asked_at is None or mirror.asked_at < self._mirror.asked_at:

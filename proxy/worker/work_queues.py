@@ -87,8 +87,8 @@ MAX_SHORT: Final = 8
 def old_objects_left_alone() -> Iterator[None]:
     """Limit Python's cycle collector to young objects.
 
-    A decoded long message is hundreds of thousands of objects without a cycle. To examine all of
-    them takes up to a tenth of a second, and happens several times while their number grows.
+    A decoded long message is hundreds of thousands of objects without a cycle. Examining all of
+    them costs up to a tenth of a second, and happens several times while their number grows.
     """
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, NEVER)
@@ -96,7 +96,7 @@ def old_objects_left_alone() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, middle, old)
-        if gc.get_count()[2] > old:  # or one long job after the other would prevent it for ever
+        if gc.get_count()[2] > old:  # or one long job after the other would prevent it forever
             gc.collect()
 
 

@@ -358,7 +358,7 @@ class Worker:
             await follow(self._quotas, self._endpoints, self.access, self._settings.upstream)
 
     def _make_room(self) -> None:
-        """Close connections to make room for those that other workers have accepted."""
+        """Close connections in favour of those that other workers have accepted."""
         os.eventfd_read(self._inputs.connections.wakes[self._inputs.number])
         for listener in self._listeners:
             listener.make_room()
@@ -477,7 +477,7 @@ SWITCH_INTERVAL: Final = 0.0002
 the event loop run. Python's default, five milliseconds, would be added to every iteration of the
 loop."""
 CHECK_EVERY: Final = 1.0
-"""Seconds between two attempts to start with what could not be read."""
+"""Seconds between two attempts to read the inputs of the start."""
 
 
 def run(

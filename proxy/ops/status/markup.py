@@ -29,7 +29,7 @@ def text(given: str) -> Markup:
 def name(given: str | None, otherwise: str = "-") -> Markup:
     """Return a name that a client chose, cut if it is long, and isolated from the text direction.
 
-    `otherwise` is shown where there is no name.
+    `otherwise` is shown if the name is missing.
     """
     if given is None:
         return tag("span", otherwise, class_="none")
@@ -42,7 +42,7 @@ def name(given: str | None, otherwise: str = "-") -> Markup:
 def tag(element: str, *content: Content, **attributes: str | None) -> Markup:
     """Return an element. Attribute `class_` is `class`, `data_label` is `data-label`.
 
-    An attribute that is None is left out.
+    Attributes with the value None are left out.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'

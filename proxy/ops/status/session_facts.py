@@ -71,7 +71,7 @@ class SessionFacts(NamedTuple):
     request_bytes: int
     response_bytes: int
     idle_s: float | None
-    """Seconds since the last request; None if there was none."""
+    """Seconds since the last request; None before the first one."""
     throttle_left_s: float | None
     """Seconds until the client is read again after a quota was exceeded; below 0: since then. In
     `audit` it would have been throttled. None if it never exceeded one."""
@@ -79,7 +79,7 @@ class SessionFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Selector of sessions: those that match all given parts; a part that is None matches any."""
+    """Selector of sessions: those that match all given parts; None matches any."""
 
     principal: str | None = None
     client_id: str | None = None

@@ -146,7 +146,7 @@ class PrincipalSessions(NamedTuple):
     """Incidents by kind since the workers started, including those of closed sessions."""
 
     def last_trouble_ms(self) -> int:
-        """Time of the last incident in epoch milliseconds; 0 if there was none."""
+        """Time of the last incident in epoch milliseconds; 0 before the first one."""
         return max((tally.last_ms for tally in self.troubles.values()), default=0)
 
 
