@@ -120,6 +120,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
     """Make the report with the engine that it takes. Raises `job.FAILURES`."""
     if settings.choose_engine() is EngineName.DUCKDB:
         return job.run(settings, progress)
+    settings.check()  # before the import, which takes seconds
     try:
         from metrics.spark import job as on_spark
     except ImportError:
