@@ -161,9 +161,7 @@ def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
     assert proxy.outcomes("alice") == {True}, "what was known goes on applying"
     first, second = proxy.workers()
     os.kill(first, signal.SIGKILL)
-    eventually(
-        lambda: "waits for what it reads at its start" in proxy.log(), "it says what it waits for"
-    )
+    eventually(lambda: "waits to start: " in proxy.log(), "it says what it waits for")
     assert alive(second)
     refused = proxy.command("users", "list")
     assert (refused.returncode, "was removed while a proxy runs" in refused.stderr) == (1, True)

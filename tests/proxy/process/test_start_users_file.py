@@ -72,7 +72,7 @@ def test_a_worker_that_dies_while_the_file_is_away_costs_no_other(
         away = file.rename(file.with_name("away"))
         os.kill(first, signal.SIGKILL)
         eventually(
-            lambda: "waits for what it reads at its start" in proxy.log(),
+            lambda: "waits to start: " in proxy.log(),
             "it says what it waits for",
         )
         assert alive(second)
