@@ -152,7 +152,7 @@ def test_a_proxys_users_are_exported(file: Path, config: Path, tmp_path: Path) -
 
 def test_of_no_users_no_file_is_made(file: Path, config: Path) -> None:
     done = run("users", "export", "--config", config, "--users-file", file)
-    assert (done.exit_code, done.stderr) == (1, "reauth-proxy: there are no users\n")
+    assert (done.exit_code, done.stderr) == (1, "reauth-proxy: the store has no users\n")
     assert not file.exists()
 
 

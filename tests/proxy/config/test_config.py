@@ -268,7 +268,7 @@ def test_an_ensemble_needs_its_extra(directory: Path, monkeypatch: pytest.Monkey
     """Nobody else loads it."""
     monkeypatch.setitem(sys.modules, "kazoo", None)
     loaded(directory, BASE)
-    with pytest.raises(ConfigError, match=r"pip install 'kafka-reauth-proxy\[zookeeper\]'"):
+    with pytest.raises(ConfigError, match=r"needs kazoo: pip install 'kazoo"):
         loaded(directory, changed(("sqlite:state.db", "zookeeper://h:1/kafka")))
 
 
