@@ -12,7 +12,7 @@ def main() -> None:
     """Run the command line.
 
     `serve` runs without the command line's libraries, which would stay in memory for as long as the
-    proxy runs. They handle it if its options need an explanation.
+    proxy runs. The libraries handle all other commands, and unusual options of `serve`.
     """
     arguments = _of_serve(sys.argv[1:])
     if arguments is None:
@@ -20,7 +20,7 @@ def main() -> None:
 
         run()
         return
-    gc.disable()  # until workers are forked: what is loaded stays, and need not be looked at
+    gc.disable()  # until workers are forked: loaded modules stay in memory in any case
     declarations.hold_only()
     from proxy.process.start import serve
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _of_serve(arguments: Sequence[str]) -> tuple[Path, frozenset[str]] | None:
-    """Return file and flags of a call of `serve`; None: it is another, or not a usual one."""
+    """Return file and flags of `serve`; None for another command, or unusual options."""
     if sys.platform != "linux":
         return None
     flags = frozenset({"--follow", "--take-over"}.intersection(arguments))

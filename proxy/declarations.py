@@ -1,4 +1,4 @@
-"""Declarations of settings: by pydantic, or without it in processes that only hold settings.
+"""Declarations of settings: with pydantic, or without it in processes that only hold settings.
 
 pydantic and the validators that it builds take 10 MiB, and a fifth of the CPU time of a start. So
 `serve` validates in a short-lived child, and its lasting processes receive the result: there,
@@ -36,7 +36,7 @@ __all__ = (
 _CONFIG = "proxy.config"
 
 validates = True
-"""True if settings can be validated in this process; False: they are only held."""
+"""True if this process can validate settings; False if it only holds them."""
 
 
 def hold_only() -> None:
@@ -45,7 +45,7 @@ def hold_only() -> None:
 
 
 def validate_too() -> None:
-    """Declare sections by pydantic again; for a child of a process that only holds settings."""
+    """Declare sections with pydantic again; for a child of a process that only holds settings."""
     _switch(validating=True)
 
 
@@ -71,11 +71,11 @@ class _Held:
 
 
 def _no_constraint(*_arguments: object, **_options: object) -> None:
-    """Stand in for a constraint or a validator."""
+    """Replace a constraint or a validator, without effect."""
 
 
 def _no_check(**_options: object) -> Any:
-    """Stand in for the decorator of a check."""
+    """Replace the decorator of a check, without effect."""
     return lambda method: method
 
 

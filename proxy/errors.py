@@ -9,7 +9,7 @@ class ProxyError(Exception):
 
 
 class ClientFault(ProxyError):
-    """The client broke the protocol: it is answered if it can be, then disconnected."""
+    """The client broke the protocol: it is answered if possible, then disconnected."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -37,16 +37,16 @@ class ConfigError(ProxyError):
         """The setting concerned: a dotted key path below the file, such as
         `listeners[0].address`."""
         self.problem = problem
-        """The problem, and what would be right, in one sentence."""
+        """The problem and its solution, in one sentence."""
 
     def __reduce__(self) -> tuple[type["ConfigError"], tuple[str, str]]:
-        """Let a child process return it to its parent."""
+        """Support pickling, with which a child process returns the error to its parent."""
         return type(self), (self.path, self.problem)
 
 
 def printable(text: str) -> str:
-    """Return text with control characters escaped: clients choose names, and a terminal obeys
-    them."""
+    """Return text with control characters escaped: clients choose names, and terminals interpret
+    control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -131,7 +131,7 @@ class TlsSource(Protocol):
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry of the proxy's own certificate in Unix time; None: there is none."""
+        """Expiry of the proxy's own certificate in Unix time; None without a certificate."""
         ...
 
 
@@ -144,17 +144,17 @@ class Access:
     dialler: Dialler = field(default_factory=Dialler)
     """Opens the connections."""
     tls: TlsSource | None = None
-    """The source of the TLS context; None: connections are without TLS."""
+    """Source of the TLS context; None for connections without TLS."""
     identity: UpstreamIdentity | None = None
-    """The identity of the login to brokers; None: there is no login."""
+    """Identity of the login to brokers; None if the proxy does not log in."""
     clients_log_in: bool = False
-    """True if brokers expect a login and the proxy has none: clients log in themselves
+    """True if brokers expect a login and the proxy does not log in: clients do that themselves
     (`sasl.termination: broker`), and the proxy's own requests are those that brokers answer before
     a login."""
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The current TLS context; None: connections are without TLS."""
+        """The current TLS context; None for connections without TLS."""
         return None if self.tls is None else self.tls.context
 
     def collect(self, snapshot: Snapshot) -> None:
@@ -166,7 +166,7 @@ class Access:
 
 
 def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
-    """Return the access that is configured; `tls` is None if connections are without TLS."""
+    """Return the configured access; without `tls`, connections do not use TLS."""
     return Access(
         timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
         dialler=Dialler(settings.socket_keepalive_idle_ms),
@@ -187,7 +187,7 @@ def _identity(settings: config.Upstream) -> UpstreamIdentity:
 
 
 def endpoint_tokens(settings: UpstreamSasl) -> EndpointTokens:
-    """Return the tokens of the token endpoint that is configured."""
+    """Return the tokens of the configured token endpoint."""
     url = settings.sasl_oauthbearer_token_endpoint_url
     client_id = settings.sasl_oauthbearer_client_credentials_client_id
     secret = settings.sasl_oauthbearer_client_credentials_client_secret

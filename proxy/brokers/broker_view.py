@@ -61,14 +61,14 @@ class BrokerView:
     ) -> None:
         """Forward requests to `broker`.
 
-        `resolve` gives the addresses that replace those in responses; None: they are not rewritten.
-        `enforces_acls`: only versions that ACLs can judge are forwarded. `metered`: bytes that are
-        fetched, and topics that are created, may count towards a quota. `not_answered`: APIs that
-        the proxy does not answer for this listener; the broker answers those in `passes`.
+        `resolve` returns the addresses that replace those in responses; without it, responses are
+        not rewritten. With `enforces_acls`, only versions that ACLs can judge are forwarded. With
+        `metered`, fetched bytes and created topics may count towards a quota. The proxy does not
+        answer the APIs in `not_answered` for this listener; the broker answers those in `passes`.
         """
         self.broker = broker
         self.api_versions: ApiVersionsAnswers | None = None
-        """Responses to ApiVersions for this broker; None: it has never been reached."""
+        """Responses to ApiVersions for this broker; None if it has never been reached."""
         self.routes: Mapping[int, Route] = {}
         """The routes of requests that are forwarded, by `route_key`; open connections use them from
         their next request on."""
@@ -85,13 +85,15 @@ class BrokerView:
 
     @property
     def sasl_version(self) -> int:
-        """The broker's highest version of SaslAuthenticate; negative: it has none."""
+        """The broker's highest version of SaslAuthenticate; negative if it does not offer the
+        API."""
         versions = self.broker.versions
         return -1 if versions is None else versions.apis.get(SASL_AUTHENTICATE, (0, -1))[1]
 
     @property
     def identity(self) -> BrokerIdentity:
-        """The broker's ids: its own statement, and the id of its port."""
+        """The broker's cluster id, and its node ids: the one that was identified, and that of its
+        port."""
         broker = self.broker
         if broker.broker_id is None or broker.broker_id in broker.identity.node_ids:
             return broker.identity
@@ -104,11 +106,11 @@ class BrokerView:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port by which the broker is reached."""
+        """Host and port at which the broker is reached."""
         return self.broker.host, self.broker.port
 
     def learn(self, brokers: Mapping[int, BrokerAddress]) -> None:
-        """Note the cluster's brokers, by id, like those in a response."""
+        """Record the cluster's brokers, by id, like those in a response."""
         if self._resolve is not None:
             for broker_id, broker in brokers.items():
                 self._resolve(broker_id, broker.host, broker.port)

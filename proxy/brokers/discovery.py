@@ -58,21 +58,22 @@ class DiscoveredBroker:
     """Broker that clients are connected to."""
 
     broker_id: int | None
-    """The broker's id; None: it is not known, as in `sidecar` and `transparent`."""
+    """The broker's id; None if it is unknown, as in `sidecar` and `transparent`."""
     host: str
     port: int
     versions: UpstreamVersions | None = field(default=None, repr=False)
-    """The versions that it offers; None: not known yet."""
+    """The versions that it offers; None until they are known."""
     common: Mapping[int, tuple[int, int]] | None = field(default=None, repr=False)
-    """The versions by API key that all brokers of its cluster offer; None: its own alone count."""
+    """The versions by API key that all brokers of its cluster offer; None if only its own count."""
     identity: BrokerIdentity = field(default=UNKNOWN_BROKER, repr=False)
     """The broker that answered the last query."""
     _asked_at: float | None = field(default=None, repr=False)
-    """The time of the last query in monotonic seconds; None: it is queried in the next round."""
+    """Time of the last query in monotonic seconds; None if it is queried in the next round."""
     fault: BrokerFault | None = field(default=None, repr=False)
-    """The failure of the last query; None: it was answered, or there was none."""
+    """The failure of the last query; None if the query was answered, or before the first one."""
     reachable_since: float | None = None
-    """Monotonic seconds since when all queries were answered; None: the last one was not."""
+    """Time in monotonic seconds since when all queries were answered; None if the last one was
+    not."""
     connected_at: float = -inf
     """Time at which it last accepted a connection, in monotonic seconds."""
 
@@ -83,12 +84,12 @@ class DiscoveredBroker:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why it refuses the proxy's login; None: it does not, or was not reached."""
+        """Reason why it refuses the proxy's login; None if it does not, or was not reached."""
         return self.fault.reason if isinstance(self.fault, LoginRefused) else None
 
     @property
     def unreachable(self) -> str | None:
-        """Reason why the last query failed; None: it was answered, or there was none."""
+        """Reason why the last query failed; None if it was answered, or before the first query."""
         return None if self.fault is None or self.refusal is not None else self.fault.reason
 
     @property
@@ -119,8 +120,8 @@ class DiscoveredBroker:
     async def refresh(
         self, now: float, access: Access, repeats: LogRateLimit
     ) -> UpstreamVersions | None:
-        """Query its versions; None if it did not answer, which is logged (`repeats` limits the
-        rate)."""
+        """Query its versions; return None if it did not answer, which is logged (`repeats` limits
+        the rate)."""
         self._asked_at = now  # before the query, so that `query_soon` during it has an effect
         try:
             upstream, self.identity = await fetch_broker(
@@ -180,14 +181,14 @@ class Discovery(ABC):
 
     @property
     def refusal(self) -> str | None:
-        """Reason why brokers refuse the proxy's login; None: they do not, or were not reached."""
+        """Reason why brokers refuse the proxy's login; None if they do not, or were not reached."""
         return None
 
     @property
     def unreachable(self) -> str | None:
         """Reason why the last query of every broker failed.
 
-        None: one answered, if only to refuse the proxy's login, or there was none to query.
+        None if a broker answered, if only to refuse the proxy's login, or has not been queried yet.
         """
         reasons = [broker.unreachable for broker in self._known()]
         return reasons[0] if reasons and None not in reasons else None
@@ -212,7 +213,7 @@ class Discovery(ABC):
         return answered
 
     async def round(self, now: float) -> bool:
-        """Make the queries that are due at `now`; False: one of them failed."""
+        """Make the queries that are due at `now`; return False if one of them failed."""
         return await self._refresh(self._known(), now)
 
     def knows(self, broker: DiscoveredBroker) -> bool:
@@ -268,15 +269,15 @@ class SidecarDiscovery(Discovery):
 
     @property
     def refusal(self) -> str | None:
-        """Reason why the broker refuses the proxy's login; None: it does not."""
+        """Reason why the broker refuses the proxy's login; None if it does not."""
         return self.broker.refusal
 
 
 class BrokerMemory(Protocol):
-    """Memory of the brokers that clients' responses named, shared by all workers."""
+    """Store of the brokers that responses to clients named, shared by all workers."""
 
     async def exchange(self, learned: Mapping[int, BrokerAddress]) -> dict[int, BrokerAddress]:
-        """Keep what was learned, and return all brokers. Raises BrokerFault."""
+        """Add the learned brokers, and return all. Raises BrokerFault."""
         ...
 
 
@@ -302,7 +303,7 @@ class ClusterDiscovery(Discovery):
     ) -> None:
         """Query the cluster every `metadata_max_age` seconds; `on_round` is called before that.
 
-        `memory` keeps what is learned from responses; None: brokers are asked.
+        `memory` keeps the brokers that responses named; without it, brokers are asked.
         """
         super().__init__(metadata_max_age, access, on_versions)
         self._bootstrap_servers = tuple(bootstrap_servers)
@@ -312,7 +313,7 @@ class ClusterDiscovery(Discovery):
         self._table = table or BrokerTable()
         self._gateways: list[Gateway] = []
         self._misfits = ""
-        """What was last logged of brokers without a port."""
+        """The text last logged about brokers without a port."""
         self._common: Mapping[int, tuple[int, int]] = {}
         """The versions that all brokers offer; empty before one is known."""
         self._rotation = count()
@@ -343,12 +344,12 @@ class ClusterDiscovery(Discovery):
 
     @property
     def refusal(self) -> str | None:
-        """Reason why every broker refuses the proxy's login; None: one does not."""
+        """Reason why every broker refuses the proxy's login; None if one does not."""
         return self._refusal
 
     @property
     def unreachable(self) -> str | None:
-        """Reason why the last query of the cluster failed; None: it succeeded."""
+        """Reason why the last query of the cluster failed; None if it succeeded."""
         return self._unreachable if self._memory is None else super().unreachable
 
     def gateway(self, advertised_host: str, ports: PortRange | PortMap) -> Gateway:
@@ -358,7 +359,7 @@ class ClusterDiscovery(Discovery):
         return gateway
 
     def bootstrap_broker(self) -> DiscoveredBroker | None:
-        """Return a broker for a bootstrap connection, in rotation; None: none is ready."""
+        """Return a broker for a bootstrap connection, in rotation; None if no broker is ready."""
         known = self._bootstrap or self.brokers.values()
         ready = [broker for broker in known if broker.ready]
         ready = [broker for broker in ready if broker.fault is None] or ready
@@ -386,7 +387,7 @@ class ClusterDiscovery(Discovery):
         return answered and view is not None
 
     async def _remembered(self, memory: BrokerMemory, now: float) -> ClusterView | None:
-        """Return the brokers that were learned, by this worker or another, now or earlier."""
+        """Return the brokers that this worker or another has learned, now or earlier."""
         learned = dict(self._learned)
         try:
             brokers = await memory.exchange(learned)
@@ -445,10 +446,10 @@ class ClusterDiscovery(Discovery):
         return None
 
     def _shown(self, view: ClusterView, now: float) -> ClusterView:
-        """Return the view without the brokers that no listener has a port for."""
+        """Return the view without the brokers for which no listener has a port."""
         nowhere = set(view.brokers)
         for gateway in self._gateways:
-            if self._memory is None:  # else the view has only what was learned
+            if self._memory is None:  # else the view has only the learned brokers
                 gateway.without_port.clear()
             nowhere &= {id_ for id_ in view.brokers if gateway.hide(id_)}
         self._log_misfits(now)

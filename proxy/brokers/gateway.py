@@ -1,15 +1,15 @@
-"""Brokers of a cluster, and the addresses under which a gateway shows them; pure.
+"""Brokers of a cluster, and the addresses under which a gateway presents them; pure.
 
 Rules:
 
-- A broker id keeps its port for ever: id N has the first port + N, or the port that a map gives
-  it, in all workers.
+- A broker id keeps its port forever: id N has the first port + N, or the port that a map gives it,
+  in all workers.
 - A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
   that restart, and their clients return to the same port. It is not kept if another broker has its
   address: no client is sent to the wrong broker.
 - The cluster's own view decides where a broker is. The address in a response to a client counts
   only if the broker is still unknown and the address is valid.
-- A broker that no listener has a port for is only counted and logged: no client could be sent to
+- A broker for which no listener has a port is only counted and logged: clients cannot be sent to
   it.
 - No client is sent to a port that cannot be listened on: another program may use it.
 """
@@ -61,7 +61,7 @@ class BrokerTable:
         return self._missing_since.keys()
 
     def apply(self, view: ClusterView, now: float) -> BrokerChanges:
-        """Apply the cluster's view, and return what changed; `now` is monotonic seconds."""
+        """Apply the cluster's view, and return the changes; `now` is in monotonic seconds."""
         joined = tuple(id_ for id_ in view.brokers if id_ not in self._brokers)
         moved = tuple(
             id_
@@ -84,7 +84,7 @@ class BrokerTable:
         return BrokerChanges(joined=joined, moved=moved, left=left)
 
     def learn(self, broker_id: int, host: str, port: int) -> bool:
-        """Add a broker from a response to a client; False if it was known."""
+        """Add a broker from a response to a client; return False if it was known."""
         if broker_id in self._brokers:
             return False
         self._brokers[broker_id] = BrokerAddress(host=host, port=port)
@@ -114,7 +114,7 @@ class Gateway:
         ports: PortRange | PortMap,
         on_moved: Callable[[int, str, int], None],
     ) -> None:
-        """Show the brokers of `table` at `advertised_host`.
+        """Present the brokers of `table` at `advertised_host`.
 
         `on_moved` is called with a broker's id, host and port if they differ from the table's, and
         for a broker without a port that is not in `without_port`.
@@ -164,13 +164,14 @@ class Gateway:
         return True
 
     def port_of(self, broker_id: int) -> int | None:
-        """Return the port of a broker; None: `broker.ports` has none for it."""
+        """Return the port of a broker; None if `broker.ports` has no port for it."""
         return self._ports.port_of(broker_id)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return the address that clients are given for a broker (`proxy.wire.addresses.Resolve`).
 
-        `host` and `port` are the broker's own in the response that is rewritten; None: no address.
+        `host` and `port` are the broker's own in the response that is rewritten. Returns None if
+        clients cannot be sent to the broker.
         """
         shown_port = self.port_of(node_id)
         known = self._brokers.get(node_id)

@@ -24,11 +24,12 @@ OWN_CORRELATION_ID: Final = secrets.randbelow(2**31)
 """Correlation id that marks the proxy's own requests to brokers. It is chosen when this module is
 first imported, which the parent process does before it forks, so all workers have the same one."""
 Ask = Callable[[int, int, bytes], Awaitable[bytes]]
-"""`request(api_key, api_version, body)`: sends a request, and returns the body of the response."""
+"""Function `request(api_key, api_version, body)` that sends a request, and returns the response's
+body."""
 
 
 async def ask_api_versions(software_name: str, request: Ask) -> UpstreamVersions:
-    """Query a broker's API versions: in the proxy's highest version, then the broker's, then v0.
+    """Query a broker's API versions: with the proxy's highest version, then the broker's, then v0.
 
     Raises BrokerFault.
     """
@@ -57,7 +58,8 @@ async def log_in(
 ) -> LoggedIn:
     """Log in. Raises LoginError.
 
-    `highest_version` is the server's highest version of SaslAuthenticate; negative: it has none.
+    `highest_version` is the server's highest version of SaslAuthenticate; negative if it does not
+    offer the API.
     `request` returns the body of the response alone.
     """
     login = Login(exchange, highest_version)

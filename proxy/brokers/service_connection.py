@@ -50,14 +50,14 @@ async def fetch_broker(
 ) -> tuple[UpstreamVersions, BrokerIdentity]:
     """Query a broker's API versions, check that it accepts the proxy, and identify it.
 
-    `node_id` is its last or supposed id; None if unknown. Where clients log in
-    themselves, neither is checked. Raises BrokerFault.
+    `node_id` is its last or supposed id; None if unknown. Where clients log in themselves, the
+    proxy can only query the versions. Raises BrokerFault.
     """
     asks_more = access.identity is not None or not access.clients_log_in
 
     async def question(connection: ServiceConnection) -> tuple[UpstreamVersions, BrokerIdentity]:
         identity = UNKNOWN_BROKER
-        with suppress(BrokerFault):  # its versions are known all the same
+        with suppress(BrokerFault):  # its versions are known in any case
             if asks_more:
                 identity = await _identity(connection, (host, port), node_id)
         return connection.offered, identity
@@ -139,7 +139,7 @@ class ServiceConnection:
         self._reader = reader
         self._writer = writer
         self.offered: UpstreamVersions
-        """The versions that the broker offers, as of `ask_api_versions`."""
+        """The versions that the broker offers, from `ask_api_versions`."""
 
     async def fetch_versions(self) -> None:
         """Query the broker's API versions."""
@@ -186,8 +186,8 @@ class ServiceConnection:
 async def _identity(
     connection: ServiceConnection, address: tuple[str, int], node_id: int | None
 ) -> BrokerIdentity:
-    """Identify the broker. It begins with a Metadata request, which a listener with SASL refuses
-    before a login."""
+    """Identify the broker. The first request is Metadata, which a listener with SASL refuses before
+    a login."""
     steps = identify(connection.offered, address, node_id)
     try:
         query = next(steps)

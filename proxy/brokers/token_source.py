@@ -51,10 +51,10 @@ class FileTokens:
         self.refresh_failures = 0
         """Number of reads since the start that found no token."""
         self.expires_at: float | None = None
-        """The expiry of the last token by its `exp` in Unix time; None: it is unknown."""
+        """Expiry of the last token, from its `exp` claim, in Unix time; None if unknown."""
 
     async def current(self) -> str:
-        """Return the token that the file has now. Raises TokenUnavailable."""
+        """Return the token that is in the file now. Raises TokenUnavailable."""
         try:
             token = await self._read()
         except TokenUnavailable:
@@ -83,7 +83,7 @@ class FileTokens:
 
 
 class EndpointTokens:
-    """Tokens of a token endpoint, by the client credentials grant (RFC 6749 section 4.4)."""
+    """Tokens from a token endpoint, with the client credentials grant (RFC 6749 section 4.4)."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class EndpointTokens:
         header_urlencode: bool = False,
         settings: TokenCacheSettings | None = None,
     ) -> None:
-        """Request tokens of `url` as `client_id`.
+        """Request tokens from `url` as `client_id`.
 
         `client_secret` is called in a thread for each request, so that a replaced secret is used;
         it raises OSError or ValueError, which do not repeat the secret. `header_urlencode` is
@@ -113,7 +113,7 @@ class EndpointTokens:
         self._fetch: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Fetch tokens on schedule, for ever."""
+        """Fetch tokens on schedule, forever."""
         loop = asyncio.get_running_loop()
         while True:
             if self._cache.wants_refresh(loop.time()):
@@ -123,8 +123,8 @@ class EndpointTokens:
     async def current(self) -> str:
         """Return the current token, or wait for the one that is being fetched.
 
-        Raises TokenUnavailable: at once if a fetch failed and the next one is not due, so that
-        however many clients connect, the endpoint gets no more requests than `run` makes.
+        Raises TokenUnavailable: at once if a fetch failed and the next one is not due, so that the
+        endpoint gets no more requests than `run` makes, however many clients connect.
         """
         loop = asyncio.get_running_loop()
         if (token := self._cache.token(loop.time())) is not None:
@@ -139,7 +139,7 @@ class EndpointTokens:
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry of the last token in Unix time; None: there is none, or it is unknown."""
+        """Expiry of the last token in Unix time; None if unknown, or before the first token."""
         return self._cache.expires_at
 
     @property
@@ -179,7 +179,7 @@ class EndpointTokens:
             cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
         except TokenUnavailable as error:
             cache.failed(error.reason, loop.time())
-        except Exception as error:  # whatever fails in the network, the old token stays
+        except Exception as error:  # any network failure leaves the old token in use
             text = fit_for_log(str(error), secrets)
             cache.failed(f"{type(error).__name__}: {text}", loop.time())
         else:

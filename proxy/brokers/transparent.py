@@ -83,7 +83,7 @@ class TransparentDiscovery(Discovery):
     """Discovery of brokers that clients connect to, each when the first client needs it."""
 
     def __init__(self, *, access: Access, on_versions: Callable[[DiscoveredBroker], None]) -> None:
-        """Query brokers by `access`; `on_versions` is called with changed versions."""
+        """Query brokers with `access`; `on_versions` is called with changed versions."""
         super().__init__(VERSIONS_MAX_AGE, access, on_versions)
         self.brokers: dict[Address, DiscoveredBroker] = {}
         self._asked: dict[Address, asyncio.Task[DiscoveredBroker]] = {}
@@ -195,7 +195,7 @@ class RedirectedClient(asyncio.Protocol):
         self._transport.abort()
 
     def evict(self) -> None:
-        """Close now, to make room for another client."""
+        """Close now, so that another client can connect."""
         self._refuse_client(DestinationRefused("evicted for another client", CloseReason.EVICTED))
 
     def _host(self) -> str:

@@ -139,12 +139,12 @@ class Authentication:
         """Software name that the client sent (KIP-511); None if it is unknown."""
         self.client_software_version: str | None = None
         self.waiting: Request | None = None
-        """Request whose answer waits for keys or for the store; None if there is none, or for a raw
-        token."""
+        """Request whose answer waits for keys or for the store; None if no request waits, or the
+        message is a raw token."""
         self._waiting_content = b""
         """Frame that waits for keys, without its size."""
         self._relayed: Relay | None = None
-        """Message of a login that the broker has yet to answer; None if there is none."""
+        """Relayed message that the broker has yet to answer; None if no answer is due."""
 
     @property
     def established(self) -> Authenticated | None:
@@ -237,7 +237,8 @@ class Authentication:
         correlation_id: int,
         answers: ApiVersionsAnswers,
     ) -> Verdict:
-        """Answer an ApiVersions request, which may name software and the broker that is meant."""
+        """Answer an ApiVersions request, which may name the client's software, and the broker that
+        the client means."""
         software = request.software
         if version >= api_versions.FIRST_FLEXIBLE and not request.valid:
             error_code = api_versions.INVALID_REQUEST
@@ -253,7 +254,7 @@ class Authentication:
         return _answer_of(version, answers.response(version, correlation_id))
 
     def _follow(self, outcome: Outcome, request: Request | None, content: bytes) -> Verdict:
-        """Return the verdict for a step of the session; `request` is None for a raw token."""
+        """Return the verdict for a step of the session; a raw token has no `request`."""
         if outcome.relay_to is not None:
             frame = SIZE.pack(len(content)) + content
             self._relayed = Relay(outcome.relay_to, frame, request)

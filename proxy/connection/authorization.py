@@ -73,7 +73,7 @@ May = Callable[[bool, str], bool]
 
 
 class Allowed:
-    """Topics that one connection may use, by one version of the ACLs."""
+    """Topics that one connection may use under one version of the ACLs."""
 
     __slots__ = ("_auditing", "_last_written", "_may", "_names", "_sessions", "_topics")
 
@@ -229,7 +229,7 @@ class RequestAuthorization:
         forget: Callable[[], None] = lambda: None,
         brokers_make_topics: bool = True,
     ) -> None:
-        """`asks` is called before each question to the authority, which then knows whose it is;
+        """`asks` is called before each question to the authority, to identify the connection;
         `forget` when requests that passed must be judged again although rights are unchanged."""
         self._brokers_make_topics = brokers_make_topics
         self._topics = LookedUpTopics(topics)

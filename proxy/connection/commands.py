@@ -1,10 +1,10 @@
 """Verdicts of the stages, and commands of the connection to its shell.
 
 Both are closed unions, and belong to the control path. The connection carries out verdicts, and the
-shell carries out commands. A verdict forwards, changes or answers a
-request, makes it wait or asks the broker first, or ends the connection; or it reports a
-change, after which the same request is looked at again. A frame that is forwarded unchanged at
-a first look needs no verdict, only the `Basis` on which later frames like it pass.
+shell carries out commands. A verdict forwards, changes or answers a request, makes it wait, asks
+the broker first, or ends the connection. It may also report a change, after which the same request
+is looked at again. A frame that is forwarded unchanged at a first look needs no verdict, only the
+`Basis` on which later frames like it pass.
 """
 
 from collections.abc import Callable, Generator
@@ -49,7 +49,7 @@ class CloseReason(StrEnum):
     AUTHENTICATION_TIMEOUT = "authentication_timeout"
     """The client did not log in within `sasl.authentication.timeout.ms`."""
     ILLEGAL_STATE = "illegal_state"
-    """A request that is not legal before authentication."""
+    """The request is not legal before authentication."""
     IDLE = "idle"
     """No bytes in either direction for `connections.max.idle.ms`."""
     MALFORMED_FRAME = "malformed_frame"
@@ -61,7 +61,7 @@ class CloseReason(StrEnum):
     DENIED = "denied"
     """A Produce with acks=0 was denied; it has no response that could report it."""
     UNSUPPORTED_API = "unsupported_api"
-    """An API key or version that is not offered."""
+    """The request's API key or version is not offered."""
     TLS_HANDSHAKE_FAILED = "tls_handshake_failed"
     """The TLS handshake failed, or the client began with another protocol."""
     DESTINATION_REFUSED = "destination_refused"
@@ -185,7 +185,7 @@ class AwaitTurn:
     """Call `turn_came` when it is this principal's turn."""
 
     principal: str
-    """Principal; empty: unauthenticated clients share a turn."""
+    """Principal; empty for unauthenticated clients, which share a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Close:
     ) -> None:
         self.reason: Final = reason
         self.delay: Final = delay
-        """Delay before that in seconds (`connection.failed.authentication.delay.ms`)."""
+        """Delay before the close in seconds (`connection.failed.authentication.delay.ms`)."""
         self.farewell: Final = farewell
         """Frame for the client, sent after the delay."""
         self.after_broker: Final = after_broker
@@ -321,7 +321,7 @@ class Relay:
     __slots__ = ("api_key", "api_version", "channel", "correlation_id", "frame")
 
     def __init__(self, channel: Channel, frame: bytes, request: Request | None) -> None:
-        """`request` is None for a raw token."""
+        """Relay `frame`, which holds `request`, or a raw token if `request` is missing."""
         self.channel: Final = channel
         self.frame: Final = frame
         self.correlation_id: Final = None if request is None else request.correlation_id
@@ -406,8 +406,7 @@ class Work:
 class Ask:
     """A stage needs the broker's response to a Metadata request of the proxy's own.
 
-    It resumes with the content after the size, or with None if the broker does not offer the
-    version.
+    It resumes with the response after its size, or None if the broker does not offer the version.
     """
 
     __slots__ = ("api_version", "frame")
@@ -438,8 +437,8 @@ Verdict = (
 T = TypeVar("T")
 
 Stage = Generator[Work | Ask, Any, T]
-"""A stage that may wait: it yields what it needs, and resumes with the result. Only its own client
-waits meanwhile."""
+"""A stage that may wait: it yields a `Work` or an `Ask`, and resumes with the result. Only its own
+client waits meanwhile."""
 
 
 @final

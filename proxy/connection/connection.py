@@ -2,13 +2,13 @@
 
 Laws:
 
-- Pass in what was read (`client_bytes`, `broker_bytes`), then carry out `commands`. Bytes that
-  cannot be processed yet are kept, and precede the next read.
+- The shell passes in the bytes that it reads (`client_bytes`, `broker_bytes`), then carries out
+  `commands`. Bytes that cannot be processed yet are kept, and precede the next read.
 - The connection carries out the verdicts of the stages. Only it waits (`PauseReason`) and ends
   (`proxy.connection.life`); no other module of this package holds it, except that the logins use it
   through `LoginHost`.
-- Whatever ends a connection, the requests before it are answered first, as by Kafka, which
-  processes a connection's requests one by one.
+- When a verdict, the client's EOF or a drain ends a connection, the requests before it are answered
+  first: Kafka also processes a connection's requests one by one.
 """
 
 from collections.abc import Callable
@@ -91,8 +91,8 @@ HELD_SECONDS: Final = 3.0
 """Seconds for which a client is held while its broker is down. Clients then reconnect with their
 usual back-off; if they were closed at once, any earlier answer would have reset it."""
 HELD_BYTES: Final = 65_536
-"""Bytes of a held client from which it is not read: more than most clients send before they have a
-response."""
+"""Number of kept bytes at which a held client is no longer read: more than most clients send before
+they have a response."""
 _DIAL_WAITS: Final = PauseReason.NO_BROKER | PauseReason.LOGIN | PauseReason.BROKER_DOWN
 _STAGE_WAITS: Final = PauseReason.WAITING | PauseReason.AUTHORIZING
 
@@ -168,7 +168,7 @@ class Connection:
         self.throttling: Throttling | None = None
         """Quota stage; None if no quota applies."""
         self._upstream_login = UpstreamLogin(self) if rules.logs_in else None
-        """The proxy's own login to the broker; None if the broker needs none."""
+        """The proxy's own login to the broker; None if the proxy does not log in."""
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
         self.life: int = Life.SERVING
@@ -187,7 +187,7 @@ class Connection:
         self._judged_as: tuple[str, ...] = ()
         """Principals by whose rights requests are judged; empty before the login."""
         self.ending: Close | None = None
-        """Close that follows once all requests are answered; None if there is none."""
+        """Close that follows once all requests are answered; None if no close is pending."""
 
     # State
 
@@ -398,14 +398,14 @@ class Connection:
             self.commands.append(WakeAt(when))
 
     def session_ended(self, unread: int, now: float) -> None:
-        """Note how many bytes had arrived at the end of the session without being read. They are on
-        time, unless the client was not read on purpose."""
+        """Record how many bytes had arrived at the end of the session without being read. They are
+        on time, unless the client was not read on purpose."""
         if now >= self.stages.unmeasured_end:
             waits = self.holds & BACK_PRESSURE
             self.stages.on_time = 0 if waits else len(self.requests.rest) + unread
 
     def _expired(self, api_key: int, now: float) -> None:
-        """Report the use of an expired session, and end the connection if its terms say so."""
+        """Report the use of an expired session, and end the connection if its terms require it."""
         session = self.session.state
         assert isinstance(session, Authenticated)
         if session.began_expired:
@@ -498,7 +498,7 @@ class Connection:
     # The broker
 
     def broker_connected(self, to_broker: Callable[[Bytes], None], now: float) -> None:
-        """Use the upstream connection, which is open: log in if necessary, and send what waited."""
+        """Use the open upstream connection: log in if necessary, and process the waiting bytes."""
         self.pipe.to_broker = to_broker
         if self._upstream_login is not None:
             self.hold(PauseReason.LOGIN)
@@ -671,7 +671,7 @@ class Connection:
         self.requests.hold()
 
     def release(self, reason: int, now: float) -> None:
-        """Release reasons, bits of `PauseReason`; take requests again if none is left."""
+        """Release reasons, bits of `PauseReason`; take requests again if no reason is left."""
         if not self.holds & reason:
             return
         if self.holds & reason & BACK_PRESSURE:
@@ -771,7 +771,7 @@ class Connection:
         self.end_if_settled(now)
 
     def end(self, reason: CloseReason, now: float) -> None:
-        """Take no more requests; close once those before are answered."""
+        """Take no more requests; close once the earlier ones are answered."""
         self._end(Close(reason=reason), now)
 
     def _end(self, close: Close, now: float) -> None:
@@ -782,7 +782,7 @@ class Connection:
             self.end_if_settled(now)
 
     def end_if_settled(self, now: float) -> None:
-        """Close if the state says so and nothing is under way; see `proxy.connection.life`."""
+        """Close if the connection is ending (`proxy.connection.life`) and nothing is under way."""
         if self.life == Life.SERVING or self.closed or self.pipe.left:
             return
         if self.life == Life.DRAINING:
@@ -798,7 +798,7 @@ class Connection:
             self.finish(CloseReason.CLIENT_CLOSED, now)
 
     def finish(self, reason: CloseReason, now: float, close: Close | None = None) -> None:
-        """Close now, whatever is under way, and release everything that requests hold.
+        """Close now, even if requests are under way, and release everything that they hold.
 
         A closed connection is part of a reference cycle, so the garbage collector frees it late.
         """

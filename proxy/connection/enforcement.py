@@ -86,7 +86,7 @@ class EnforcementPolicy:
         return terms
 
     def _said_of(self, principal: str) -> _Said:
-        """Return what the overrides set for one principal."""
+        """Return the settings that the overrides have for one principal."""
         enforcement: Enforcement | None = None
         max_reauth_ms: int | None = None
         for override in self._most_specific_first(principal):

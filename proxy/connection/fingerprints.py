@@ -4,8 +4,8 @@ Laws:
 
 - A fingerprint has every byte of its frame that the verdict depended on, and the frame's size if
   the verdict depended on its end. A frame that matches it would be judged the same.
-- Fingerprints belong to one connection, and are forgotten when anything else changes that verdicts
-  depend on: ACLs, principal, quotas, fetch sessions.
+- Fingerprints belong to one connection, and are forgotten when anything else changes that affects
+  verdicts: ACLs, principal, quotas, fetch sessions.
 - Recognizing a frame costs one comparison; nothing is decoded or copied.
 """
 
@@ -32,7 +32,7 @@ partitions."""
 MAX_FINGERPRINTS: Final = 32
 """Maximum number per connection; a consumer's Fetches have one size per number of partitions."""
 MAX_ALIKE: Final = 4
-"""Maximum number of one API key and version, and of one size if that is compared."""
+"""Maximum number for one API key and version, and for one size if the size is compared."""
 UNLIMITED: Final = 1 << 62
 
 _HEAD: Final = struct.Struct(">iI")
@@ -49,7 +49,7 @@ class Basis(NamedTuple):
     whole: bool = False
     """True if the verdict also depends on the size of the frame."""
     epoch_at: int = 0
-    """Position of the epoch of a fetch session, which must be above zero; 0 if there is none."""
+    """Position of a fetch session's epoch, which must be positive; 0 if it is not checked."""
     max_bytes: int = 0
     """`max_bytes` of a Fetch; 0 for other requests, or if no quota counts it."""
 
@@ -106,8 +106,8 @@ class Fingerprint:
     def __init__(
         self, frame: Bytes, at: int, size: int, basis: Basis, route: Route, largest: int
     ) -> None:
-        """Make the fingerprint of the frame of `size` at `at`; `largest` is the limit of any
-        size."""
+        """Make the fingerprint of the frame of `size` bytes at `at`; no frame may be longer than
+        `largest`."""
         spans = basis.spans
         self.route = route
         self.key: int = _HEAD.unpack_from(frame, at)[1]
@@ -221,7 +221,7 @@ class Fingerprints:
         return self._count
 
     def add(self, fingerprint: Fingerprint) -> None:
-        """Recognize frames by this fingerprint, too."""
+        """Add a fingerprint."""
         if self._count >= MAX_FINGERPRINTS:
             self.clear()
         alike = self._found.setdefault(_place(fingerprint), [])

@@ -39,7 +39,7 @@ MAX_BYTES_OF_A_LOOK: Final = 65_536
 MAX_BYTES_OF_A_HEAD: Final = 1_024
 """Maximum length of a Produce up to its first topic, in bytes; a longer one is gathered."""
 MAX_TAGS_OF_A_LOOK: Final = 16
-"""Maximum number of tagged fields in a request header; Kafka has defined none so far. The check
+"""Maximum number of tagged fields in a request header; Kafka has not defined any so far. The check
 reads them all again whenever a client sends another byte."""
 
 LONG_WRITE: Final = 16_384
@@ -80,8 +80,8 @@ UNDECIDED: Final = 2
 
 Check = Callable[[Bytes, int, int], tuple[int, int]]
 """Function `check(data, at, end)` that checks a frame whose client id ends at `at`, by its bytes
-before `end`. Returns what to do with it, and the position after the last byte that this depends
-on."""
+before `end`. Returns `FORWARD`, `FORWARD_UNANSWERED` or `UNDECIDED`, and the position after the
+last byte that this depends on."""
 
 Transform = Callable[[bytes], bytes]
 """Maps a response body to the body sent to the client; both begin with the correlation id."""
@@ -143,8 +143,8 @@ class Route:
 
 
 Owed = tuple[int, Route]
-"""Entry of the in-flight queue: correlation id and route of the response owed, or what replaces the
-route (`proxy.connection.inflight`)."""
+"""Entry of the in-flight queue: correlation id and route of the response owed, or the object that
+replaces the route (`proxy.connection.inflight`)."""
 
 
 def route_key(api_key: int, api_version: int) -> int:

@@ -9,9 +9,9 @@ Laws:
   an `Amendment`, if this one response is changed; a `Question`, if the proxy consumes the response;
   an `Answer` of the proxy's own that waits for the responses before it.
 
-Latency is sampled. A listener of a worker begins to time one request per `SAMPLE_SECONDS`, and a
-connection times one request at a time: under low load that is every request, under high load the
-cost stays constant. The broker's part begins when the whole request has been written to it, and
+Latency is sampled. A listener of a worker begins to time at most one request per `SAMPLE_SECONDS`,
+and a connection times one request at a time: under low load that is every request, under high load
+the cost stays constant. The broker's part begins when the whole request has been written to it, and
 ends with the first bytes of its response. The proxy's part is the rest: from the read that
 completed the request, or at which it began to wait (for a judgement, memory, a quota, a
 connection), and from the read that completed the response.
@@ -277,9 +277,9 @@ class InFlight:
         several entries are removed at once."""
         self._answers = 0
         self._kept_bytes = 0
-        """Size in bytes of waiting answers, and of what amendments keep."""
+        """Memory in bytes of waiting answers and amendments."""
         self.timed: TimedRequest | None = None
-        """Request that is timed; None if there is none."""
+        """Request that is being timed; None if no request is being timed."""
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -346,8 +346,8 @@ class InFlight:
         return route
 
     def pop_answer(self) -> bytes | None:
-        """Remove and return an answer of the proxy's own whose turn has come; None if there is
-        none."""
+        """Remove and return the first entry if it is an answer of the proxy's own; otherwise return
+        None."""
         if not self._answers:
             return None
         route = self.queue[0][1]

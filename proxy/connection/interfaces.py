@@ -37,7 +37,7 @@ class AuthorizedConnection(Protocol):
 
     @property
     def authorization(self) -> "RequestAuthorization | None":
-        """Stage that judges its requests; None if there is none."""
+        """Stage that judges its requests; None if the client may do everything."""
 
     def forget(self) -> None:
         """Forget all fingerprints: judge every request again."""
@@ -133,7 +133,7 @@ class ConnectionRules:
     failed_authentication_delay: float
     """Delay in seconds before the answer to a failed authentication, and the close."""
     quotas: ConnectionQuotas | None = None
-    """Quotas of clients; None if there are none."""
+    """Quotas of clients; None if quotas do not apply."""
     relays: RelaySettings | None = None
     """Settings of relayed logins; None if the proxy authenticates clients itself."""
     logs_in: bool = False
@@ -178,8 +178,8 @@ class UpstreamBroker(Protocol):
 
     @property
     def sasl_version(self) -> int:
-        """Highest version of SaslAuthenticate that the broker offers; negative if it offers
-        none."""
+        """Highest version of SaslAuthenticate that the broker offers; negative if it does not offer
+        the API."""
 
 
 class Observer(Protocol[AnyConnection]):
@@ -194,7 +194,7 @@ class Observer(Protocol[AnyConnection]):
     def expired(
         self, connection: AnyConnection, session: Authenticated, api_key: int, now: float
     ) -> None:
-        """Handle the use of an expired session, which is closed if its terms say so."""
+        """Handle the use of an expired session, whose terms may require a close."""
 
     def misrouted(self, connection: AnyConnection, request: ApiVersionsRequest, now: float) -> None:
         """Handle a client that connected to the wrong broker (KIP-1242)."""

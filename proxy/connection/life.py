@@ -1,9 +1,9 @@
 """Life of a connection as tables: its states, and the reasons for which its client is not read.
 
 `NEXT` is the state machine: state and input give the next state, and an input that is absent is
-illegal. `HELD_OPEN` adds when a state other than SERVING ends the connection: once all requests are
-answered, and no reason of its row applies. CLOSED also follows at once when a side disappears, a
-time limit passes, or the proxy finds a bug.
+illegal. `HELD_OPEN` defines when a state other than SERVING ends the connection: once all requests
+are answered, and no reason of its row applies. CLOSED also follows at once when a side disappears,
+a time limit passes, or the proxy finds a bug.
 
 | state     | begins when                  | takes requests          |
 |-----------|------------------------------|-------------------------|
@@ -55,7 +55,7 @@ BACK_PRESSURE: Final = (
     | PauseReason.NO_MEMORY
 )
 """Reasons for which a client is not read on purpose, regardless of its session; Kafka does the
-same. All others are the proxy's own delay."""
+same. All other reasons are the proxy's own delay."""
 
 
 class Life:
@@ -98,7 +98,7 @@ NEXT: Final[Mapping[tuple[int, int], int]] = {
     (Life.ENDING, Input.DRAIN): Life.ENDING,
     (Life.ENDING, Input.CLOSE): Life.CLOSED,
 }
-"""Next state by state and input; what is absent is illegal."""
+"""Next state by state and input; absent pairs are illegal."""
 
 HELD_OPEN: Final[Mapping[tuple[int, bool], int]] = {
     (Life.FINISHING, False): PauseReason.BROKER_FULL,

@@ -1,8 +1,8 @@
 """Logins to brokers on one connection: the proxy's own, and a client's that is relayed.
 
 No sockets, no clock. Both machines use the connection through `LoginHost`, and hold its client
-(`PauseReason.LOGIN`) while the broker has a message to answer. Their requests stand in the queue
-between whole requests of the client (`proxy.connection.inflight`).
+(`PauseReason.LOGIN`) while the broker has a message to answer. Their requests are queued between
+whole requests of the client (`proxy.connection.inflight`).
 
 Laws of the proxy's own login (KIP-368):
 
@@ -14,14 +14,15 @@ Laws of the proxy's own login (KIP-368):
 Laws of a relayed login:
 
 - One message of a login is under way at a time.
-- A side connection carries one login and nothing else, so its responses are cut here. It is bounded
-  in time (`ends_at`) and in bytes (`MAX_RESPONSE_BYTES`), and unsolicited bytes are a broker fault.
+- A side connection carries one login and nothing else, so this module cuts its responses into
+  frames. It is bounded in time (`ends_at`) and in bytes (`MAX_RESPONSE_BYTES`), and unsolicited
+  bytes are a broker fault.
 - A broker that checks which node is meant (KIP-1242) is identified once on the connection of the
   requests, and asked on each side connection after the login: if it is another node, the
   re-authentication fails.
 - A client that wants an unknown broker logs in at another one (`RelayedLogin.wanted`). After the
-  login the proxy asks that one for the cluster's brokers, and closes: the client reconnects, and
-  its broker is known then. None of its requests is forwarded.
+  login the proxy asks that broker for the cluster's brokers, and closes. By the time the client
+  reconnects, its broker is known. No request of the client is forwarded.
 """
 
 import random
@@ -74,7 +75,7 @@ from sasl.relayed import RelayedSession
 from sasl.states import Authenticated, Channel, Failed
 
 RENEW_AFTER: Final = 0.85, 0.95
-"""Range of the share of a session's lifetime after which it is renewed, chosen at random as by
+"""Range of the share of a session's lifetime after which it is renewed, chosen at random as in
 Kafka's clients, so that renewals spread out and come in time."""
 MIN_INTERVAL: Final = 1.1
 """Seconds between two logins: Kafka refuses a second one within one second (KIP-368)."""
@@ -88,7 +89,7 @@ CONFIRMATION: Final = request_frame(API_VERSIONS, 0, ASKED_ID, CLIENT_ID, b"")
 CONFIRM_SECONDS: Final = 10.0
 """Seconds for its response."""
 ABSENT_SECONDS: Final = 3.0
-"""Seconds after which a client is closed whose broker the cluster does not have, or not now: each
+"""Delay in seconds of the close of a client whose broker is not in the cluster, or not now: each
 reconnect costs a login."""
 MAX_NODES_TRIED: Final = 16
 """Maximum number of nodes that a broker is asked for on a client's connection."""
@@ -98,7 +99,7 @@ _CLIENTS_OWN_HOLDS: Final = PauseReason.CLIENT_FULL | PauseReason.IN_FLIGHT | Pa
 
 
 class LoginHost(Protocol):
-    """What a login uses of its connection, a `proxy.connection.connection.Connection`."""
+    """Interface of a `proxy.connection.connection.Connection` to its logins."""
 
     commands: list[Command]
     holds: int
@@ -143,13 +144,14 @@ class UpstreamLogin:
         self.is_renewal = False
         """True if it is not the connection's first login."""
         self._login: Login | None = None
-        """Login under way; None if there is none, or the identity is being looked up."""
+        """Login under way; None before and after a login, and while the identity is looked up."""
         self._owed: Question | None = None
-        """Queue entry of the response that is expected; None if there is none."""
+        """Queue entry of the expected response; None if no response is expected."""
         self._overdue_at: float | None = None
         """Deadline of that response, in monotonic seconds; None until it is next in the queue."""
         self.looks_at = inf
-        """Time of the next check whether it is next, in monotonic seconds; inf if there is none."""
+        """Time of the next check of the queue for that response, in monotonic seconds; inf if no
+        check is due."""
 
     def identified(self, exchange: ClientExchange, now: float) -> None:
         """Log in with this identity of the proxy."""
@@ -259,15 +261,15 @@ class RelayedLogin:
         self.wanted = wanted
         """Id of the unknown broker that the client wants; None if its broker is known."""
         self._unsent: Relay | None = None
-        """Message that waits for its connection; None if there is none."""
+        """Message that waits for its connection; None if no message waits."""
         self._waits_since = 0.0
         """Time since which the login has waited for the client's next message, in monotonic
         seconds; part of a message does not reset it."""
         self._to_side: Callable[[Bytes], None] | None = None
-        """Function that writes to the side connection; None if there is none."""
+        """Function that writes to the side connection; None if no side connection is open."""
         self.ends_at = inf
-        """Deadline of a re-authentication on a side connection, or of a confirmation, in monotonic
-        seconds; inf if there is none."""
+        """Deadline of a re-authentication on a side connection, of a confirmation, or of the
+        request for the cluster's brokers, in monotonic seconds; inf if no deadline applies."""
         self._is_moving = False
         """True if requests will move to the side connection once those in flight are answered."""
         self.is_confirming = False
@@ -278,10 +280,10 @@ class RelayedLogin:
         self._is_identified = False
         """True if the broker of the requests has been identified, as far as possible."""
         self._identification: Identification | None = None
-        """Identification of the broker under way; None if there is none."""
+        """Identification of the broker while it is under way; None otherwise."""
         self._expected: int | None = None
-        """Correlation id of the response on the side connection; -1 if it has none because it
-        answers a raw token; None if no response is expected."""
+        """Correlation id of the expected response on the side connection; -1 for the response to a
+        raw token, which has no correlation id; None if no response is expected."""
         self._data = bytearray()
         """Available part of that response."""
 
@@ -550,7 +552,7 @@ class RelayedLogin:
             self._host.commands.append(CloseSideConnection())
 
     def settled(self, now: float) -> None:
-        """Move requests to the side connection, if they are to move and none is in flight."""
+        """Move requests to the side connection, if a move is pending and no response is owed."""
         host = self._host
         if (
             not self._is_moving

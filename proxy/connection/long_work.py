@@ -1,9 +1,9 @@
 """Share of one connection in its worker: long messages in steps, memory for them, its turn.
 
-Reading a request item by item, judging it and writing the allowed rest takes up to ten microseconds
-per byte if its items are small and denied. A request of more than a few hundred bytes is therefore
-judged in steps, by the same guards, in `proxy.scheduling.stepped_thread`, which costs about fifty
-microseconds. Laws:
+Reading a request item by item, judging it and writing the allowed rest costs at most ten
+microseconds per byte, if its items are small and denied. A request of more than a few hundred bytes
+is therefore judged in steps, by the same guards, in `proxy.scheduling.stepped_thread`, which costs
+about fifty microseconds. Laws:
 
 - A connection takes no other request while its own long request is judged, so order is kept.
 - The ACLs that apply are those at the time of judging, not of arrival.
@@ -43,7 +43,7 @@ MAX_JUDGED_AT_ONCE: Final = 128
 does not matter."""
 MAX_VALUES: Final = 400_000
 """Maximum number of items in all arrays of a request (topics, partitions, groups …), and of fields
-in the answer about denied ones. They take up to 200 MB of memory. Kafka has no such bound, but
+in the answer about denied ones. They occupy at most 200 MB of memory. Kafka has no such bound, but
 hardly any cluster has so many partitions.
 """
 _NAMES_AT_ONCE: Final = 64
@@ -52,8 +52,7 @@ _BULK: Final[Mapping[int, Callable[[int, bytes], object]]] = {
     PRODUCE: produce_requests.parse,
     FETCH: fetch_requests.parse,
 }
-"""Frequent APIs whose requests take long by their number of items, not of bytes, with their
-parsers."""
+"""Parsers of frequent APIs whose requests cost time per item, not per byte."""
 
 
 def takes_long(request: Request) -> bool:
@@ -115,7 +114,7 @@ class PausingAuthority:
     __slots__ = ("_asks", "_authority")
 
     def __init__(self, authority: Authority, asks: Callable[[], None]) -> None:
-        """`asks` is called before each question to the authority, which then knows whose it is."""
+        """`asks` is called before each question to the authority, to identify the connection."""
         self._authority = authority
         self._asks = asks
 
@@ -217,7 +216,7 @@ class LongWork:
 
     def __init__(self) -> None:
         self._budget: MemoryBudget | None = None
-        """Budget of the reserved memory; None if there is none."""
+        """Budget of the reserved memory; None if no memory is reserved."""
         self._reserved = 0
         """Reserved bytes."""
         self._reserved_by = ""
@@ -227,7 +226,7 @@ class LongWork:
         seconds."""
         self.looks_at = inf
         """Time of the next check whether others wait for the memory, in monotonic seconds; inf if
-        there is none."""
+        no check is due."""
         self._under_way: tuple[LongTask, ...] = ()
         self._spent = 0
         """Number of parts of the turn that were used."""

@@ -132,7 +132,7 @@ class MutationLimiter:
     def _settling(
         self, asked: MutationRequest, bucket: Bucket, throttled_ms: int, began: float
     ) -> BodyTransform:
-        """Return the change of the response, which refunds what was not done."""
+        """Return the change of the response, which also refunds the mutations that failed."""
 
         def settle(body: bytes) -> bytes:
             now = self._last_read()
@@ -164,8 +164,8 @@ class MutationLimiter:
         return Topics(found=found)
 
     def _questions(self, asked: MutationRequest) -> Iterator[tuple[int | None, list[Key]]]:
-        """Yield Metadata versions, with the topics to ask for; None if the broker cannot be
-        asked."""
+        """Yield Metadata versions with the topics to ask for; None in place of a version if the
+        broker cannot be asked."""
         for keys, since in ((asked.names, BY_NAME_SINCE), (asked.ids, BY_ID_SINCE)):
             routes = self._target.routes
             versions = range(BY_ID_SINCE, since - 1, -1)

@@ -1,6 +1,6 @@
 """Pipe: the first look at requests, and one write for all that are forwarded.
 
-It knows which requests pass (`proxy.connection.fingerprints`), what is owed for them
+It knows which requests pass (`proxy.connection.fingerprints`), which responses they are owed
 (`proxy.connection.inflight`), how many may pass (`proxy.quota.throttle`) and how to write. Laws:
 
 - It stops at the first frame that it does not recognize.
@@ -58,8 +58,8 @@ class RequestPipe:
         self.latency = latency
         """Chooses the requests that are timed."""
         self.waiting_since = inf
-        """Time since which a request that was read has waited, in monotonic seconds; inf if none
-        has."""
+        """Time since which a request that was read has waited, in monotonic seconds; inf if no
+        request waits."""
         self.max_bytes = max_bytes
         """`socket.request.max.bytes`."""
         self.to_broker: Callable[[Bytes], None] | None = None
@@ -102,8 +102,7 @@ class RequestPipe:
         self._usual = ()
 
     def pass_known(self, data: Bytes, start: int, now: float) -> int:
-        """Forward the frames at `start` that are recognized; return the position of the first
-        other."""
+        """Forward the recognized frames at `start`; return the position after them."""
         pos, end, looked = start, len(data), False
         fingerprints: Sequence[Fingerprint] = self._usual
         queue = self.inflight.queue

@@ -63,7 +63,7 @@ MAX_API_KEY: Final = 256
 0x05 (RFC 2743 section 3.1, RFC 4121 section 4.2.6)."""
 
 Gathered = tuple[bytearray, int, Gather]
-"""Available part of a frame, its size, and what the whole is for."""
+"""Available part of a frame, its size, and the purpose of the whole frame."""
 
 
 class Requests:
@@ -127,7 +127,7 @@ class Requests:
         self.renew_at = inf
         """Last time at which requests are forwarded before the proxy renews its login."""
         self.gathered: Gathered | None = None
-        """Frame that is being gathered; None if there is none."""
+        """Frame that is being gathered; None if no frame is."""
 
     # Reads
 
@@ -291,8 +291,8 @@ class Requests:
         return self._take_whole(data, pos, size, TO_ANSWER, now)
 
     def _skips_client_id(self, data: Bytes, pos: int, size: int) -> bool:
-        """Return whether a request has no client id, or one that exceeds its frame (the broker's to
-        refuse)."""
+        """Return whether a request has no client id, or one that exceeds its frame, which the
+        broker refuses."""
         is_null = data[pos + REQUEST_HEAD.size - 2] >= 0x80
         return is_null or client_id_end(data, pos) > pos + SIZE.size + size
 
@@ -308,8 +308,11 @@ class Requests:
     def _forward(
         self, head: Head, data: Bytes, pos: int, end: int, basis: Basis, now: float
     ) -> Close | None:
-        """Forward the frame at `pos`, and recognize others by `basis` from now on; return a close
-        if it is malformed, and None, without a step, if more bytes are needed."""
+        """Forward the frame at `pos`, and recognize others like it by `basis` from now on.
+
+        Returns a close if the frame is malformed, and otherwise None; if more bytes are needed,
+        `position` stays unchanged.
+        """
         size, key, correlation_id, length = head
         route = self._target.routes[key]
         self._long_work.spend(0)

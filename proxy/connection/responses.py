@@ -5,8 +5,8 @@ Laws:
 - An answer of the proxy's own is sent at once when its turn comes: it is never next in the queue
   (`proxy.connection.inflight`) between two whole responses.
 - A response without a transform is written as it was read, in one piece with its neighbours; its
-  body is never gathered. Nor is that of a Fetch that counts towards a quota: if the quota is
-  already exceeded, the broker's bytes are dropped as they arrive.
+  body is never gathered. The body of a Fetch response that counts towards a quota is not gathered
+  either: if the quota is already exceeded, the broker's bytes are dropped as they arrive.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,8 @@ class Responses:
         self._forgotten = False
         """True if the remaining bytes of a response are dropped."""
         self._gathered: tuple[bytearray, int, Route] | None = None
-        """Available part, size and entry of a response that is gathered; None if there is none."""
+        """Available part, size and entry of the response that is being gathered; None if no
+        response is."""
         self._long: LongTransform | None = None
         self.changing = False
         """True while a long response is changed in steps, and the broker is not read."""
@@ -108,7 +109,7 @@ class Responses:
     def broker_bytes(self, data: Bytes, now: float) -> bool:
         """Process bytes of the broker; return False if all of them passed unchanged.
 
-        Raises BrokerFault if they do not answer what was asked.
+        Raises BrokerFault if they are not the responses that are owed.
         """
         pos = 0
         if self._flowing and (pos := self._pass_known(data, 0, len(data), now)) == len(data):
@@ -142,7 +143,7 @@ class Responses:
         self._reconsider()
 
     def _reconsider(self) -> None:
-        """Determine whether the next read begins with a response, which may be followed by any."""
+        """Determine whether the next read begins with a response, and no own answer waits."""
         self._flowing = not (
             self.rest
             or self.left

@@ -1,6 +1,6 @@
 """Stages of a request, in order; each maps a request and the time to a verdict.
 
-    alive?  →  ours to answer?  →  may it?  →  mutation limit  →  quota  →  verdict
+    session alive?  →  answered here?  →  allowed?  →  mutation limit  →  quota  →  verdict
 
 Laws:
 
@@ -10,7 +10,7 @@ Laws:
   time of judging, not of the first byte.
 - A stage that must wait yields, and `resume` continues it. Meanwhile no other request of its client
   is taken, so order is kept.
-- Only requests that were judged by the current ACLs are forwarded. The exception are versions that
+- Only requests that were judged by the current ACLs are forwarded. The exceptions are versions that
   the proxy cannot decode (`FIRST_KEPT_BY_KAFKA_4`), where ACLs are not enforced.
 """
 
@@ -113,7 +113,7 @@ Judgement = decision.Judgement | CloseReason
 
 MAX_DELAY: Final = 1.0
 """Maximum delay in seconds of a request that arrived before the end of the session, and that the
-proxy came to after it."""
+proxy processes after it."""
 
 
 class Stages:
@@ -162,7 +162,7 @@ class Stages:
         self.dropped_versions = _NO_VERSIONS
         """Those of `DROPPED_BY_KAFKA_4` that the client used, whether forwarded or not."""
         self._stage: Stage[Judgement] | None = None
-        """Stage that waits; None if there is none."""
+        """Stage that waits; None if no stage waits."""
         self._pending: Pending | None = None
         """Request that it judges."""
         self._throttle_time_ms = 0

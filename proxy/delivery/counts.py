@@ -25,9 +25,9 @@ class _Word(IntEnum):
     GONE_FILES = auto()
     WAITING_BYTES = auto()
     WAITING_SINCE_MS = auto()
-    """Epoch milliseconds; 0: nothing waits."""
+    """Epoch milliseconds; 0 if nothing waits."""
     SUCCESS_MS = auto()
-    """Epoch milliseconds; 0: there was none."""
+    """Epoch milliseconds; 0 before the first success."""
 
 
 _COUNTERS: Final = (
@@ -45,9 +45,9 @@ class DeliveryState:
 
     waiting_bytes: int
     waiting_since: float | None
-    """Unix time in seconds; None: nothing waits."""
+    """Unix time in seconds; None if nothing waits."""
     success_at: float | None
-    """Time of the last complete delivery, in Unix time; None if there was none."""
+    """Time of the last complete delivery, in Unix time; None before the first."""
     failures: int
     """Number of attempts that failed."""
 
@@ -59,7 +59,7 @@ class DeliveryCounts:
         self._words = memoryview(mmap.mmap(-1, 8 * len(_Word))).cast("q")
 
     def add(self, delivered: Delivered) -> None:
-        """Add what was delivered since the last call."""
+        """Add the deliveries since the last call."""
         self._words[_Word.EVENTS] += delivered.events
         self._words[_Word.BYTES] += delivered.bytes
         self._words[_Word.SET_ASIDE] += delivered.set_aside
@@ -74,7 +74,7 @@ class DeliveryCounts:
         self._words[_Word.SUCCESS_MS] = round(wall * 1000)
 
     def set_waiting(self, waiting: Waiting) -> None:
-        """Publish what waits."""
+        """Publish the size and age of the waiting events."""
         self._words[_Word.WAITING_BYTES] = waiting.bytes
         since = waiting.since
         self._words[_Word.WAITING_SINCE_MS] = 0 if since is None else max(1, round(since * 1000))

@@ -1,6 +1,6 @@
-"""Settings of librdkafka from those of the proxy, or from a file of a Kafka client's properties.
+"""Settings of librdkafka, from those of the proxy or from a Kafka client's properties file.
 
-Certificates and secrets are passed in memory: no command line and no log has them.
+Certificates and secrets are passed in memory: they are on no command line and in no log.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
     except OSError as error:
         problem = f"{error.filename} cannot be read: {error.strerror}"
         raise ConfigError("", problem) from None
-    except ValueError as error:  # of a secret, which it does not repeat
+    except ValueError as error:  # about a secret, which the text does not repeat
         raise ConfigError("", str(error)) from None
     return made
 
@@ -100,7 +100,7 @@ def _tls(settings: UpstreamTls, material: Material) -> dict[str, Any]:
 
 
 def _login(settings: UpstreamSasl) -> Login:
-    """Return the identity that is configured. Raises OSError and ValueError."""
+    """Return the configured identity. Raises OSError and ValueError."""
     mechanism, username = settings.sasl_mechanism, settings.sasl_username
     if mechanism == "OAUTHBEARER":
         return OAuthBearer(token=settings.token_file() or _fetched(settings))
@@ -139,8 +139,8 @@ def _sasl(login: Login) -> Mapping[str, Any]:
 
 
 def _token_callback(login: OAuthBearer) -> Callable[[str], tuple[str, float]]:
-    """Return librdkafka's callback. Raises ConfigError and TokenUnavailable if there is no token:
-    librdkafka would wait for one without an explanation.
+    """Return librdkafka's callback. Raises ConfigError and TokenUnavailable if no token can be
+    read: librdkafka would wait for one without an explanation.
     """
     first = [login.current()]
 

@@ -105,7 +105,7 @@ class DeliveryLoop:
         self._counts = counts
         self._reported = Delivered()
         self._waiting = Waiting()
-        self._saved_at = -math.inf  # at once, or the last target's would be taken for this one's
+        self._saved_at = -math.inf  # save at once: the saved position may be another target's
         self._failures = 0
         self._repeats = LogRateLimit()
 
@@ -296,7 +296,7 @@ def _run_loop(settings: config.Config, counts: DeliveryCounts, end: End) -> None
             with opened(folder, deliver.to, sink, selection, end, counts) as loop:
                 log.info("delivers the events in %s to %s", folder, deliver.to)
                 loop.run()
-        except DeliveryError as error:  # the folder is replaced, or another proxy's for now
+        except DeliveryError as error:  # the folder was replaced, or another proxy has locked it
             counts.failed()
             if (line := repeats.line(str(error), str(error), time.monotonic())) is not None:
                 log.warning("%s", line)

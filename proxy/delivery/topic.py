@@ -2,7 +2,7 @@
 
 Messages of one connection have one key, so they are in one partition, in their order. librdkafka
 holds one batch at most: a topic that is not available costs no memory. It logs in again by itself
-before a session ends (KIP-368); after an error credentials are read again.
+before a session ends (KIP-368). After an error, credentials are read again.
 """
 
 import logging
@@ -28,8 +28,8 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 _MOST_LINES: Final = 65_536
 """Largest number of lines that are waited for together, more than batches have."""
 _QUICK_SECONDS: Final = 5.0
-"""Seconds in which lines must be stored for twice as many to be tried: those take far less than the
-delivery time-out."""
+"""If lines are stored within this many seconds, twice as many are tried next: these take far less
+than the delivery time-out."""
 _LOOK_SECONDS: Final = 2.0
 """Seconds to wait for the brokers to answer whether the topic exists."""
 FLUSH_SECONDS: Final = 0.5
@@ -48,11 +48,11 @@ _ALWAYS: Final = {
 }
 """Fixed settings of librdkafka. A batch has fewer messages than bytes. Messages that are not stored
 within the delivery time-out are produced again, with fresh credentials and fewer at a time, so that
-a topic with a low quota takes them within the time-out; a longer time-out would delay the reason
-why nothing arrives."""
+a topic with a low quota takes them within the time-out; a longer time-out would delay the error
+that explains why nothing arrives."""
 
 _quiet = logging.getLogger(f"{__name__}.librdkafka")
-"""Logger of librdkafka, which repeats at each attempt what is reported here once."""
+"""Logger of librdkafka, silenced: it repeats at each attempt the errors that are reported once."""
 _quiet.setLevel(logging.CRITICAL + 1)
 
 _NO_PRODUCER_ID: Final = "CLUSTER_AUTHORIZATION_FAILED"
@@ -72,15 +72,15 @@ class TopicSink:
         """Produce to `topic`.
 
         `settings` returns the connection's, with credentials as they are now; it may raise a
-        ProxyError. `ending` returns whether nobody waits for an answer any more.
+        ProxyError. `ending` returns whether the delivery must end now.
         """
         self._topic = topic
         self._settings = settings
         self._ending = ending
         self._producer: Producer | None = None
         self._problem = ""
-        """librdkafka's last error of the connection since the last success; empty if there was
-        none."""
+        """librdkafka's last error of the connection since the last success; empty without an
+        error."""
         self._refused = False
         """True if that error is a refused login."""
         self._lines_at_once = _MOST_LINES
@@ -101,7 +101,7 @@ class TopicSink:
                 self._check_topic(producer)
                 self._producer = producer
             refused = self._store_in_portions(producer, part)
-        # The last two if librdkafka can do nothing any more, as found here or in a callback.
+        # KafkaException and SystemError: librdkafka failed for good, here or in a callback.
         except (DeliveryFailed, KafkaException, SystemError) as error:
             self._producer = None
             self._lines_at_once = max(1, min(self._lines_at_once, len(part.lines)) // 2)
@@ -213,9 +213,9 @@ class _Begun:
     part: tuple[str, int, int]
     """Name and inode of the file, and offset in it."""
     stored: int = 0
-    """The number of lines that are done with, from the first on."""
+    """Number of lines from the first on that were stored or refused."""
     refused: int = 0
-    """The number of lines of these that were refused for good."""
+    """Number of these lines that were refused for good."""
     last_line: bytes = b""
     """The last of these lines."""
 
@@ -234,13 +234,13 @@ class _Results:
 
     def __init__(self) -> None:
         self.refused: list[bytes] = []
-        """Values of the messages that the client or a broker does not take, alone or together with
-        others of their batch."""
+        """Values of the messages that the client or a broker refused, alone or together with others
+        of their batch."""
         self._failed = 0
         self._example = ""
 
     def note(self, error: "KafkaError | None", message: "Message") -> None:
-        """Take the result of one message (called by librdkafka)."""
+        """Record the result of one message (called by librdkafka)."""
         if error is not None:
             value = message.value()
             assert value is not None

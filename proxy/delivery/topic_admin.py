@@ -37,12 +37,12 @@ class PartitionStatus:
     in_sync: int
     """Number of its replicas that are in sync."""
     first: int | None
-    """Offset of the first message that is kept; None: not known, as without a leader."""
+    """Offset of the first message that is kept; None if unknown, as without a leader."""
     end: int | None
-    """Offset after the last message; None: not known."""
+    """Offset after the last message; None if unknown."""
     newest_ms: int | None
-    """Largest time of a message, epoch ms; None: there is none, or not known, as by brokers before
-    Kafka 3.0 (KIP-734)."""
+    """Largest time of a message, epoch ms; None without messages, or if unknown, as with brokers
+    before Kafka 3.0 (KIP-734)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,14 @@ class TopicStatus:
     name: str
     partitions: list[PartitionStatus]
     retention_ms: int | None
-    """`retention.ms`, -1 for ever; None: it may not be read (DESCRIBE_CONFIGS)."""
+    """`retention.ms`, -1 if unlimited; None if it cannot be read, as without DESCRIBE_CONFIGS."""
 
 
 class TopicAdmin:
     """AdminClient for one topic."""
 
     def __init__(self, topic: str, settings: Settings) -> None:
-        """Connect when it is first asked. Raises TopicError."""
+        """Connect at the first request. Raises TopicError."""
         self._topic = topic
         self._problems = Problems()
         fixed: dict[str, Any] = {"error_cb": self._problems.note, "log_level": 0}
@@ -80,7 +80,7 @@ class TopicAdmin:
                 config={"cleanup.policy": "delete", "retention.ms": str(retention_ms)},
             )
             made = self._client.create_topics([new], request_timeout=TIMEOUT_SECONDS)
-        except (ValueError, OverflowError) as error:  # of numbers that librdkafka does not take
+        except (ValueError, OverflowError) as error:  # about numbers that librdkafka rejects
             raise TopicError(str(error)) from None
         self._result(made[self._topic])
 
@@ -133,7 +133,7 @@ class TopicAdmin:
             return answer.result()
         except KafkaException as error:
             with suppress(KafkaException):
-                self._client.poll(0)  # which notes why a connection failed
+                self._client.poll(0)  # records why a connection failed
             raise TopicError(printable(self._problems.explained(error.args[0]))) from None
 
 

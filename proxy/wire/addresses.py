@@ -3,15 +3,14 @@
 Laws:
 
 - Only the bytes of addresses change; all others pass unchanged, including unknown tagged fields.
-- A broker that `resolve` hides is left out; the partitions that it leads then have no leader for
-  the client, which requests Metadata again, as during an election.
+- A broker that `resolve` hides is left out. To the client, the partitions that it leads then have
+  no leader, so it requests Metadata again, as during an election.
 - Every address that reaches a client was returned by `resolve`.
 - The only error is `BrokerFault`, whatever a broker sends.
 
 The brokers in Metadata and DescribeCluster come first, so that the rest, which may be megabytes, is
-one copy. The leader end points in Produce, Fetch, ShareFetch and ShareAcknowledge (KIP-951,
-KIP-932) come last; see `walks`. Responses too long to be gathered are for
-`walks.LongFrameEndpoints`.
+one copy. The leader endpoints in Produce, Fetch, ShareFetch and ShareAcknowledge (KIP-951, KIP-932)
+come last; see `walks`. `walks.LongFrameEndpoints` handles responses that are too long to gather.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +56,7 @@ Resolve = Callable[[int, str, int], tuple[str, int] | None]
 broker."""
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
-"""Error code of a retriable error: the client looks up its coordinator again."""
+"""Code of a retriable error: the client looks up its coordinator again."""
 MAX_QUORUM_BYTES: Final = 1 << 21
 """Maximum size of a DescribeQuorum response in bytes: several times that of 4,000 observers and
 nodes."""

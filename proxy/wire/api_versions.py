@@ -1,4 +1,4 @@
-"""ApiVersions answers: what the broker offers, cut down to what the proxy understands.
+"""ApiVersions answers: the broker's versions, limited to those that the proxy understands.
 
 Laws:
 
@@ -94,8 +94,8 @@ class ApiVersionsRequest:
 
     @property
     def valid(self) -> bool:
-        """True if Kafka accepts the software, and both ids or none; if not, the response is
-        INVALID_REQUEST."""
+        """True if Kafka accepts the software, and both ids or neither are set; if not, the response
+        is INVALID_REQUEST."""
         return self.software.valid and (self.cluster_id is None) == (self.node_id == NO_NODE)
 
 
@@ -110,11 +110,11 @@ class BrokerIdentity:
     cluster_id: str | None = None
     """Id of its cluster; None if it is unknown."""
     node_ids: Set[int] = frozenset()
-    """Its node id, by each source that knows it. Empty: unknown; two that differ: it is not where
-    clients are sent for it."""
+    """Its node id, from each source that knows it. Empty if unknown; two ids if clients that mean
+    one broker are sent to another."""
 
     def is_meant_by(self, request: ApiVersionsRequest) -> bool:
-        """Return whether a client is where it means to be; True if that cannot be known."""
+        """Return whether this is the broker that a client means; True if that is unknown."""
         if request.cluster_id is None:
             return True
         if self.cluster_id is not None and self.cluster_id != request.cluster_id:
@@ -141,7 +141,7 @@ class UpstreamVersions:
 
 
 def common_versions(brokers: Iterable[UpstreamVersions]) -> dict[int, tuple[int, int]]:
-    """Return the versions by API key that all of these brokers offer; there is at least one."""
+    """Return the versions by API key that all of these brokers, at least one, offer."""
     distinct: list[Mapping[int, tuple[int, int]]] = []
     for broker in brokers:
         if broker.apis not in distinct:  # mostly there are two
@@ -195,7 +195,7 @@ def parse_request(api_version: int, body: View) -> ApiVersionsRequest:
     """Parse a request of v0 to v5, from after its header. Raises ClientFault.
 
     An invalid name or version is not a parse error: see `ClientSoftware.valid`. Versions before v3
-    have neither. Bytes after the body are ignored, as by Kafka.
+    have neither. Bytes after the body are ignored, as in Kafka.
     """
     if api_version < FIRST_FLEXIBLE:
         return _PLAIN_REQUEST
@@ -299,7 +299,7 @@ def identify(
     node_id: int | None,
     most: int = metadata.MAX_BROKERS,
 ) -> Identification:
-    """Find out which broker it is that offers these versions at this address.
+    """Identify the broker that offers these versions at this address.
 
     `node_id` is its last known or announced node id; None if it is unknown. At most `most` nodes
     are tried.
@@ -332,16 +332,16 @@ def meaning(cluster_id: str, node_id: int) -> Query:
 
 
 def metadata_version(offered: UpstreamVersions) -> int | None:
-    """Return the highest common version of Metadata; None if there is none."""
+    """Return the highest common version of Metadata; None if there is no common version."""
     low, high = offered.apis.get(METADATA, (0, 0))
     api_version = min(high, metadata.HIGHEST_VERSION)
     return api_version if api_version >= max(low, metadata.LOWEST_VERSION) else None
 
 
 def _find(cluster_id: str, node_ids: list[int]) -> Generator[Query, bytes, int | None]:
-    """Find which of these nodes the broker is; None if it is none of them, or does not check.
+    """Return the broker's id if it is one of these nodes; None if it is another, or does not check.
 
-    A broker refuses every node id but its own; one that does not refuse `_NOBODY` checks nothing.
+    A broker refuses every node id but its own; one that accepts `_NOBODY` does not check.
     """
     for node_id in node_ids:
         answer = yield meaning(cluster_id, node_id)

@@ -1,11 +1,11 @@
-"""Table of all API keys: what the proxy does with each, and which versions it understands.
+"""Table of all API keys: how the proxy handles each, and which versions it understands.
 
 Laws:
 
 - An API that is not in this table is neither offered nor forwarded.
-- A version range is what the proxy can decode where it must, that of `messages.txt`; what clients
-  are offered is its intersection with what the broker offers, see `offers`. Where no ACLs are
-  enforced, older versions of `FIRST_KEPT_BY_KAFKA_4` pass, too, without being judged.
+- A version range has the versions that the proxy can decode, where it must: those in
+  `messages.txt`. Clients are offered its intersection with the broker's range, see `offers`. Where
+  no ACLs are enforced, older versions of `FIRST_KEPT_BY_KAFKA_4` also pass, without being judged.
 - A test compares `_ADDRESSES_SINCE` with the definitions, so that no address of a broker is
   overlooked in a new version.
 """
@@ -122,7 +122,7 @@ FIRST_KEPT_BY_KAFKA_4: Final[Mapping[int, int]] = {
 }
 """First version that Kafka 4.0 kept of each client API of which it dropped versions (KIP-896).
 
-JoinGroup is not among them: Kafka 4.0.0 alone lacks its v0 and v1, which came back with 4.0.1."""
+JoinGroup is not in the table: only Kafka 4.0.0 lacks its v0 and v1, which 4.0.1 restored."""
 
 SASL_APIS: Final = frozenset({SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE})
 """API keys that are legal before and during authentication; their requests are short."""
@@ -152,13 +152,13 @@ class Api:
     max_version: int
     """Highest version that the proxy understands."""
     first_flexible: int
-    """First version with tagged fields and compact types (KIP-482); `NEVER` if none has
+    """First version with tagged fields and compact types (KIP-482); `NEVER` if no version has
     them."""
     throttle_time_since: int
-    """First version whose response has a throttle time; `NEVER` if none has."""
+    """First version whose response has a throttle time; `NEVER` if no response has one."""
     addresses_since: int
     """First version whose response contains the address of a broker or controller; `NEVER` if
-    none does."""
+    no response does."""
 
 
 _ANSWERED: Final = SASL_APIS | frozenset(
@@ -258,9 +258,9 @@ def forwarded(
 ) -> Versions:
     """Return the versions that are forwarded to a broker that offers `upstream`.
 
-    With `enforces_acls` only those that can be judged, otherwise also those that Kafka 4.0 dropped.
-    `passes` are APIs that are forwarded although the proxy could answer them, or usually offers
-    them to no client.
+    With `enforces_acls`, these are only those that can be judged; without it, also those that Kafka
+    4.0 dropped. `passes` are APIs that are forwarded although the proxy could answer them, or
+    usually does not offer them.
     """
     serves_dropped = _serves_dropped(upstream)
     found: dict[int, tuple[int, int]] = {}
@@ -279,7 +279,7 @@ def forwarded(
 def _serves_dropped(upstream: Versions) -> bool:
     """Return whether a broker serves versions that Kafka 4.0 dropped.
 
-    Kafka 4 still announces Produce from v0, which it does not serve, so it is known by Fetch.
+    Kafka 4 still announces Produce from v0, which it does not serve, so the range of Fetch decides.
     """
     return FETCH in upstream and upstream[FETCH][0] < FIRST_KEPT_BY_KAFKA_4[FETCH]
 
@@ -310,8 +310,8 @@ def offers(
 
 
 def answered_here(api_key: int, api_version: int) -> bool:
-    """Return whether the proxy answers such a request itself; true of every version of ApiVersions
-    (KIP-511)."""
+    """Return whether the proxy itself answers requests of this version; True for every version of
+    ApiVersions (KIP-511)."""
     api = APIS.get(api_key)
     if api is None or api.kind is not Kind.ANSWERED:
         return False
@@ -326,8 +326,8 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 def response_header_version(api_key: int, api_version: int) -> int:
     """Return 1 if the response's header has tagged fields, else 0.
 
-    That of ApiVersions never has: a client must be able to read the response to a version that the
-    broker does not know (KIP-511).
+    The header of an ApiVersions response never has tagged fields: a client must be able to read the
+    response to a version that the broker does not know (KIP-511).
     """
     return int(api_key != API_VERSIONS and is_flexible(api_key, api_version))
 
@@ -335,7 +335,7 @@ def response_header_version(api_key: int, api_version: int) -> int:
 def response_body_at(api_key: int, api_version: int, content: View, at: int = 4) -> int:
     """Return the position of a response's body, whose correlation id ends at `at`.
 
-    Like that of `skip_tags`, it may be past the end of `content`. Raises Malformed.
+    As with `skip_tags`, the position may be past the end of `content`. Raises Malformed.
     """
     return skip_tags(content, at) if response_header_version(api_key, api_version) else at
 
@@ -352,14 +352,15 @@ ACLS_BATCHED: Final = 4
 QUOTAS_BATCHED: Final = 2
 """First version of DescribeClientQuotas with many filters."""
 MAX_FILTERS: Final = 100_000
-"""Maximum number of filters per request; a bound of this proxy, as the specification sets none."""
+"""Maximum number of filters per request; the proxy's own bound, as the specification has no
+limit."""
 MAX_RESULT_BYTES: Final = 64 << 20
-"""Maximum size of all results of one response, in bytes; a bound of this proxy, well below what
-clients read, such as librdkafka's `receive.message.max.bytes` (100,000,000)."""
+"""Maximum size of all results of one response, in bytes; the proxy's own bound, well below the
+limits of clients, such as librdkafka's `receive.message.max.bytes` (100,000,000)."""
 
 
 def acl_filter_count(body: bytes) -> int:
-    """Return the number of filters of DescribeAcls v4, before any object is made of them.
+    """Return the number of filters of DescribeAcls v4, before any of them is decoded.
 
     Raises Malformed.
     """
@@ -367,7 +368,7 @@ def acl_filter_count(body: bytes) -> int:
 
 
 def quota_filter_count(body: bytes) -> int:
-    """Return the number of filters of DescribeClientQuotas v2, before any object is made of them.
+    """Return the number of filters of DescribeClientQuotas v2, before any of them is decoded.
 
     Raises Malformed.
     """

@@ -2,15 +2,15 @@
 
 Laws:
 
-- Messages are the entity types of `proxy.wire.messages`. Whatever is missing or impossible in bytes
-  is `Malformed`, and so is a version that the message does not have.
+- Messages are the entity types of `proxy.wire.messages`. Bytes with a missing or impossible value
+  are `Malformed`, and so is a version that the message does not have.
 - Memory is bounded by the size of the message: an array is rejected before its first item if the
   remaining bytes cannot hold as many items of the minimum size. Depth is bounded by the schema.
-- Whatever two readers could understand differently (a tagged field whose size is not that of its
-  value, text that is not UTF-8, a varint that is negative in Java) is `Malformed`, so that nothing
-  is authorized as one thing and executed as another.
-- A field that the version lacks holds its default. If another value is written, and Kafka's
-  definition does not allow that to be lost, it is `Unwritable`.
+- Bytes that two readers could interpret differently (a tagged field whose size is not that of its
+  value, text that is not UTF-8, a varint that is negative in Java) are `Malformed`, so that no
+  request is authorized as one thing and executed as another.
+- A field that the version lacks holds its default. Writing another value is `Unwritable`, unless
+  Kafka's definition allows that value to be lost.
 - Unknown tagged fields are skipped, and so are lost when the message is written again.
 
 A structure is compiled at first use into a list of steps, once for all versions in which its layout
@@ -251,7 +251,7 @@ _NOT_NULL: Final = b"\x01"
 
 
 def decode(kind: type[M], version: int, data: bytes, position: int = 0) -> M:
-    """Read an entity that begins at `position`. Bytes after it are ignored, as by Kafka.
+    """Read an entity that begins at `position`. Bytes after it are ignored, as in Kafka.
 
     Raises Malformed.
     """

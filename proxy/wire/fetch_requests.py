@@ -1,15 +1,15 @@
 """Fetch and ShareFetch: topics and fetch session (KIP-227) of a request, bounds, empty responses.
 
-Kafka bounds max_bytes by what the quota allows in a window, and sends responses without topics
-while the quota is exceeded (`KafkaApis`: `maxValueInQuotaWindow`, `getThrottledResponse`,
+Kafka lowers max_bytes to the bytes that the quota allows in a window, and sends responses without
+topics while the quota is exceeded (`KafkaApis`: `maxValueInQuotaWindow`, `getThrottledResponse`,
 `throttleResponse`).
 
 Schemas: Kafka's `FetchRequest.json`, v4 to v18 (bounds: from v3), `ShareFetchRequest.json`, v1 and
 v2, and those of their responses; Fetch responses from v0 on.
 
-Kafka reads the tagged fields that it knows without regard to the size that they claim. Clients send
-none of them, so a request with any is decoded by `codec`, which rejects whatever two readers could
-understand differently: nothing can be hidden in a tag.
+Kafka reads the tagged fields that it knows, regardless of the size that they claim. Clients do not
+send any, so a request with tagged fields is decoded by `codec`, which rejects bytes that two
+readers could interpret differently: nothing can be hidden in a tag.
 """
 
 import struct
@@ -54,8 +54,8 @@ FIRST_WITH_REPLICA_STATE: Final = 15
 _HEAD: Final = struct.Struct(">ihhih")
 """Beginning of a frame: size, API key, version, correlation id, client id length."""
 _MAX_TAGS: Final = 16
-"""Maximum number of tagged fields in a request header: as many as in a Produce; Kafka has defined
-none so far."""
+"""Maximum number of tagged fields in a request header: as many as in a Produce; Kafka has not
+defined any so far."""
 _NOTHING_SHARED: Final = b"\0" + INT32.pack(0) + b"\1\1\0"
 """Encoded end of a ShareFetch response: no error message, no lock timeout, no topics, no nodes, no
 tags."""
@@ -184,7 +184,7 @@ class FetchRequest:
     replica_id: int
     """Id of the replica; -1 for a consumer."""
     session_id: int
-    """Id of the fetch session; 0 if there is none."""
+    """Id of the fetch session; 0 without a session."""
     session_epoch: int
     """Epoch of the fetch session; `FINAL_EPOCH` in versions without sessions."""
     session_at: int
@@ -406,7 +406,7 @@ def keep(
 
 
 def session_of_response(api_version: int, content: View) -> int:
-    """Return the fetch session of a response; 0 if there is none, or an error.
+    """Return the fetch session of a response; 0 without a session, or with an error.
 
     `content` is the frame after its size, or its first `SESSION_BYTES`.
     """

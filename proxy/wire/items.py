@@ -1,10 +1,10 @@
 """Items of a large array in a response, found in its bytes without an entity for each.
 
-A response about all topics or groups of a large cluster is megabytes long, and most clients see a
-part of it: what they may see is cut out of the bytes. An item is read up to its first string, which
-names it. The rest is matched by a regular expression that is compiled from the schema; in it, each
-length is an alternative with as many bytes. An item that it does not match (a long array, a tagged
-field, the end of the bytes) is read by `codec`, which decides whether it is malformed.
+A response about all topics or groups of a large cluster is megabytes long, and most clients may see
+only some of its items, which are cut out of the bytes. An item is read up to its first string,
+which names it. The rest is matched with a regular expression that is compiled from the schema; in
+it, each length is an alternative with as many bytes. An item that it does not match (a long array,
+a tagged field, the end of the bytes) is read by `codec`, which decides whether it is malformed.
 """
 
 import re
@@ -159,7 +159,7 @@ class _Shape:
         self.before = _size(self._rest[: self._rest.index(inner[0])]) if inner else 0
         """Size of the fields between the string and the array of structures."""
         self.width = (1 if self._flexible else 4) if inner else 0
-        """Size of the length of that array; 0 if there is none."""
+        """Size of the length of that array; 0 if the item has no such array."""
         self.matches: dict[bytes, Match] = {}
         """Matches of the rest of an item, by the bytes of that length."""
 

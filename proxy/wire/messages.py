@@ -1,6 +1,6 @@
 """Entity types of Kafka's messages, made on first use: see `proxy.wire.schema`.
 
-mypy reads `messages.pyi`, which has those that the code uses; `make schemas` generates it.
+mypy reads `messages.pyi`, which has the types that the code uses; `make schemas` generates it.
 """
 
 from proxy.wire.schema import Message as Message

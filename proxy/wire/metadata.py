@@ -60,7 +60,7 @@ class ClusterView:
 
 
 def check_brokers(count: int) -> None:
-    """Raise Malformed for more than `MAX_BROKERS` brokers, before any of them is read."""
+    """Raise Malformed for more than `MAX_BROKERS` brokers, before any broker is read."""
     if count > MAX_BROKERS:
         raise Malformed(f"more than {MAX_BROKERS:,} brokers")
 
@@ -112,7 +112,7 @@ class MetadataTopics(Items):
         self._count_after = _TOPIC_ID * self._with_ids + (api_version >= 1)  # is_internal
 
     def topic_id(self, place: int) -> bytes | None:
-        """Return the id of a topic, zeros for none; None in versions without ids."""
+        """Return the id of a topic, zeros if it has no id; None in versions without ids."""
         at = self.name_end(place)
         return self.content(place)[at : at + _TOPIC_ID] if self._with_ids else None
 

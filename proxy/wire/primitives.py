@@ -3,7 +3,7 @@
 Laws:
 
 - A reader takes a view and a position, and returns the value and the position after it. It never
-  reads outside the view: whatever is missing or impossible is `Malformed`.
+  reads outside the view: a missing or impossible value is `Malformed`.
 - A `skip_…` function returns the position alone, which may be past the end of the view: the next
   reader will raise, or the caller compares the last position with the end.
 - The caller turns `Malformed` into the fault of the client or of the broker, whose bytes they are.
@@ -23,11 +23,11 @@ INT32: Final = struct.Struct(">i")
 INT64: Final = struct.Struct(">q")
 
 MAX_STRING: Final = 0x7FFF
-"""Maximum size of a string in bytes: Kafka's generated classes refuse longer ones, compact ones
-too."""
+"""Maximum size of a string in bytes: Kafka's generated classes refuse longer strings, including
+compact ones."""
 MAX_SENTENCE: Final = MAX_STRING // 4
-"""Maximum number of characters that fit into a string whatever they are, at four bytes each.
-Messages that quote a name of the request are truncated to it."""
+"""Number of characters that fit into any string, at four bytes each at most. Messages that quote a
+name of the request are truncated to it."""
 HIGHEST_UVARINT: Final = 0x7FFF_FFFF
 """Highest unsigned varint: Kafka reads one into a Java int, and refuses negative values."""
 

@@ -1,15 +1,15 @@
 """Kafka's message definitions as data, and the entity types that are made of them on first use.
 
 `messages.txt` has a block per request and response, which `make schemas` generates from the
-definitions in Kafka's clients' jar; `tests/drift/overlay.json` adds what no release has. A block is
-the message, its fields, and the structures that it contains with theirs:
+definitions in the jar of Kafka's clients; `tests/drift/overlay.json` adds definitions that the jar
+lacks. A block is the message, its fields, and the structures that it contains with theirs:
 
     API key, name, versions, "flexible=" first version with tagged fields, "unstable"
     name of a field, type, versions, "null=" versions, "default=", "tag=", "ignorable"
     "." and the name of a structure, as it is used in the types of fields
 
 There is one entity type per structure for all versions, as in Kafka's generated classes. A field
-that a version lacks holds its default. Names are those of Kafka in snake case, and so are units:
+that a version lacks holds its default. Names are Kafka's in snake case, and units are Kafka's, too:
 `throttle_time_ms` is an int of milliseconds, an error code is an int, an id is 16 bytes.
 """
 
@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar, cast
 from proxy.scheduling.stepped_thread import pause
 
 NEVER: Final = 0x8000
-"""First version of what no version has: greater than any version, which is an INT16."""
+"""First version of a feature that no version has: greater than any version, which is an INT16."""
 NO_ID: Final = bytes(16)
 """Kafka's `Uuid.ZERO_UUID`, which no topic has."""
 BLOCKS: Final = {
@@ -71,7 +71,8 @@ class Head(NamedTuple):
     versions: Versions
     """Versions that Kafka has, and those that only the proxy still serves."""
     first_flexible: int
-    """First version with tagged fields and compact types (KIP-482); `NEVER` if none has them."""
+    """First version with tagged fields and compact types (KIP-482); `NEVER` if no version has
+    them."""
 
 
 class Field(NamedTuple):
@@ -90,7 +91,7 @@ class Field(NamedTuple):
     tag: int | None
     """Number of a tagged field (KIP-482); None if it is not tagged."""
     ignorable: bool
-    """True if a value that is set may be left out of a version without the field."""
+    """True if a version without the field may drop its value."""
 
 
 class _MadeAtFirstUse(type):
@@ -175,7 +176,7 @@ def _made(name: str, attributes: dict[str, Any]) -> type[Message]:
 
 
 def _complete(whole: type) -> None:
-    """Set what the type of a message, and those of its structures, consist of."""
+    """Set the attributes of a message's type, and of the types of its structures."""
     lines: dict[str, list[str]] = {whole.__name__: []}
     current = lines[whole.__name__]
     for line in BLOCKS[whole.__name__][1:]:

@@ -7,7 +7,7 @@ Laws:
 
 - The length does not change: the four bytes are overwritten, with the greater of the broker's
   throttle time and the proxy's.
-- The response of a version without the field stays as it is; the connection is held all the same.
+- The response of a version without the field stays unchanged; the connection is held nevertheless.
 
 Sources: the `throttleTimeMs` fields of Kafka's message definitions; KIP-219 (answer first, then
 throttle).
@@ -60,7 +60,7 @@ def _in_produce(content: View, position: int, version: int) -> int:
         # KIP-516: topic ids instead of names
         position = position + 16 if version >= 13 else skip_string(content, position, flexible)
         partitions, position = array_length(content, position, flexible)
-        if version < 8:  # of a fixed size: no loop, whatever the broker claims
+        if version < 8:  # of a fixed size: no loop, however many the broker claims
             position += partitions * _partition_before_v8(version)
             continue
         for _ in range(partitions):
@@ -120,7 +120,7 @@ def is_first(api_key: int, api_version: int) -> bool:
 
 
 def place(api_key: int, api_version: int, content: View) -> int | None:
-    """Return the position of the field's four bytes; None if this version has none.
+    """Return the position of the field's four bytes; None if this version lacks the field.
 
     Raises Malformed if `content` ends before the field does.
     """

@@ -1,20 +1,20 @@
-"""Walk through a response to the addresses near its end, and removal of those of long responses.
+"""Walk through a response to the addresses near its end; hide those of long responses.
 
 A `Structure` is a generator that describes a response by the unsigned varints in it, which are
 lengths, and the numbers of bytes between them:
 
 - a generator yields the number of bytes to skip, and is sent the varint after them;
 - its return value is the number of bytes to skip until the addresses, or `NOWHERE`;
-- records are one skip, whatever their size.
+- records of any size are one skip.
 
 `Walk` follows such a generator over bytes that may arrive in pieces. A Fetch response costs three
 steps per partition, about a microsecond. Schemas: Kafka's `ProduceResponse.json`,
 `FetchResponse.json`, `ShareFetchResponse.json` and `ShareAcknowledgeResponse.json`, flexible
 versions only.
 
-A Fetch response may have 50 MB, and its only addresses, the leader end points, are at the end. Its
+A Fetch response may have 50 MB, and its only addresses, the leader endpoints, are at the end. Its
 bytes are forwarded as they arrive, and its length was already sent, so `LongFrameEndpoints` hides
-the end points in place, without a change of length:
+the endpoints in place, without a change of length:
 
 - a tagged field gets a number that clients do not know, and skip (KIP-482);
 - a plain array becomes empty, and its former bytes one unknown tagged field.
@@ -60,7 +60,7 @@ def _tag_zero(count: int) -> Structure:
 
 
 def _length(length_and_one: int) -> int:
-    """Return the size in bytes of a compact string or of compact records; 0 for null."""
+    """Return the size in bytes of a compact string or compact records; 0 for null."""
     return length_and_one - 1 if length_and_one else 0
 
 
@@ -164,8 +164,8 @@ def _share_acknowledge(version: int) -> Structure:
 
 
 TAGGED: Final = frozenset({PRODUCE, FETCH})
-"""APIs whose leader end points are tag 0 of the response: the walk ends after that number. For the
-others it ends before the array of nodes."""
+"""APIs whose leader endpoints are tag 0 of the response: the walk ends after that number. For the
+other APIs it ends before the array of nodes."""
 
 STRUCTURES: Final[Mapping[int, Callable[[int], Structure]]] = {
     PRODUCE: _produce,
@@ -245,12 +245,12 @@ APIS_CUT_THROUGH: Final = frozenset({PRODUCE, FETCH, SHARE_FETCH, SHARE_ACKNOWLE
 """APIs whose long responses `LongFrameEndpoints` can follow."""
 
 UNKNOWN_TAG: Final = 0x7F
-"""Highest tag number of one byte: greater than all that Kafka has assigned, so the order holds."""
+"""Highest tag number of one byte: greater than any that Kafka has assigned, so tags stay sorted."""
 _EMPTY_ARRAY_ONE_TAG: Final = bytes((1, 1, UNKNOWN_TAG))
 
 
 class LongFrameEndpoints:
-    """Hides the leader end points of one response, whose bytes are passed to `feed` in order."""
+    """Hides the leader endpoints of one response, whose bytes are passed to `feed` in order."""
 
     __slots__ = ("_left", "_overwrite", "_settled", "_tagged", "_walk")
 
@@ -297,7 +297,7 @@ class LongFrameEndpoints:
                 return
             if position == len(chunk):
                 return
-            if chunk[position] <= 1:  # no end points
+            if chunk[position] <= 1:  # no endpoints
                 self._settled = True
                 return
             self._overwrite = _empty_array_and_tag(len(chunk) - position + self._left)
