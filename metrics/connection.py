@@ -66,7 +66,7 @@ class Client:
         principal: str | None = None,
     ) -> None:
         self.enforcement = enforcement
-        """Enforcement that applies: the listener's at first, then the principal's."""
+        """Enforcement in effect: the listener's until login, then the principal's."""
         self.client_id = client_id
         self.client_software_name = client_software_name
         self.client_software_version = client_software_version
@@ -74,7 +74,7 @@ class Client:
         self.handshake_version = handshake_version
         self.authenticate_version = authenticate_version
         self.dropped_versions: Sequence[tuple[str, int]] = ()
-        """API versions that it used and Kafka 4.0 dropped, each with the API's name."""
+        """API versions in use that Kafka 4.0 dropped, each with the API's name."""
         self.principal = principal
         """Principal of a client without SASL, for its denials; None if it uses SASL."""
 
@@ -106,10 +106,10 @@ class Grant:
     ) -> None:
         self.principal: Final = principal
         self.session_lifetime_ms: Final = session_lifetime_ms
-        """Lifetime of the session, in milliseconds; 0 if there is none."""
+        """Lifetime of the session, in milliseconds; 0 if no lifetime applies."""
         self.announced_lifetime_ms: Final = announced_lifetime_ms
-        """Lifetime that was announced to the client, in milliseconds; 0 if there is none, or none
-        can be announced."""
+        """Lifetime that was announced to the client, in milliseconds; 0 if no lifetime
+        applies, or it cannot be announced."""
         self.credential_lifetime_ms: Final = credential_lifetime_ms
         """Remaining lifetime of the token in milliseconds; None if the credential does not
         expire."""

@@ -3,11 +3,11 @@
 Laws of a file:
 
 - While it is written, its name ends with `.open`; it is renamed after fsync, and never changes
-  again. A reader of closed files alone reads whole lines.
+  again. A reader that opens only closed files sees only whole lines.
 - Its writer holds a lock (flock) on it while it is open. An `.open` file without a lock is an
   orphan: the next writer that starts in the directory truncates an incomplete last line, and closes
   it.
-- No file is overwritten, and no symbolic link or pipe opened.
+- Existing files are never overwritten, and symbolic links and pipes are never opened.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def make_directory(directory: Path) -> None:
 
 
 class EventFile:
-    """Open file of the event log. After a failed write it still has whole lines only."""
+    """Open file of the event log. Even after a failed write it contains only whole lines."""
 
     def __init__(self, directory: Path, stem: str) -> None:
         """Create the file with the first free sequence number. Raises OSError."""
@@ -59,7 +59,7 @@ class EventFile:
         return self._path
 
     def write(self, data: bytes) -> None:
-        """Append whole lines. Raises OSError; then none of them is in the file."""
+        """Append whole lines. If it raises OSError, the file contains no part of them."""
         written = 0
         try:
             while written < len(data):
@@ -74,8 +74,8 @@ class EventFile:
     def is_in_place(self) -> bool:
         """Return whether the file is still in the directory under its name.
 
-        It is not if it, or its directory, was removed, moved or replaced; readers of the directory
-        then cannot see what is written to it.
+        Returns False after the file or its directory was removed, moved or replaced: readers of the
+        directory can no longer see new lines.
         """
         try:
             return _still_names(self._path, self._fd)
@@ -142,7 +142,7 @@ def _finish(fd: int, path: Path) -> None:
 
 
 def recover_orphans(directory: Path) -> list[Path]:
-    """Close the files whose writer died, of any proxy; return their final names.
+    """Close the files of dead writers of any proxy; return their final names.
 
     A file that cannot be recovered is left as it is.
     """
@@ -181,7 +181,7 @@ def _whole_lines_bytes(fd: int) -> int:
 
 
 def beyond_retention(directory: Path, retention_bytes: int) -> list[Path]:
-    """Return the closed files that are to be removed so that the others fit: the oldest ones.
+    """Return the oldest closed files, whose removal brings the rest within `retention_bytes`.
 
     Raises OSError.
     """

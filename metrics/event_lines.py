@@ -1,6 +1,6 @@
 """Builder of one line of the event log.
 
-It does not use `json`, which takes several times as long: that matters when ten thousand clients
+It does not use `json`, which is several times slower: that matters when ten thousand clients
 reconnect at once.
 """
 
@@ -17,7 +17,7 @@ _SURELY_FITS: Final = 2**61
 """Bound of the numbers that compiled code compares without creating objects."""
 
 _SMALL: Final = [str(number) for number in range(256)]
-"""Decimal forms of small numbers, which most numbers of a line are."""
+"""Decimal forms of small numbers; most numbers in a line are small."""
 
 _KEYS: Final[dict[str, str]] = {}
 """Encoded names of fields."""
@@ -29,7 +29,7 @@ _TEXTS: Final[dict[str, str]] = {}
 class Line:
     """JSON object that is written field by field; fields that are null are left out.
 
-    Whatever a client sent is inside a JSON string in ASCII, so it can neither forge a line nor
+    All text from clients is written as ASCII JSON strings, so it can neither forge a line nor
     control a terminal. Text and numbers are bounded.
     """
 
@@ -87,7 +87,7 @@ class Line:
 
 
 def _key(name: str) -> str:
-    """Return a field's encoded name; there are as many as the schema has fields."""
+    """Return a field's encoded name; the cache has at most one per field of the schema."""
     known = _KEYS.get(name)
     if known is None:
         known = _KEYS[name] = f',"{name}":'

@@ -36,7 +36,7 @@ class EventLogSettings:
     """Maximum size in bytes of all closed files in the directory; beyond it the oldest are removed.
     None if no file is removed."""
     delivered: bool = False
-    """True if what is removed before it was delivered is to be counted."""
+    """True to count events that are removed before they were delivered."""
 
 
 class EventLog:
@@ -59,8 +59,7 @@ class EventLog:
         self.removed = 0
         """Number of events lost with files that were removed or moved before they were closed."""
         self.undelivered = 0
-        """Number of events that retention removed before they were delivered, or at least before
-        the position said so."""
+        """Number of events that retention removed before the delivery's position covered them."""
 
     def recover(self) -> None:
         """Close the files that an earlier run left open."""
@@ -92,8 +91,8 @@ class EventLog:
     def tick(self, now: float) -> None:
         """Close the file if it is large or old enough, and check whether it still exists.
 
-        Called about once a second: events that are written meanwhile to a file that was removed are
-        counted as lost.
+        Called about once a second. Events written to a removed file between two calls are counted
+        as lost.
         """
         settings = self._settings
         self._abandon_if_removed(now)

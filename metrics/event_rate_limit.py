@@ -1,11 +1,11 @@
 """Rate limit on the events of connections that never authenticated, or never reached a broker.
 
-Failed logins cost a client nothing. Two thousand a second would fill 10 GB in an hour, and the
-events of real clients would be removed to make room. While a broker is down, its clients log in
+Failed logins cost a client nothing. Two thousand a second would fill 10 GB in an hour, and
+retention would remove the events of real clients. While a broker is down, its clients log in
 again and again. So a token bucket limits these lines.
 
-Laws: either all lines of such a connection are written or none, so that no reader misses a sequence
-number, or the end of a connection; lines that are dropped are counted.
+Laws: the lines of such a connection are written all or not at all, so that readers never miss a
+sequence number or the end of a connection. Dropped lines are counted.
 """
 
 from typing import Final, final

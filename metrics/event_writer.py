@@ -25,8 +25,7 @@ so the event loop does not wait for a whole burst."""
 
 
 class EventWriter:
-    """Queue and writer thread of one worker. It is started after the fork, which threads do not
-    survive.
+    """Queue and writer thread of one worker. Start it after the fork: threads do not survive one.
 
     `emit` and `report` are called from one thread, the event loop's. The queue needs no lock: one
     thread appends to a deque, one removes from it, and both operations are atomic.
@@ -78,7 +77,7 @@ class EventWriter:
         """Write the queue and close the file; return False if that takes longer than `timeout`
         seconds.
 
-        The file is then recovered at the next start, with what was written to it.
+        In that case the next start recovers the file with the lines written so far.
         """
         self._closing = True
         self._wake.set()
@@ -91,9 +90,8 @@ class EventWriter:
         while not closing:
             self._wake.wait(self._flush_seconds)
             self._wake.clear()
-            closing = (
-                self._closing
-            )  # read before draining, so that lines emitted before are written
+            # read before draining, so that all lines emitted before it was set are written
+            closing = self._closing
             self._drain()
             self._log.tick(time.monotonic())
         self._log.close(time.monotonic())

@@ -10,11 +10,11 @@ Laws of the log:
 - `connection_id` and `sequence` together identify an event, so readers recognize duplicates.
 - No secrets: no token, no password, no authentication bytes.
 
-`EVENT_SCHEMA` is derived from `SessionEvent`, as which readers parse a line. `metrics.history`
-writes lines field by field, and every test of it parses them as a `SessionEvent`.
+`EVENT_SCHEMA` is derived from `SessionEvent`, into which readers parse a line. `metrics.history`
+writes lines field by field, and all of its tests parse them as a `SessionEvent`.
 """
 
-# ruff: noqa: RUF009 - `_column` and `_optional` return `field()`, which is what dataclasses want
+# ruff: noqa: RUF009 - `_column` and `_optional` return `field()`, as dataclasses require
 
 import secrets
 import types
@@ -33,7 +33,7 @@ MAX_INT64 = 2**63 - 1
 
 MAX_INTERVALS = 64
 """Maximum number of intervals in one summary row. A row covers about an hour, so the intervals that
-are left out, the least used ones, were used for less than a minute: see docs/events.md."""
+are left out, the least used ones, were used for less than a minute each: see docs/events.md."""
 
 
 class EventKind(StrEnum):
@@ -44,7 +44,7 @@ class EventKind(StrEnum):
     REAUTHENTICATED = "reauthenticated"
     """A later authentication of the connection succeeded."""
     FAILED = "failed"
-    """An authentication failed; a re-authentication did if `authentications` is above 0."""
+    """An authentication failed; it was a re-authentication if `authentications` is above 0."""
     EXPIRED_KILLED = "expired-killed"
     """The connection was used past its session's end and is closed: in `enforce` (KIP-368), or past
     the end of its token in any mode (KAFKA-13848)."""
@@ -57,14 +57,14 @@ class EventKind(StrEnum):
     """`authorizer.mode: enforce`: ACLs denied something; written at most once a minute for the same
     principal, operation and resource, with the number of times."""
     WOULD_BE_DENIED = "would-be-denied"
-    """`authorizer.mode: audit`: ACLs would have denied something, which was let through."""
+    """`authorizer.mode: audit`: ACLs would have denied something, which was allowed."""
     MISROUTED = "misrouted"
-    """The client meant another broker or cluster than it reached, and was answered
-    REBOOTSTRAP_REQUIRED (KIP-1242)."""
+    """The client connected to the wrong broker or cluster, and was sent REBOOTSTRAP_REQUIRED
+    (KIP-1242)."""
     CLOSED = "closed"
     """The connection has ended, whichever side ended it."""
     CHECKPOINT = "checkpoint"
-    """A long session is still open; written now and then when nothing else is."""
+    """A long session is still open; written periodically in the absence of other events."""
     SUMMARY = "summary"
     """One row about a period of a connection: every hour, and at its close."""
 
@@ -86,7 +86,7 @@ ALL_KINDS = frozenset(EventKind)
 
 
 def _column(meaning: str, *kinds: EventKind, default: Any = MISSING) -> Any:
-    """Declare a field with its meaning; `kinds` are the events that have it, all if empty."""
+    """Declare a field with its meaning; `kinds` are the events that have it, empty for all."""
     metadata = {"meaning": " ".join(meaning.split()), "kinds": frozenset(kinds) or ALL_KINDS}
     return field(default=default, metadata=metadata)
 
@@ -378,8 +378,8 @@ EVENT_SCHEMA = event_fields(SessionEvent)
 def connection_ids() -> Iterator[str]:
     """Yield globally unique ids for the connections of one worker process.
 
-    They begin with 64 random bits that differ for each start of a worker, so that neither a clock
-    that is set back nor two proxies of one name lead to duplicates.
+    They begin with 64 random bits that differ for each start of a worker, so neither setting the
+    clock back nor two proxies with the same name lead to duplicates.
     """
     run = secrets.token_hex(8)
     return (f"{run}-{number}" for number in count(1))

@@ -5,8 +5,8 @@ Laws:
 - Time is monotonic seconds and always an argument; a `Timeline` converts it to epoch milliseconds.
 - `Usage` has the totals since the connection began; differences are computed here.
 - An expired session is reported once; its later uses are counted (`expired_requests`).
-- Nothing is done per request: whether a minute was active is determined once a minute, from the
-  time of the last request (`_mark_activity`).
+- No work is done per request: once a minute, the time of the last request determines whether the
+  minute was active (`_mark_activity`).
 """
 
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ class Cadence:
 
 @final
 class SessionHistory:
-    """Writer of one connection's events, in order. Each method but `sweep` records something that
-    happened, and returns the lines to write."""
+    """Writer of one connection's events, in order. Each method except `sweep` records something
+    that happened, and returns the lines to write."""
 
     __slots__ = (
         "_authenticated_at",
@@ -107,7 +107,7 @@ class SessionHistory:
         sweep."""
         self.is_logged: bool | None = None
         """True if the lines of a connection without a login or a broker are written, False if they
-        are dropped, None if that is not decided yet (`metrics.event_rate_limit`)."""
+        are dropped, None before the decision (`metrics.event_rate_limit`)."""
         self._origin = origin
         self._timeline = timeline
         self._cadence = cadence
@@ -172,7 +172,7 @@ class SessionHistory:
     def failed(self, reason: str, usage: Usage, now: float, *, claimed: str | None = None) -> str:
         """Record a failed authentication or re-authentication; the connection will be closed.
 
-        `claimed` is the principal that the client did not prove; None: it is not known.
+        `claimed` is the principal that the client claimed without proof; None if unknown.
         """
         self._ended_by = _ENDED_BY_FAILURE
         line = self._event(_FAILED, usage, now)
@@ -200,7 +200,7 @@ class SessionHistory:
     ) -> str:
         """Record the use of an expired session in `enforce`; the connection will be closed.
 
-        `usage` does not count the refused request, which is a use of the session all the same.
+        `usage` excludes the refused request, although it is a use of the session.
         `throttled` is as in `would_be_killed`.
         """
         self._ended_by = _ENDED_BY_EXPIRY
@@ -228,7 +228,7 @@ class SessionHistory:
         usage: Usage,
         now: float,
     ) -> str:
-        """Record `denials` denials by ACLs; `would_be` says that they were not enforced
+        """Record `denials` denials by ACLs; `would_be` is True if they were not enforced
         (`authorizer.mode: audit`)."""
         line = self._event(_WOULD_BE_DENIED if would_be else _DENIED, usage, now)
         line.text("operation", operation)
@@ -247,9 +247,9 @@ class SessionHistory:
         usage: Usage,
         now: float,
     ) -> str:
-        """Record that the client meant another broker than it reached (KIP-1242)."""
+        """Record that the client connected to the wrong broker (KIP-1242)."""
         line = self._event(_MISROUTED, usage, now)
-        line.unique_text("meant_cluster_id", meant_cluster_id)  # of its client's choice
+        line.unique_text("meant_cluster_id", meant_cluster_id)  # chosen by the client
         line.number("meant_node_id", meant_node_id)
         line.optional_text("cluster_id", cluster_id)
         line.optional_number("node_id", node_id)
@@ -335,7 +335,7 @@ class SessionHistory:
         )
 
     def _summary(self, usage: Usage, now: float, *, close_reason: str | None) -> str:
-        """Return the row about the period; `close_reason` is None if the connection stays open."""
+        """Return the row about the period; `close_reason` None: the connection stays open."""
         period, final_row = self._period, close_reason is not None
         intervals = [interval.row() for interval in period.ended]
         if not final_row:
@@ -359,7 +359,7 @@ class SessionHistory:
     def _event(
         self, kind: str, usage: Usage, now: float, *, since_auth_ms: int | None = None
     ) -> Line:
-        """Begin an event; `since_auth_ms` None stands for the present age of the session."""
+        """Begin an event; `since_auth_ms` defaults to the present age of the session."""
         before, self._reported = self._reported, usage
         self._last_event_at = now
         line = self._row(kind, usage, before, now, since_auth_ms)

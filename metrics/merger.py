@@ -1,8 +1,8 @@
 """Merger of several workers' values into counters that never run backwards.
 
-If the counters of a worker that does not answer were missing, Prometheus would see the sum drop and
-then jump back, and take the whole history of that worker for a burst. So the last answer of each
-worker is kept, and the counters of a dead worker are added to those of its replacement.
+If the counters of a worker that does not answer were left out, Prometheus would see the sum drop
+and jump back, and would take the worker's whole history for a burst. So the merger keeps the last
+answer of each worker, and adds the counters of a dead worker to those of its replacement.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Merger:
         self._retired = Snapshot()
 
     def merge(self, answers: Mapping[int, Snapshot | None]) -> Snapshot:
-        """Return the merged answers of one round, by worker; None stands for a worker that did not
+        """Return the merged answers of one round, by worker; None for a worker that did not
         answer in time."""
         merged = Snapshot()
         for worker, answer in answers.items():

@@ -45,7 +45,7 @@ class Metric:
     """Name as scraped, with `_total` for counters."""
     type: MetricType
     help: str
-    """Text for `# HELP`, which says what is counted and what is not."""
+    """Text for `# HELP`: what is counted, and what is not."""
     labels: tuple[str, ...] = ()
     unit: str = ""
     """Base unit of the values; empty for plain numbers."""
@@ -55,7 +55,7 @@ class Metric:
     kip: tuple[KipMetric, ...] = ()
     """Metrics of a KIP that correspond to this one."""
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS
-    """Maximum number of label sets in each worker; the values of further ones become `other`."""
+    """Maximum number of label sets in each worker; the further ones are counted as `other`."""
 
 
 def counter(
@@ -109,7 +109,7 @@ def histogram(
     buckets: tuple[float, ...],
     max_label_sets: int = DEFAULT_MAX_LABEL_SETS,
 ) -> Metric:
-    """Declare a histogram of seconds; `buckets` are their upper bounds."""
+    """Declare a histogram of seconds; `buckets` are the upper bounds."""
     return Metric(
         name=f"{PREFIX}{name}",
         type=MetricType.HISTOGRAM,

@@ -29,7 +29,7 @@ class Usage:
         self.request_bytes: Final = request_bytes
         self.response_bytes: Final = response_bytes
         self.last_request: Final = last_request
-        """Time of the last request in monotonic seconds; None if there was none."""
+        """Time of the last request in monotonic seconds; None before the first request."""
 
 
 NO_USAGE: Final = Usage(0, 0, 0, None)
@@ -124,7 +124,7 @@ class Period:
     def end_interval(self, interval: Interval) -> None:
         """Add an interval; if there are too many, leave out the least used one."""
         self.ended.append(interval)
-        # One place is for the present interval
+        # One place is reserved for the present interval
         if len(self.ended) < MAX_INTERVALS:
             return
         least = min(self.ended, key=lambda held: held.last_request_since_auth_ms or -1)

@@ -25,13 +25,13 @@ def report_process(
 ) -> None:
     """Add the resource use of this process.
 
-    `version` is that of the proxy, `compiled` says whether its data path is compiled, and `started`
+    `version` is the proxy's version, `compiled` is True if its data path is compiled, and `started`
     is Unix time in seconds.
     """
     label = str(worker)
     times = os.times()
     snapshot.count(WORKER_CPU, times.user + times.system, label)
-    with suppress(OSError):  # if no file descriptor is left, as the next gauge shows
+    with suppress(OSError):  # fails without a free file descriptor, which the next gauge shows
         resident_pages = int(_STATM.read_bytes().split()[1])  # proc(5), statm: size resident …
         snapshot.gauge(WORKER_MEMORY, resident_pages * _PAGE_BYTES, label)
     snapshot.gauge(WORKER_OPEN_FDS, _open_fds(), label)
@@ -40,6 +40,9 @@ def report_process(
 
 
 def _open_fds() -> int:
-    """Return the number of open file descriptors: the size of the directory since Linux 6.2;
-    before, that is 0, and they are counted."""
+    """Return the number of open file descriptors.
+
+    That is the directory's size since Linux 6.2; for earlier kernels, which report 0, count the
+    entries.
+    """
     return _FDS.stat().st_size or sum(1 for _ in _FDS.iterdir())

@@ -3,9 +3,10 @@
 Laws of the table:
 
 - Names begin with `kafka_reauth_proxy_`, units are base units, counters end with `_total`.
-- The help says what is not counted.
-- Labels are bounded: never a topic, and a client id or a principal only where the operator made
-  an entry for it. Values from outside (a mechanism, a reason) are limited by `max_label_sets`.
+- The help states what is not counted.
+- Labels are bounded: never a topic, and a client id or a principal only if the operator has
+  configured an entry for it. Values from outside (a mechanism, a reason) are limited by
+  `max_label_sets`.
 
 A metric that is not declared here cannot be used, and all of them appear in docs/metrics.md.
 """
@@ -24,8 +25,8 @@ from metrics.metric import (
 LISTENER = ("listener",)
 ISSUER = ("listener", "issuer")
 SESSION_LABELS = ("listener", "mechanism")
-"""Labels of metrics by session. Such metrics are 0 from the start where the configuration names the
-mechanisms, and from the first login by a mechanism where brokers offer them."""
+"""Labels of metrics per session. Such metrics are 0 from the start for mechanisms in the
+configuration, and from the first login with a mechanism that the brokers offer."""
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ADDED_BUCKETS = (0.00005, 0.0001, 0.00025, 0.0005, *LATENCY_BUCKETS)

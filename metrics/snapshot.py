@@ -95,8 +95,7 @@ class Snapshot:
                     held[labels] = histogram.copy()
 
     def counted(self) -> "Snapshot":
-        """Return a copy of the counters and histograms, without what describes the present
-        state."""
+        """Return a copy of the counters and histograms, without metrics of the present state."""
         lasting = (MetricType.COUNTER, MetricType.HISTOGRAM)
         kept = Snapshot(run=self.run)
         kept.merge(

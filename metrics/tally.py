@@ -1,7 +1,7 @@
 """Counters that a worker increments on its control path.
 
-The hot path does not use it: its counters are plain integers elsewhere, which the `collect` hook
-adds at a scrape.
+The hot path does not use it: its counters are plain integers kept elsewhere, which the `collect`
+hook adds at each scrape.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,12 +12,12 @@ from metrics.snapshot import Histogram, Labels, Snapshot
 
 
 class Tally:
-    """Counters and histograms of one worker, to be used by one thread.
+    """Counters and histograms of one worker, for use by one thread.
 
     Counters with the label sets of `sessions` (listener, mechanism), of their listeners and of
-    `listeners`, which may have no mechanism, are 0 from the start; those of another mechanism when
-    one of them is first counted. Besides these, a metric has at most `max_label_sets`, so that no
-    client can fill the memory with invented names.
+    `listeners`, which may have no mechanism, are 0 from the start. The counters of any other
+    mechanism are set to 0 when one of them is first counted. Beyond these, a metric has at most
+    `max_label_sets` label sets, so that clients cannot fill the memory with invented names.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Tally:
         self._max_sets[metric.name] = len(start) + metric.max_label_sets
 
     def _start_session(self, labels: Labels) -> None:
-        """Begin the counters of a mechanism that the configuration does not name with 0."""
+        """Set the counters of a mechanism that is missing from the configuration to 0."""
         for metric in METRICS:
             if metric.labels == SESSION_LABELS and metric.type is MetricType.COUNTER:
                 self._counters[metric.name].setdefault(labels, 0)

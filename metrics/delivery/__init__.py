@@ -1,9 +1,9 @@
-"""Delivery of the event log: its files are the spool, and a position beside them says how far.
+"""Delivery of the event log: its files are the spool, and a position file records the progress.
 
 Laws:
 
-- Everything that is in a file arrives at least once. A position is written after what it says was
-  confirmed, so that after a crash something is delivered twice, and nothing never.
+- Every line arrives at least once. The position is written only after the sink has confirmed the
+  lines before it, so a crash may cause duplicates but never loses a line.
 - Only whole lines are delivered.
-- Lines are data: nothing in them is followed, and what cannot be read as a line is set aside.
+- Lines are data: their content is never acted upon, and unreadable lines are set aside.
 """

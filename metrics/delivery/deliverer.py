@@ -1,6 +1,6 @@
 """Deliverer: takes batches from the spool to a sink, and keeps the position.
 
-No clock and no pause here: who runs it decides when, and what to do after an error.
+It has no clock and never sleeps: the caller decides when to run it, and what to do after an error.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,12 +14,12 @@ from metrics.delivery.spool import Spool, SpoolFile
 
 
 class DeliveryFailed(Exception):
-    """The sink did not take a batch; it can be tried again. The text says why."""
+    """The sink did not accept a batch, which can be retried. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Lines for a sink, and where they come from."""
+    """Lines for a sink, with their file and offset."""
 
     file: SpoolFile
     begin: int
@@ -37,10 +37,11 @@ class Sink(Protocol):
         ...
 
     def deliver(self, part: Part) -> int:
-        """Deliver lines, and return how many were refused for good, such as those that are too
+        """Deliver lines; return the number of permanently refused ones, such as lines that are too
         long.
 
-        When it returns, all others are stored. Raises DeliveryFailed; some may have arrived then.
+        When it returns, all others are stored. Raises DeliveryFailed, after which some lines may
+        have arrived.
         """
         ...
 
@@ -50,13 +51,13 @@ class Delivered:
     """Counts since the start."""
 
     events: int = 0
-    """Events that were delivered; once more for each time that one was."""
+    """Events that were delivered; an event that was delivered twice counts twice."""
     bytes: int = 0
-    """Bytes of these, uncompressed."""
+    """Uncompressed size of these events in bytes."""
     set_aside: int = 0
-    """Lines that cannot be delivered: too long, cut, or refused for good."""
+    """Lines that cannot be delivered: too long, cut, or permanently refused."""
     gone_files: int = 0
-    """Files that were gone before they were delivered to their end."""
+    """Files that disappeared before they were completely delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Waiting:
 
     bytes: int = 0
     since: float | None = None
-    """When the oldest of them was written, or before, in Unix time; None: nothing waits."""
+    """Unix time at or before which the oldest of them was written; None if no event is waiting."""
 
 
 def waiting_in(
@@ -73,9 +74,9 @@ def waiting_in(
     position: Position,
     caught_up_at: Mapping[str, float] = MappingProxyType({}),
 ) -> Waiting:
-    """Return the part of a folder's files that is not delivered.
+    """Return the part of a folder's files that is not delivered yet.
 
-    `caught_up_at`: when files were last changed that were delivered to their end then.
+    `caught_up_at`: last change of each file at the time when it was completely delivered.
     """
     size, since = 0, None
     for file in files:
@@ -98,20 +99,20 @@ class Deliverer:
         self._sink = sink
         self._selection = selection
         self._files: list[SpoolFile] = []
-        """The files as they were listed last."""
+        """Files in the most recent listing."""
         self._sizes: dict[str, int] = {}
-        """Sizes of the files when they were listed last."""
+        """Sizes of the files in the most recent listing."""
         self._caught_up_at: dict[str, float] = {}
-        """Times of the last change of files that were delivered to their end then."""
+        """Last change of each file at the time when it was completely delivered."""
         self.delivered = Delivered()
         self.gone: list[str] = []
-        """Names of files that were gone before they were delivered, since the caller emptied it."""
+        """Names of files that disappeared before they were delivered; the caller clears it."""
 
     def steps(self) -> Iterator[None]:
-        """Deliver what is there now, one batch after the other.
+        """Deliver the present lines, one batch after the other.
 
-        It yields after each step; who drops it between two of them, or dies there, loses nothing.
-        Raises DeliveryFailed and OSError.
+        It yields after each step. Stopping between two steps loses no lines. Raises DeliveryFailed
+        and OSError.
         """
         self._files = self._spool.files()
         self._forget_missing()
@@ -125,7 +126,7 @@ class Deliverer:
             self._position.save(self._spool.fd)
 
     def waiting(self) -> Waiting:
-        """Return what was there when the files were listed last, and was not delivered."""
+        """Return the undelivered events of the files in the most recent listing."""
         return waiting_in(self._files, self._position, self._caught_up_at)
 
     def _deliver(self, file: SpoolFile) -> Iterator[None]:
@@ -146,7 +147,7 @@ class Deliverer:
             self._count(lines, refused, set_aside + batch.set_aside)
             yield
             if offset > file.size:
-                return  # it has grown since: the others first
+                return  # it has grown since: deliver the other files first
         self._caught_up_at[file.name] = file.modified
 
     def _count(self, lines: list[bytes], refused: int, set_aside: int) -> None:
@@ -156,7 +157,7 @@ class Deliverer:
         counts.set_aside += set_aside + refused
 
     def _forget_missing(self) -> None:
-        """Drop files that are gone, and note those of which something was left."""
+        """Drop files that no longer exist, and record those that were not completely delivered."""
         listed = {file.name: file for file in self._files}
         known = {*self._position.names(), *self._sizes}
         for name in self._spool.missing(known - listed.keys()):
@@ -169,5 +170,5 @@ class Deliverer:
         self._sizes |= {name: file.size for name, file in listed.items()}
 
     def _left_of(self, name: str) -> bool:
-        """Return whether a file that is gone had more than was delivered, as far as is known."""
+        """Return whether a removed file is known to have had undelivered lines."""
         return self._sizes.get(name, 0) > self._position.reached(name)

@@ -1,4 +1,4 @@
-"""Errors of librdkafka about a topic, in one line each that says what to do."""
+"""One-line explanations of librdkafka's errors about a topic."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -17,22 +17,22 @@ _EXPLAINED: Final = {
     "_TIMED_OUT": "no broker answers in time",
 }
 _VAGUE: Final = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")
-"""Errors that say only that there was no answer."""
+"""Errors that mean only that there was no answer."""
 
 
 class Problems:
-    """Last problem of the connections of a client, by librdkafka's `error_cb`."""
+    """Last problem of a client's connections, as reported to librdkafka's `error_cb`."""
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
 
     def note(self, error: "KafkaError") -> None:
-        """Take a problem; one that says why replaces one that does not, never the reverse."""
+        """Record a problem. A vague one (`_VAGUE`) never replaces a specific one."""
         if self._last is None or error.name() not in _VAGUE:
             self._last = error
 
     def explained(self, error: "KafkaError | None") -> str:
-        """Return what a failure means; None: there was no answer."""
+        """Return what a failure means; `error` None: there was no answer."""
         if (error is None or error.name() in _VAGUE) and self._last is not None:
             error = self._last
         if error is None:

@@ -1,7 +1,7 @@
-"""Position of a delivery: how many bytes of each file of a folder were delivered.
+"""Position of a delivery: the number of delivered bytes of each file in a folder.
 
-It is a file in that folder, replaced in one step. A file of the log is recognized by its name and
-inode: one that was put in place of another is delivered from its begin.
+It is a file in that folder, replaced atomically. A log file is identified by name and inode: a file
+that has replaced another one is delivered from its beginning.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 NAME: Final = "delivery.json"
 """Name of the position's file."""
 LOCK_NAME: Final = "delivery.lock"
-"""Name of the file that the deliverer of a folder holds a lock (flock) on."""
+"""Name of the file on which the deliverer of a folder holds a lock (flock)."""
 
 _NEW_NAME: Final = f"{NAME}.new"
 _VERSION: Final = 1
@@ -24,7 +24,7 @@ _WRITE_FLAGS: Final = (
     os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 )
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Largest position that is read, in bytes: far above that of a million files."""
+"""Maximum size in bytes of a position file: far more than a million files need."""
 
 
 class DeliveredElsewhere(Exception):
@@ -32,11 +32,11 @@ class DeliveredElsewhere(Exception):
 
 
 class Reached(NamedTuple):
-    """Part of a file that was delivered, from its begin."""
+    """Delivered part of a file, from its beginning."""
 
     inode: int
     offset: int
-    """Number of bytes that were delivered, which ends with a whole line."""
+    """Number of delivered bytes; they end with a whole line."""
 
 
 class Position:
@@ -46,13 +46,13 @@ class Position:
         self._to = to
         self._reached = reached or {}
         self._saved: dict[str, Reached] | None = None
-        """Content of the saved file; None: it is missing or damaged, or of another target."""
+        """Content of the saved file; None if it is missing, damaged, or for another target."""
 
     @classmethod
     def load(cls, directory: int, to: str) -> "Position":
-        """Return the position in a directory, which is given as file descriptor.
+        """Return the position in a directory, which is given as a file descriptor.
 
-        Nothing was delivered if there is none, if it is of another target, or if it is damaged.
+        A missing or damaged position, or one for another target, counts as nothing delivered.
         """
         saved = _read(directory, to)
         position = cls(to, dict(saved or {}))
@@ -60,20 +60,20 @@ class Position:
         return position
 
     def offset(self, name: str, inode: int) -> int:
-        """Return the number of bytes of a file that were delivered."""
+        """Return the number of delivered bytes of a file."""
         reached = self._reached.get(name)
         return reached.offset if reached is not None and reached.inode == inode else 0
 
     def advance(self, name: str, inode: int, offset: int) -> None:
-        """Note that a file was delivered up to `offset`."""
+        """Record that a file was delivered up to `offset`."""
         self._reached[name] = Reached(inode, offset)
 
     def reached(self, name: str) -> int:
-        """Return the number of bytes that were delivered of the last file of a name."""
+        """Return the number of delivered bytes of the latest file with this name."""
         return self._reached[name].offset if name in self._reached else 0
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the files of which something was delivered."""
+        """Return the names of the files that were delivered at least in part."""
         return tuple(self._reached)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -83,11 +83,11 @@ class Position:
 
     @property
     def is_saved(self) -> bool:
-        """True if the file has everything that is in memory."""
+        """True if the saved file matches the position in memory."""
         return self._reached == self._saved
 
     def save(self, directory: int) -> None:
-        """Replace the position's file. Raises OSError; then the old one is still there."""
+        """Replace the position's file. If it raises OSError, the old file is unchanged."""
         files = {name: list(reached) for name, reached in self._reached.items()}
         data = json.dumps({"version": _VERSION, "to": self._to, "files": files}).encode("ascii")
         fd = os.open(_NEW_NAME, _WRITE_FLAGS, _FILE_MODE, dir_fd=directory)
@@ -101,7 +101,7 @@ class Position:
 
 
 def _read(directory: int, to: str | None) -> dict[str, Reached] | None:
-    """Return the position of a target, or of whichever if it is None; None: there is none."""
+    """Return the saved position for target `to` (None: for any target); None if it is missing."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(NAME, flags, dir_fd=directory), "rb") as file:
@@ -111,7 +111,7 @@ def _read(directory: int, to: str | None) -> dict[str, Reached] | None:
 
 
 def _parsed(found: Any, to: str | None) -> dict[str, Reached] | None:
-    """Return what a position's file says. Raises an error of Python if it says nothing."""
+    """Parse the content of a position file. Raises a built-in exception if it is malformed."""
     if found["version"] != _VERSION or (to is not None and found["to"] != to):
         return None
     files: dict[str, list[Any]] = found["files"]
@@ -122,7 +122,7 @@ def _parsed(found: Any, to: str | None) -> dict[str, Reached] | None:
 
 
 def read_position(directory: str | os.PathLike[str]) -> Position:
-    """Return the position in a directory, whatever its target; an empty one if there is none."""
+    """Return the position in a directory, for any target; an empty one if the file is missing."""
     try:
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -134,7 +134,7 @@ def read_position(directory: str | os.PathLike[str]) -> Position:
 
 
 def lock(directory: int) -> int:
-    """Return the file descriptor of a lock on a directory, which is held until it is closed.
+    """Lock a directory; return a file descriptor, which holds the lock until it is closed.
 
     Raises DeliveredElsewhere if another process holds it, and OSError.
     """

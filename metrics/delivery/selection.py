@@ -1,4 +1,4 @@
-"""Selection of what is delivered: the kinds of events, and the fields that are hidden."""
+"""Selection of the events to deliver, and of the fields to hide."""
 
 import json
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Final
 from metrics.events import EventKind
 
 HIDDEN: Final = "hidden"
-"""Value of a hidden field; of one that is a list, its only element."""
+"""Value of a hidden field; the only element if the field is a list."""
 HIDEABLE: Final = (
     "client_host",
     "client_id",
@@ -20,10 +20,10 @@ HIDEABLE: Final = (
     "groups_joined",
     "groups_left",
 )
-"""Fields that can be hidden: those that name a person, a program or a machine."""
+"""Fields that can be hidden: they identify a person, a program or a machine."""
 
 _SUMMARY: Final = f'"kind":"{EventKind.SUMMARY}"'.encode()
-"""Part of a summary row. In a text of a line, quotes are escaped: nothing else has it."""
+"""Part of every summary row, and of no other line, because quotes within texts are escaped."""
 _ID: Final = b'"connection_id":"'
 
 
@@ -36,16 +36,17 @@ class Kinds(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Choice of lines, and of what is left in them."""
+    """Choice of lines to deliver, and of fields to hide in them."""
 
     kinds: Kinds = Kinds.ALL
     hide: frozenset[str] = frozenset()
-    """Names of the fields, of `HIDEABLE`, whose values must not leave."""
+    """Names of the fields, from `HIDEABLE`, whose values must not be delivered."""
 
     def apply(self, lines: list[bytes]) -> tuple[list[bytes], int]:
-        """Return what is to be delivered of lines, and how many cannot be.
+        """Return the lines to deliver, and the number of lines that cannot be delivered.
 
-        With hidden fields, a line that is no JSON object is one of these: what it has is not known.
+        With hidden fields, a line that is not a JSON object cannot be delivered: it may contain a
+        value that must be hidden.
         """
         if self.kinds is Kinds.SUMMARY:
             lines = [line for line in lines if _SUMMARY in line]
@@ -68,7 +69,7 @@ class Selection:
 
 
 def connection_of(line: bytes) -> bytes | None:
-    """Return the id of the connection that a line is about; None: it has none."""
+    """Return the connection id in a line; None if it is missing."""
     begin = line.find(_ID)
     if begin < 0:
         return None

@@ -1,8 +1,8 @@
 """Spool of a delivery: the event files of a folder, read in batches of whole lines.
 
-No symbolic link is followed, and nothing but regular files read. A batch has a bounded size,
-however long a line is. The same file read from the same offset gives the same batch, unless it
-still grows.
+Only regular files are read, and symbolic links are not followed. The size of a batch is bounded,
+however long a line is. Reading a file from the same offset again gives the same batch, unless the
+file is still growing.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _NAME: Final = re.compile(
     r"(?P<begun>[0-9]{8}T[0-9]{6}Z)-(?P<number>[0-9]{1,9})|[A-Za-z0-9._-]{1,128})\.jsonl)"
     r"(?P<open>\.open)?"
 )
-"""Pattern of the names of event files: those that `event_files` gives, and others alike."""
+"""Pattern of event file names: those of `metrics.event_files`, and similar ones."""
 _SCAN_BYTES: Final = 1024 * 1024
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -40,17 +40,17 @@ class SpoolFile:
     modified: float
     """Time of its last change in Unix seconds."""
     closed: bool
-    """True if it does not change any more."""
+    """True if it no longer changes."""
     proxy: str | None
-    """Id of the proxy that wrote it, by its name; None: it is not in the name."""
+    """Id of the proxy that wrote it, from the file name; None if the name has no such part."""
     begun: float | None
-    """When it was begun in Unix seconds; None: it is not in the name."""
+    """Creation time in Unix seconds, from the file name; None if the name has no such part."""
     number: int = 0
-    """Number among those that were begun in the same second."""
+    """Number among the files that were created in the same second."""
 
     @property
     def order(self) -> tuple[float, int, str]:
-        """Order of the files: a worker's are in the order in which it wrote them."""
+        """Sort key: a worker's files are in the order in which it wrote them."""
         return self.begun or 0.0, self.number, self.name
 
 
@@ -62,11 +62,11 @@ class Batch:
     begin: int
     """Offset in bytes of the first line."""
     end: int
-    """Offset in bytes behind the last line, or behind what was set aside."""
+    """Offset in bytes of the first byte after the last line, or after the line set aside."""
     lines: list[bytes]
     """The lines without newlines; empty ones are left out."""
     set_aside: int = 0
-    """Number of lines that are longer than a batch, or lack their end in a closed file."""
+    """Number of lines that are longer than a batch, or unterminated in a closed file."""
 
 
 class Spool:
@@ -83,7 +83,7 @@ class Spool:
         os.close(self.fd)
 
     def is_in_place(self) -> bool:
-        """Return whether the folder was not moved, removed or replaced since it was opened."""
+        """Return False if the folder was moved, removed or replaced since it was opened."""
         try:
             named = self._path.stat()
         except OSError:
@@ -92,7 +92,7 @@ class Spool:
         return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
     def files(self) -> list[SpoolFile]:
-        """Return the files in the order in which they are to be delivered. Raises OSError."""
+        """Return the files in the order of delivery. Raises OSError."""
         found: dict[str, SpoolFile] = {}
         with os.scandir(self.fd) as entries:
             names = [entry.name for entry in entries]
@@ -104,18 +104,19 @@ class Spool:
         return sorted(found.values(), key=lambda file: file.order)
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Return those of the names under which there is no file, neither open nor closed."""
+        """Return the names without a file, open or closed."""
         return [
             name
             for name in names
-            # in this order: a file that is renamed between the two looks has its final name then
+            # in this order: a file that is renamed between the two checks then has its final name
             if not self._exists(name + OPEN_SUFFIX) and not self._exists(name)
         ]
 
     def read(self, file: SpoolFile, offset: int, max_bytes: int) -> Batch | None:
-        """Return the lines from `offset` on, of up to `max_bytes`; None: there are none.
+        """Return up to `max_bytes` of lines from `offset` on; None if no line is available.
 
-        A file that is shorter than `offset` was cut, and is read from its begin. Raises OSError.
+        A file that is shorter than `offset` was truncated, and is read from its beginning. Raises
+        OSError.
         """
         try:
             name = file.name if file.closed else file.name + OPEN_SUFFIX
@@ -159,9 +160,9 @@ class Spool:
         return False
 
 
-@lru_cache(maxsize=65_536)  # each pass meets the same names
+@lru_cache(maxsize=65_536)  # each pass sees the same names
 def _time_of(text: str | None) -> float | None:
-    """Return the time in the name of a file, as `20260601T120000Z`, in Unix seconds."""
+    """Return the time in a file name, such as `20260601T120000Z`, in Unix seconds."""
     try:
         begun = datetime.strptime(text or "", "%Y%m%dT%H%M%SZ")
     except ValueError:
@@ -179,14 +180,14 @@ def _batch(fd: int, file: SpoolFile, begin: int, max_bytes: int) -> Batch | None
         return None
     end = _end_of_line(fd, begin + len(data))
     if end is None and not file.closed:
-        return None  # its end may still be written
+        return None  # the rest of the line may still be written
     if end is None:
         end = os.fstat(fd).st_size
     return Batch(file=file, begin=begin, end=end, lines=[], set_aside=1)
 
 
 def _end_of_line(fd: int, offset: int) -> int | None:
-    """Return the offset behind the next newline; None: there is none."""
+    """Return the offset after the next newline; None if there is no further newline."""
     while data := os.pread(fd, _SCAN_BYTES, offset):
         newline = data.find(b"\n")
         if newline >= 0:

@@ -36,7 +36,7 @@ def parse_target(text: str) -> Target:
 
 
 def missing_library() -> str | None:
-    """Return what to install for a delivery; None if everything is installed."""
+    """Return a message about the package to install; None if everything is installed."""
     if find_spec("confluent_kafka") is None:
         return "kafka: needs confluent-kafka: pip install 'confluent-kafka>=2.6'"
     return None

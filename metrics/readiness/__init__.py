@@ -1,8 +1,8 @@
 """Readiness analysis, from session events to verdicts, in two parts.
 
 *Events to usage* reads events: `usage`, `expired_uses`, and parts of `authentications`, `sessions`
-and `what_if` give the text of its queries, which DuckDB (`duckdb_engine`) or Spark
-(`metrics.spark.engine`) answers. The text is in Spark's SQL; DuckDB knows the functions that it
-lacks as macros. *Usage to report* is DuckDB's alone. `analysis` asks all queries in their order,
-and `job` reads, asks and writes. docs/readiness.md says what each table means.
+and `what_if` build its queries, which DuckDB (`duckdb_engine`) or Spark (`metrics.spark.engine`)
+runs. They are written in Spark's SQL; DuckDB gets the functions that it lacks as macros.
+*Usage to report* always runs in DuckDB. `analysis` runs all queries in order, and `job` reads the
+events, runs the analysis and writes the report. docs/readiness.md explains each table.
 """

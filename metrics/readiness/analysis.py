@@ -1,4 +1,4 @@
-"""Tables of the report from event rows: the queries, in their order."""
+"""Tables of the report from event rows: all queries, in order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from metrics.readiness.events import Problem
 from metrics.readiness.published import TABLES, comments, published
 
 MAX_ROWS = 5_000
-"""The number of clients, and of principals, on the page; the tables hold all."""
+"""Maximum number of clients, and of principals, on the page; the tables have all of them."""
 
 BUSIEST = 20
-"""The number of minutes that are listed as storms."""
+"""Maximum number of minutes that are listed as storms."""
 
 CLOCKS_NAMED = 5
-"""The number of stretches of time that are named of those that no right clock can show."""
+"""Maximum number of implausible stretches of time that the report lists."""
 
 Progress = Callable[[str], None]
 
@@ -38,16 +38,16 @@ class Question:
     """The present time for the report, epoch ms."""
     lifetimes_ms: tuple[int, ...] = what_if.DEFAULT_LIFETIMES_MS
     principals: Sequence[str] = ()
-    """Principals and groups to look for among all of them."""
+    """Principals and groups to look up among all of them."""
     since_ms: int | None = None
     until_ms: int | None = None
-    """The time before which, and from which on, events are left out, epoch ms; None: none is."""
+    """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
 
 
 class Analysis:
-    """One report's relations, from one of events named `log` that has the fields of the log.
+    """One report's relations, derived from the relation `log` with the fields of the event log.
 
-    What the page shows is in `rows`, and what was read in `lines`.
+    The results for the page are in `rows`, and the counts of lines in `lines`.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Analysis:
         tables: str | None = None,
         run_id: str = "",
     ) -> None:
-        """Ask `log` of the events, and `engine` of what is made of its answers.
+        """Run queries of events on `log`, and queries of their results on `engine`.
 
-        `tables`: the folder or address below which tables are published as those of the run
-        `run_id`; None: they are not.
+        `tables`: the folder or address below which the tables of the run `run_id` are published;
+        None: they are not published.
         """
         self.rows: dict[str, list[Row]] = {}
         self.lines: dict[str, int] = {}
@@ -75,12 +75,12 @@ class Analysis:
         self._run_id = run_id
         self._progress = progress
         self._dated = "true"
-        """Condition that plausible dates of valid events meet."""
+        """SQL condition for events with a plausible date."""
         self._has_doubled = False
-        """Whether some events came twice; `once` has them once."""
+        """Whether there are duplicate events; the relation `once` has each of them once."""
 
     def run(self) -> None:
-        """Ask everything."""
+        """Run all queries."""
         self.clean()
         self.base()
         self._progress("applying lifetimes")
@@ -89,9 +89,9 @@ class Analysis:
         self.tables()
 
     def clean(self) -> None:
-        """Look at the rows once, and set aside what is not valid, misdated or a duplicate.
+        """Read the rows once, and set aside invalid, misdated and duplicate events.
 
-        Most logs are clean, and most connections whole: only what is not so is looked at again.
+        Most logs are clean and most connections are complete, so only the others are read again.
         """
         log, engine, asked = self._log, self._engine, self._question
         log.view("judged", self._judged("log"))
@@ -107,7 +107,7 @@ class Analysis:
         self._mend()
 
     def _judged(self, rows: str) -> str:
-        """Return the query that judges rows of the log."""
+        """Return the query that classifies rows of the log as valid or not."""
         asked = self._question
         return events.within(
             f"({events.classified(rows)}) AS classified",
@@ -117,19 +117,19 @@ class Analysis:
         )
 
     def _valid(self, rows: str) -> str:
-        """Return the query for the valid ones among rows of the log."""
+        """Return the query for the valid rows of the log."""
         judged = self._judged(rows)
         return f"SELECT * FROM ({judged}) AS judged WHERE problem IS NULL AND {self._dated}"
 
     def _events_of(self, connections: str) -> str:
-        """Return the query for the events of these connections: few are chosen, then judged."""
+        """Return the query for valid events of these connections, filtered before validation."""
         query = self._valid(f"({_of('log', connections)}) AS chosen")
         if not self._has_doubled:
             return query
         return f"{_not_of(f'({query})', 'doubled')} UNION ALL {_of('once', connections)}"
 
     def _plausible(self) -> str:
-        """Set aside what no right clock can show; return what is true of the other events."""
+        """Set aside events with implausible dates; return the SQL condition for the rest."""
         engine = self._engine
         engine.view("seen_valid", "SELECT * FROM seen WHERE problem IS NULL")
         stretches = engine.rows(trends.dated("seen_valid"))
@@ -145,13 +145,13 @@ class Analysis:
         return trends.plausible(bulk["first_day"], bulk["last_day"])
 
     def _gather(self, usage_rows: str, name: str) -> dict[str, Any]:
-        """Add usage up by connection; return the totals."""
+        """Add up usage per connection; return the totals."""
         self._engine.keep(name, usage.by_connection(usage_rows, self._question.since_ms))
         (self._totals,) = self._engine.rows(usage.totals(name))
         return self._totals
 
     def _mend(self) -> None:
-        """Look again at connections of which events are missing or came twice."""
+        """Read connections with missing or duplicate events again."""
         log, engine, totals = self._log, self._engine, self._totals
         seen, valid = totals["events"], self._valid("log")
         if totals["suspects"]:
@@ -181,12 +181,12 @@ class Analysis:
         self.lines["missing"] = self._totals["numbered"] - self._totals["events"]
 
     def _choose(self, name: str, query: str) -> None:
-        """Give a query of connections a name that queries of events know, too."""
+        """Name a query of connections, and make it available to queries of events."""
         self._engine.view(name, query)
         self._log.give(name)
 
     def base(self) -> None:
-        """Make what most tables are made from: sessions, clients with their verdicts."""
+        """Build the relations behind most tables: sessions, and clients with their verdicts."""
         log, engine = self._log, self._engine
         self._identities()
         if self._totals["expiring"]:
@@ -212,7 +212,7 @@ class Analysis:
         log.keep("authentication_counts", self._authentication_counts())
 
     def _uses(self) -> str:
-        """Return the query for uses of sessions that may be past their end."""
+        """Return the query for uses of sessions that may have expired."""
         log, since_ms = self._log, self._question.since_ms
         expiring = "SELECT connection_id FROM connections WHERE expiring"
         self._choose("expiring", f"{expiring} AND whole")
@@ -225,7 +225,7 @@ class Analysis:
         return expired_uses.uses("expiring_events", "events_of_expiring_parts", since_ms)
 
     def _identities(self) -> None:
-        """Say who each connection is: by its end, or by its last event if no end is recorded."""
+        """Identify each connection by its end, or by its last event if no end is recorded."""
         log, engine = self._log, self._engine
         log.keep("identities_seen", usage.identities("events"))
         engine.view("ended", sessions.ended("connections", "identities_seen"))
@@ -241,7 +241,7 @@ class Analysis:
             engine.view("identities", "SELECT * FROM ended")
 
     def _authentication_counts(self) -> str:
-        """Count by the events alone, except for connections whose events are incomplete."""
+        """Count from events, and use summary rows only for connections with incomplete events."""
         totals, view, since_ms = self._totals, self._log.view, self._question.since_ms
         if not totals["incomplete"]:
             return authentications.counts("events")
@@ -262,10 +262,10 @@ class Analysis:
         return " UNION ALL ".join(counts)
 
     def lifetimes(self) -> None:
-        """Apply each lifetime to what was recorded, fetching the events of who is concerned."""
+        """Apply each lifetime to the recorded events of the affected connections."""
         log, engine, lifetimes_ms = self._log, self._engine, self._question.lifetimes_ms
         engine.keep("concerned", what_if.concerned("standing", lifetimes_ms))
-        # of a checkpoint the next event knows all, but of the last one
+        # the event after a checkpoint repeats its data, so only the last checkpoint is needed
         wanted = f"""AS r WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
             SELECT connection_id, last_sequence FROM unnamed)"""
         if self._totals["incomplete"]:
@@ -284,7 +284,7 @@ class Analysis:
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
 
     def tables(self) -> None:
-        """Make the other tables, write them all, and keep what the page shows."""
+        """Build the other tables, publish all of them, and keep the rows for the page."""
         log, keep = self._log, self._engine.keep
         keep("principals", sessions.principals("clients"))
         keep("regressed", sessions.regressed("clients", "client_days"))
@@ -300,7 +300,7 @@ class Analysis:
         if self._totals["denied"]:
             log.keep("denials", sessions.denials("events"))
             keep("resources", sessions.denied_resources("denials"))
-            # by turns: who was denied a great deal pushes out nobody else
+            # by place, so that one principal's many denials do not displace the others'
             self._show("denied_resources", "SELECT * FROM resources ORDER BY place, principal")
             self._show("denied_count", "SELECT count(*) AS resources FROM resources")
         else:
@@ -327,7 +327,7 @@ class Analysis:
         self._first_rows()
 
     def _groups(self) -> bool:
-        """Add clients up by group, if any was a member of one; return whether any was."""
+        """Add up clients per group; return False if no client was a member of a group."""
         log, engine = self._log, self._engine
         self.rows |= {"groups": [], "group_count": [{"groups": 0}]}
         if not self._totals["with_groups"]:
@@ -365,7 +365,7 @@ class Analysis:
             "principals_by_verdict",
             "SELECT verdict, count(*) AS principals FROM principals GROUP BY verdict",
         )
-        # names that somebody typed: as hexadecimal digits there is nothing to quote
+        # names are user input: hexadecimal digits need no quoting
         names = [name.encode(errors="replace").hex().upper() for name in self._question.principals]
         if names:
             columns = "principal, clients, ready, enforceable"
@@ -394,12 +394,12 @@ class Analysis:
 
 
 def _of(rows: str, connections: str) -> str:
-    """Give the rows of these connections."""
+    """Return the query for the rows of these connections."""
     return f"""SELECT r.* FROM {rows} AS r SEMI JOIN {connections} AS n
         ON r.connection_id = n.connection_id"""
 
 
 def _not_of(rows: str, connections: str) -> str:
-    """Give the rows of all connections but these."""
+    """Return the query for the rows of all other connections."""
     return f"""SELECT r.* FROM {rows} AS r ANTI JOIN {connections} AS n
         ON r.connection_id = n.connection_id"""

@@ -1,8 +1,8 @@
-"""Counts and latencies of authentications, by minute and by latency bucket; storms and failures.
+"""Counts and latencies of authentications, per minute and latency bucket; storms and failures.
 
-A connection may be recorded in three ways: by an event for each authentication; by some events and
-summary rows that have the rest; or by summary rows alone. Each way gives the same table, and the
-less there is to compare, the less it costs.
+The authentications of a connection may be recorded in three ways: as an event each, as some events
+plus summary rows for the rest, or as summary rows only. A query for each way returns the same
+table; the fewer rows it has to compare, the less it costs.
 """
 
 import math
@@ -15,11 +15,11 @@ from metrics.readiness.usage import is_kind
 QUANTILES = (0.5, 0.95, 0.99)
 
 STORM_POINTS = 480
-"""The number of points of the storm plot: more than a screen shows apart."""
+"""Maximum number of points of the storm plot: more than a screen can resolve."""
 
 _LOGIN, _AGAIN = EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED
 _MAX_BUCKET = latency_bucket(MAX_DURATION_MS * 1000)
-"""The last latency bucket: a longer latency is garbage, and beyond the range of a double."""
+"""The last latency bucket: a longer latency is garbage, and overflows a double."""
 
 COLUMNS = (
     "mechanism",
@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def counts(events: str) -> str:
-    """Authentications and failures, counted twice in one pass: by minute, and by latency.
+    """Count authentications and failures per minute and per latency, in one pass.
 
     One row per minute, mechanism, kind and reason (`minute_ms` is set), and one per mechanism,
     kind and `bucket` of the latency (`minute_ms` is null). `busy_us` is the sum of the latencies.
@@ -58,10 +58,10 @@ def counts(events: str) -> str:
 
 
 def counts_of_either_view(events: str, since_ms: int | None) -> str:
-    """Count the same for connections some of whose authentications only summary rows record.
+    """Return the same counts for connections with authentications that only summary rows have.
 
-    An authentication that is in several rows, or in an event too, is counted once; those before
-    `since_ms` are not.
+    An authentication that is in several rows, or also in an event, is counted once.
+    Authentications before `since_ms` are not counted.
     """
     once = f"""SELECT mechanism, CASE WHEN number = 1 THEN '{_LOGIN}' ELSE '{_AGAIN}' END AS kind,
         min(time_ms) AS timestamp_ms, max(latency_us) AS auth_latency_us,
@@ -82,10 +82,10 @@ def counts_of_either_view(events: str, since_ms: int | None) -> str:
 
 
 def counts_of_summaries(events: str, since_ms: int | None) -> str:
-    """Count the same for connections of which no event records any authentication.
+    """Return the same counts for connections whose authentications are in no event.
 
-    Each is counted in the row of the period that it was in, so that rows need not be compared;
-    those before `since_ms` are not.
+    Each authentication is counted in the row of its period, so rows need not be compared.
+    Authentications before `since_ms` are not counted.
     """
     started = """CASE WHEN each.number = 1 THEN each.authenticated_ms >= period_start_ms
         ELSE each.number > authentications - reauthentications END"""
@@ -108,7 +108,7 @@ def _exploded(events: str) -> str:
 
 
 def _summed_latencies(events: str) -> str:
-    """Latencies of re-authentications: summary rows hold them, but not when each of them was."""
+    """Latencies of re-authentications, which summary rows have without their times."""
     bucket = at_most("each.bucket", _MAX_BUCKET)
     return f"""SELECT mechanism, '{_AGAIN}', NULL, NULL, NULL, {bucket},
         {total(counted("each.count"))}, NULL, NULL
@@ -118,11 +118,10 @@ def _summed_latencies(events: str) -> str:
 
 
 def storms(count_rows: str) -> str:
-    """One row per minute and mechanism: authentications, how many anew, the time they took.
+    """One row per minute and mechanism: authentications, re-authentications among them, latencies.
 
-    `busy_us` is the sum of their latencies: an upper bound of the processor time that they took,
-    as a client's own delays between two SASL messages are in it. Null if only summary rows are
-    left of that minute.
+    `busy_us` is the sum of the latencies: an upper bound of the CPU time, because it includes a
+    client's own delays between two SASL messages. Null if the minute has only summary rows.
     """
     return f"""SELECT minute_ms, mechanism, {total("count")} AS authentications,
         {total(f"CASE WHEN kind = '{_AGAIN}' THEN count ELSE 0 END")} AS reauthentications,
@@ -147,9 +146,9 @@ def storm_profile(storm_rows: str, *, points: int = STORM_POINTS) -> str:
 
 
 def latencies(count_rows: str) -> str:
-    """Quantiles of the latency by mechanism and kind of authentication, in microseconds.
+    """Latency quantiles per mechanism and kind of authentication, in microseconds.
 
-    Within 1 % of every latency (docs/events.md, "Latencies of a summary row").
+    They are accurate to 1 % (docs/events.md, "Latencies of a summary row").
     """
     value = f"{2 / (LATENCY_GAMMA + 1)} * pow(CAST({LATENCY_GAMMA} AS DOUBLE), bucket)"
     reached = ", ".join(
@@ -167,7 +166,7 @@ def latencies(count_rows: str) -> str:
 
 
 def failures(count_rows: str) -> str:
-    """Failed authentications by reason, first ones and re-authentications apart."""
+    """Failed authentications by reason, first logins and re-authentications separately."""
     return f"""SELECT mechanism, failure_reason, reauthentication, {total("count")} AS count
         FROM {count_rows} WHERE {is_kind(EventKind.FAILED)} AND minute_ms IS NOT NULL
         GROUP BY mechanism, failure_reason, reauthentication"""

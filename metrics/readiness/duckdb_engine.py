@@ -1,4 +1,4 @@
-"""Engine in this process: DuckDB, for what one machine holds; no Java."""
+"""Engine in this process: DuckDB, for events that fit on one machine; without Java."""
 
 import json
 import re
@@ -27,18 +27,18 @@ from metrics.readiness.output import Staging
 from metrics.readiness.sieve import portions
 
 FILE_SECONDS: Final = 120.0
-"""Seconds that a file of lines may take to read: a gigabyte takes some ten."""
+"""Time limit in seconds for reading a file of lines: a gigabyte takes about ten."""
 MEMORY: Final = "1500MB"
-"""The memory that DuckDB may take; what does not fit goes to files below the scratch folder."""
+"""DuckDB's memory limit; beyond it, data goes to files below the scratch folder."""
 
-# Folders such as `kind=closed` would else replace fields of the log.
+# Otherwise folders such as `kind=closed` would replace fields of the log.
 _NO_HIVE = "hive_partitioning = false"
 _LINES = f"format = 'newline_delimited', ignore_errors = true, {_NO_HIVE}"
 _PATTERN = re.compile(r"[\[*?]")
-"""Characters that make a pattern of a file's name."""
+"""Characters that turn a file name into a pattern."""
 
 _INTERRUPTED = "Query interrupted"
-"""DuckDB's RuntimeError where a signal's handler raised within a query."""
+"""Message of DuckDB's RuntimeError after a signal handler raised during a query."""
 
 _TYPES = {"long": "BIGINT", "string": "VARCHAR", "array<string>": "VARCHAR[]", "boolean": "BOOLEAN"}
 
@@ -61,12 +61,12 @@ _MACROS = {
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
 }
-"""Functions of Spark that DuckDB spells differently."""
+"""Spark functions that have another name or form in DuckDB."""
 
 
 @contextmanager
 def duckdb_errors() -> Iterator[None]:
-    """Turn an error of DuckDB into one line, and a query that a signal ended into Interrupted."""
+    """Raise a one-line ReportError for a DuckDB error, and Interrupted after a signal."""
     try:
         yield
     except RuntimeError as error:
@@ -78,11 +78,11 @@ def duckdb_errors() -> Iterator[None]:
 
 
 class DuckEngine:
-    """A database in memory; what does not fit is in files below `scratch`, until the end."""
+    """A database in memory that spills to temporary files below `scratch`."""
 
     def __init__(self, scratch: Path | None = None) -> None:
         self.folder = Folder((), parquet=False)
-        """The files that were read last, or could not be."""
+        """The files of the last `read`, even if it failed."""
         self._scratch = scratch
         self._database = duckdb.connect(config={"preserve_insertion_order": False})
         if scratch is not None:
@@ -105,11 +105,11 @@ class DuckEngine:
         self.close()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the database and discard its data."""
         self._database.close()
 
     def read(self, folder: Folder) -> None:
-        """Give the rows of these files the name `log`; lines are read once, and kept as Parquet."""
+        """Name the rows of these files `log`; lines are parsed once and stored as Parquet."""
         self.folder = folder
         if folder.parquet:
             self._read_parquet(_list(folder.files))
@@ -121,10 +121,11 @@ class DuckEngine:
             self.view("log", f"SELECT * FROM read_parquet({_list(made)})")
 
     def pack(self, files: Sequence[Path], name: Callable[[int], Path]) -> list[Path]:
-        """Write the rows of files of lines as Parquet; return the files that were written.
+        """Convert files of lines to Parquet; return the files that were written.
 
-        They have the names of the numbers from 0, and replace what is there. Nearly always it is
-        one. Raises BrokenFileError, and errors of DuckDB for files that `broken` names.
+        `name` maps their numbers, from 0, to paths; existing files are replaced. There is nearly
+        always just one. Raises BrokenFileError, and DuckDB's errors for files that `broken`
+        returns.
         """
         try:
             with self._within(FILE_SECONDS * len(files)):
@@ -143,8 +144,9 @@ class DuckEngine:
         return made
 
     def elements(self, files: Sequence[Path]) -> int:
-        """Return how many elements the lists in Parquet files have, an empty one counted as one;
-        of structs, those of the field that has most."""
+        """Return the number of list elements in Parquet files; an empty list counts as one element.
+
+        For a list of structs, the field with the most values counts."""
         (row,) = self.rows(
             f"""SELECT coalesce(sum(most), 0) AS elements FROM (
                 SELECT max(elements) AS most FROM (
@@ -157,7 +159,7 @@ class DuckEngine:
         return int(row["elements"])
 
     def merge(self, files: Sequence[Path], target: Path) -> None:
-        """Write the rows of Parquet files into one."""
+        """Merge the rows of Parquet files into one file."""
         self._copy_query(f"SELECT * FROM {_parquet(files)}", target)
 
     def _copy(self, files: Sequence[Path], target: Path) -> None:
@@ -167,9 +169,9 @@ class DuckEngine:
         self._database.execute(f"COPY ({query}) TO {_quoted(target)} (FORMAT parquet)")
 
     def broken(self) -> dict[Path, str]:
-        """Read each file of the folder alone; return those that cannot be read, with the reasons.
+        """Read each file of the folder separately; return the unreadable ones, with the reasons.
 
-        Raises ReportError if a file is gone.
+        Raises ReportError if a file no longer exists.
         """
         found = {}
         for file in self.folder.files:
@@ -194,7 +196,7 @@ class DuckEngine:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """Interrupt a query after this time; it raises InterruptException then."""
+        """Interrupt a query after this time, which makes it raise InterruptException."""
         timer = Timer(seconds, self._database.interrupt)
         timer.start()
         try:
@@ -212,23 +214,24 @@ class DuckEngine:
         self.view("log", f"SELECT {columns} FROM {source}")
 
     def view_parquet(self, name: str, folder: Path) -> None:
-        """Give the rows of a folder of Parquet files a name."""
-        files = sorted(folder.glob("*.parquet"))  # DuckDB would read brackets in the folder's name
+        """Name the rows of a folder of Parquet files."""
+        # not a pattern for DuckDB, which would expand brackets in the folder's name
+        files = sorted(folder.glob("*.parquet"))
         self.view(name, f"SELECT * FROM {_parquet(files)}")
 
     def view(self, name: str, query: str) -> None:
-        """Give a query a name."""
+        """Name a query."""
         self._database.execute(f"CREATE VIEW {name} AS {query}")
 
     def keep(self, name: str, query: str) -> None:
-        """Work a query out once."""
+        """Run a query once and name its result."""
         self._database.execute(f"CREATE TABLE {name} AS {query}")
 
     def give(self, name: str) -> None:
-        """Let queries of events use a relation: they can, as it is in the same database."""
+        """Do nothing: queries of events already see the relation, which is in the same database."""
 
     def rows(self, query: str) -> list[Row]:
-        """Answer a query."""
+        """Return the rows of a query."""
         answer = self._database.execute(query)
         names = [column[0] for column in answer.description or ()]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
@@ -236,7 +239,7 @@ class DuckEngine:
     def write(
         self, query: str, folder: str | Path, comments: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Write the answer to a query as a Parquet file."""
+        """Write the result of a query as a Parquet file."""
         Path(folder).mkdir(parents=True)
         path = _quoted(Path(folder) / "part-00000.parquet")
         said = _quoted(json.dumps(dict(comments)))
@@ -251,9 +254,9 @@ def answered(
     progress: Progress,
     made: Staging,
 ) -> Analysis:
-    """Answer everything; a file that cannot be read is set aside, and everything begins again.
+    """Run the analysis; after an unreadable file, set the file aside and start again.
 
-    `read` reads the events, without the files that it is given. Raises ReportError.
+    `read` reads the events, except for the files in its second argument. Raises ReportError.
     """
     broken: dict[Path, str] = {}
     while True:
@@ -278,7 +281,7 @@ def answered(
 
 
 def _rows_of(files: Sequence[Path]) -> str:
-    """Give the query for the rows of files of lines; a list beyond bounds makes one unreadable."""
+    """Return the query for the rows of files of lines; an oversized list makes a row unreadable."""
     columns = ", ".join(f"{name}: '{_type(kind)}'" for name, kind in FIELDS.items())
     replaced = ", ".join(f"{text} AS {name}" for name, text in bounded().items())
     source = f"read_json({_list(files)}, {_LINES}, columns = {{{columns}}})"
@@ -286,7 +289,7 @@ def _rows_of(files: Sequence[Path]) -> str:
 
 
 def _type(kind: str) -> str:
-    """Give DuckDB's name of a type of the log."""
+    """Return DuckDB's name for a type of the log."""
     if kind in _TYPES:
         return _TYPES[kind]
     members = kind.removeprefix("array<struct<").removesuffix(">>").replace(":", " ")
@@ -298,7 +301,7 @@ def _parquet(files: Sequence[Path]) -> str:
 
 
 def _list(files: Sequence[Path]) -> str:
-    """Give a list of files; what would be a pattern in their names stands for itself."""
+    """Return a list of files as SQL, with pattern characters in their names escaped."""
     names = (_PATTERN.sub(r"[\g<0>]", str(file)) for file in files)
     return f"[{', '.join(map(_quoted, names))}]"
 

@@ -1,4 +1,4 @@
-"""Errors of a report, in one line each."""
+"""Errors of a report, each explained in one line."""
 
 from pathlib import Path
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from metrics.report.formats import visible
 
 BROKEN_FILE: Final = "it is cut off, or is not what its name says"
-"""Reason why a file is set aside, or a Spark job fails."""
+"""Reason for which a file is set aside, or a Spark job fails."""
 IRREGULAR_FILE: Final = "it is a symbolic link, or not a regular file"
 SLOW_FILE: Final = "it takes too long to read"
 LARGE_FILE: Final = "it unpacks to more than event files do"
@@ -15,11 +15,11 @@ GONE_FILE: Final = "this file is gone since it was listed; run the report again"
 
 
 class ReportError(Exception):
-    """The report cannot be made; the text says why, and what to do."""
+    """The report cannot be made; the message gives the reason and the remedy."""
 
 
 class BrokenFileError(ReportError):
-    """A file cannot be read; the report goes on without it."""
+    """A file cannot be read; the report continues without it."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -28,15 +28,15 @@ class BrokenFileError(ReportError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The report is to end, as SIGTERM asks.
+    """SIGTERM ended the report.
 
-    A class of its own, because Python remembers a KeyboardInterrupt that leaves an `exec`, as in
-    some imports, and ends itself by SIGINT although it was caught.
+    It is a subclass because Python records a KeyboardInterrupt that leaves an `exec`, as in some
+    imports, and then kills itself with SIGINT even if the exception was caught.
     """
 
 
 def explained(error: Exception) -> str:
-    """Say in one line what went wrong; whoever named a file does not command a terminal."""
+    """Return an error in one line, with control characters escaped: file names may contain them."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return visible(f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}")
     lines = str(error).strip().splitlines()

@@ -1,12 +1,11 @@
-"""Event rows as read: which are valid, and why the others are not.
+"""Validity of event rows, and the reason for each invalid one.
 
-The laws:
+Laws:
 
-- One bad line costs one line: it is never fatal and never silent.
-- A kind or a schema version that is not known is set aside, as docs/events.md asks of readers.
-- `connection_id` and `sequence` name an event; the second one of a name is a duplicate.
-- A clock that is ahead by up to `CLOCK_TOLERANCE_MS` is believed. What is further ahead says
-  nothing about today and is set aside.
+- A bad line affects no other line. It is never fatal, and always counted.
+- Unknown kinds and schema versions are set aside, as docs/events.md requires of readers.
+- `connection_id` and `sequence` identify an event; a second event with both is a duplicate.
+- Times up to `CLOCK_TOLERANCE_MS` ahead are valid. Events further ahead are set aside.
 """
 
 from enum import StrEnum
@@ -19,17 +18,17 @@ DAY_MS = 86_400_000
 MINUTE_MS = 60_000
 
 CLOCK_TOLERANCE_MS = 15 * 60_000
-"""The time in milliseconds by which clocks of proxies may be apart."""
+"""Tolerated difference between clocks in milliseconds."""
 
 MAX_EPOCH_MS = 2**47 - 1
 """The latest valid time, epoch ms (the year 6429): sums with a later one would overflow."""
 
 MAX_DURATION_MS = 10**13
-"""The longest duration in milliseconds, 300 years. A token may claim to live for ever (2**63 - 1
-ms); nothing is lost by less."""
+"""The longest duration in milliseconds, 300 years. A longer one is capped: a token may claim to
+live forever (2**63 - 1 ms)."""
 
 MAX_COUNT = 2**50 - 1
-"""The greatest count, e.g. of requests between two events, for the same reason."""
+"""The greatest valid count, such as of requests between two events: larger sums could overflow."""
 
 _UNREAD = frozenset(
     {
@@ -50,13 +49,13 @@ _UNREAD = frozenset(
 )
 
 FIELDS = {each.name: each.type for each in EVENT_SCHEMA if each.name not in _UNREAD}
-"""The fields that the report reads, with their types; reading the rest would cost more."""
+"""The fields that the report reads, with their types; the others are skipped to save time."""
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in FIELDS.items())
-"""The same as Spark's DDL."""
+"""The same fields as Spark's DDL."""
 
 LISTS = tuple(name for name, kind in FIELDS.items() if kind.startswith("array"))
-"""Those of them that are lists."""
+"""The fields that are lists."""
 
 _TIMES = (
     "timestamp_ms",
@@ -83,13 +82,13 @@ class Problem(StrEnum):
     """Reason for which a line is set aside."""
 
     UNREADABLE = "unreadable"
-    """The line is no JSON object, or lacks a field that names an event: it was cut."""
+    """The line is not a JSON object, or lacks a required field, as a truncated line does."""
     UNKNOWN_VERSION = "unknown_version"
     UNKNOWN_KIND = "unknown_kind"
     IMPOSSIBLE = "impossible"
     """A time is before 1970 or after the year 6429, or a count is negative."""
     FUTURE = "future"
-    """The event is further ahead of `as_of` than clocks may be apart."""
+    """The event is ahead of `as_of` by more than `CLOCK_TOLERANCE_MS`."""
     OUTSIDE = "outside"
     """The event is before `--since`, or not before `--until`."""
     IMPLAUSIBLE = "implausible"
@@ -97,9 +96,9 @@ class Problem(StrEnum):
 
 
 def problem() -> str:
-    """Say why a row is no valid event, or null: of nearly all rows there is no reason.
+    """Return the SQL for the reason why a row is not a valid event; null for valid ones.
 
-    `FUTURE` is not among them: what is the future today is valid tomorrow.
+    `FUTURE` is not among the reasons: it depends on the time of the report (`within`).
     """
     named = " AND ".join(f"{name} IS NOT NULL" for name in _REQUIRED)
     known = f"kind IN ({words([kind.value for kind in EventKind])})"
@@ -113,35 +112,35 @@ def problem() -> str:
 
 
 def _beyond() -> str:
-    """Give the bits that any number has and may not have.
+    """Return the SQL for the forbidden bits set in any number of a row; 0 if all are valid.
 
-    No number has a bit that its bound has not, exactly if all of them together have none; a
-    negative one has the highest. Asked so of every event, this takes a third of the time that
-    comparing them one by one does.
+    A number is out of bounds if it has a bit above those of its bound, or the sign bit. The OR of
+    all numbers has such a bit if and only if one of them does. For every event of a log, this takes
+    a third of the time of separate comparisons.
     """
     groups = ((_TIMES, ~MAX_EPOCH_MS), (_COUNTS, ~MAX_COUNT), (DURATIONS, _SIGN))
     parts = []
     for names, bits in groups:
         together = " | ".join(f"coalesce({name}, 0)" for name in names)
-        # the least number has no spelling of its own
+        # the least 64-bit integer cannot be written as a literal
         limit = f"({bits + 1} - 1)" if bits == _SIGN else f"({bits})"
         parts.append(f"(({together}) & CAST({limit} AS {_BIGINT}))")
     return f"({' | '.join(parts)})"
 
 
 def bounded() -> dict[str, str]:
-    """Give the expressions that make a row unreadable if a list of it is beyond bounds, by column.
+    """Return expressions by column that make a row unreadable if one of its lists is too long.
 
-    They take the list away, too: it may take much memory.
+    They also replace the list with null, because it may need much memory.
     """
     fits = " AND ".join(f"coalesce(size({name}) <= {MAX_ELEMENTS}, true)" for name in LISTS)
     return {name: f"CASE WHEN {fits} THEN {name} END" for name in ("kind", *LISTS)}
 
 
 def classified(source: str) -> str:
-    """Add the column `problem`; of a row that has one, no number is left to reckon with.
+    """Add the column `problem`. Rows with a problem have all their numbers set to null.
 
-    Durations are bounded.
+    Durations are capped at `MAX_DURATION_MS`.
     """
     shortened = {name: at_most(name, MAX_DURATION_MS) for name in DURATIONS}
     numbers = {*_TIMES, *_COUNTS, *DURATIONS}
@@ -156,7 +155,7 @@ def classified(source: str) -> str:
 
 
 def within(source: str, *, as_of_ms: int, since_ms: int | None, until_ms: int | None) -> str:
-    """Add what is a problem today to the column `problem`."""
+    """Add the problems that depend on the report's time and bounds to the column `problem`."""
     future = f"timestamp_ms > {as_of_ms + CLOCK_TOLERANCE_MS}"
     bounds = []
     if since_ms is not None:
@@ -169,25 +168,25 @@ def within(source: str, *, as_of_ms: int, since_ms: int | None, until_ms: int | 
 
 
 def day_of(time_ms: str) -> str:
-    """Give the day of a time, in days of UTC since 1970."""
+    """Return the SQL for the day of a time, in UTC days since 1970."""
     return f"CAST(floor({time_ms} / {DAY_MS}) AS INT)"
 
 
 def minute_of(time_ms: str) -> str:
-    """Give the begin of the minute that a time is in."""
+    """Return the SQL for the start of the minute of a time."""
     return f"(({time_ms}) - ({time_ms}) % {MINUTE_MS})"
 
 
 def at_most(value: str, most: int) -> str:
-    """Bound a number from above; null stays null, which `least` would pass over."""
+    """Return the SQL that caps a number; null stays null, which `least` would ignore."""
     return f"CASE WHEN {value} > {most} THEN {most} ELSE {value} END"
 
 
 def counted(value: str, least: int = 0) -> str:
-    """Give a count within bounds; null is the least."""
+    """Return the SQL for a count within bounds; null becomes `least`."""
     return f"greatest(least(coalesce({value}, {least}), {MAX_COUNT}), {least})"
 
 
 def total(value: str) -> str:
-    """Give a sum as a 64-bit integer, which DuckDB's is not."""
+    """Return the SQL for a sum as a 64-bit integer; DuckDB's own sums are wider."""
     return f"try_cast(sum({value}) AS {_BIGINT})"

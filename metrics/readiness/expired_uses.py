@@ -1,8 +1,8 @@
-"""Uses of sessions past their end, each by the lifetime in force at the time.
+"""Uses of sessions past their end, judged by the lifetime in force at the time.
 
-Only connections that may have such a use are looked at. A use is known from an event or summary row
-that shows it: by the age of the session at its last use and the lifetime announced at its begin, by
-the event that reported the expiry, or by the counter `expired_requests`.
+Only connections that may have such a use are examined. An event or summary row shows a use in one
+of three ways: the age of the session at its last use exceeds the lifetime announced at its start,
+the event reports the expiry, or the counter `expired_requests` is above 0.
 """
 
 from metrics.events import EventKind, IntervalEnd
@@ -12,7 +12,7 @@ from metrics.readiness.usage import ROUNDING_MS, interval_start, is_kind, used_m
 NONE = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS number, 0 AS day,
     CAST(0 AS BIGINT) AS begin_ms, CAST(0 AS BIGINT) AS late_ms, 0 AS past, 0 AS unjudged,
     0 AS renewed, 0 AS killed) AS one WHERE past > 0"""
-"""Query for no rows, with the columns of `uses`."""
+"""Query that returns no rows, with the columns of `uses`."""
 
 
 NOT_THROTTLED = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS throttled_ms,
@@ -21,16 +21,16 @@ NOT_THROTTLED = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT)
 
 
 def throttled(events: str) -> str:
-    """One row per connection that was throttled beyond the end of a session, and by which quota."""
+    """One row per connection that was throttled beyond the end of a session, with the quota."""
     return f"""SELECT connection_id, max(throttled_ms) AS throttled_ms,
         max_by(throttled_by, throttled_ms) AS throttled_by
         FROM {events} WHERE throttled_ms > 0 GROUP BY connection_id"""
 
 
 def shows_use() -> str:
-    """Say whether an event of a whole connection shows what its other events do not.
+    """Return the SQL condition for events that add information about a complete connection's uses.
 
-    A checkpoint does if the session was used past its end; a summary row does not.
+    Summary rows never do, and checkpoints only if the session was used past its end.
     """
     past = """coalesce(expired_requests > 0, false) OR coalesce(announced_lifetime_ms > 0
         AND last_request_ms > authenticated_ms + announced_lifetime_ms, false)"""
@@ -39,7 +39,7 @@ def shows_use() -> str:
 
 
 def _from_rows(events: str, past: str) -> str:
-    """Give what events show of the session that each is about, and of one that it begins."""
+    """Return the query for the data of events about their session and one that they begin."""
     again = is_kind(EventKind.REAUTHENTICATED)
     killed = f"kind = '{EventKind.EXPIRED_KILLED}' OR coalesce(close_reason = 'expired', false)"
     begin = interval_start()
@@ -54,7 +54,7 @@ def _from_rows(events: str, past: str) -> str:
 
 
 def _from_lists(events: str) -> str:
-    """Give what the intervals of summary rows show."""
+    """Return the query for the data of the intervals in summary rows."""
     return f"""SELECT connection_id, each.number, each.authenticated_ms,
             each.announced_lifetime_ms, each.last_request_since_auth_ms, false,
             coalesce(each.ended_by = '{IntervalEnd.REAUTHENTICATED}', false),
@@ -67,22 +67,23 @@ def _from_lists(events: str) -> str:
 def uses(whole: str, parts: str | None, since_ms: int | None) -> str:
     """One row per connection, authentication and day on which its session was used.
 
-    `whole` are the events of whole connections for which `shows_use` holds, `parts` all events of
-    other connections. `past`: past the end, by at most `late_ms` (null: not known). `unjudged`: the
-    lifetime of the session is not in the log. The day of a use before `since_ms` is null.
+    `whole` are the events of complete connections that meet `shows_use`, `parts` all events of
+    other connections. Column `past`: 1 if used past the end, by at most `late_ms` (null if
+    unknown). `unjudged`: 1 if the log lacks the session's lifetime. The day of a use before
+    `since_ms` is null.
     """
     summary = is_kind(EventKind.SUMMARY)
     past = f"""{is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)}
         OR coalesce(expired_requests > 0 AND NOT {summary}, false)"""
     seen = _from_rows(whole, past)
     if parts is not None:
-        # where its intervals cannot show a use past the end, the count of a summary row does
+        # without usable intervals, the counter of a summary row shows a use past the end
         unlisted = f"""coalesce({summary} AND would_be_kills > 0
             AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
         more = (_from_rows(parts, f"{past} OR {unlisted}"), _from_lists(parts))
         seen = " UNION ALL ".join((seen, *more))
     age = f"CASE WHEN age_ms BETWEEN 0 AND {MAX_DURATION_MS} THEN age_ms END"
-    # few rows of many checkpoints, before windows
+    # reduces many checkpoints to a few rows before the window functions
     few = f"""SELECT connection_id, number, begin_ms, announced, max({age}) AS age_ms, past,
             renewed, killed, counts, max(timestamp_ms) AS timestamp_ms
         FROM ({seen}) AS seen WHERE begin_ms BETWEEN 0 AND {MAX_EPOCH_MS}
@@ -111,8 +112,9 @@ def uses(whole: str, parts: str | None, since_ms: int | None) -> str:
 
 
 def intervals(use_rows: str) -> str:
-    """One row per connection and authentication of `uses`. `in_time`: it renewed a session that
-    was not used past its end."""
+    """One row per connection and authentication of `uses`.
+
+    `in_time`: the authentication renewed a session that was not used past its end."""
     return f"""SELECT *, coalesce(lag(number) OVER own = number - 1
             AND lag(past + unjudged) OVER own = 0, false) AS in_time
         FROM (SELECT connection_id, number, max(begin_ms) AS begin_ms, max(day) AS last_day,
@@ -123,7 +125,7 @@ def intervals(use_rows: str) -> str:
 
 
 def outcomes(interval_rows: str) -> str:
-    """One row per connection of `intervals`: sessions past their end that were not killed."""
+    """One row per connection of `intervals`: sessions used past their end without a kill."""
     return f"""SELECT connection_id, CAST(sum(past * (1 - killed)) AS BIGINT) AS past_sessions,
         max(CASE WHEN past = 1 THEN late_ms END) AS past_end_ms, max(unjudged) AS unjudged
         FROM {interval_rows} GROUP BY connection_id"""

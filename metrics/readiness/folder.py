@@ -1,4 +1,4 @@
-"""Local folders: the event files, listed before any engine starts, and the lock of a state."""
+"""Local folders: event files, which are listed before any engine starts, and the state's lock."""
 
 import fcntl
 import os
@@ -22,14 +22,14 @@ PATTERNS = (
     "*.jsonl.open",
     "*.parquet",
 )
-"""The names of event files; a `.jsonl.open` still grows, so its last line may be half."""
+"""Patterns of event file names; a `.jsonl.open` still grows, so its last line may be incomplete."""
 
 NO_FOLDER = "there is no such folder"
 _NO_FILES = "no event files (events-*.jsonl, .jsonl.open, or .parquet) in this folder"
 _MIXED = "holds both lines (.jsonl) and Parquet; give each a folder of its own, and report on one"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""The begin of an address, with one slash: `Path` leaves one where an address had two."""
+"""The start of an address, with one slash: `Path` merges two slashes into one."""
 
 _AS_EFFECTIVE = os.access in os.supports_effective_ids
 
@@ -41,18 +41,18 @@ class Folder:
     files: Sequence[Path]
     parquet: bool
     aside: Mapping[Path, str] = field(default_factory=dict)
-    """Files with names of event files that are not read, with the reasons."""
+    """Files that match by name but are not read, with the reasons."""
 
     @property
     def line_bytes(self) -> int:
-        """Their size as JSON lines, about."""
+        """Their approximate size as JSON lines."""
         return sum(file.stat().st_size * _expansion(file.name) for file in self.files)
 
 
 def is_hidden(name: str) -> bool:
-    """Return True for a file or folder that is passed over: of a writer that is not done.
+    """Return True for a file or folder to skip, as of a writer that is not finished.
 
-    As Spark does it: `_temporary` and `.part` are, `_day=1`, which is a partition, is not.
+    The rule is Spark's: `_temporary` and `.part` are hidden; the partition `_day=1` is not.
     """
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
@@ -68,7 +68,7 @@ def is_remote(path: str) -> bool:
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Return True if a path or address is that of a folder, or below it."""
+    """Return True if a path or address is a folder itself or below it."""
     if is_remote(path) or is_remote(folder):
         # Hadoop writes file:/a, Python file:///a
         path, folder = (each.replace("file:///", "file:/").rstrip("/") for each in (path, folder))
@@ -80,7 +80,7 @@ def event_files(path: str, broken: Mapping[Path, str] = MappingProxyType({})) ->
     """Find the event files, without those that are `broken`.
 
     Only regular files are read: a pipe would block the report, and a link may lead anywhere. Raises
-    ReportError if none can be read, or there are two kinds.
+    ReportError if no file can be read, or if there are both kinds.
     """
     folder = Path(path)
     try:
@@ -108,18 +108,18 @@ def event_files(path: str, broken: Mapping[Path, str] = MappingProxyType({})) ->
 
 
 def _is_regular(file: Path, folder: Path) -> bool:
-    """Return whether it is a regular file; the one that the user named may be a link to one."""
+    """Return whether it is a regular file; a file that the user named may be a link."""
     return file == folder or stat.S_ISREG(file.lstat().st_mode)
 
 
 def refuse_unless_one_kind(path: str, *, parquet: bool, lines: bool) -> None:
-    """Raise ReportError unless a folder holds one of the two."""
+    """Raise ReportError unless a folder contains exactly one of the two kinds."""
     if parquet == lines:
         raise ReportError(f"{path}: {_MIXED if lines else _NO_FILES}")
 
 
 def _expansion(name: str) -> int:
-    """Return about how many times as large a file would be as JSON lines."""
+    """Return the approximate factor between a file's size and its size as JSON lines."""
     return 30 if name.endswith((".parquet", ".gz", ".zst")) else 1
 
 

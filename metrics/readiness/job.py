@@ -1,6 +1,6 @@
 """Readiness report: reads events, runs the analysis, writes the report.
 
-The command `reauth-proxy report` and `metrics.spark.job` choose what answers.
+The command `reauth-proxy report` and `metrics.spark.job` choose the engine.
 """
 
 import atexit
@@ -39,7 +39,7 @@ FAILURES = (ReportError, OSError)
 
 
 def by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
-    """Answer everything with DuckDB; return the answers, and the engine's name."""
+    """Run the analysis with DuckDB; return it with the engine's name."""
     try:
         from metrics.readiness.duckdb_engine import answered
     except ImportError:
@@ -62,9 +62,9 @@ def run(
     analysed: Callable[[Settings, Staging, Progress], tuple[Analysis, str]] = by_duckdb,
     put: Callable[[Staging, Path], None] = publish,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Make the report; return its facts, and the requirements that are not met with the reason.
+    """Make the report; return its facts, and the unmet requirements with the reasons.
 
-    `analysed` answers everything and names its engine; `put` publishes the report.
+    `analysed` runs the analysis and names its engine; `put` publishes the report.
     Raises `FAILURES`.
     """
     settings.check()
@@ -97,7 +97,7 @@ def run(
 
 @contextmanager
 def _place(out: str) -> Iterator[Path]:
-    """Return the folder of the report; a temporary one if `out` is an address."""
+    """Yield the report's folder; a temporary one if `out` is an address."""
     if is_remote(out):
         with tempfile.TemporaryDirectory(prefix="reauth-report-") as folder:
             yield Path(folder)
@@ -106,7 +106,7 @@ def _place(out: str) -> Iterator[Path]:
 
 
 def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Staging) -> None:
-    """Read a topic, or what is new in it since the last run with its state."""
+    """Read a topic; with a state, only the messages since the last run."""
     try:
         from metrics.readiness.topic import TopicReader
     except ImportError:
@@ -117,7 +117,7 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
     with ExitStack() as until_read:
         place, since_ms = made.scratch, settings.since_ms
         if settings.state is not None:
-            place, since_ms = Path(settings.state), None  # a later run may ask for what was before
+            place, since_ms = Path(settings.state), None  # a later run may need earlier events
             until_read.enter_context(held(place))
         table = TopicTable(place / "topic", topic)
         reader = TopicReader(topic, settings.kafka)
@@ -130,7 +130,7 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
 def sigterm_as_sigint() -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C and delete scratch files. Raises Interrupted.
 
-    A SIGTERM while Python and Spark end is ignored: the exit status is the report's.
+    SIGTERM is ignored while Python and Spark shut down, to keep the report's exit status.
     """
 
     def interrupt(*_: object) -> NoReturn:
@@ -145,7 +145,7 @@ def sigterm_as_sigint() -> Iterator[None]:
 
 
 def lifetimes(given: Iterable[str | int]) -> tuple[int, ...]:
-    """Return the default candidates and further ones, such as `90s` or milliseconds, in order.
+    """Return the default lifetimes and `given` ones, such as `90s` or milliseconds, in order.
 
     Raises ValueError.
     """
@@ -154,9 +154,9 @@ def lifetimes(given: Iterable[str | int]) -> tuple[int, ...]:
 
 
 def time_ms(text: str) -> int:
-    """Read a time such as `2026-06-01` or `2026-06-01T12:00` (UTC unless it says otherwise).
+    """Parse a time such as `2026-06-01` or `2026-06-01T12:00` (UTC by default) into epoch ms.
 
-    Epoch ms; raises ValueError.
+    Raises ValueError.
     """
     try:
         given = datetime.fromisoformat(text)

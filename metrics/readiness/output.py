@@ -1,17 +1,17 @@
-"""Folder of a report: what a run writes is put in its place when it is whole.
+"""Folder of a report: a run publishes its files once they are complete.
 
-    OUT/report.json                          of the last whole run, which it names; replaced last
-    OUT/index.html, OUT/tables/…             the same run's, for whoever reads them by path
-    OUT/runs/RUN/index.html, report.json     each run's, whole from the moment that it is there
+    OUT/report.json                          of the last complete run; replaced last
+    OUT/index.html, OUT/tables/…             of the same run, at fixed paths
+    OUT/runs/RUN/index.html, report.json     of each run; appears atomically
     OUT/runs/RUN/tables/…
 
-Files cannot be replaced all at once: those beside `runs` may be of two runs while one is replacing
-them, and for longer if it is killed there. `runs/RUN` of the run that `report.json` names is always
-of one. The run before is kept, for whoever still reads it. Files that are there twice are hard
-links if the file system has them.
+Several files cannot be replaced atomically: the files beside `runs` may belong to two runs while a
+run replaces them, and for longer if it is killed meanwhile. The folder `runs/RUN` of the run that
+`report.json` names is always consistent. The run before it is kept for readers that still use it.
+Files that exist twice are hard links if the file system supports them.
 
-A history, if one is kept, is a folder below which each run adds its files, and changes none. Days
-that are older than wanted are removed as a whole.
+A history is an optional folder to which each run adds files; existing files do not change. Days
+beyond the retention are removed as a whole.
 """
 
 import json
@@ -30,12 +30,12 @@ from metrics.report.write import JSON_NAME
 
 TABLES = "tables"
 RUN_NAME = "_RUN"
-"""The file among the tables with the run's name; readers of tables pass over such names."""
+"""The file among the tables with the run's id; readers of tables skip such names."""
 
 RUNS: Final = "runs"
-"""The folder with one for each run."""
+"""The folder that contains a folder for each run."""
 RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}")
-"""Names of runs; what else is there is not of the report's."""
+"""Pattern of run ids; anything else in the folder does not belong to the report."""
 
 _SCRATCH = "scratch"
 _HALF = ".half-"
@@ -44,14 +44,14 @@ _OLD = ".old-"
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """A hidden folder beside a report, for its next version and what is kept in between."""
+    """A hidden folder beside a report, for its next version and temporary files."""
 
     folder: Path
     run_id: str
 
     @property
     def scratch(self) -> Path:
-        """The folder for what is kept in between."""
+        """The folder for temporary files."""
         return self.folder / _SCRATCH
 
     @property
@@ -60,14 +60,14 @@ class Staging:
         return self.folder / TABLES
 
     def begin_tables(self) -> None:
-        """Make the folder of the new tables, in place of one that was begun before."""
+        """Create an empty folder for the new tables, and delete any earlier attempt."""
         shutil.rmtree(self.tables, ignore_errors=True)
         self.tables.mkdir(parents=True)
 
 
 @contextmanager
 def staging(out: Path, run_id: str) -> Iterator[Staging]:
-    """Give a place to write to; it goes at the end, and what a killed run left goes, too."""
+    """Yield a folder to write to and delete it at the end; delete leftovers of killed runs too."""
     out.mkdir(parents=True, exist_ok=True)
     for left in (*out.glob(f"{_HALF}*"), *out.glob(f"{_OLD}*")):
         shutil.rmtree(left, ignore_errors=True)
@@ -81,7 +81,7 @@ def staging(out: Path, run_id: str) -> Iterator[Staging]:
 
 
 def publish(made: Staging, out: Path) -> None:
-    """Put a whole report in the place of the last one's."""
+    """Replace the last report with a complete new one."""
     runs = out / RUNS
     before = run_of((out / JSON_NAME).read_bytes()) if (out / JSON_NAME).exists() else None
     whole = made.scratch / RUNS
@@ -104,7 +104,7 @@ def publish(made: Staging, out: Path) -> None:
 
 
 def run_of(report: str | bytes) -> str | None:
-    """Return the run that a report.json names; None: it is no report's."""
+    """Return the run id in a report.json; None if it is not from a report."""
     try:
         return str(json.loads(report)["run_id"])
     except (ValueError, LookupError, TypeError):
@@ -114,15 +114,15 @@ def run_of(report: str | bytes) -> str | None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # not every file system has links
+    except OSError:  # not every file system supports links
         shutil.copyfile(source, target)
 
 
 def add_to_history(out: Path, history: Path, run_id: str, as_of_ms: int) -> None:
-    """Add a report's tables to those of earlier runs, in a folder by table and day of the run.
+    """Add a report's tables to those of earlier runs, in a folder per table and day of the run.
 
-    A file is there whole or not at all. Tables that grow with connections are left out: the events
-    themselves are kept by whoever wants them.
+    Files appear atomically. Tables that grow with connections are left out: keep the events
+    themselves instead.
     """
     day = _run_day(as_of_ms)
     for name, table in published.TABLES.items():
@@ -140,7 +140,7 @@ def add_to_history(out: Path, history: Path, run_id: str, as_of_ms: int) -> None
 
 
 def prune_history(history: Path, days: int, as_of_ms: int) -> None:
-    """Remove what runs added on days before the last `days`; the day of the present time is one."""
+    """Remove the files of all but the last `days` days, which include today."""
     first = _run_day(as_of_ms, days - 1)
     for folder in history.glob("*/run_day=????-??-??"):
         if folder.name < first:
@@ -148,6 +148,6 @@ def prune_history(history: Path, days: int, as_of_ms: int) -> None:
 
 
 def _run_day(as_of_ms: int, days_before: int = 0) -> str:
-    """Name the folder of a day; the names sort as the days do."""
+    """Return the folder name of a day; names sort chronologically."""
     day = datetime.fromtimestamp(as_of_ms / 1000, UTC).date() - timedelta(days=days_before)
     return f"run_day={day:%Y-%m-%d}"

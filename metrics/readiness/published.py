@@ -1,7 +1,7 @@
 """Published tables: the columns of the report's Parquet files, with their types and meanings.
 
-What the queries work with is epoch milliseconds, days since 1970 and flags that were counted; what
-is published has types that other tools know, and the run that it is of. DuckDB writes all tables.
+The queries use epoch milliseconds, days since 1970 and counts of flags. The published tables have
+types that other tools support, and name their run. DuckDB writes all tables.
 """
 
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ class Column:
     type: ColumnType
     meaning: str
     source: str = ""
-    """Expression that it is made of; empty: the column of the same name."""
+    """SQL expression for the value; empty for the column of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """Published table, made of the relation of the same name."""
+    """Published table, from the relation of the same name."""
 
     rows: str
-    """Thing that a row is about, as a noun phrase."""
+    """Subject of a row, as a noun phrase."""
     columns: tuple[Column, ...]
     grows_with_connections: bool = False
-    """True if there is a row for each connection, so that no history of it is kept."""
+    """True if there is a row per connection; such a table is left out of the history."""
 
 
 def _text(name: str, meaning: str) -> Column:
@@ -346,9 +346,9 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
 
 
 def published(name: str, run_id: str, as_of_ms: int, *, is_empty: bool = False) -> str:
-    """Return the query for a published table, made of the relation of the same name.
+    """Return the query for a published table from the relation of the same name.
 
-    `is_empty`: without rows, whether there is such a relation or not.
+    `is_empty`: return no rows; the relation need not exist.
     """
     run = f"'{run_id}' AS run_id, {_time_of(str(as_of_ms))} AS as_of"
     if is_empty:

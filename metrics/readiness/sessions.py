@@ -1,6 +1,6 @@
-"""Sessions: one row per connection with its identity. Clients: one row per what a client is.
+"""Sessions: one row per connection with its identity. Clients: one row per `CLIENT_KEY`.
 
-The numbers come from `usage`; the text from the last event of each connection. A row may stand for
+The numbers come from `usage`, the text from the last event of each connection. A row may represent
 several plain connections (`alike`).
 """
 
@@ -16,39 +16,39 @@ CLIENT_KEY = (
     "client_software_version",
     "mechanism",
 )
-"""The columns that identify a client. Its hosts are listed, not kept apart: a deployment moves
-between them."""
+"""The columns that identify a client. Its hosts are only listed, because a deployment moves between
+them."""
 
 HOSTS_SHOWN = 5
 
 VERSIONS_SHOWN = 50
-"""The number of API versions that are named for one client: KIP-896 has fewer."""
+"""Maximum number of API versions listed for one client: KIP-896 drops fewer."""
 
 PRINCIPALS_NAMED = 500
-"""The number of principals that are named for one version of a library."""
+"""Maximum number of principals listed for one version of a library."""
 
 NEVER = 2**31 - 1
-"""A day that does not come: a client of which something stays unknown until then."""
+"""A day that never comes, for a client whose state stays unknown."""
 
 MIN_REAUTH_INTERVAL_MS = 1_000
 """Time in milliseconds within which a second re-authentication is refused (Kafka,
 KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
 
 HASTY_CONNECTIONS = 3
-"""Number of connections with such a hasty re-authentication that are no accident."""
+"""Minimum number of connections with such a hasty re-authentication: fewer are an accident."""
 
 BREAKING = (Verdict.FAILING, Verdict.NOT_CAPABLE)
 """The verdicts of clients that break when sessions are enforced."""
 
 
 def same_client(one: str, other: str) -> str:
-    """Say whether two rows are of one client; a name that neither has is one that both have."""
+    """Return the SQL condition that two rows are of one client; null equals null."""
     return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in CLIENT_KEY)
 
 
 def ended(connection_rows: str, identity_rows: str) -> str:
-    """Give the identity of each connection whose last event is its end."""
-    # a hash has one identity, or two with one hash would be one
+    """Return the query for the identity of each connection whose last event is its end."""
+    # one row per hash: two identities with the same hash would double a connection
     once = f"""SELECT identity_id, {", ".join(f"min({name}) AS {name}" for name in IDENTITY)}
         FROM {identity_rows} GROUP BY identity_id"""
     return f"""SELECT c.connection_id, {", ".join(f"i.{name}" for name in IDENTITY)}
@@ -57,7 +57,7 @@ def ended(connection_rows: str, identity_rows: str) -> str:
 
 
 def last_events(events: str, connection_rows: str) -> str:
-    """Give the same of other connections: they are open, and their last event is of any kind."""
+    """Return the same for open connections, whose last event may be of any kind."""
     return f"""SELECT connection_id, {", ".join(IDENTITY)} FROM (
         SELECT e.connection_id, {", ".join(f"e.{name}" for name in IDENTITY)}, row_number() OVER (
             PARTITION BY e.connection_id ORDER BY e.timestamp_ms DESC) AS place
@@ -67,10 +67,10 @@ def last_events(events: str, connection_rows: str) -> str:
 
 
 def named(identity_rows: str) -> str:
-    """Give a connection that does not name its library that of its client's other connections.
+    """Return the query that names unknown libraries after those of similar connections.
 
-    They have the same principal, client id, mechanism and versions of SASL; if they name several
-    libraries, the name stays unknown.
+    Similar connections have the same principal, client id, mechanism and versions of SASL. If they
+    name several libraries, the name stays unknown.
     """
     same = ("principal", "client_id", "mechanism", "handshake_version", "authenticate_version")
     name, version = "client_software_name", "client_software_version"
@@ -88,10 +88,10 @@ def named(identity_rows: str) -> str:
 def sessions(
     connection_rows: str, identity_rows: str, outcome_rows: str, throttled_rows: str
 ) -> str:
-    """One row per connection: who, since when, how it was kept up, how it ended.
+    """One row per connection: its identity, times, re-authentications and end.
 
-    `ended_since_auth_ms` is the age of its last session then. A connection without SASL, of which
-    only denials are recorded, has no session to judge.
+    `ended_since_auth_ms` is the age of its last session at the end. Connections without SASL, which
+    are recorded only for denials, have no session to judge and are left out.
     """
     events, in_summaries = "would_be_kill_events", "coalesce(would_be_kills_in_summaries, 0)"
     flags = {
@@ -126,7 +126,7 @@ def sessions(
 
 
 def standing() -> str:
-    """Judge a session; one whose lifetime is not known is unproven."""
+    """Return the SQL for the verdict on a session; without a known lifetime it is unproven."""
     return f"""CASE WHEN principal IS NULL THEN '{Verdict.UNKNOWN}'
         WHEN NOT coalesce(authenticate_version >= 1, false) THEN '{Verdict.NOT_CAPABLE}'
         WHEN killed + would_be_kills + renewal_failures > 0 THEN '{Verdict.FAILING}'
@@ -137,8 +137,8 @@ def standing() -> str:
 def hasty(session_rows: str) -> str:
     """One row per client that re-authenticates within a second of the last authentication.
 
-    `hasty_ms` is the longest lifetime with which it does, `ready_from_ms` the shortest longer one
-    that it kept. Such a second re-authentication is refused, so the client breaks.
+    `hasty_ms` is the longest lifetime with which it does so, `ready_from_ms` the shortest of the
+    longer lifetimes that it kept. Brokers refuse such a re-authentication, so the client breaks.
     """
     key = ", ".join(CLIENT_KEY)
     again = "reauthentications > 0"
@@ -157,16 +157,16 @@ def hasty(session_rows: str) -> str:
 def client_days(
     usage_rows: str, session_rows: str, use_rows: str, interval_rows: str, hasty_rows: str
 ) -> str:
-    """One row per client and day on which it was seen: what was known of it at its end.
+    """One row per client and day on which it was seen, with its state at the end of the day.
 
-    A failure counts until a later day's re-authentication in time: a client that was repaired is
-    ready the day after, and one that never re-authenticated since is failing still. A session that
-    is used past its end is a failure on each day of its use; the re-authentication that ends it is
-    late, and repairs nothing. Where the log lacks `expired_requests`, a session that went past its
-    end and of which no end is recorded leaves its client unknown. One to which no lifetime can be
-    announced stays incapable.
+    A failure counts until the client re-authenticates in time on a later day: a repaired client is
+    ready the day after, and one that has not re-authenticated since is still failing. A session
+    that is used past its end is a failure on each day of use; the re-authentication that ends it is
+    late and does not make the client ready. If the log lacks `expired_requests`, a session that was
+    used past its end and has no recorded end makes its client unknown. A client to which no
+    lifetime can be announced stays not capable.
 
-    The last day's `state` is the client's verdict, so the trend cannot say otherwise.
+    The last day's `state` is the client's verdict, so the trend and the verdict always agree.
     """
     key = ", ".join(CLIENT_KEY)
     bits = Occurrence.KILLED | Occurrence.RENEWAL_FAILURE
@@ -176,7 +176,7 @@ def client_days(
         max(coalesce(s.authenticate_version, 0)) AS version, {names}
         FROM {usage_rows} AS u JOIN {session_rows} AS s ON u.connection_id = s.connection_id
         WHERE s.principal IS NOT NULL GROUP BY u.connection_id, u.day, s.looked_at, {names}"""
-    # of the login none was before, which `greatest` passes over
+    # null before the first day, which `greatest` ignores
     before = f"""SELECT *, greatest(max(authentications) OVER (PARTITION BY connection_id
         ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 1) AS least
         FROM ({days}) AS days"""
@@ -223,8 +223,8 @@ def client_days(
 def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
     """One row per client: its verdict, with the sums and extremes of its sessions as evidence.
 
-    `failed_on` is the last day with a failure; where the verdict is ready all the same, it
-    re-authenticated on a later one, and is `ready_since` that.
+    `failed_on` is the last day with a failure. A client that is ready despite a failure
+    re-authenticated on a later day, `ready_since`.
     """
     key = ", ".join(CLIENT_KEY)
     sums = (
@@ -284,7 +284,7 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
 
 
 def regressed(client_rows: str, client_day_rows: str) -> str:
-    """One row per client that was ready and is not any more, with the last day that it was."""
+    """One row per client that is no longer ready, with the last day on which it was."""
     key = ", ".join(CLIENT_KEY)
     days = f"""SELECT {key}, max(day) AS ready_until FROM {client_day_rows}
         WHERE state = '{Verdict.READY}' GROUP BY {key}"""
@@ -294,11 +294,11 @@ def regressed(client_rows: str, client_day_rows: str) -> str:
 
 
 def by_their_clients(session_rows: str, client_rows: str) -> str:
-    """Let a connection stand as ready if its client is, unless no lifetime can be announced to it.
+    """One row per connection, whose `standing` is ready if its client's verdict is.
 
-    What has re-authenticated elsewhere, always in time, has shown what it does; most of its
-    connections had no lifetime announced yet, or ended before they had to. And what failed before
-    it was repaired says nothing of what it would do now.
+    A ready client has proved on other connections that it re-authenticates in time; most of its
+    connections had no lifetime announced yet, or ended before they had to re-authenticate. Failures
+    before it was repaired are no evidence of its present behaviour.
     """
     columns = [
         "connection_id",
@@ -317,15 +317,15 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
 
 
 def rank(column: str = "verdict") -> str:
-    """Place a verdict, the worst first; clients that never logged in belong to no principal."""
+    """Return the SQL for the rank of a verdict, worst first."""
     places = " ".join(f"WHEN '{each}' THEN {at}" for at, each in enumerate(WORST_FIRST))
     return f"CASE {column} {places} END"
 
 
 def breaking_software(client_rows: str) -> str:
-    """One row per library and version of clients that break: how many, whose, the most first.
+    """One row per library and version of clients that break, most clients first.
 
-    Clients that only a throttle kept from re-authenticating in time are not among them.
+    Clients that failed only because they were throttled are left out.
     """
     software = "client_software_name, client_software_version"
     verdicts = " OR ".join(f"verdict = '{each}'" for each in BREAKING)
@@ -339,12 +339,12 @@ def breaking_software(client_rows: str) -> str:
 
 
 def principals(client_rows: str) -> str:
-    """One row per principal: its clients by verdict, its worst verdict, `enforceable`."""
+    """One row per principal: its clients by verdict, its worst verdict, and `enforceable`."""
     return _by_principal(client_rows)
 
 
 def memberships(events: str) -> str:
-    """One row per connection and group that its last login, or re-authentication, named."""
+    """One row per connection and group named by its last login or re-authentication."""
     kinds = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
     return f"""SELECT connection_id, explode(groups) AS group_principal
         FROM (SELECT connection_id, groups, row_number() OVER (
@@ -354,7 +354,7 @@ def memberships(events: str) -> str:
 
 
 def client_groups(membership_rows: str, session_rows: str) -> str:
-    """One row per client and group that it was a member of on any of its connections."""
+    """One row per client and group of which any of its connections was a member."""
     key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
     return f"""SELECT DISTINCT m.group_principal AS "group", {key} FROM {membership_rows} AS m
         JOIN {session_rows} AS s ON m.connection_id = s.connection_id
@@ -362,14 +362,14 @@ def client_groups(membership_rows: str, session_rows: str) -> str:
 
 
 def members(client_group_rows: str, client_rows: str) -> str:
-    """One row per group and client that was a member on any of its connections."""
+    """One row per group and member client, with the client's verdict."""
     return f"""SELECT m."group" AS principal, c.principal AS member, c.verdict,
         c.connections, c.listeners, c.last_seen_ms
         FROM {client_group_rows} AS m JOIN {client_rows} AS c ON {same_client("m", "c")}"""
 
 
 def groups(member_rows: str) -> str:
-    """One row per group, as `principals`: the clients of all its members."""
+    """One row per group, like `principals`, over the clients of all its members."""
     return _by_principal(member_rows, "count(DISTINCT member) AS principals,")
 
 
@@ -387,7 +387,7 @@ def _by_principal(client_rows: str, more: str = "") -> str:
 
 
 def denials(events: str) -> str:
-    """One row per principal, resource and operation: how often, from where, since when."""
+    """One row per principal, resource and denied operation: counts, hosts and times."""
     times = counted("denials", least=1)
     return f"""SELECT principal, resource_type, resource_name, operation,
         {total(f"CASE WHEN kind = 'denied' THEN {times} ELSE 0 END")} AS denied,
@@ -399,9 +399,9 @@ def denials(events: str) -> str:
 
 
 def denied_resources(denial_rows: str) -> str:
-    """One row per principal and resource, with the operations and how often, from `denials`.
+    """One row per principal and resource, with the operations and their counts, from `denials`.
 
-    `place` is that among the principal's, the most denied first.
+    `place` ranks a principal's resources, the most denied first.
     """
     resource = "resource_type, resource_name"
     return f"""SELECT *, row_number() OVER (PARTITION BY principal ORDER BY
@@ -413,7 +413,7 @@ def denied_resources(denial_rows: str) -> str:
 
 
 def dropped_uses(events: str) -> str:
-    """One row per connection, API and version that it used and Kafka 4.0 dropped (KIP-896)."""
+    """One row per connection and API version in use that Kafka 4.0 dropped (KIP-896)."""
     key = ", ".join((*CLIENT_KEY, "client_host", "listener", "connection_id"))
     listed = f"""SELECT {key}, timestamp_ms, explode(dropped_versions) AS used
         FROM {events} WHERE dropped_versions IS NOT NULL AND principal IS NOT NULL"""
@@ -424,7 +424,7 @@ def dropped_uses(events: str) -> str:
 
 
 def dropped_versions(use_rows: str) -> str:
-    """One row per client, API and version, of `dropped_uses`: in how many connections, and when."""
+    """One row per client, API and version of `dropped_uses`: connections, listeners and times."""
     key = ", ".join((*CLIENT_KEY, "api", "version"))
     return f"""SELECT {key}, count(DISTINCT connection_id) AS connections,
         sort_array(collect_set(listener)) AS listeners,
@@ -432,7 +432,7 @@ def dropped_versions(use_rows: str) -> str:
 
 
 def breaks_at_kafka_4(use_rows: str) -> str:
-    """One row per client, of `dropped_uses`: the versions, in how many connections, from where."""
+    """One row per client of `dropped_uses`: its versions, connections and hosts."""
     key = ", ".join(CLIENT_KEY)
     return f"""SELECT {key}, connections, slice(all_versions, 1, {VERSIONS_SHOWN}) AS versions,
         slice(all_hosts, 1, {HOSTS_SHOWN}) AS hosts,

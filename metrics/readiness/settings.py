@@ -1,4 +1,4 @@
-"""Input and output of one report, and the engine that makes it."""
+"""Input and output of one report, and the choice of its engine."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -32,40 +32,40 @@ class Settings:
     events: str
     """The folder of event files or Parquet, or `kafka:topic`."""
     out: str
-    """The folder of the report, or an address that Hadoop knows."""
+    """The folder of the report, or an address that Hadoop supports."""
     lifetimes_ms: tuple[int, ...] = DEFAULT_LIFETIMES_MS
     requirements: tuple[Requirement, ...] = ()
     as_of_ms: int
     """The present time for the report, epoch ms."""
     since_ms: int | None = None
     until_ms: int | None = None
-    """The time before which, and from which on, events are left out, epoch ms; None: none is."""
+    """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
     engine: EngineName = EngineName.AUTO
     master: str | None = None
-    """Spark's master; None: all processors of this machine, or as spark-submit says."""
+    """Spark's master; None: all processors of this machine, or spark-submit's setting."""
     submitted: bool = False
-    """True if spark-submit has started this, and has said what Spark's master is."""
+    """True if spark-submit started this process and has configured Spark's master."""
     state: str | None = None
-    """The folder of the table that later runs add to; None: everything is read anew."""
+    """The folder of the table to which runs add new events; None: read all events again."""
     history: Path | None = None
-    """The folder that the tables of all runs are added to; None: only the last ones are kept."""
+    """The folder to which each run adds its tables; None: keep only the last run's."""
     history_days: int | None = None
-    """The number of days, the last ones, of which the history is kept; None: of all."""
+    """The number of days for which the history is kept; None: forever."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The settings of librdkafka for a topic, which Spark does not use."""
+    """The settings of librdkafka for a topic; Spark does not use them."""
     bootstrap_servers: str | None = None
     kafka_options: dict[str, str] = field(default_factory=dict, repr=False)
-    """The options of Spark's connector beside the servers, e.g. `kafka.security.protocol`: with
-    any, Spark reads the topic."""
+    """The options of Spark's connector other than the servers, e.g. `kafka.security.protocol`. If
+    there are any, Spark reads the topic."""
 
     @property
     def topic(self) -> str | None:
-        """The Kafka topic that the events are read from; None: they are in a folder."""
+        """The Kafka topic with the events; None if they are in a folder."""
         return self.events.removeprefix(_TOPIC) if self.events.startswith(_TOPIC) else None
 
     @property
     def question(self) -> Question:
-        """Give what is asked of the events."""
+        """The question that the report answers from the events."""
         asked = [each.lifetime_ms for each in self.requirements if each.lifetime_ms is not None]
         return Question(
             as_of_ms=self.as_of_ms,
@@ -76,13 +76,13 @@ class Settings:
         )
 
     def check(self) -> None:
-        """Raise ReportError if there are no events, or this would write among them."""
+        """Raise ReportError for invalid options, missing events, or output among the events."""
         for option, path in (
             ("--events", self.events),
             ("--out", self.out),
             ("--state", self.state),
         ):
-            if path == "":  # an empty variable of a script would be this folder
+            if path == "":  # an empty variable in a script would mean the current folder
                 raise ReportError(f"{option} is empty")
         since_ms, until_ms = self.since_ms, self.until_ms
         if since_ms is not None and until_ms is not None and since_ms >= until_ms:
@@ -102,7 +102,7 @@ class Settings:
         self.check_outside(self.events)
 
     def check_outside(self, events: str) -> None:
-        """Raise ReportError if this would write below a folder or address of events."""
+        """Raise ReportError if the output would be below a folder or address of events."""
         history = None if self.history is None else str(self.history)
         folders = (("--out", self.out), ("--state", self.state), ("--history", history))
         for option, path in folders:
@@ -126,12 +126,12 @@ class Settings:
 
     @property
     def is_for_spark(self) -> bool:
-        """True if Spark reads the events whatever there is of them, as asked or needed."""
+        """True if Spark reads the events, by choice or because DuckDB cannot."""
         return self.engine is EngineName.SPARK or self._needs_spark
 
     @property
     def _needs_spark(self) -> bool:
-        """True for what DuckDB cannot do."""
+        """True if DuckDB cannot make this report."""
         if self.topic is None:
             cannot_read = is_remote(self.events) or self.state is not None
         else:
@@ -139,9 +139,9 @@ class Settings:
         return cannot_read or is_remote(self.out) or self.master is not None
 
     def choose_engine(self) -> EngineName:
-        """Choose DuckDB for a topic and for a folder of this machine, Spark for all else.
+        """Choose DuckDB for a topic or a local folder, and Spark for everything else.
 
-        Raises ReportError if DuckDB is asked for what it cannot do.
+        Raises ReportError if DuckDB was chosen but cannot make this report.
         """
         if self.is_for_spark:
             if self.engine is EngineName.DUCKDB:

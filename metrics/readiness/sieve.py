@@ -1,7 +1,7 @@
-"""Lines of event files in portions that DuckDB has memory for, whatever somebody wrote there.
+"""Lines of event files in portions that fit DuckDB's memory, even lines made to exhaust it.
 
-DuckDB reads files at once, which takes less time, and fails within its memory if it meets lines
-made to exhaust it: many elements in a few bytes, or no end. Files of such lines are read here.
+DuckDB normally reads whole files, which is faster. Lines with many elements in a few bytes, or
+without an end, exceed its memory limit and make it fail. Files of such lines are read here.
 """
 
 import gzip
@@ -13,28 +13,28 @@ from typing import IO, Final, cast
 from metrics.readiness.errors import BROKEN_FILE, LARGE_FILE, BrokenFileError, ReportError
 
 MAX_LINE_BYTES: Final = 512 * 1024
-"""Largest line in bytes that may be an event: one has at most 16,384 characters of groups, thrice,
-and 64 intervals."""
+"""Maximum size of an event's line in bytes: an event has at most three lists of groups, of 16,384
+characters each, and 64 intervals."""
 MAX_ELEMENTS: Final = 10_000
-"""Largest number of elements of a list, and of commas of a line, that may be an event's: the
-largest events have some 3,000."""
+"""Maximum number of elements in an event's list, and of commas in its line: the largest events have
+about 3,000."""
 MAX_EXPANSION: Final = 200
-"""Largest number of bytes that a byte of a file unpacks to: events of one connection compress to a
-sixtieth, a file made to cost time to a thousandth."""
+"""Maximum expansion of a compressed file: events of one connection compress to a sixtieth,
+a malicious file to a thousandth."""
 PORTION_BYTES: Final = 128 * 1024 * 1024
-"""Size in bytes of the lines of a portion."""
+"""Size of a portion in bytes."""
 PORTION_COMMAS: Final = 3_000_000
-"""Number of commas of the lines of a portion, of some 60,000 events. It bounds the elements of
-lists: one of three bytes, `{},`, takes over a hundred in DuckDB."""
+"""Number of commas in a portion, as in about 60,000 events. It bounds the elements of lists: one of
+three bytes, `{},`, takes over a hundred in DuckDB."""
 
 _UNREADABLE: Final = b"{}\n"
-"""Line in place of one that cannot be an event; it is counted as unreadable."""
+"""Replacement for a line that cannot be an event; it is counted as unreadable."""
 
 
 def portions(files: Sequence[Path], place: Path) -> Iterator[int]:
-    """Write the lines of files into `place`, portion by portion; yield the number of each.
+    """Write the lines of files to `place`, one portion at a time; yield each portion's number.
 
-    `place` is overwritten for the next one, and removed at the end. Raises BrokenFileError,
+    The next portion overwrites `place`, which is removed at the end. Raises BrokenFileError,
     ReportError and OSError.
     """
     lines = _lines(files)
@@ -48,7 +48,7 @@ def portions(files: Sequence[Path], place: Path) -> Iterator[int]:
 
 
 def _write(lines: Iterator[bytes], place: Path) -> int:
-    """Write lines up to a portion; return how many bytes they are."""
+    """Write the lines of one portion; return its size in bytes."""
     size = commas = 0
     with place.open("wb") as file:
         for line in lines:
@@ -60,7 +60,7 @@ def _write(lines: Iterator[bytes], place: Path) -> int:
 
 
 def _lines(files: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the lines of files, and an unreadable one for each that cannot be an event."""
+    """Yield the lines of files, with `_UNREADABLE` in place of those that cannot be events."""
     for path in files:
         try:
             with _opened(path) as file:
@@ -90,7 +90,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _skip_line(file: IO[bytes], most: int) -> int:
-    """Read to the end of a line, or at least `most` bytes; return how many were read."""
+    """Read to the end of a line, or at least `most` bytes; return the number of bytes read."""
     size = 0
     while size < most and (rest := file.readline(MAX_LINE_BYTES)):
         size += len(rest)

@@ -1,12 +1,12 @@
-"""Kafka topic as a source of event lines, read by librdkafka up to its present end.
+"""Kafka topic as a source of event lines, read with librdkafka up to its present end.
 
 Laws:
 
-- Partitions are assigned and nothing is committed: READ on the topic is all that is needed.
-  librdkafka looks for a coordinator all the same; if it may not, that is of no importance.
-- The ends of the partitions are asked for once: what is written meanwhile is for the next time.
+- Partitions are assigned and offsets are never committed, so READ on the topic is sufficient.
+  librdkafka looks up a group coordinator anyway; it does not matter if that is denied.
+- The ends of the partitions are fetched once; later messages are left to the next run.
 - A value is data: it becomes one line, whatever it contains.
-- What is done for each message is done by C: Python's own steps are taken once for a hundred.
+- The work per message is done in C; Python code runs about once per hundred messages.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,18 +28,18 @@ from metrics.readiness.errors import ReportError
 from metrics.readiness.events import CLOCK_TOLERANCE_MS
 
 TIMEOUT_SECONDS: Final = 30.0
-"""Seconds in which brokers must answer a question about the topic."""
+"""Time limit in seconds for brokers to answer a request about the topic."""
 POLL_SECONDS: Final = 0.1
-"""Longest poll in seconds: one takes what librdkafka unpacks meanwhile, however large it is."""
+"""Maximum duration of a poll in seconds: it bounds the data that librdkafka unpacks in one poll."""
 SILENT_POLLS: Final = 600
-"""Number of polls, of a minute together, after which a topic that gives nothing has failed."""
+"""Number of polls without progress, a minute in total, after which reading has failed."""
 _AT_ONCE: Final = 100
-"""Largest number of messages of one poll: of the largest that a topic takes by default, 100 MB."""
+"""Maximum number of messages per poll: 100 MB of the largest that a topic accepts by default."""
 _NAMED: Final = 10
-"""Largest number of partitions that an error names."""
+"""Maximum number of partitions that an error lists."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _SETTINGS: Final = {
-    "group.id": "reauth-proxy-report",  # librdkafka wants one; no broker sees it
+    "group.id": "reauth-proxy-report",  # required by librdkafka; unused
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -47,8 +47,8 @@ _SETTINGS: Final = {
     "allow.auto.create.topics": False,
     "log_level": 0,
 }
-"""Settings of librdkafka that are not for choice. What retention removes between two looks is gone:
-the report goes on with what is there, and counts numbers that are missing."""
+"""Fixed settings of librdkafka. If retention removes messages between two runs, the report uses the
+remaining ones, and counts the missing sequence numbers."""
 
 
 class TopicReader:
@@ -62,7 +62,7 @@ class TopicReader:
             self._consumer = Consumer({**settings, **_SETTINGS, "error_cb": self._problems.note})
         except KafkaException as error:
             raise ReportError(f"kafka: {error.args[0].str()}") from None
-        except SystemError:  # if a callback fails meanwhile
+        except SystemError:  # raised if a callback fails
             raise ReportError(f"kafka: {self._problems.explained(None)}") from None
 
     def close(self) -> None:
@@ -70,12 +70,11 @@ class TopicReader:
         self._consumer.close()
 
     def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
-        """Give the lines that are there, some at a time, each with its newline.
+        """Yield the lines of the topic in batches, each line with its newline.
 
-        `offsets` are changed before each yield accordingly.
-
-        `offsets`: what follows what was read, by partition. One that is not there is read from its
-        beginning, or from the first message of `since_ms` on. Raises ReportError.
+        `offsets` has the next offset to read for each partition, and is updated before each yield.
+        A partition that is missing in it is read from its beginning, or from the first message at
+        or after `since_ms`. Raises ReportError.
         """
         left = self._begin(offsets, since_ms)
         silent = 0
@@ -90,7 +89,7 @@ class TopicReader:
                 yield lines
 
     def _begin(self, offsets: dict[int, int], since_ms: int | None) -> dict[int, int]:
-        """Assign the partitions that have something to read; return their ends."""
+        """Assign the partitions with unread messages; return their ends."""
         places, left = [], {}
         partitions, dated = self._partitions(), dict[int, int]()
         if since_ms is not None:
@@ -103,7 +102,7 @@ class TopicReader:
             begin = offsets.get(partition, dated.get(partition, low))
             if begin == OFFSET_END:
                 begin = end
-            if not low <= begin <= end:  # retention was faster, or the topic was made anew
+            if not low <= begin <= end:  # retention has removed it, or the topic was recreated
                 begin = low
             offsets[partition] = begin
             if begin < end:
@@ -124,9 +123,9 @@ class TopicReader:
         return sorted(found.partitions)
 
     def _offsets_at(self, partitions: Sequence[int], time_ms: int) -> dict[int, int]:
-        """Return the offset of the first message of a time or later by partition.
+        """Return the offset of the first message at or after a time, by partition.
 
-        OFFSET_END: there is none.
+        OFFSET_END: all messages are older.
         """
         asked = [TopicPartition(self._topic, each, max(0, time_ms)) for each in partitions]
         found = self._asked(
@@ -140,7 +139,7 @@ class TopicReader:
     def _lines(
         self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
     ) -> bytes:
-        """Return the lines of what is before the ends in `left`, and drop ends that are reached."""
+        """Return the lines of messages before the ends in `left`; remove ends that are reached."""
         last = _last_offsets(messages)
         if any(map(Message.error, messages)) or any(
             offset >= left.get(partition, 0) for partition, offset in last.items()
@@ -157,19 +156,19 @@ class TopicReader:
     def _before_ends(
         self, messages: list[Message], offsets: dict[int, int], left: dict[int, int]
     ) -> list[Message]:
-        """Return the messages that are to be read; where a partition ends, note its offset."""
+        """Return the messages before the ends; at the end of a partition, update its offset."""
         kept = []
         for message in messages:
             error, partition, offset = message.error(), message.partition(), message.offset()
             if partition not in left or message.topic() is None:
-                continue  # beyond the end, or about the group, which is not used
+                continue  # beyond the end, or an error about the group, which is unused
             assert partition is not None
             assert offset is not None
             if error is None:
                 if offset < left[partition]:
                     kept.append(message)
                 else:
-                    offsets[partition] = left[partition]  # the last ones before it have no value
+                    offsets[partition] = left[partition]  # no messages just before it
             elif error.name() == "_PARTITION_EOF":
                 offsets[partition] = offset
             else:
@@ -183,16 +182,16 @@ class TopicReader:
             raise self._failed(error.args[0]) from None
 
     def _failed(self, error: KafkaError | None) -> ReportError:
-        """Return what to raise: what a connection met says more than that there is no answer."""
+        """Return the error to raise: a connection's problem is more specific than a timeout."""
         with suppress(KafkaException, RuntimeError):
-            self._consumer.poll(0)  # which notes it
+            self._consumer.poll(0)  # runs `error_cb`
         return ReportError(f"kafka:{self._topic}: {self._problems.explained(error)}")
 
 
 def _without_leader(partitions: Mapping[int, Any]) -> str | None:
-    """Say which partitions cannot be read, and what to do; None: each has a leader.
+    """Return an error about partitions without a leader, with the remedy; None if all have one.
 
-    librdkafka says of one "Local: Unknown partition".
+    librdkafka's own error for such a partition is "Local: Unknown partition".
     """
     missing = sorted(number for number, found in partitions.items() if found.leader < 0)
     if not missing:
@@ -213,7 +212,7 @@ def _last_offsets(messages: list[Message]) -> dict[int, int]:
 
 
 def _joined(values: list[bytes]) -> bytes:
-    """Return values as lines; nearly all are the proxy's, and have no line breaks."""
+    """Return values as lines; nearly all were written by a proxy and have no line breaks."""
     together = b"".join(values)
     if b"\n" in together or b"\r" in together:
         values = [value.rstrip(b"\r\n").translate(_LINE_BREAKS) for value in values]

@@ -1,11 +1,11 @@
 """Table of the events of a topic: Parquet files, and the offsets up to which they go.
 
-    FOLDER/topic.json             the numbers of the files that count, and the offsets after them
+    FOLDER/topic.json             the numbers of the valid files, and the offsets after them
     FOLDER/events-0000000.parquet …
 
-A file is written before `topic.json` says that it counts, and removed after it does not any more:
-what a crash leaves is removed, so that no message is there twice, and none is missing. Small files,
-as many short runs make them, become one: there are as many as the events need.
+A file is written before `topic.json` lists it, and removed after it is no longer listed. Unlisted
+files, such as after a crash, are removed, so no message is lost or duplicated. The small files of
+many short runs are merged, so that their number depends only on the number of events.
 """
 
 import json
@@ -23,30 +23,29 @@ from metrics.readiness.folder import Folder
 from metrics.readiness.sieve import PORTION_COMMAS
 
 BATCH_BYTES: Final = 128 * 1024 * 1024
-"""Size in bytes of the lines that make a file."""
+"""Size in bytes of the lines in a file."""
 SMALL_BYTES: Final = 2 * 1024 * 1024
-"""Size in bytes of a file below which it is merged with others: that of a batch is about twice as
-large."""
+"""Size in bytes below which files are merged; a full batch gives a file of about twice the size."""
 NAME: Final = "topic.json"
 
 _VERSION: Final = 1
 _FILES: Final = ("events-*.parquet", "events-*.portion.jsonl")
-"""Patterns of the names of files that count, and of those that packing lines makes in between."""
+"""Patterns of the names of table files, and of temporary files from packing lines."""
 
 
 class Source(Protocol):
     """Topic from which lines are read."""
 
     def read(self, offsets: dict[int, int], since_ms: int | None = None) -> Iterator[bytes]:
-        """Give whole lines, and before each yield change `offsets` to what follows them."""
+        """Yield whole lines; before each yield, set `offsets` to the offsets after them."""
         ...
 
 
 class TopicTable:
-    """Events of one topic in a folder, to which later runs add."""
+    """Events of one topic in a folder, to which each run adds."""
 
     def __init__(self, folder: Path, topic: str) -> None:
-        """Open what is there. Raises ReportError and OSError."""
+        """Open or create the table. Raises ReportError and OSError."""
         self._folder = folder
         self._topic = topic
         self._files: list[int] = []
@@ -57,7 +56,7 @@ class TopicTable:
             self._load()
 
     def add(self, engine: DuckEngine, source: Source, since_ms: int | None = None) -> None:
-        """Add what is new in the topic. Raises ReportError, OSError and DuckDB's errors."""
+        """Add the topic's new messages. Raises ReportError, OSError and DuckDB's errors."""
         self._remove_others()
         half = self._folder / "half.jsonl"
         offsets = dict(self._offsets)
@@ -73,7 +72,7 @@ class TopicTable:
         self._save(self._files, offsets)
 
     def folder(self) -> Folder:
-        """Return the files. Raises ReportError if there are none."""
+        """Return the files. Raises ReportError if the table is empty."""
         if not self._files:
             raise ReportError(f"kafka:{self._topic}: there are no events in this topic yet")
         return Folder([self._path(number) for number in self._files], parquet=True)
@@ -90,8 +89,8 @@ class TopicTable:
     def _merge(self, engine: DuckEngine) -> None:
         """Merge the last files if they are small, and together as large as the one before them.
 
-        So a file is written anew only when it at least doubles. Lists that are too much for the
-        memory together stay apart: a file of few bytes may have many elements.
+        A file is therefore rewritten only when it at least doubles. Files whose lists together
+        exceed the memory are not merged: a small file may have many elements.
         """
         count = _small_at_end([self._path(number).stat().st_size for number in self._files])
         if count > 1:
@@ -101,14 +100,14 @@ class TopicTable:
                 return
             try:
                 engine.merge(files, target)
-            except duckdb.OutOfMemoryException:  # of lines that were made for it
+            except duckdb.OutOfMemoryException:  # of lines made to exhaust the memory
                 target.unlink(missing_ok=True)
                 return
             self._save([*kept, self._next()], self._offsets)
             self._remove_others()
 
     def _remove_others(self) -> None:
-        """Remove files that do not count."""
+        """Remove files that `topic.json` does not list."""
         counted = {self._path(number) for number in self._files}
         for pattern in _FILES:
             for path in set(self._folder.glob(pattern)) - counted:
@@ -143,7 +142,7 @@ class TopicTable:
 
 
 def _write(lines: Iterator[bytes], path: Path) -> int:
-    """Write lines up to about a batch; return how many bytes they are."""
+    """Write about one batch of lines; return its size in bytes."""
     size = 0
     with path.open("wb") as file:
         for some in lines:
@@ -154,7 +153,7 @@ def _write(lines: Iterator[bytes], path: Path) -> int:
 
 
 def _small_at_end(sizes: list[int]) -> int:
-    """Return how many of the last files are to be merged; 0: none."""
+    """Return the number of files to merge, counted from the last; 0 to keep all as they are."""
     count, together = 0, 0
     for size in reversed(sizes):
         if size >= SMALL_BYTES or (count and size > together):

@@ -1,17 +1,17 @@
-"""Time that is covered by events, days on which clients were ready, token lifetimes."""
+"""Time covered by events, readiness by day, token lifetimes."""
 
 from metrics.readiness.events import DAY_MS, MINUTE_MS, total
 from metrics.readiness.sessions import CLIENT_KEY
 from metrics.report.verdicts import Verdict
 
 MIN_SENSIBLE_TOKEN_MS = 60_000
-"""The lifetime in milliseconds below which a token is renewed more than once a minute."""
+"""Minimum sensible token lifetime in milliseconds: one renewal a minute."""
 
 WRONG_CLOCK_DAYS = 180
-"""The length in days of a gap without any event that distinguishes a wrong clock from a holiday."""
+"""Length in days of a gap without events that indicates a wrong clock, not a holiday."""
 
 BULK = 0.1
-"""The least share of all events that are believed to be dated right."""
+"""Minimum share of all events in a stretch of days that is accepted as correctly dated."""
 
 _HOUR_MS = 3_600_000
 
@@ -19,8 +19,8 @@ _HOUR_MS = 3_600_000
 def dated(usage_rows: str) -> str:
     """One row per stretch of days without a long gap: its events, and whether it is `plausible`.
 
-    A clock that lost its battery is off by years, in one proxy or in half of them, and mostly in
-    the past. So plausible is the latest stretch that holds a considerable share of all events.
+    A clock without a battery is off by years, on one proxy or on half of them, and usually in the
+    past. So the plausible stretch is the latest one with at least `BULK` of all events.
     """
     days = f"""SELECT day, sum(events) AS events, min(first_event_ms) AS first_ms,
         max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day"""
@@ -38,10 +38,9 @@ def dated(usage_rows: str) -> str:
 
 
 def observed(usage_rows: str, session_rows: str) -> str:
-    """One row: connections with a principal, and the time that is covered by events.
+    """One row: connections with a principal, and the time covered by events.
 
-    Hours without any event are not covered, whatever lies before and after them; less than an hour
-    of the first and the last one may be.
+    Hours without events are not covered. The first and the last hour may be covered in part.
     """
     hours = f"""SELECT {total("bit_count(hours)")} AS hours, min(first_ms) AS from_ms,
             max(last_ms) AS to_ms
@@ -55,7 +54,7 @@ def observed(usage_rows: str, session_rows: str) -> str:
 
 
 def by_day(client_day_rows: str) -> str:
-    """One row per day: the clients seen on it, by what was known of them at its end."""
+    """One row per day: the clients seen on it, by their state at the end of the day."""
     return f"""SELECT *, ready / clients AS ready_share FROM (
         SELECT day, count(*) AS clients,
             {", ".join(f"count_if(state = '{each}') AS {each}" for each in Verdict)}
@@ -65,7 +64,7 @@ def by_day(client_day_rows: str) -> str:
 def short_tokens(client_rows: str) -> str:
     """Clients whose tokens are too short for them: used past a token's end, or renewed too often.
 
-    `outlived_ms` is by how much a connection was used past the end of the token it logged in with.
+    `outlived_ms` is the longest use of a connection past the end of its login token.
     """
     key = ", ".join(CLIENT_KEY)
     return f"""SELECT {key}, verdict, credential_lifetime_ms,
@@ -77,7 +76,7 @@ def short_tokens(client_rows: str) -> str:
 
 
 def session_lengths(session_rows: str) -> str:
-    """Return how long sessions were used at most, in classes that double, by standing.
+    """One row per standing and class of the longest use of a session; classes double in length.
 
     A class ends at `up_to_ms`; the first ends at a minute.
     """
@@ -89,5 +88,5 @@ def session_lengths(session_rows: str) -> str:
 
 
 def plausible(first_day: int, last_day: int) -> str:
-    """Say whether an event is dated as the bulk is."""
+    """Return the SQL condition for events dated within these days."""
     return f"(timestamp_ms >= {first_day * DAY_MS} AND timestamp_ms < {(last_day + 1) * DAY_MS})"

@@ -1,18 +1,18 @@
-"""Usage of each connection by day, in numbers, with whose it is and what is missing.
+"""Usage of each connection per day, in numbers, with its identity and its missing events.
 
-Both views of the log are read together: the events proper and the summary rows. Whatever a
-connection did is taken as the greatest of what either says, so that a dropped event, a summary
-that is still to come, and an order of arrival change nothing.
+The log has two views, which are read together: the events proper and the summary rows. Each number
+is the maximum over both views, so dropped events, summaries that are not written yet, and the order
+of arrival do not change the result.
 
-This is the one look at all events, so its cost is the report's. Spark aggregates numbers in place,
-and would sort all events if there were text among them; so whose connection it is stands as a
-number, the hash of its identity at its end, and `identities` has the text of each. Problems are a
-key, too. And where no event of a connection is missing, one view is enough: the lists of its
-summary rows say nothing new, and reading them takes more time than all else.
+This query reads all events, so it determines the cost of a report. Spark aggregates numbers in
+place, but would sort all events if an aggregate were text. So a connection's identity is a number,
+the hash of its identity at its end, and `identities` maps it to text. Problems are part of the key.
+If no event of a connection is missing, one view is enough: the lists in its summary rows add
+nothing, and reading them would take longer than everything else.
 
-A fleet may have many short connections. Plain ones are added up by identity and day before they
-leave the engine of the events: short ones, closed, with all their events, one login and nothing
-that needs a second look. `alike` is the number of connections that a row stands for.
+A fleet may have many short connections. Plain connections are added up per identity and day before
+they leave the events' engine: short, closed ones with all their events, one login and no need for
+further examination. `alike` is the number of connections that a row represents.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ IDENTITY = (
     "handshake_version",
     "authenticate_version",
 )
-"""The columns that identify a connection, of which the latest values are valid."""
+"""The columns of a connection's identity; their latest values apply."""
 
 LEAST = (
     "authenticated_ms",
@@ -70,14 +70,14 @@ SUMMED = (
     "event_requests",
     "summary_requests",
 )
-"""The columns of which the least, the greatest, or the sum is kept."""
+"""The columns that are added up; those of `LEAST` and `GREATEST` become a minimum or maximum."""
 
 BITS = ("saw", "hours")
-"""The columns of which all bits are kept."""
+"""The columns that are aggregated with a bitwise OR."""
 
 
 class Occurrence(IntFlag):
-    """Occurrences of which a connection had at least one: a bit each in the column `saw`."""
+    """Things that happened at least once to a connection: a bit each in the column `saw`."""
 
     KILLED = 1
     REAUTH_FAILURE = 2
@@ -86,17 +86,17 @@ class Occurrence(IntFlag):
     DENIAL = 16
     SUMMARY = 32
     EXPIRED_USE = 64
-    """An expired session was used, by the counter `expired_requests`."""
+    """An expired session was used, according to the counter `expired_requests`."""
     OTHER_KIND = 128
-    """Anything but a summary row."""
+    """The connection has an event other than a summary row."""
     DROPPED_VERSION = 256
     """A version of an API was used that Kafka 4.0 dropped."""
     GROUP = 512
-    """The client was a member of a group; summary rows do not say so."""
+    """The client was a member of a group; summary rows have no groups."""
     RENEWAL_FAILURE = 1024
     """A re-authentication failed although a lifetime had been announced."""
     THROTTLED = 2048
-    """A throttle time lasted beyond the end of a session that was then used."""
+    """A throttle lasted beyond the end of a session that was then used."""
 
 
 ROUNDING_MS = 1
@@ -104,37 +104,37 @@ ROUNDING_MS = 1
 
 _KILLED = ("expired", "token_expired")
 _REFUSED = ("authentication_failed", "authentication_timeout")
-"""Reasons in `close_reason`: the event that says the same may be lost."""
+"""Values of `close_reason` for kills and failures, whose own events may be lost."""
 
 _SQUARABLE = 1_000_000
-"""The largest number whose squares add up in 64 bits; larger ones make suspects."""
+"""Bound of the sequence numbers whose squares are summed in 64 bits; larger ones are suspect."""
 
 _HOUR_MS = 3_600_000
 
 _NO_TEXT = "'\u2400'"
-"""Text that stands for null where identities are told apart."""
+"""Text that represents null in the hash of an identity."""
 
 
 def is_kind(*kinds: EventKind) -> str:
-    """Say whether the event is of one of these kinds."""
+    """Return the SQL condition for events of these kinds."""
     return f"kind IN ({words([kind.value for kind in kinds])})"
 
 
 def occurred(what: Occurrence, saw: str = "saw") -> str:
-    """Say whether it occurred."""
+    """Return the SQL condition that it occurred."""
     return f"(({saw} & {what.value}) <> 0)"
 
 
 def interval_start() -> str:
-    """Give the begin of the interval that ends with, or goes on through, this event."""
+    """Return the SQL for the start of the interval that this event ends or belongs to."""
     return f"""CASE WHEN {is_kind(EventKind.REAUTHENTICATED)}
         THEN timestamp_ms - since_auth_ms ELSE authenticated_ms END"""
 
 
 def used_ms(begin: str) -> str:
-    """Give the age of the session that began then, at its last use; null: not used since it began.
+    """Return the SQL for the age of the session that began then, at its last use; null if unused.
 
-    The request that meets an expired session is a use of it, though it is refused in `enforce`.
+    A request after the expiry is a use of the session, although `enforce` refuses it.
     """
     expiry = is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
     return f"""greatest(
@@ -145,8 +145,8 @@ def used_ms(begin: str) -> str:
 def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
     """One row per problem, connection and day; plain connections of a day and identity are one row.
 
-    `both_views`: read the intervals of summary rows as well. `shortest_ms`: a connection whose
-    session was used longer is not plain; 0 if none is.
+    `both_views`: also read the intervals of summary rows. `shortest_ms`: connections whose session
+    was used longer are not plain; 0: no connection is plain.
     """
     rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary
         FROM {source}"""
@@ -174,7 +174,7 @@ def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
         FROM ({numbers}) AS numbers GROUP BY {keys}"""
     if not shortest_ms:
         return f"SELECT *, CAST(1 AS BIGINT) AS alike FROM ({found}) AS found"
-    # classes of length as `trends.session_lengths` has them
+    # the same classes of length as in `trends.session_lengths`
     name = f"""concat('alike-', identity_id, '-', day, '-',
         coalesce(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})), -1))"""
     named = f"""SELECT *, CASE WHEN {_is_plain(shortest_ms)} THEN {name} ELSE connection_id END
@@ -184,7 +184,7 @@ def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
 
 
 def identities(source: str) -> str:
-    """Give the identity of each `identity_id`, at least once."""
+    """Return the query for the identity of each `identity_id`; rows may repeat."""
     return f"""SELECT DISTINCT {_identity_id()} AS identity_id, {", ".join(IDENTITY)} FROM {source}
         WHERE {_ENDS}"""
 
@@ -194,14 +194,14 @@ _SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
 
 
 def _identity_id() -> str:
-    """Give a number for the identity of an event; null is a value of its own."""
+    """Return the SQL for an identity's hash, which distinguishes null from other values."""
     numbers = ("handshake_version", "authenticate_version")
     values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
     return f"xxhash64({', '.join(values)})"
 
 
 def _is_plain(shortest_ms: int) -> str:
-    """Say whether a row has all of a connection, and nothing that needs a second look."""
+    """Return the SQL condition for rows with a complete, plain connection."""
     plain = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.OTHER_KIND
     return f"""problem IS NULL AND ended_sequence = last_sequence AND authentications = 1
         AND authentication_events = 1 AND ({occurred(Occurrence.CLOSED)})
@@ -210,7 +210,7 @@ def _is_plain(shortest_ms: int) -> str:
 
 
 def _added() -> str:
-    """Give the columns of several rows together."""
+    """Return the SQL that aggregates the columns of several rows."""
     return f"""{", ".join(f"{total(name)} AS {name}" for name in SUMMED)},
         {", ".join(f"min({name}) AS {name}" for name in LEAST)},
         {", ".join(f"max({name}) AS {name}" for name in GREATEST)},
@@ -218,7 +218,7 @@ def _added() -> str:
 
 
 def _is_run() -> str:
-    """Say whether the sequence numbers are those from the first to the last, each once."""
+    """Return the SQL condition that each number from the first to the last occurs exactly once."""
     width = "(last_sequence - first_sequence + 1)"
     squares = f"{_six_squares('last_sequence')} - {_six_squares('(first_sequence - 1)')}"
     return f"""(CASE WHEN last_sequence < {_SQUARABLE} AND events = {width} THEN
@@ -227,7 +227,7 @@ def _is_run() -> str:
 
 
 def _is_expiring() -> str:
-    """Say whether a session may have been used past its end."""
+    """Return the SQL condition that a session may have been used past its end."""
     return f"""coalesce(would_be_kill_events + would_be_kills_in_summaries > 0, false)
         OR {occurred(Occurrence.EXPIRED_USE)}
         OR coalesce(used_ms > least_announced_ms + {ROUNDING_MS}, false)"""
@@ -238,23 +238,24 @@ def _aliased(columns: Mapping[str, str]) -> str:
 
 
 def by_problem(source: str) -> str:
-    """One row per problem, null for none: how many events have it, and when they were."""
+    """One row per problem, with the number and times of its events; null for valid events."""
     return f"""SELECT problem, {total("events")} AS events, min(first_event_ms) AS first_ms,
         max(last_event_ms) AS last_ms FROM {source} GROUP BY problem"""
 
 
 def by_connection(source: str, since_ms: int | None) -> str:
-    """One row per connection, of what stands by day.
+    """One row per connection, aggregated from the rows per day.
 
-    A run of distinct numbers is known by its count, its sum and its sum of squares. Whatever is
-    not such a run, because of a duplicate or of a dropped event, is `suspect`: an exact look at
-    the few suspects is cheaper than one at every event. (Three or more duplicates and as many
-    drops in one connection can cancel out; then those duplicates are not found.)
+    A run of distinct sequence numbers is recognised by its count, sum and sum of squares. A
+    connection whose numbers are not such a run, because of a duplicate or a dropped event, is
+    `suspect`: an exact check of the few suspects is cheaper than a check of every event. (Three or
+    more duplicates and as many drops in one connection can cancel out; those duplicates are then
+    not found.)
 
-    `whole`: its first event is there too, and so all of them up to the last one. `incomplete`:
-    some authentications are in summary rows only; `without_events`: all of them are.
-    `expiring`: a session of it may have been used past its end. `numbered`: how many events there
-    should be; those before `since_ms` are not asked for.
+    `whole`: all events from the first to the last are present. `incomplete`: some authentications
+    are only in summary rows; `without_events`: all of them are. `expiring`: one of its sessions may
+    have been used past its end. `numbered`: the expected number of events; without those before
+    `since_ms`.
     """
     first = "0"
     if since_ms is not None:
@@ -269,7 +270,7 @@ def by_connection(source: str, since_ms: int | None) -> str:
 
 
 def totals(source: str) -> str:
-    """One row: how many connections and events there are, and should be, and what to look at."""
+    """One row: numbers of connections, present and expected events, and special connections."""
     return f"""SELECT coalesce({total("alike")}, 0) AS connections,
         coalesce({total("events")}, 0) AS events,
         coalesce({total("numbered")}, 0) AS numbered, count_if(expiring) AS expiring,
@@ -285,9 +286,9 @@ def totals(source: str) -> str:
 
 
 def with_duplicates(source: str) -> str:
-    """Give the connections of which any event was read more than once.
+    """Return the query for connections with duplicate events.
 
-    A bit for each number of a stretch of 32: as many as there are events, unless one came twice.
+    Each range of 32 sequence numbers has a bit per number: fewer bits than events mean a duplicate.
     """
     return f"""SELECT DISTINCT connection_id FROM (
         SELECT connection_id, count(*) AS events,
@@ -297,7 +298,7 @@ def with_duplicates(source: str) -> str:
 
 
 def without_duplicates(source: str) -> str:
-    """Give one event of each name; of those that differ, always the same one."""
+    """Return one event per connection and sequence number; the choice is deterministic."""
     order = "timestamp_ms, kind, connected_ms, client_host, client_id"
     return f"""SELECT * FROM (SELECT *, row_number() OVER (
         PARTITION BY connection_id, sequence ORDER BY {order}) AS place FROM {source}) AS placed
@@ -305,12 +306,12 @@ def without_duplicates(source: str) -> str:
 
 
 def _six_squares(last: str) -> str:
-    """Give six times the sum of the squares up to a number."""
+    """Return the SQL for six times the sum of the squares up to a number."""
     return f"{last} * ({last} + 1) * ({last} * 2 + 1)"
 
 
 def _of_events(*, both_views: bool) -> dict[str, str]:
-    """Give what an event proper and a summary row say, but for the intervals of the row."""
+    """Return the columns from events and summary rows, without the rows' intervals."""
     again = is_kind(EventKind.REAUTHENTICATED)
     other = Occurrence.OTHER_KIND
     failure = f"""CASE WHEN authentications > 0 THEN {_failed_again()}
@@ -357,7 +358,7 @@ def _of_events(*, both_views: bool) -> dict[str, str]:
             WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final
                 THEN {Occurrence.CLOSED} ELSE 0 END
             ELSE {other} END""",
-        # of a whole connection there is an event for each
+        # a complete connection has an event for each
         "would_be_kills_in_summaries": f"CASE WHEN is_summary THEN {counted('would_be_kills')} END"
         if both_views
         else "CAST(0 AS BIGINT)",
@@ -365,7 +366,7 @@ def _of_events(*, both_views: bool) -> dict[str, str]:
 
 
 def _of_intervals() -> dict[str, str]:
-    """Give what an interval of a summary row says."""
+    """Return the columns from an interval of a summary row."""
     used = f"""CASE WHEN each.last_request_since_auth_ms BETWEEN 0 AND {MAX_DURATION_MS}
         THEN each.last_request_since_auth_ms END"""
     gap = f"""CASE WHEN each.ended_by = '{IntervalEnd.REAUTHENTICATED}'

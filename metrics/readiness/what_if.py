@@ -1,12 +1,11 @@
-"""What-if analysis: KIP-368's rule for a lifetime L, applied to what was recorded.
+"""What-if analysis: KIP-368's rule for a lifetime L, applied to the recorded connections.
 
 A connection is killed if it is used more than L after its last successful authentication. A client
-that keeps the announced lifetimes would have re-authenticated; so a long session counts against
-a connection only if no lifetime could be announced to it, or one was and was not kept
-(docs/events.md, "Who is concerned?"). Sessions of clients that speak v1 but never had an announced
-lifetime are counted apart, as `unproven`: nobody has seen yet what these clients do. So are, as
-`cut_short`, connections that were killed or failed to re-authenticate before they were as old as L:
-nobody has seen what they would have done by then.
+that keeps announced lifetimes would have re-authenticated, so a long session counts against
+a connection only if no lifetime could be announced to it, or if it did not keep an announced one
+(docs/events.md, "Who is concerned?"). Two groups are counted separately, because their behaviour is
+unknown: `unproven`, sessions of clients that speak v1 but were never announced a lifetime; and
+`cut_short`, connections that were killed or failed to re-authenticate before they reached age L.
 """
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind, IntervalEnd
@@ -31,19 +30,19 @@ DEFAULT_LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (5, 15, 30, 60, 
 _CONCERNED = (Verdict.NOT_CAPABLE, Verdict.FAILING)
 
 _CUT_SHORT = (IntervalEnd.EXPIRED_KILLED, IntervalEnd.FAILED)
-"""The ends that the proxy caused, and not the client."""
+"""The ends that were caused by the proxy, not by the client."""
 
 _LAST_BIT = 62
 
 
 def concerned(session_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
-    """Keep the connections for which a session past its end means a kill, if any was that long."""
+    """Return the query for connections that the shortest lifetime would have killed."""
     return f"""SELECT connection_id FROM {session_rows}
         WHERE standing IN ({words(_CONCERNED)}) AND used_ms > {min(lifetimes_ms)}"""
 
 
 def adds_to_intervals() -> str:
-    """Say whether an event says more of an interval than the next one will."""
+    """Return the SQL condition for events whose data the next event does not repeat."""
     return f"NOT {is_kind(EventKind.CHECKPOINT)}"
 
 
@@ -53,8 +52,8 @@ _PARTS = "connection_id, number, authenticated_ms, used_ms"
 def intervals(events: str) -> str:
     """One row per connection and authentication, with the last use and the minutes of use.
 
-    `runs` are those of the summary rows that touch the interval, so their first and last ones may
-    belong to its neighbours.
+    `runs` come from all summary rows that overlap the interval, so the first and last runs may
+    belong to neighbouring intervals.
     """
     summary = is_kind(EventKind.SUMMARY)
     parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
@@ -72,7 +71,7 @@ def intervals(events: str) -> str:
 def intervals_if_complete(events: str) -> str:
     """Return the same for connections with an event for each authentication.
 
-    The lists of their summary rows say nothing new, and reading them takes more time than all else.
+    The lists in their summary rows add nothing, and reading them would take most of the time.
     """
     parts = f"""SELECT connection_id, latest AS number, begin_ms AS authenticated_ms,
         {used_ms("begin_ms")} AS used_ms FROM ({_with_latest(events)}) AS e"""
@@ -89,21 +88,21 @@ def _bits() -> str:
 
 
 def _with_latest(events: str) -> str:
-    """Add the number and the begin of the interval of an event."""
+    """Add the number and the start of an event's interval."""
     ended = f"CASE WHEN {is_kind(EventKind.REAUTHENTICATED)} THEN 1 ELSE 0 END"
     return f"""SELECT *, authentications - {ended} AS latest,
         {interval_start()} AS begin_ms FROM {events}"""
 
 
 def _one_each(parts: str, numbers: str) -> str:
-    """Gather what is said of each interval: when it began, its last use, runs of minutes of use.
+    """Combine the data on each interval: its start, its last use, and its runs of active minutes.
 
-    Most rows of minutes are one run of ones; of others each minute is a run. A run is a struct of
-    the begins of its first and its last minute, `a` and `b`.
+    Most rows of minutes are a single run of ones; in other rows, each minute becomes a run. A run
+    is a struct of the start of its first minute, `a`, and of its last minute, `b`.
     """
     count = "CAST(bit_count(bits) AS INT)"
     lowest = "CAST(round(log2(bits & -bits)) AS INT)"
-    # moved down to bit 0, one run is as many ones as there are
+    # shifted to bit 0, a single run consists of all the ones
     whole = f"shiftright(bits, first) = shiftright(CAST({MAX_INT64} AS BIGINT), 63 - ones)"
     last = f"CASE WHEN {whole} THEN first ELSE {_LAST_BIT} END"
     runs = f"""SELECT connection_id, number, active_from_ms + minute * {MINUTE_MS} AS a,
@@ -126,17 +125,19 @@ def _one_each(parts: str, numbers: str) -> str:
 
 
 def kills(interval_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
-    """Return how often each interval would have been killed under each lifetime: at least, at most.
+    """Return the least and the greatest number of kills of each interval under each lifetime L.
 
-    A killed client comes back, and its next session expires L later. Walking through the active
-    minutes: one that begins more than L after the session did is surely a kill, and the next
-    session begins at the latest at its end; one that ends more than L after may be one, and the
-    next session begins at the earliest at its begin. Where the minutes of the last use are not
-    known (no summary row yet), the time since the last known one may have a kill each L.
+    A killed client reconnects, and its next session expires L later. The query walks through the
+    active minutes. A minute that starts more than L after the session certainly has a kill, and the
+    next session starts no later than the end of that minute. A minute that ends more than L after
+    the start of the session may have a kill, and the next session starts no earlier than the start
+    of that minute. If the last active minutes are unknown (no summary row yet), there may be
+    a kill every L since the last known one.
 
-    `due` is the first minute in which a use is a kill. The period is from one kill to where the
-    next is due: from the end of its minute to the first minute that begins after the expiry, or
-    from the begin of its minute to the first that ends after it.
+    `sure` and `perhaps` are the first minutes in which a use certainly or possibly is a kill. The
+    periods `sure_ms` and `perhaps_ms` are the time from one kill to the next: from the end of its
+    minute to the first minute that starts after the expiry, or from the start of its minute to the
+    first that ends after the expiry.
     """
     whole = minute_of("lifetime_ms")
     rows = f"""SELECT *, {minute_of("authenticated_ms + used_ms")} AS last_minute_ms,
@@ -165,7 +166,8 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
 def _walk(due: str, period: str) -> str:
     """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
 
-    What is carried from run to run is where the next kill is due, `a`, and the kills so far, `b`.
+    The state is the time from which the next kill is due, `a`, and the number of kills so far,
+    `b`.
     """
     first, last = "greatest(state.a, item.a)", "least(item.b, last_minute_ms)"
     count = f"(CAST(floor(({last} - {first}) / {period}) AS BIGINT) + 1)"
@@ -187,12 +189,12 @@ def kills_by_client(kill_rows: str, session_rows: str) -> str:
 def what_if(
     session_rows: str, kill_rows: str, observed_rows: str, lifetimes_ms: tuple[int, ...]
 ) -> str:
-    """One row per lifetime: who would be killed, how often, how late.
+    """One row per lifetime: the connections, clients and principals it would kill, and how often.
 
-    `session_rows` stand by their clients, `kill_rows` is what `kills` gives for the same lifetimes,
-    and `observed_rows` what `observed` gives. `kills_per_day_*` is null if less than an hour was
-    covered: too little to speak of days. A lifetime longer than what was covered is not judged,
-    unless a connection was used longer: all its columns are null.
+    `session_rows` come from `sessions.by_their_clients`, `kill_rows` from `kills` for the same
+    lifetimes, and `observed_rows` from `trends.observed`. `kills_per_day_*` is null if less than an
+    hour is covered, which is too short for a daily rate. A lifetime longer than the covered time is
+    not judged, and its results are null, unless a connection was used for longer than it.
     """
     outlasted = "coalesce(used_ms > lifetime_ms, false)"
     unproven = f"standing = '{Verdict.UNPROVEN}'"
@@ -204,7 +206,7 @@ def what_if(
             WHEN {cut_short} THEN 'cut_short' END AS found
         FROM {session_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
         WHERE standing IN ({words((*_CONCERNED, Verdict.UNPROVEN))})"""
-    # a client counts once however many of its connections do
+    # a client counts once, however many of its connections are affected
     clients = f"""SELECT {key}, lifetime_ms, found, count(*) AS connections
         FROM ({found}) AS found WHERE found IS NOT NULL GROUP BY {key}, lifetime_ms, found"""
     names = ("killed", "unproven", "cut_short")

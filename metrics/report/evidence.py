@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def evidence(row: Row) -> str:
-    """Say what the verdict on a client rests on, with the days on which it was seen."""
+    """Write the evidence for the verdict on a client, with the days of failures and readiness."""
     match row["verdict"]:
         case Verdict.FAILING:
             parts = [*_failures(row), _hasty(row), _renewals(row, "{} succeeded")]
@@ -34,7 +34,7 @@ def evidence(row: Row) -> str:
 
 
 def day_name(day: int) -> str:
-    """Write a day since 1970, such as 14 Nov 2026; one beyond the calendar by its number."""
+    """Write a day since 1970, such as 14 Nov 2026; beyond the calendar, its number."""
     try:
         given = date(1970, 1, 1) + timedelta(days=day)
     except OverflowError:

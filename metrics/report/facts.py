@@ -1,7 +1,7 @@
 """Facts of the report as JSON, schema version 1.
 
-Times are epoch milliseconds (UTC), days are dates, durations carry their unit in the name. A new
-key does not raise `SCHEMA_VERSION`; a change of an old one's meaning does.
+Times are epoch milliseconds (UTC), days are dates, durations have their unit in the name. A new key
+does not increase `SCHEMA_VERSION`; a change of the meaning of an existing one does.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from metrics.report.verdicts import WORST_FIRST, Verdict
 SCHEMA_VERSION = 1
 
 FILES_NAMED = 20
-"""Largest number of files that are named among those not read."""
+"""Maximum number of unread files that are listed."""
 
 _EPOCH = date(1970, 1, 1)
 
@@ -34,20 +34,20 @@ class Collected:
     as_of_ms: int
     source: str
     lines: Mapping[str, int]
-    """The number of lines read, and of those set aside by reason."""
+    """The number of lines read, and of lines set aside for each reason."""
     rows: Mapping[str, Rows]
     """The rows of each table, by its name."""
     run_id: str
-    """The name of this run: tables, JSON and page that belong together bear the same."""
+    """The id of this run, which its tables, JSON and page have in common."""
     engine: str
-    """The engine that answered the queries: `duckdb`, or `spark+duckdb` if Spark read the events,
-    or answered what was asked of them."""
+    """The engine that ran the queries: `duckdb`, or `spark+duckdb` if Spark read the events or ran
+    the queries of events."""
     files_aside: Mapping[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reasons."""
 
 
 def build_facts(collected: Collected) -> dict[str, Any]:
-    """Put the facts in the order in which they are read."""
+    """Return the facts, in reading order."""
     rows = collected.rows
     clients = [row | {"evidence": evidence(row)} for row in rows["clients"]]
     principals, enforceable = rows["principals"], rows["enforceable"]
@@ -127,7 +127,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
 
 
 def _observed(rows: Mapping[str, Rows]) -> dict[str, Any]:
-    """Say what all events together span and cover; a time that no event has is null."""
+    """Return the time that the events span and cover; null without events."""
     (span,) = rows["observed"]
     return {
         "connections": sum(row["connections"] for row in rows["clients_by_verdict"]),
@@ -154,7 +154,7 @@ def _projection(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _day(number: int) -> str | None:
-    """Give the date of a day since 1970; None: beyond the calendar."""
+    """Return the date of a day since 1970; None beyond the calendar."""
     try:
         return (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:

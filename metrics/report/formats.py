@@ -9,7 +9,7 @@ from metrics.events import MAX_TEXT_CHARS
 from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
 
 SHORT = 60
-"""The length in characters of a name that stands among many."""
+"""Maximum length in characters of a name in a list."""
 
 ABSENT = "\N{EN DASH}"
 """The text for a value that is missing."""
@@ -18,19 +18,19 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 
 
 def visible(text: str) -> str:
-    """Escape what would not be seen, would reorder text, or would be obeyed by a terminal."""
+    """Escape invisible characters, those that reorder text, and those that control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain(text: object) -> str:
-    """Escape for HTML, with what would not be seen made visible."""
+    """Escape for HTML, with invisible characters made visible."""
     return escape(visible(str(text)))
 
 
 def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:
-    """Give a name that may be missing; one that reads from right to left moves nothing else.
+    """Write a name that may be missing; right-to-left text does not affect its surroundings.
 
-    What is longer than a proxy writes is cut, too, and needs no page of its own.
+    A name longer than `longest` is truncated: a forged log could contain one that fills the page.
     """
     if text is None:
         return '<span class="none">none</span>'
@@ -39,7 +39,7 @@ def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:
 
 
 def by_verdict(row: Mapping[str, Any], verdicts: Sequence[str] = WORST_FIRST) -> str:
-    """Write how many there are of each verdict, the worst first."""
+    """Write the number of clients with each verdict, the worst first."""
     return " · ".join(
         f"{number(row[each])} {VERDICT_LABELS[each]}" for each in verdicts if row[each]
     )
@@ -74,7 +74,7 @@ def moment(ms: int | None) -> str:
 
 
 def span(from_ms: int | None, to_ms: int | None) -> str:
-    """Write from when to when; the day once, if it is the same."""
+    """Write a range of times, with the day only once if it is the same."""
     begin, end = moment(from_ms), moment(to_ms)
     if begin == end:
         return begin
@@ -91,12 +91,12 @@ def number(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Write how often a day; seldom is not never."""
+    """Write a rate per day; a small one must not look like zero."""
     return "&lt; 0.1" if value is not None and 0 < value < 0.1 else number(value)
 
 
 def share(percent: float | None) -> str:
-    """Write a share; a small one is not worth its digits."""
+    """Write a percentage; a small one without its digits."""
     if percent is None:
         return ABSENT
     return "&lt; 0.1 %" if 0 < percent < 0.1 else f"{number(percent)} %"
@@ -113,12 +113,12 @@ def count(amount: float, one: str, many: str | None = None) -> str:
 
 
 def is_judged(row: Mapping[str, Any]) -> bool:
-    """Return True if this row of the what-if is conclusive: the log spans enough time."""
+    """Return True if this row of the what-if is conclusive: the log covers enough time."""
     return row["killed_connections"] is not None
 
 
 def is_harmless(row: Mapping[str, Any]) -> bool:
-    """Return True if this lifetime is known to kill nothing of what is known to break."""
+    """Return True if this lifetime kills no connection that is known to break."""
     return is_judged(row) and not (row["killed_connections"] or row["cut_short_connections"])
 
 
@@ -128,7 +128,7 @@ def unanimous(clients: int) -> str:
 
 
 def kills_a_day(row: Mapping[str, Any], *, missing: bool) -> str:
-    """Write how often a lifetime kills, from the least to the most; with events missing no most."""
+    """Write a lifetime's kills per day as a range, or as a lower bound if events are missing."""
     least, most = row["kills_per_day_least"], row["kills_per_day_most"]
     if least is None or most is None:
         return ABSENT

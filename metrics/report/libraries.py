@@ -1,7 +1,7 @@
 """Table of client libraries: the first version that re-authenticates, and its source.
 
-`software` are the names that the library gives in ApiVersions (KIP-511), lower case; a library
-that gives none cannot be recognised. A version of None: no release does so far.
+`software` are the library's names in ApiVersions (KIP-511), in lower case; a library without a name
+cannot be recognised. A version of None: no release re-authenticates so far.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Library:
     name: str
     software: tuple[str, ...]
     since: str | None
-    """The first version that re-authenticates (KIP-368); None: no release does so far."""
+    """The first version that re-authenticates (KIP-368); None if no release does so far."""
     note: str
-    """A remark for whoever upgrades."""
+    """Advice for the upgrade."""
     source: str
 
 
@@ -81,16 +81,16 @@ LIBRARIES = (
 
 
 def library_of(software: str | None) -> Library | None:
-    """Find the library that gives this name; None: unknown."""
+    """Return the library with this name; None if it is unknown."""
     if software is None:
         return None
     return next((each for each in LIBRARIES if software.lower() in each.software), None)
 
 
 def is_older(version: str | None, since: str) -> bool | None:
-    """Compare versions by their numbers; None: there is no number to compare.
+    """Compare versions by their numbers; return None if one of them has no numbers.
 
-    `2.6.1-librdkafka-2.2.0` is the version of a binding, then the library's own: the same scale.
+    `2.6.1-librdkafka-2.2.0` is a binding's version, then the library's: both use the same scale.
     """
     given, wanted = _numbers(version), _numbers(since)
     if not given or not wanted:

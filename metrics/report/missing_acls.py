@@ -1,8 +1,8 @@
-"""ACLs that would allow what was denied, as kafka-acls commands to read and paste.
+"""ACLs that would allow the denied operations, as kafka-acls commands to read and paste.
 
-The names in them were chosen by whoever was denied. So every one is quoted, none can be taken for
-an option, and none becomes a command that kafka-acls would take for another, or for "all of them",
-or that a page cannot show as it is.
+The denied clients chose the names in these commands. So every name is quoted and cannot be taken
+for an option. There is no command for a name that kafka-acls would take for another name or for
+"all of them", or that a page cannot show as it is.
 """
 
 import shlex
@@ -22,20 +22,21 @@ _OPTIONS = {
     "DELEGATION_TOKEN": "--delegation-token",
     "USER": "--user-principal",
 }
-"""kafka-acls' option for a resource type, as docs/events.md names it."""
+"""The kafka-acls option for a resource type, by its name in docs/events.md."""
 
 _WILDCARD = "*"
 
 _TRIMMED = "".join(map(chr, range(0x21)))
 """The characters that Java's `String.trim` removes from both ends: AclCommand applies it to
-principals and to all resource names but those of transactional ids (Kafka 4.1.0)."""
+principals and to all resource names except transactional ids (Kafka 4.1.0)."""
 
 
 def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:
-    """Give one row per principal and resource: what was denied, and the command.
+    """Return one row per principal and resource: the denied operations, and the command.
 
-    Where there can be none `command` is null, and `note` says why. `place` is the resource's among
-    the principal's. `resources` are the rows of `metrics.spark.denials.denied_resources`.
+    If no command is possible, `command` is null and `note` is the reason. `place` ranks a
+    principal's resources. `resources` are the rows of
+    `metrics.readiness.sessions.denied_resources`.
     """
     rows = []
     for row in resources:
@@ -61,7 +62,7 @@ def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _obstacle(principal: str, kind: str, name: str) -> str | None:
-    """Say why no command can allow this, and only this; null: one can."""
+    """Return the reason why no command can allow exactly this; None if one can."""
     texts = (principal, name)
     if kind == "UNKNOWN":
         return "no ACL can allow a version that the proxy cannot judge: the client must be upgraded"
@@ -69,7 +70,7 @@ def _obstacle(principal: str, kind: str, name: str) -> str | None:
         return "kafka-acls has no option for such a resource"
     if principal.partition(":")[2] == _WILDCARD or name == _WILDCARD:
         return "to kafka-acls * stands for all of them"
-    if kind == "TOPIC" and _WILDCARD in name:  # who subscribes to `orders-.*`
+    if kind == "TOPIC" and _WILDCARD in name:  # a subscription to `orders-.*`
         return "a pattern is no topic's name"
     if any(len(text) >= MAX_TEXT_CHARS for text in texts):
         return "the name is cut in the log"
@@ -93,5 +94,5 @@ def _command(principal: str, kind: str, name: str, operations: Sequence[str]) ->
 
 
 def _camel(operation: str) -> str:
-    """`DESCRIBE_CONFIGS` is `DescribeConfigs` to kafka-acls."""
+    """Return an operation as kafka-acls spells it: `DESCRIBE_CONFIGS` becomes `DescribeConfigs`."""
     return "".join(part.capitalize() for part in operation.split("_"))

@@ -1,6 +1,6 @@
 """Recommended next steps: principals to enforce or to probe, software to upgrade.
 
-Pure functions over rows that were collected: `dict`s with the columns of the tables.
+Pure functions over collected rows: mappings with the columns of the tables.
 """
 
 import json
@@ -17,9 +17,9 @@ Row = Mapping[str, Any]
 def overrides_block(names: Sequence[str], *, of: int) -> str:
     """Write `reauth.overrides` for principals that can be enforced, to paste in a listener.
 
-    A name stands in quotes, in ASCII: nothing that a principal is called can change what the block
-    says. One that was cut in the log would match nobody, and is left out. `of`: how many can be
-    enforced in all.
+    Names are quoted ASCII, so no principal's name can change the meaning of the block. A name that
+    was truncated in the log would match no principal, and is left out. `of`: the number of
+    principals that can be enforced in total.
     """
     whole = [name for name in names if len(name) < MAX_TEXT_CHARS]
     lines = [f"  - principal: {_quoted(name)}\n    reauth.enforcement: enforce\n" for name in whole]
@@ -33,7 +33,7 @@ def overrides_block(names: Sequence[str], *, of: int) -> str:
 
 
 def _quoted(name: str) -> str:
-    """Write a YAML string; JSON's pairs of surrogates would be two characters there."""
+    """Write a YAML string, in which JSON's surrogate pairs would be two characters each."""
     written = (
         json.dumps(each)[1:-1] if ord(each) <= 0xFFFF else f"\\U{ord(each):08x}" for each in name
     )
@@ -41,9 +41,9 @@ def _quoted(name: str) -> str:
 
 
 def upgrades(software: Sequence[Row]) -> list[dict[str, Any]]:
-    """Say, for each library and version of which clients break, what helps.
+    """Return advice for each library and version whose clients break.
 
-    `software` are the rows of `metrics.spark.readiness.breaking_software`.
+    `software` are the rows of `metrics.readiness.sessions.breaking_software`.
     """
     return [
         {
@@ -76,7 +76,7 @@ def _advice(software: str | None, version: str | None) -> dict[str, Any]:
 
 
 def library_table() -> list[dict[str, Any]]:
-    """Give the table of libraries, as the report shows it."""
+    """Return the table of libraries for the report."""
     return [
         {
             "library": each.name,
@@ -89,5 +89,5 @@ def library_table() -> list[dict[str, Any]]:
 
 
 def to_probe(principals: Sequence[Row]) -> list[str]:
-    """Name the principals whose worst clients are unproven: `probe` will prove them."""
+    """Return the principals whose worst clients are unproven; `probe` can prove them."""
     return [row["principal"] for row in principals if row["verdict"] == Verdict.UNPROVEN]

@@ -22,13 +22,13 @@ _HEAD = """<!doctype html>
 <title>Readiness for re-authentication</title><style>"""
 
 BODY_BEGINS = "</style></head><body><main>"
-"""The end of the head: what stands before it is the same on every page."""
+"""The end of the head: everything before it is the same on every page."""
 
 _NAMED = 40
-"""The number of names that stand in a sentence."""
+"""Maximum number of names in a sentence."""
 
 _OPEN = 5
-"""The number of clients of the worst verdict that are shown unfolded."""
+"""Maximum number of clients with the worst verdict that are shown unfolded."""
 
 _SET_ASIDE = {
     "unreadable": "unreadable",
@@ -68,12 +68,12 @@ def page(facts: Facts) -> str:
 
 
 def run_mark(run_id: str) -> str:
-    """Write which run a page is of; no other text on it can contain this."""
+    """Write the mark of a page's run; no other text on the page can contain it."""
     return f'<p class="soft">Run {plain(run_id)}, answered by '
 
 
 def _contents(written: str) -> str:
-    """List the sections that there are, each by its heading."""
+    """Write links to the sections of the page."""
     found = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', written)
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in found)
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
@@ -161,7 +161,7 @@ def _trend(facts: Facts) -> str:
 
 
 def _outlook(facts: Facts) -> str:
-    """Say how many of how many: a day may have seen few of the clients."""
+    """Write how many of the clients seen on a day are ready, and the projection."""
     projected, last = facts["trend"]["projection"], facts["trend"]["days"][-1]["day"]
     day, seen = projected["last_day"], projected["clients"]
     verdicts = facts["clients_by_verdict"]
@@ -329,7 +329,7 @@ def _dated(row: Mapping[str, Any]) -> str:
 
 
 def block(name: str, text: str) -> str:
-    """Write a text of several lines to copy; a keyboard can scroll it."""
-    # not `splitlines`: a name may hold what it takes for the end of a line
+    """Write a text of several lines to copy, which can be scrolled with the keyboard."""
+    # not `splitlines`: a name may contain other line separators
     escaped = "\n".join(plain(line) for line in text.removesuffix("\n").split("\n"))
     return f'<pre tabindex="0" role="region" aria-label="{name}">{escaped}</pre>'

@@ -30,21 +30,21 @@ _FOUND = {
     "unproven": "unproven_connections",
     "unknown": "cut_short_connections",
 }
-"""The count of connections that is drawn in a verdict's colour, by that verdict."""
+"""The column with a number of connections, by the verdict whose colour it is drawn in."""
 _GAP_SHOWN = 14
-"""The number of days without events that are drawn between two with some."""
+"""Maximum number of days without events that are drawn between two days with events."""
 _MAX_DESCRIBED = 40
-"""The number of columns that are described for screen readers; the latest, if there are more."""
+"""Maximum number of columns that are described for screen readers; the latest ones are."""
 
 
 def legend(verdicts: Iterable[str]) -> str:
-    """Name the colours that occur."""
+    """Write a legend of the occurring verdicts."""
     occurring = set(verdicts)
     return _key({each: VERDICT_LABELS[each] for each in Verdict if each in occurring})
 
 
 def principal_bars(rows: Rows, total: int) -> str:
-    """One bar per principal, as long as it has clients, below the key of their colours.
+    """Write a bar per principal, in proportion to its clients, below a legend.
 
     `rows` are the worst of `total` principals, the worst first.
     """
@@ -67,7 +67,7 @@ def principal_bars(rows: Rows, total: int) -> str:
 
 
 def kills(rows: Rows) -> str:
-    """Draw the connections that each lifetime would kill, and those it might."""
+    """Draw the connections that each lifetime would or might kill."""
     judged = [row for row in rows if is_judged(row)]
     if not judged:
         observed = duration(rows[0]["observed_ms"])
@@ -148,7 +148,7 @@ def storms(rows: Rows) -> str:
 
 
 def trend(rows: Rows) -> str:
-    """Draw the clients of each day by their state, days without events among them."""
+    """Draw the clients of each day by state, including days without events."""
     columns = []
     for row in _each_day(rows):
         ready = f"{number(row['ready'])} of {count(row['clients'], 'client')} ready"
@@ -164,7 +164,7 @@ def trend(rows: Rows) -> str:
 
 
 def _each_day(rows: Rows) -> Iterator[Mapping[str, Any]]:
-    """Give the rows, with empty ones for days in between, as many as are drawn."""
+    """Yield the rows, and up to `_GAP_SHOWN` empty rows for days between them."""
     for row, after in zip_longest(rows, rows[1:]):
         yield row
         if after is None or row["day"] is None or after["day"] is None:
@@ -175,7 +175,7 @@ def _each_day(rows: Rows) -> Iterator[Mapping[str, Any]]:
 
 
 def _place(lifetime_ms: int, bounds: Sequence[int]) -> float:
-    """Find where a lifetime lies among classes that double, in columns from the left."""
+    """Return the position of a lifetime among classes that double, in columns from the left."""
     for index, bound in enumerate(bounds):
         if lifetime_ms <= bound:
             floor = bounds[index - 1] if index else 0

@@ -7,11 +7,11 @@ from statistics import linear_regression
 from typing import Any
 
 TREND_DAYS = 28
-"""The number of days that the projection looks back."""
+"""The number of days on which the projection is based."""
 
 ENOUGH_CLIENTS = 0.5
-"""The least share of the fullest day's clients that a day must have seen to be counted: one that
-saw fewer has only just begun, or is a holiday."""
+"""Minimum number of clients on a day, as a share of those on the fullest day, for the day to count:
+a day with fewer has only just begun, or is a holiday."""
 
 Row = Mapping[str, Any]
 
@@ -19,9 +19,10 @@ Row = Mapping[str, Any]
 def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
     """Return the day (since 1970) on which the trend reaches all clients, or null.
 
-    A straight line through the shares of those of the last `TREND_DAYS` days that saw enough
-    clients (`ENOUGH_CLIENTS`). Null with fewer than three days, or with a trend that does not rise;
-    the last of them itself if all its clients were ready.
+    The trend is a straight line through the shares of ready clients on those of the last
+    `TREND_DAYS` days that saw enough clients (`ENOUGH_CLIENTS`). The day is null with fewer than
+    three days or without a rising trend. If all clients of the last day were ready, it is that
+    day.
     """
     recent = sorted(day_rows, key=itemgetter("day"))[-TREND_DAYS:]
     enough = ENOUGH_CLIENTS * max((row["clients"] for row in recent), default=0)
@@ -39,7 +40,7 @@ def projection(day_rows: Sequence[Row]) -> dict[str, Any]:
     if share >= 1:
         ready_day = last_day
     elif slope is not None and len(recent) >= 3 and slope > 1e-6:
-        # rounded: an exact number of days must not become one more by the last bit of a double
+        # rounded, so that the last bit of a double cannot turn a whole number of days into one more
         ready_day = last_day + max(1, math.ceil(round((1 - intercept) / slope, 6)))
     return {
         "days": len(recent),

@@ -1,11 +1,11 @@
 """Requirements that a pipeline may make of the report: `--require`.
 
-    95%             at least so many are ready of the clients that ever logged in
+    95%             at least 95% of the clients that ever logged in are ready
     User:alice      every client of this principal is ready
-    no-kills@60m    nothing would be killed by a lifetime of 60 minutes
+    no-kills@60m    a lifetime of 60 minutes would kill no connection
     kafka4-ready    no client uses versions of APIs that Kafka 4.0 dropped (KIP-896)
 
-Empty evidence meets no requirement.
+Without evidence, no requirement is met.
 """
 
 import math
@@ -30,7 +30,7 @@ Principals = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Answer of the facts to a requirement."""
+    """Result of testing a requirement against the facts."""
 
     met: bool
     text: str
@@ -39,22 +39,22 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One requirement: as it was written, and the test of what was found.
+    """One requirement: its text, and its test (`judge`).
 
-    The test is given the report's facts, and the rows of the principals that were asked for, by
-    their names: the facts do not hold all principals.
+    The test gets the report's facts, and the rows of the required principals by name, because the
+    facts do not include all principals.
     """
 
     text: str
     judge: Callable[[Facts, Principals], Found]
     lifetime_ms: int | None = None
-    """The lifetime in milliseconds that the report has to look at for it; None: no further one."""
+    """The lifetime in milliseconds that the report must include; None for no further one."""
     principal: str | None = None
-    """The principal that the report has to look up for it; None: none."""
+    """The principal that the report must look up; None if the test needs no principal."""
 
 
 def duration_ms(text: str) -> int:
-    """Read a duration such as `90s`, `15m`, `4h`; raises ValueError."""
+    """Parse a duration such as `90s`, `15m` or `4h`. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no duration such as 90s, 15m or 4h")
@@ -62,7 +62,7 @@ def duration_ms(text: str) -> int:
 
 
 def requirement(text: str) -> Requirement:
-    """Read a requirement; raises ValueError."""
+    """Parse a requirement. Raises ValueError."""
     share = _SHARE.fullmatch(text)
     if share is not None:
         percent = float(text[:-1])
@@ -85,7 +85,7 @@ def requirement(text: str) -> Requirement:
 def judged(
     requirements: Sequence[Requirement], facts: Facts, principals: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Give a row for each requirement, for the report; `principals` are those asked for."""
+    """Return a row per requirement; `principals` are the rows of the required principals."""
     by_name = {row["principal"]: row for row in principals}
     found = [(each.text, each.judge(facts, by_name)) for each in requirements]
     return [{"require": text, "met": it.met, "found": it.text} for text, it in found]
@@ -96,7 +96,7 @@ def _share(facts: Facts, percent: float) -> Found:
     if not clients:
         return Found(met=False, text="no client logged in")
     share = 100 * ready / clients
-    # rounded down: what is not met must not look as if it were
+    # rounded down: an unmet share must not look met
     shown = math.floor(share * 10) / 10
     return Found(met=share >= percent, text=f"{ready} of {_clients_are(clients)} ready, {shown}%")
 
@@ -124,9 +124,10 @@ def _ready(row: Mapping[str, Any] | None) -> Found:
 
 
 def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
-    """Judge whether nothing is known to be killed, and nothing may be.
+    """Judge whether a lifetime certainly kills no connection.
 
-    What is unproven may be, and what was cut short, or observed too briefly.
+    Unproven connections might be killed, and so might those that were cut short or observed too
+    briefly.
     """
     row = next((row for row in facts["what_if"] if row["lifetime_ms"] == lifetime_ms), None)
     if row is None:

@@ -25,12 +25,12 @@ from metrics.report.verdicts import VERDICT_LABELS, VERDICT_MEANINGS
 Facts = Mapping[str, Any]
 
 _OLD_MS = 86_400_000
-"""The age in milliseconds of the newest event from which on the page warns of it."""
+"""Age of the newest event in milliseconds at which the page shows a warning."""
 
 _PRINCIPALS, _CLIENTS = 5, 3
-"""The numbers of principals and of clients that are named here; the sections below name all."""
+"""Maximum numbers of principals and of clients in the summary; the sections below have all."""
 _HARMLESS = ("lines", "missing", "duplicate", "outside")
-"""The counts of lines that are no reason for doubt in what was read."""
+"""The counts of lines that are not listed as set aside in the caution."""
 
 
 def summary(facts: Facts) -> str:
@@ -79,7 +79,7 @@ def _seen(facts: Facts) -> str:
 
 
 def _caution(facts: Facts) -> str:
-    """Say what makes the answer doubtful."""
+    """Write the reasons for doubt in the answer."""
     lines, newest = facts["lines"], facts["observed"]["to_ms"]
     parts = []
     if newest is not None and facts["as_of_ms"] - newest >= _OLD_MS:
@@ -120,7 +120,7 @@ def _answer(facts: Facts) -> str:
 
 
 def _who(facts: Facts) -> Iterator[str]:
-    """Name those that break, else those of whom nobody knows; who has most connections first."""
+    """Name the principals that break, or else the unproven ones, most connections first."""
     for verdicts, title in ((("failing", "not_capable"), ""), (("unproven",), "Not proven: ")):
         rows = [row for row in facts["principals"] if any(row[each] for each in verdicts)]
         if rows:
@@ -164,9 +164,9 @@ def _no_longer_ready(regressed: Facts) -> Iterator[str]:
 
 
 def _when(facts: Facts) -> Iterator[str]:
-    """Kills become fewer as lifetimes become longer: the first and the last of them say most.
+    """Describe the shortest and the longest lifetime that kills, and the limits of the data.
 
-    What was cut short becomes more.
+    As lifetimes become longer, kills decrease and connections that were cut short increase.
     """
     rows = facts["what_if"]
     killing = [row for row in rows if row["killed_connections"]]
@@ -209,7 +209,7 @@ def _kafka_4(facts: Facts) -> str:
 
 
 def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:
-    """Say which lifetimes kill nothing; those for which something was cut short may."""
+    """Write which lifetimes kill no connection; after connections cut short, longer ones might."""
     if not harmless:
         return ""
     first, last = (duration(harmless[at]["lifetime_ms"]) for at in (0, -1))

@@ -1,6 +1,6 @@
 """SVG plots in units of CSS pixels, coloured by the page's CSS classes.
 
-A plot is drawn for a width; the page holds a wide and a narrow one and shows what fits.
+A plot has a fixed width; the page has a wide and a narrow one, and shows the one that fits.
 """
 
 import math
@@ -11,16 +11,16 @@ from html import escape
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 12, 34
 _TICKS = 4
 _BROADEST = 90
-"""The greatest width of a column, so that a few columns do not fill the plot."""
+"""Maximum width of a column, so that a few columns do not fill the plot."""
 _CHARACTER = 7.3
-"""The width of a digit in the size of the ticks, in the broadest of the usual typefaces."""
+"""The width of a digit at the size of the ticks, in the widest of the usual typefaces."""
 _MARK_ROWS, _MARK_ROW = 3, 13
-"""The number of rows of the marks' labels above the columns, and a row's height."""
+"""The number of rows for the labels of marks above the columns, and the height of a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of a column plot: a label, and parts from the bottom up, by CSS class."""
+    """A column of a plot: its label, and its parts by CSS class, from the bottom up."""
 
     label: str
     parts: Mapping[str, float]
@@ -39,7 +39,7 @@ class Mark:
 def columns(
     name: str, given: Sequence[Column], *, width: int, height: int = 220, marks: Sequence[Mark] = ()
 ) -> str:
-    """Draw stacked columns, with marks over them; `name` is read to those who do not see it."""
+    """Draw stacked columns with marks over them; `name` is for screen readers."""
     top = nice_ceiling(max((sum(column.parts.values()) for column in given), default=0))
     above = _MARK_ROWS * _MARK_ROW if marks else 0
     frame = _Frame(width=width, height=height + above, above=_TOP + above, top=top)
@@ -66,9 +66,9 @@ def bars_over_time(
     width: int,
     step: float,
 ) -> str:
-    """Draw bars at (x, y) points that are multiples of `step` apart; no point, no bar.
+    """Draw bars at (x, y) points that are multiples of `step` apart, with gaps for missing points.
 
-    `labels` stand below the first bar and the last.
+    `labels` are drawn below the first and the last bar.
     """
     top = nice_ceiling(max((y for _, y in points), default=0))
     frame = _Frame(width=width, height=200, above=_TOP, top=top)
@@ -90,7 +90,7 @@ def bars_over_time(
 
 
 def nice_ceiling(value: float) -> float:
-    """Round up to a round number whose quarters are whole, as what is counted is: at least 4."""
+    """Round up to a round number of at least 4 whose quarters are whole numbers."""
     if value <= _TICKS:
         return _TICKS
     power = 10.0 ** math.floor(math.log10(value))
@@ -99,7 +99,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def short_number(value: float) -> str:
-    """Write a number as people say it: 950, 1.2 k, 3 M."""
+    """Write a number in short form: 950, 1.2 k, 3 M."""
     for limit, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{unit}"
@@ -113,7 +113,7 @@ class _Frame:
     width: int
     height: int
     above: int
-    """The room above the columns, in pixels."""
+    """The space above the columns, in pixels."""
     top: float
     """The value at the top of the axis."""
 
@@ -137,7 +137,7 @@ class _Frame:
         return "".join(lines)
 
     def label(self, x: float, text: str) -> str:
-        """Write below the axis, centred at `x` as far as the edges allow."""
+        """Draw a label below the axis, centred at `x` as far as the edges allow."""
         half = len(text) * _CHARACTER / 2
         return _text(min(max(x, half), self.width - half), self.height - 14, text, "middle")
 

@@ -37,14 +37,14 @@ def table(
     numbers: Sequence[int] = (),
     kind: str = "",
 ) -> str:
-    """Write a table of cells that are HTML already; `numbers` are the columns set to the right.
+    """Write a table of HTML cells; the columns in `numbers` are aligned to the right.
 
-    `name` is for those who do not see what it stands under.
+    `name` is for screen readers.
     """
     classes = ["n" if index in numbers else "name" for index in range(len(head))]
 
     def row_of(cells: Sequence[str]) -> str:
-        # a phone shows each cell on a line of its own, after the name of its column
+        # a phone shows each cell on its own line, after the name of its column
         given = zip(classes, head, cells, strict=True)
         return "".join(
             f'<td class="{each}" data-label="{title}">{cell}</td>' for each, title, cell in given
@@ -60,7 +60,7 @@ def table(
 
 
 def rest(rows: Rows, shown: int, where: str) -> str:
-    """Say how many rows are not shown, and where all of them are."""
+    """Write the number of rows shown and in total, and where to find all of them."""
     if len(rows) <= shown:
         return ""
     return f'<p class="soft">The first {number(shown)} of {number(len(rows))}; {where} has all.</p>'
@@ -72,7 +72,7 @@ def tag(verdict: str) -> str:
 
 
 def what_if(rows: Rows, *, missing: bool) -> str:
-    """One row per lifetime; `missing`: events are, and a kill may be among them."""
+    """Write one row per lifetime; `missing`: events are missing, which may include kills."""
     return table(
         "What each lifetime would break",
         [
@@ -112,7 +112,7 @@ def what_if(rows: Rows, *, missing: bool) -> str:
 
 
 def kafka_4(rows: Rows, total: int) -> str:
-    """Clients that break at Kafka 4.0, with the versions of APIs that they use; `total`: of all."""
+    """Write the clients that break at Kafka 4.0, with their API versions; `total`: of all rows."""
     shown = rows[:CLIENTS_SHOWN]
     more = ""
     if total > len(shown):
@@ -142,7 +142,7 @@ def kafka_4(rows: Rows, total: int) -> str:
 
 
 def latencies(rows: Rows) -> str:
-    """Latency quantiles by mechanism."""
+    """Write the latency quantiles by mechanism."""
     if not rows:
         return ""
     return table(
@@ -163,7 +163,7 @@ def latencies(rows: Rows) -> str:
 
 
 def storms(rows: Rows) -> str:
-    """The busiest minutes."""
+    """Write the busiest minutes."""
     return table(
         "Busiest minutes",
         ["busiest minute (UTC)", "mechanism", "authentications", "of them again", "busy"],
@@ -186,7 +186,7 @@ def storms(rows: Rows) -> str:
 
 
 def short_tokens(rows: Rows) -> str:
-    """Clients with tokens that are too short."""
+    """Write the clients with tokens that are too short."""
     return table(
         "Tokens too short",
         ["principal", "client id", "shortest token", "used past it by", "verdict"],
@@ -205,7 +205,7 @@ def short_tokens(rows: Rows) -> str:
 
 
 def failures(rows: Rows) -> str:
-    """Failed authentications by reason."""
+    """Write the failed authentications by reason."""
     return table(
         "Failed authentications",
         ["mechanism", "reason", "which", "count"],
@@ -242,10 +242,9 @@ def upgrades(rows: Rows) -> str:
 
 
 def missing_acls(rows: Rows, left_out: int) -> str:
-    """Write one row per denied resource, the most denied of each principal, with the reason where
-    no command is possible.
+    """Write one row per denied resource, preferring the most denied resources of each principal.
 
-    `left_out` are so many that are not among the rows.
+    A row without a command has the reason. `left_out` is the number of resources beyond `rows`.
     """
     by_place = sorted(rows, key=itemgetter("place"))
     shown = sorted(by_place[:_ACLS_SHOWN], key=itemgetter("principal"))
@@ -279,7 +278,7 @@ def missing_acls(rows: Rows, left_out: int) -> str:
 
 
 def libraries(rows: Rows) -> str:
-    """Versions that re-authenticate, with their sources."""
+    """Write the libraries' versions that re-authenticate, with their sources."""
     return table(
         "Libraries",
         ["library", "since", "note", "source"],
@@ -296,7 +295,7 @@ def libraries(rows: Rows) -> str:
 
 
 def clients(rows: Rows) -> str:
-    """Clients of one verdict, with the evidence for it."""
+    """Write the clients with one verdict, with the evidence for it."""
     return table(
         "Clients",
         ["principal", "client", "connections", "evidence"],

@@ -10,13 +10,13 @@ class Verdict(StrEnum):
     READY = "ready"
     """It has re-authenticated, and was never used past the end of a session."""
     UNPROVEN = "unproven"
-    """It speaks SaslAuthenticate v1 or later, but was given no lifetime, or ended before it."""
+    """It speaks SaslAuthenticate v1 or later, but had no announced lifetime, or ended before it."""
     NOT_CAPABLE = "not_capable"
     """It speaks SaslAuthenticate v0 or sends raw tokens: no lifetime can be announced (KIP-368)."""
     FAILING = "failing"
     """It was killed, would have been killed, or failed to re-authenticate."""
     UNKNOWN = "unknown"
-    """It never authenticated, or the log lacks what would show whether it is ready."""
+    """It never authenticated, or the log lacks the data to judge it."""
 
 
 WORST_FIRST = (

@@ -16,9 +16,9 @@ PAGE_NAME = "index.html"
 METRICS_NAME = "report.prom"
 
 TEXT_FORMAT: Final = "text/plain; version=0.0.4"
-"""Content type with which a web server must send the file."""
+"""Content type with which a web server must serve `report.prom`."""
 MAX_LIFETIMES: Final = 50
-"""Largest number of lifetimes with metrics of their own: the shortest ones."""
+"""Maximum number of lifetimes with their own metrics: the shortest ones."""
 
 
 def write_report(facts: Mapping[str, Any], out: Path) -> Path:
@@ -31,7 +31,7 @@ def write_report(facts: Mapping[str, Any], out: Path) -> Path:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """A reader sees the old file or the new one, never half of it."""
+    """Replace a file atomically: a reader sees the old or the new content."""
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         half.write_bytes(content)

@@ -1,8 +1,8 @@
-"""Events on Spark: what is asked of them, handed over to the report's database in DuckDB.
+"""Queries of events on Spark, whose results go to the report's database in DuckDB.
 
-A report looks at the events a few times, and each answer has a row for a connection and day at
-most. All that follows is some forty queries over these few rows: a cluster takes longer to plan
-each of them, and to hand it to its executors, than one machine to answer it.
+A report queries the events a few times; each result has at most a row per connection and day. The
+rest is some forty queries over these few rows. A cluster takes longer to plan each of them and to
+send it to the executors than one machine takes to run it.
 """
 
 from pathlib import Path
@@ -24,13 +24,13 @@ _NOT_SHARED: Final = (
 
 
 class SparkEvents:
-    """Events as temporary views of a session; what is worked out is a table of DuckDB's."""
+    """Events as temporary views of a Spark session; kept results are relations in DuckDB."""
 
     def __init__(self, spark: SparkSession, report: DuckEngine, shared: str, local: Path) -> None:
-        """Hand over to `report`.
+        """Pass results to `report`.
 
-        `shared`: the folder, or address, that Spark's executors and this process reach. `local`:
-        a folder of this machine. The caller empties both.
+        `shared`: a folder or address that Spark's executors and this process can access. `local`:
+        a folder of this machine. The caller cleans up both.
         """
         self._spark = spark
         self._report = report
@@ -39,17 +39,18 @@ class SparkEvents:
         self._names: list[str] = []
 
     def read(self, rows: DataFrame, name: str = "log") -> None:
-        """Give rows a name; `log` has the fields of the log."""
+        """Name rows; `log` has the fields of the event log."""
         rows.createOrReplaceTempView(name)
         self._names.append(name)
 
     def view(self, name: str, query: str) -> None:
-        """Give a query of events a name."""
+        """Name a query of events."""
         self.read(self._spark.sql(query), name)
 
     def keep(self, name: str, query: str) -> None:
-        """Work a query of events out, and hand the result over. Raises ReportError if what Spark
-        wrote is not all here."""
+        """Run a query of events, and pass the result to DuckDB.
+
+        Raises ReportError if this process cannot read everything that Spark wrote."""
         path = f"{self._shared}/{name}"
         written = self._write(name, query, path)
         folder = Path(path)
@@ -64,7 +65,7 @@ class SparkEvents:
             raise ReportError(_NOT_SHARED)
 
     def give(self, name: str) -> None:
-        """Let queries of events use a relation of the report's database."""
+        """Make a relation of the report's database available to queries of events."""
         folder = str(self._local / f"given-{name}")
         self._report.write(f"SELECT * FROM {name}", folder)  # noqa: S608 - a name of `Analysis`
         if is_remote(self._shared):
@@ -73,12 +74,12 @@ class SparkEvents:
         self.read(self._spark.read.parquet(literal(folder)), name)
 
     def close(self) -> None:
-        """Forget all names that Spark knows."""
+        """Drop all temporary views."""
         for name in self._names:
             self._spark.catalog.dropTempView(name)
 
     def _write(self, name: str, query: str, path: str) -> int:
-        """Write the answer to a query into a folder or address; return the number of its rows."""
+        """Write the result of a query to a folder or address; return the number of rows."""
         observation = Observation(f"rows of {name}")
         rows = self._spark.sql(query).observe(observation, f.count(f.lit(1)).alias("rows"))
         rows.write.parquet(path)

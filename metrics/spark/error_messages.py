@@ -1,4 +1,4 @@
-"""One-line explanations of errors of Spark and of its JVM."""
+"""One-line explanations of errors from Spark and its JVM."""
 
 import re
 from typing import Final
@@ -60,11 +60,11 @@ _KNOWN: Final = tuple(
         (r"FAILED_READ_FILE", f"this file cannot be read: {BROKEN_FILE}; move it away"),
     )
 )
-"""The patterns of the JVM's texts with their meanings; the first that fits applies."""
+"""Patterns of the JVM's messages, with explanations; the first match applies."""
 
 
 def known_cause(error: Exception) -> str | None:
-    """Return what an exception of Spark's or the JVM's means, if that is known."""
+    """Return the explanation of an exception from Spark or the JVM; None if it is unknown."""
     if not isinstance(error, SPARK_ERRORS):
         return None
     text = str(error)
@@ -72,12 +72,12 @@ def known_cause(error: Exception) -> str | None:
 
 
 def explained(error: Exception) -> str:
-    """Say in one line what went wrong."""
+    """Return an explanation of an error in one line."""
     text = str(error).strip()
     if (cause := known_cause(error)) is not None:
         address = _ADDRESS.search(text)
         return f"{address.group().rstrip('.')}: {cause}" if address else cause
     lines = [line.strip(": ") for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JError) and len(lines) > 1:
-        return lines[1]  # the first one is about the bridge to Java
+        return lines[1]  # the first line is about the bridge to Java
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Hadoop's file system of an address, or of a folder as Spark finds it."""
+"""Hadoop's file system for an address, or for a folder as Spark resolves it."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,44 +20,44 @@ class HadoopFiles:
         self._path, self._copy = hadoop.Path, hadoop.FileUtil.copy
         self._configuration = context._jsc.hadoopConfiguration()  # noqa: SLF001
         self._files = self._path(address).getFileSystem(self._configuration)
-        self._files.setWriteChecksum(False)  # a folder would have a file of it beside each file
+        self._files.setWriteChecksum(False)  # otherwise there is a checksum file beside each file
 
     def make(self, address: str) -> None:
-        """Make a folder, and those that it is in."""
+        """Create a folder and its parents."""
         self._files.mkdirs(self._path(address))
 
     def upload(self, local: str, address: str) -> None:
-        """Copy a file or folder of this machine, in place of what is there."""
-        # as any file is written: S3A's own copyFromLocalFile takes another client, which fails with
-        # the Netty that Spark has (it takes "100 Continue" for the response)
+        """Copy a file or folder of this machine, and overwrite an existing one."""
+        # a generic copy: S3A's own copyFromLocalFile uses another HTTP client, which fails with
+        # Spark's version of Netty (it takes "100 Continue" for the response)
         source, target = self._path(f"file:{local}"), self._path(address)
         self._files.mkdirs(target.getParent())
         local_files = source.getFileSystem(self._configuration)
         self._copy(local_files, source, self._files, target, False, True, self._configuration)
 
     def delete(self, address: str) -> None:
-        """Delete a file or folder; nothing happens if it is not there."""
+        """Delete a file or folder if it exists."""
         self._files.delete(self._path(address), True)
 
     def exists(self, address: str) -> bool:
-        """Return True if there is a file or folder."""
+        """Return True if the file or folder exists."""
         return bool(self._files.exists(self._path(address)))
 
     def names(self, address: str) -> list[str]:
-        """List what is in a folder."""
+        """Return the names in a folder."""
         return [
             str(each.getPath().getName()) for each in self._files.listStatus(self._path(address))
         ]
 
     def matched(self, address: str) -> list[str]:
-        """Return the files and folders that an address names, which may be a pattern."""
+        """Return the files and folders that match an address, which may be a pattern."""
         found = self._files.globStatus(self._path(address))
         return [str(each.getPath().toString()) for each in found or ()]
 
     def download(self, address: str, folder: Path) -> None:
         """Copy the event files below an address into a folder, as `part-NUMBER-NAME`.
 
-        It passes over hidden ones, as Spark does. Raises ReportError if the disk has no room.
+        It skips hidden files, as Spark does. Raises ReportError if the disk has too little space.
         """
         folder.mkdir(parents=True)
         files = [file for root in self.matched(address) for file in self._event_files(root)]

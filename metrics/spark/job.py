@@ -47,7 +47,7 @@ def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[st
 
 
 def analysed(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
-    """Answer everything; return the answers, and which engine gave them.
+    """Run the analysis; return it with the name of its engine.
 
     Raises ReportError, with Spark's errors explained.
     """
@@ -66,7 +66,7 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> tuple[Ana
         if settings.topic is None and is_remote(settings.events):
             for each in HadoopFiles(spark, settings.events).matched(settings.events):
                 settings.check_outside(each)
-        if is_remote(settings.out):  # what is wrong with the address is known before the work
+        if is_remote(settings.out):  # fails before the work if the address is wrong
             HadoopFiles(spark, settings.out).make(_run_folder(settings.out, made))
         state = settings.state
         with nullcontext() if state is None or is_remote(state) else held(Path(state)):
@@ -77,7 +77,7 @@ def analysed(settings: Settings, made: Staging, progress: Progress) -> tuple[Ana
 
 
 def is_one_machine(spark: SparkSession) -> bool:
-    """Return True if Spark has this machine alone, and no executors in processes of their own."""
+    """Return True if Spark runs only in this process, without separate executors."""
     return re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
 
 
@@ -88,7 +88,7 @@ def _by_duckdb(
     if settings.topic is not None or settings.state is not None:
         found = _files_of(event_rows(spark, settings), settings.state, place)
     elif is_remote(events):
-        holds_parquet(spark, events)  # says in a sentence what is wrong with the address
+        holds_parquet(spark, events)  # raises a clear error for a wrong address
         HadoopFiles(spark, events).download(events, place)
         events = str(place)
 
@@ -100,7 +100,7 @@ def _by_duckdb(
 
 
 def _files_of(rows: DataFrame, state: str | None, place: Path) -> Folder:
-    """Return Parquet files of this machine with the rows: those of a local state, or new ones."""
+    """Return local Parquet files with the rows: those of a local state, or new ones."""
     if state is not None and not is_remote(state):
         files = [Path(unquote(urlsplit(each).path)) for each in rows.inputFiles()]
     else:
@@ -147,11 +147,11 @@ def _run_folder(out: str, made: Staging) -> str:
 def _publish_at(out: str, made: Staging, _: Path) -> None:
     """Upload a report to an address, and delete the runs before the last one.
 
-        OUT/index.html, report.json, report.prom    of the last whole run
+        OUT/index.html, report.json, report.prom    of the last complete run
         OUT/runs/RUN/…                              each run, with its tables
 
-    An object store cannot rename folders, so nothing is moved: a run has its own folder, and the
-    files beside `runs` are replaced when that is whole. Raises ReportError.
+    An object store cannot rename folders, so each run writes to its own folder. The files beside
+    `runs` are replaced once that folder is complete. Raises ReportError.
     """
     spark, out, folder = SparkSession.active(), out.rstrip("/"), _run_folder(out, made)
     try:

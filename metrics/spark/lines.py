@@ -1,9 +1,8 @@
-"""Event rows for Spark: from a folder (local, or any that Hadoop knows), a topic, or a state.
+"""Event rows for Spark, from a folder (local or on any file system of Hadoop), a topic, or a state.
 
 A state is a folder with the rows of all runs. A structured stream appends the rows of new lines as
 Parquet, and Spark does the bookkeeping: the checkpoint has the position in the source, and the log
-of the file sink names the files that count, so a run that was killed neither loses nor doubles
-a line.
+of the file sink lists the valid files, so a killed run neither loses nor duplicates a line.
 
     STATE/checkpoint    the position
     STATE/rows          the rows, with Spark's `_spark_metadata`
@@ -36,7 +35,7 @@ ALL_FILES: Final = f"{{{','.join(_LINES)}}}"
 CLOSED_FILES: Final = f"{{{','.join(each for each in _LINES if not each.endswith('.open'))}}}"
 
 _ANY_AGE: Final = "36500d"
-"""The greatest age of a file; Spark's default ignores files a week older than the newest."""
+"""Maximum age of a file; Spark's default ignores files a week older than the newest."""
 
 _GLOB: Final = re.compile(r"[][{}*?\\]")
 
@@ -77,7 +76,7 @@ def _rows_of_state(spark: SparkSession, settings: Settings, state: str) -> DataF
     )
     query.awaitTermination()
     if files.exists(below(rows, "_spark_metadata")):
-        # not as a literal: Spark takes a folder with such a log by its name
+        # not as a literal: Spark does not expand the name of a folder with such a log
         found = spark.read.schema(DDL).parquet(rows)
         if found.inputFiles():
             return found
@@ -85,7 +84,7 @@ def _rows_of_state(spark: SparkSession, settings: Settings, state: str) -> DataF
 
 
 def lines(reader: Any, settings: Settings, names: str) -> DataFrame:
-    """Return the lines (column `value`) of a folder's files of these names, or of a topic.
+    """Return the lines (column `value`) of a folder's files with these names, or of a topic.
 
     `reader`: `spark.read`, or `spark.readStream` to read only what its checkpoint has not seen.
     """
@@ -105,11 +104,11 @@ def lines(reader: Any, settings: Settings, names: str) -> DataFrame:
 def parsed(given: DataFrame, fields: Mapping[str, str] = FIELDS) -> DataFrame:
     """Parse JSON lines (column `value`) into fields of the log; a bad line becomes nulls.
 
-    A line is valid exactly if DuckDB's reader takes it: one JSON object, which may end in a comma,
-    and nothing after it. A number in another notation is converted or null.
+    A line is valid if and only if DuckDB's reader accepts it: one JSON object, which may end in
+    a comma, and nothing after it. A number in another notation is converted, or becomes null.
     """
     schema = ", ".join(f"{name} STRING" for name in fields)
-    # in a list, nothing but another element can follow the object
+    # in a list, only another element can follow the object
     alone = f.expr("try_parse_json(concat('[', value, ']'))")
     more = f.try_variant_get("alone", "$[1]", "variant")
     rows = (

@@ -16,55 +16,55 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
-    # asking of every sum whether it overflows takes as long as all else of it together;
-    # what could has been set aside (`events`), and nothing that is in the log may be fatal
+    # checking every sum for overflow doubles its cost; values that could overflow have been set
+    # aside (`events`), and no content of the log may be fatal
     "spark.sql.ansi.enabled": "false",
-    # Grouping by a client keeps small objects; sorting instead costs half as much again.
+    # grouping by client keeps small objects; sorting instead costs half as much again
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
-    # finding out what else follows from a filter grows exponentially with columns derived
-    # from one another (minutes to plan a query here), and nothing here gains from it
+    # inferring further filters grows exponentially with columns derived from one another
+    # (minutes to plan a query here), and no query here benefits
     "spark.sql.constraintPropagation.enabled": "false",
-    # no row group can be skipped by what is asked here, and finding that out takes time
+    # no query here can skip a row group, and finding that out takes time
     "spark.sql.parquet.filterPushdown": "false",
-    # a set of a dozen names is compared with faster than it is looked up in
+    # comparing with a dozen names is faster than a lookup in a set
     "spark.sql.optimizer.inSetConversionThreshold": "16",
-    # where each expression was written, asked for at every call: half of the time to plan
+    # recording where each expression was written takes half of the planning time
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""The settings of the planner, for inputs of any size."""
+"""The settings of Spark SQL, for inputs of any size."""
 
 SMALL_BYTES = 64 * 1024 * 1024
-"""The size in bytes up to which the JVM's start takes most of the time."""
+"""The input size in bytes up to which starting the JVM takes most of the time."""
 
 _SMALL_SQL = {
     "spark.sql.shuffle.partitions": "1",
     # compiling a query takes longer than interpreting it over a few thousand rows
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # a job per stage, to replan after each, for nothing
+    # adaptive execution runs a job per stage and replans after each, without benefit
     "spark.sql.adaptive.enabled": "false",
 }
 
 _METASPACE = "-XX:MetaspaceSize=256m"
-"""The metaspace at the start: Spark's classes exceed the default, with four full GCs."""
+"""The initial metaspace: Spark's classes exceed the default, which causes four full GCs."""
 
 _SMALL = _SMALL_SQL | {
     JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_METASPACE} -Xmn256m",
 }
 
 MEDIUM_BYTES = 256 * 1024 * 1024
-"""The size in bytes of lines up to which the JVM's second compiler takes longer than its code
-saves: parsing lines is mostly Java's own code, and much of it."""
+"""The size of the lines in bytes up to which the JVM's second compiler costs more time than it
+saves: parsing lines runs a large amount of Java code."""
 
 _COLLECTOR = "-XX:+UseParallelGC"
-"""The collector: a batch job minds no pauses, and it costs half of the default."""
+"""The garbage collector: pauses do not matter in a batch job, and it costs half of the default."""
 
 _LARGE = {
     JAVA_OPTIONS: f"{_COLLECTOR} {_METASPACE}",
     # the last event of each connection is looked up in a table of connections
     "spark.sql.autoBroadcastJoinThreshold": str(64 * 1024 * 1024),
-    # portions of this size, so that no processor is left with nothing while another has a whole one
+    # small partitions, so that no processor is idle while another still has a large one
     "spark.sql.files.maxPartitionBytes": str(32 * 1024 * 1024),
 }
 
@@ -75,8 +75,8 @@ _MEDIUM = _LARGE | {
 }
 
 _EXECUTORS = _FIRST_COMPILER
-"""The options of executors in JVMs of their own (`local-cluster`), which are cold at each run: they
-take half the CPU time for a million events, and three quarters for five."""
+"""JVM options of separate executors (`local-cluster`), which start cold in each run: with them they
+take half the CPU time for a million events, and three quarters for five million."""
 
 
 def make_session(
@@ -85,10 +85,10 @@ def make_session(
     input_bytes: int | None,
     log: Path | None = None,
 ) -> SparkSession:
-    """Start Spark, or take the session that spark-submit began.
+    """Start Spark, or use the session that spark-submit started.
 
-    `master` None: as spark-submit says. `input_bytes`: of lines, or of what would be as many; None:
-    unknown, perhaps large. `log`: where the JVM writes what it would write to stderr.
+    `master` None: the setting of spark-submit. `input_bytes`: the size of the input as lines; None:
+    unknown, perhaps large. `log`: the file for the JVM's stderr.
     """
     builder = SparkSession.builder.appName("reauth-proxy report").config(
         "spark.ui.showConsoleProgress", "false"
@@ -113,7 +113,7 @@ def make_session(
 
 
 def local_options(input_bytes: int | None) -> dict[str, str]:
-    """Say how Spark and its JVM are set for an input of this size, on this machine alone."""
+    """Return the settings of Spark and its JVM for an input of this size on one machine."""
     if input_bytes is not None and input_bytes <= SMALL_BYTES:
         return dict(_SMALL)
     return dict(_LARGE if input_bytes is None or input_bytes > MEDIUM_BYTES else _MEDIUM)
@@ -121,7 +121,7 @@ def local_options(input_bytes: int | None) -> dict[str, str]:
 
 @contextmanager
 def _stderr_to(log: Path | None) -> Iterator[None]:
-    """Let what is started here write its stderr to a file: the JVM greets at length."""
+    """Redirect the stderr of processes started in this context to a file: the JVM's is verbose."""
     if log is None:
         yield
         return
@@ -138,7 +138,7 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
 
 
 START_SECONDS: Final = 300.0
-"""The time in seconds that a cluster has to start one executor: an image may have to be fetched."""
+"""Time limit in seconds for a cluster to start one executor: it may have to pull an image."""
 _POLL_SECONDS: Final = 0.2
 
 _NONE_STARTED: Final = (
@@ -149,9 +149,9 @@ _NONE_STARTED: Final = (
 
 
 def wait_for_executor(spark: SparkSession, seconds: float = START_SECONDS) -> None:
-    """Return once an executor has registered; raises ReportError if none does in time.
+    """Return once an executor has registered. Raises ReportError after `seconds` without one.
 
-    Of Kubernetes alone: elsewhere executors are not pods that may never start.
+    It waits only on Kubernetes: on other clusters, executors are not pods that may never start.
     """
     context: Any = spark.sparkContext
     if not str(context.master).startswith("k8s://"):
