@@ -1,13 +1,13 @@
-"""Authorizer of one worker: what each client may do by the current ACLs, and reports of denials.
+"""Authorizer of one worker: the permissions of each client, and reports of denials.
 
-Laws: a decision is cached until the ACLs change, and no longer. Checks that only filter a list
-(`report=False`) are neither counted nor reported, as in Kafka's own log. Everything but `index` is
-used by one thread; another thread may replace the index, and the next check uses the new one.
+Rules: a decision is cached until the ACLs change. Checks that only filter a list (`report=False`)
+are neither counted nor reported, as in Kafka's own log. Only one thread may use the authorizer,
+except that any thread may replace `index`; the next check uses the new one.
 
-For each kind of denial (principal, operation, resource, would-be or not) `Denials` gives at most
-one notice per interval, with the number of denials since the last; all denials are counted. The
-number of kinds is bounded per principal and in total: denials beyond it are reported as of other
-resources, without a name. Invented names can thus fill neither memory nor log.
+For each kind of denial (principal, operation, resource, would-be or not) `Denials` returns at most
+one notice per interval, with the number of denials since the last one; all denials are counted. The
+number of kinds is bounded per principal and in total: further denials are reported together,
+without the resource. A client that invents names can therefore fill neither the memory nor the log.
 """
 
 from collections import Counter, OrderedDict
@@ -23,7 +23,7 @@ from proxy.acl.index import DENIED_BY_DEFAULT, AclIndex, Decision
 from proxy.acl.model import CLUSTER_NAME, WILDCARD, Acl, AuthorizerMode, Operation, ResourceType
 
 _MAX_DECISIONS: Final = 4096
-"""Maximum number of cached decisions per principals and address; beyond it, all are dropped."""
+"""Maximum number of cached decisions per client; when it is reached, all are dropped."""
 _MAX_RESULT_BYTES: Final = 16 << 20
 """Maximum size of all cached responses of a worker together, in bytes."""
 _MAX_CACHED_NAME: Final = 256
@@ -81,18 +81,18 @@ class Denial:
     resource_type: ResourceType
     name: str
     """Name of the resource; `*` if access to any resource of the type would have sufficed,
-    `orders-*` if access to all resources with this prefix was required. Of a request that is not
-    `judged`: its API and version."""
+    `orders-*` if access to all resources with this prefix was required. For a request that is not
+    `judged`, its API and version."""
     rule: Acl | None
     """ACL that denied the operation; None if no ACL allowed it."""
     would_be: bool
-    """True if the operation was let through, in audit mode."""
+    """True if the operation was allowed only because of audit mode."""
     on_behalf_of: object = None
-    """Value of `Authorizer.on_behalf_of` at the time: the connection, or None."""
+    """Value of `Authorizer.on_behalf_of` at the time of the denial."""
 
     @property
     def judged(self) -> bool:
-        """Return whether the request could be judged; if not, no ACL would allow it."""
+        """Return whether the request could be judged. If not, no ACL can allow it."""
         return self.resource_type is not ResourceType.UNKNOWN
 
 
@@ -111,12 +111,12 @@ class DecisionCounts:
 
 
 Report = Callable[[Denial], None]
-"""Callback for every denial that counts. It is called at most once per check, so its cost must be
+"""Callback for every counted denial. It may be called for every check, so its cost must be
 bounded."""
 
 
 class Authorizer:
-    """Authorizer that gives every client its `Authority`."""
+    """Authorizer that returns the `Authority` of every client."""
 
     def __init__(self, index: AclIndex, *, mode: AuthorizerMode, report: Report) -> None:
         self.index = index
@@ -126,11 +126,11 @@ class Authorizer:
         self.report = report
         """Callback for denials."""
         self.on_behalf_of: object = None
-        """Connection for which the next checks are made, or None; set by the caller, and passed on
-        with denials."""
+        """Connection for which the next checks are made, or None. The caller sets it; denials carry
+        it."""
         self.counts = DecisionCounts()
         self.results = _Results()
-        """Cut responses, for clients with the same permissions."""
+        """Filtered responses, shared by clients with the same permissions."""
         self._authorities: WeakValueDictionary[tuple[tuple[str, ...], str], IndexAuthority] = (
             WeakValueDictionary()
         )
@@ -139,8 +139,8 @@ class Authorizer:
         """Return the authority of a client at this address: one object for all connections of the
         same principals.
 
-        The first of `principals` is its own, for example `User:alice`, the others are its groups;
-        `host` is the peer's address as text.
+        The first of `principals` is the client's own, for example `User:alice`; the others are its
+        groups. `host` is the peer's address as text.
         """
         key = principals, host
         found = self._authorities.get(key)
@@ -150,7 +150,7 @@ class Authorizer:
 
 
 class _Results:
-    """Responses that were cut by the ACLs of one index, least recently used first."""
+    """Responses filtered with the ACLs of one index, least recently used first."""
 
     def __init__(self) -> None:
         self._index: AclIndex | None = None
@@ -160,7 +160,7 @@ class _Results:
     def get(
         self, index: AclIndex, key: Hashable, content: bytes, cut: Callable[[], bytes]
     ) -> bytes:
-        """Return what `cut` makes of this content, or made of the same content with this key."""
+        """Return the result of `cut`, or the cached one for the same key and content."""
         if index is not self._index:
             self._index, self._size = index, 0
             self._results.clear()
@@ -203,7 +203,7 @@ class IndexAuthority:
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """Topics that connections found to be allowed by the ACLs in force."""
+        """Topics that the ACLs in force allow, as far as connections have checked them."""
         self._current_index()
         return self._allowed_topics
 
@@ -248,8 +248,8 @@ class IndexAuthority:
         return [sum(compress(bits, each)) for each in zip(*allowed, strict=True)]
 
     def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
-        """Return what `cut` makes of `content`, or made of it before, for a client with the same
-        permissions."""
+        """Return the result of `cut`, or the cached one for the same content and a client with the
+        same permissions."""
         if self._authorizer.mode is not AuthorizerMode.ENFORCE:
             return cut()
         index = self._authorizer.index
@@ -288,15 +288,15 @@ class IndexAuthority:
         return decision.allowed or self.auditing
 
     def may_administer(self, operation: Operation) -> bool:
-        """Return whether the operation on ACLs, quotas and users is allowed; enforced in audit,
-        too."""
+        """Return whether the operation on ACLs, quotas and users is allowed. Also enforced in audit
+        mode."""
         decision = self._decide(operation, ResourceType.CLUSTER, CLUSTER_NAME)
         self._count(decision, operation, ResourceType.CLUSTER, CLUSTER_NAME, would_be=False)
         return decision.allowed
 
     def passes_unjudged(self, api: str) -> None:
-        """Count and report a request that passes in audit mode alone, as it cannot be judged: one
-        of this API and version, such as `Produce v2`."""
+        """Count and report a request that cannot be judged and is forwarded only because of audit
+        mode. `api` is its API and version, such as `Produce v2`."""
         unknown = Operation.UNKNOWN, ResourceType.UNKNOWN
         self._count(DENIED_BY_DEFAULT, *unknown, api, would_be=True)
 
@@ -310,7 +310,7 @@ class IndexAuthority:
 
     def _decide(self, operation: Operation, resource_type: ResourceType, name: str) -> Decision:
         authorizer, index = self._authorizer, self._current_index()
-        # Integers, because enumeration members are slow as keys
+        # An integer key, because enumeration members are slow as keys
         key = resource_type << 4 | operation, name
         decision = self._decisions.get(key)
         if decision is not None:
@@ -369,10 +369,10 @@ MAX_KINDS: Final = 5_000
 """Maximum number of kinds that are reported separately within an interval."""
 
 _Kind = tuple[str, Operation | None, ResourceType | None, str | None, bool]
-"""Principal, operation, resource type and name of the resource (None for any others), and whether
-the denial was only counted."""
+"""Principal, operation, resource type and name of the resource (None for denials beyond the
+bounds), and whether the denial was only counted."""
 _ANY_PRINCIPAL: Final = ""
-"""Principal of the kind for denials beyond the bounds, of any principals."""
+"""Principal of the kind that collects denials of any principal beyond `MAX_KINDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,7 +384,8 @@ class DenialNotice:
     count: int
     """Number of denials since the last notice of this kind, including this one."""
     others: bool = False
-    """True if `denial` is an example of denials beyond the bounds, of any resources."""
+    """True if the notice is about denials of any resource beyond the bounds; `denial` is an
+    example."""
 
 
 class _Entry:
@@ -448,7 +449,7 @@ class Denials:
     def sweep(self, now: float) -> list[DenialNotice]:
         """Return the notices that are due, and remove kinds without denials for an interval.
 
-        Called about once a second; the cost is proportional to what is due.
+        Called about once a second. The cost is proportional to the number of entries that are due.
         """
         due: list[DenialNotice] = []
         while self._entries:
@@ -463,11 +464,12 @@ class Denials:
         return due
 
     def rest(self, now: float) -> list[DenialNotice]:
-        """Return all pending notices, due or not, before the end."""
+        """Return all pending notices, due or not, before the worker exits."""
         return [entry.notice(now) for entry in self._entries.values() if entry.count]
 
     def _reported_kind(self, kind: _Kind) -> _Kind:
-        """Return the kind under which a new one is reported."""
+        """Return the kind under which a new kind is reported: itself, or one for all further
+        denials."""
         principal, would_be = kind[0], kind[4]
         if len(self._entries) < self._max_kinds:
             if self._of_principal[principal] < self._max_kinds_of_principal:

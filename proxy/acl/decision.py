@@ -1,7 +1,7 @@
 """Contract between guards and the connection: the possible judgements of a request.
 
-A guard gets one whole request and returns one of these. It uses no sockets, sessions or queues, and
-the connection needs no knowledge of an API.
+A guard receives one whole request and returns a `Judgement`. It uses no sockets, sessions or
+queues, and the connection knows nothing about individual APIs.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -13,8 +13,8 @@ from proxy.errors import ProxyError
 from proxy.scheduling.stepped_thread import pausing
 
 BodyTransform = Callable[[bytes], bytes]
-"""Function from the body of the broker's response (after its header) to the body for the client.
-Raises BrokerFault or `wire.primitives.Malformed` if it does not parse."""
+"""Function that maps the body of the broker's response (after its header) to the body for the
+client. Raises BrokerFault or `wire.primitives.Malformed` if the response does not parse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,7 @@ FORWARD: Final = Forward()
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Judgement that the proxy answers with this response body; the broker does not see the
-    request."""
+    """Judgement that the proxy responds with this body and does not forward the request."""
 
     body: bytes
 
@@ -46,20 +45,20 @@ class Change:
     watch: Callable[[bytes], None] | None = None
     """Callback for the first bytes of the response, after the frame's size; None if not needed."""
     close: bool = False
-    """True to close the connection afterwards: Kafka's answer to a denied Produce with acks=0."""
+    """True to close the connection afterwards, as Kafka does after a denied Produce with acks=0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Judgement that closes the connection without a response: for a Produce with acks=0 that is
-    denied as a whole."""
+    """Judgement that closes the connection without a response, for a Produce with acks=0 whose
+    topics are all denied."""
 
 
 Judgement = Forward | Answer | Change | Close
 
 
 class Authority(Protocol):
-    """Permissions of one client at one address, by one version of the ACLs.
+    """Permissions of one client at one address.
 
     With `authorizer.mode: audit` every check is allowed, and denials that would have happened are
     reported to the observer.
@@ -73,8 +72,8 @@ class Authority(Protocol):
     def may(
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
-        """Return whether the operation is allowed. `report` counts and logs a denial; False where a
-        list is merely filtered, as in Kafka."""
+        """Return whether the operation is allowed. `report` counts and logs a denial; it is False
+        if the check only filters a list, as in Kafka."""
         ...
 
     def may_each(
@@ -94,9 +93,9 @@ class Authority(Protocol):
         ...
 
     def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
-        """Return what `cut` makes of `content`, or made of the same content before.
+        """Return the result of `cut`, or the cached one for the same content.
 
-        The result must depend on nothing else but `key` and permissions.
+        The result must depend only on `content`, `key` and the client's permissions.
         """
         ...
 
@@ -109,14 +108,15 @@ class Authority(Protocol):
         report: bool = True,
     ) -> bool:
         """Return whether the operation is certainly allowed on every resource whose name has this
-        prefix, existing or not; `""` stands for all of the type."""
+        prefix, existing or not; `""` stands for all resources of the type."""
         ...
 
     def may_administer(self, operation: Operation) -> bool:
-        """Return whether the operation on ACLs, quotas and users is allowed, as one on the cluster.
+        """Return whether the client may do the operation on ACLs, quotas and users: a permission on
+        the cluster.
 
-        Enforced with `authorizer.mode: audit`, too: a client that could change permissions while
-        they are not enforced would later have all of them.
+        Also enforced with `authorizer.mode: audit`: otherwise a client could grant itself
+        permissions that still apply when enforcement begins.
         """
         ...
 
@@ -129,7 +129,7 @@ class Authority(Protocol):
 class AllowedTopics:
     """Topics that a client at an address may write and read, as the bytes that name them.
 
-    One object for all connections of the same principals: they may be thousands, and each may use
+    All connections of the same client share one object: there may be thousands of them, each with
     hundreds of topics.
     """
 
@@ -140,12 +140,13 @@ class AllowedTopics:
 
 
 class ClientAuthority(Authority, Protocol):
-    """Permissions of one client at one address, including what its connections found out."""
+    """Permissions of one client at one address, with the topics that its connections have
+    checked."""
 
     @property
     def allowed_topics(self) -> AllowedTopics:
-        """Topics that connections found to be allowed by the ACLs in force; replaced when these
-        change, and never filled while auditing."""
+        """Topics that the ACLs in force allow, as far as connections have checked them. Replaced
+        when the ACLs change, and never filled in audit mode."""
         ...
 
 
@@ -155,7 +156,7 @@ that have not been looked up yet."""
 
 
 class TopicsUnknown(ProxyError):
-    """The request names topic ids that must be looked up before it is judged again."""
+    """The request names topic ids that must be looked up; judge it again afterwards."""
 
     def __init__(self, ids: frozenset[bytes]) -> None:
         super().__init__(f"{len(ids)} topic ids are not known")
@@ -164,14 +165,14 @@ class TopicsUnknown(ProxyError):
 
 
 class TopicsUnlisted(TopicsUnknown):
-    """The request needs the names of all topics before it is judged again."""
+    """The request needs the names of all topics; judge it again once they are loaded."""
 
     def __init__(self) -> None:
         super().__init__(frozenset())
 
 
 def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None]:
-    """Return the names of several topics. Raises `TopicsUnknown` with all that are not known."""
+    """Return the names of several topics. Raises `TopicsUnknown` with all unknown ids."""
     names, unknown = {}, set[bytes]()
     for topic_id in pausing(ids):
         try:
@@ -239,4 +240,4 @@ class Inquiry:
 
 Guard = Callable[[Inquiry], Judgement]
 """Function that judges the requests of one API, in all versions that the proxy offers. Raises
-`Malformed` or ClientFault if the body does not parse, and `TopicsUnknown`."""
+`Malformed` or ClientFault if the body does not parse, and `TopicsUnknown` if names are missing."""

@@ -1,22 +1,21 @@
 """Index of all ACLs of one version, with decisions of constant cost up to 100,000 ACLs.
 
-Semantics are those of Kafka's `StandardAuthorizer`: super users may do everything; one DENY that
-applies outweighs every ALLOW; READ, WRITE, DELETE and ALTER include DESCRIBE, and ALTER_CONFIGS
-includes DESCRIBE_CONFIGS, where they are allowed but not where they are denied; a resource that no
-ACL names at all is open only with `allow.everyone.if.no.acl.found`. Hosts are compared as
-`proxy.acl.matching` says.
+Semantics are those of Kafka's `StandardAuthorizer`: super users may do everything; one applicable
+DENY outweighs every ALLOW; an ALLOW for READ, WRITE, DELETE or ALTER includes DESCRIBE, and an
+ALLOW for ALTER_CONFIGS includes DESCRIBE_CONFIGS (a DENY does not); everyone may access a resource
+without ACLs only with `allow.everyone.if.no.acl.found`. `proxy.acl.matching` documents how hosts
+are compared.
 
-A client has several principals where it is a member of groups (KIP-257). It is denied what an ACL
-denies to any of them, allowed what one allows to any of them, and a super user if any of them is
-one: ACLs for its groups count as if they named itself.
+A client that is a member of groups has several principals (KIP-257). ACLs for its groups count as
+if they named the client itself, and it is a super user if any of its principals is one.
 
-Structure: rules are stored by holder, which is a principal and a host. A client without groups has
-a handful of holders; for each, the patterns by resource type, permission and operation. What
-concerns a client is collected once (`_Client`). Where many groups make many holders, it is found
-the other way round: first who holds a rule whose pattern matches the name, by one look-up for all
-of them, and then whether the client is among these (`_GroupRules`).
+Structure: rules are stored per holder, which is a principal and a host. Each holder has patterns by
+resource type, permission and operation. A client without groups has a handful of holders, whose
+rules are collected once (`_Client`). For a client with many groups, and so many holders, the search
+is reversed: one look-up finds all holders of a rule whose pattern matches the name, and the result
+is compared with the client's holders (`_GroupRules`).
 
-An index is immutable. The next version shares with it what did not change. Any thread may use it.
+An index is immutable, and shares its unchanged parts with the next version. Any thread may use it.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
@@ -37,10 +36,11 @@ from proxy.acl.model import (
 from sasl.identity import GROUP_TYPE
 
 _Codes = Mapping[int, tuple[int, ...]]
-"""Codes of the rules that apply to a check, by `_question`."""
+"""Codes of the rules that apply to a check, keyed by `_question`."""
 
 _REBUILD_BELOW: Final = 8
-"""Number of ACLs per change below which a new index is built faster than the old one is updated."""
+"""Number of ACLs per change below which building a new index is faster than updating the old
+one."""
 _ANY_NAME: Final = "hardcode"
 """Name that Kafka's `Authorizer.authorizeByResourceType` tries first."""
 _MAX_CLIENTS: Final = 4096
@@ -49,12 +49,12 @@ _MAX_ANSWERS: Final = 4096
 """Maximum number of cached results of `decide_any`, each of which may require all rules of a
 principal."""
 _SEPARATELY: Final = 4
-"""Number of groups whose rules are found faster one group after the other."""
+"""Maximum number of groups for which searching one group after the other is faster."""
 _IMPLYING: Final[Mapping[Operation, tuple[Operation, ...]]] = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }
-"""Operations that include an operation where they are allowed."""
+"""Operations whose ALLOW includes another operation, keyed by the included one."""
 
 
 def _question(operation: Operation, resource_type: ResourceType) -> int:
@@ -78,11 +78,11 @@ _ALLOWING_EXACTLY: Final = _codes(Permission.ALLOW, {})
 
 
 class Decision(NamedTuple):
-    """Result of a check, with the reason; a tuple, because a dataclass takes longer to make."""
+    """Result of a check, with the reason. A tuple, because creating a dataclass takes longer."""
 
     allowed: bool
     rule: Acl | None = None
-    """ACL that decided; None for super users, and if the default applied."""
+    """ACL that decided; None for super users and for the default."""
     super_user: bool = False
 
 
@@ -96,7 +96,7 @@ _RulesOfHolders = Mapping[index_tables.Holder, index_tables.Rules]
 
 
 class _GroupRules:
-    """Rules for the groups of a client that have one code, found by the name of the resource."""
+    """Rules with one code for the groups of a client, found by the name of the resource."""
 
     __slots__ = ("_code", "_everything", "_literals", "_mine", "_prefixes", "_rules")
 
@@ -107,7 +107,8 @@ class _GroupRules:
         mine: frozenset[index_tables.Holder],
         rules: _RulesOfHolders,
     ) -> None:
-        """`holders` are those of all rules with this code, `mine` and `rules` the client's own."""
+        """`holders` has the holders of all rules with this code; `mine` and `rules` are the
+        client's own."""
         self._code = code
         self._literals = holders.literals
         self._prefixes = holders.prefixes
@@ -117,7 +118,7 @@ class _GroupRules:
         self._everything = None if mine.isdisjoint(everything) else self._first(everything)
 
     def find(self, name: str) -> index_tables.Rule | None:
-        """Return a rule whose pattern matches this name; None if there is none."""
+        """Return a rule whose pattern matches this name; None if no pattern matches."""
         if self._everything is not None:
             return self._everything.find(name)
         mine = self._mine
@@ -143,7 +144,7 @@ _NamedRules = _PatternsOfRules | _GroupRules
 
 
 class _Client:
-    """Rules that concern one set of principals at one address, collected when they are needed."""
+    """Rules for one set of principals at one address, collected when they are needed."""
 
     __slots__ = (
         "_allowing",
@@ -164,7 +165,8 @@ class _Client:
         *,
         is_super: bool,
     ) -> None:
-        """Take the rules for itself, those for its groups, and the holders of all such rules."""
+        """Take the rules for the client itself, those for its groups, and the holders of all group
+        rules."""
         self._own = list(own.values())
         self._groups = groups
         self._mine = frozenset(groups)
@@ -172,19 +174,20 @@ class _Client:
         self.is_super = is_super
         """True if any of its principals is a super user."""
         self.identity = (is_super, *own, *groups)
-        """What decides its permissions, by the ACLs of one index."""
+        """Key of its permissions: clients with equal keys have the same ones, with the ACLs of one
+        index."""
         self._denying: dict[int, list[_NamedRules]] = {}
         self._allowing: dict[int, list[_NamedRules]] = {}
 
     def denying(self, question: int) -> list[_NamedRules]:
-        """Return the rules that deny it, by names of resources."""
+        """Return the rules that deny the operation of `question`."""
         found = self._denying.get(question)
         if found is None:
             found = self._denying[question] = self._named(_DENYING[question])
         return found
 
     def allowing(self, question: int) -> list[_NamedRules]:
-        """Return the rules that allow it, by names of resources."""
+        """Return the rules that allow the operation of `question`."""
         found = self._allowing.get(question)
         if found is None:
             found = self._allowing[question] = self._named(_ALLOWING[question])
@@ -196,7 +199,8 @@ class _Client:
         return [found for code in codes for found in _with_code(rules, code)]
 
     def _named(self, codes: Iterable[int]) -> list[_NamedRules]:
-        """Return the rules to search for a name; for groups, those with fewer look-ups."""
+        """Return the rules to search for a name; for groups, in the form that needs fewer
+        look-ups."""
         found: list[_NamedRules] = []
         for code in codes:
             found += _with_code(self._own, code)
@@ -232,7 +236,7 @@ class AclIndex:
         super_users: frozenset[str] = frozenset(),
         version: int,
     ) -> None:
-        """Build the index; fastest if the ACLs are sorted."""
+        """Build the index. This is fastest if the ACLs are sorted."""
         self._allow_everyone = allow_everyone_if_no_acl_found
         self._super_users = super_users
         self._publish(self._built(acls), version)
@@ -250,7 +254,7 @@ class AclIndex:
     def with_changes(
         self, *, created: Iterable[Acl] = (), deleted: Iterable[Acl] = (), version: int
     ) -> "AclIndex":
-        """Return the index after these changes: first the deletions, then the creations.
+        """Return the index after the deletions, then the creations.
 
         Deleting a missing ACL, or creating an existing one, changes nothing.
         """
@@ -318,7 +322,7 @@ class AclIndex:
         resource_type: ResourceType,
         names: Sequence[str],
     ) -> list[bool]:
-        """Decide as `decide` does whether the operation is allowed, for many names at once."""
+        """Return whether `decide` would allow the operation, for many names at once."""
         client, question = self._client(principals, host), _question(operation, resource_type)
         if client.is_super:
             return [True] * len(names)
@@ -338,8 +342,7 @@ class AclIndex:
         return decided
 
     def rights_of(self, principals: tuple[str, ...], host: str) -> Hashable:
-        """Return what identifies the rules of a client: clients with the same have the same
-        permissions."""
+        """Return a key of the client's rules: clients with equal keys have the same permissions."""
         return self._client(principals, host).identity
 
     def decide_any(
@@ -352,7 +355,7 @@ class AclIndex:
         """Decide whether the operation is allowed on any resource of the type.
 
         As in Kafka's `Authorizer.authorizeByResourceType`, patterns are compared with patterns. A
-        DENY counts only if it covers all that an allowed pattern covers, and implied operations are
+        DENY counts only if it covers every name of an allowed pattern, and implied operations are
         ignored, except for one unlikely name.
         """
         key = (principals, host, _question(operation, resource_type))
@@ -377,8 +380,8 @@ class AclIndex:
         """Decide whether the operation is allowed on every resource whose name has this prefix,
         existing or not.
 
-        An allowed result is certain. A denied result may still be allowed name by name: by several
-        patterns together, or in part by a pattern and in part because no ACL was found.
+        An allowed result is certain. After a denied result, each single name may still be allowed:
+        by several patterns together, or because some of the names have no ACL.
         """
         client, question = self._client(principals, host), _question(operation, resource_type)
         if client.is_super:
@@ -445,8 +448,8 @@ def _with_code(rules: Iterable[index_tables.Rules], code: int) -> list[_Patterns
 def _not_denied(allowed: _PatternsOfRules, denied: list[_PatternsOfRules]) -> Acl | None:
     """Return an allowed pattern that no denied one covers.
 
-    Of nested prefixes only the shortest is checked: what covers it covers the others. Only a denied
-    wildcard covers the wildcard, and the caller has checked that.
+    Of nested prefixes only the shortest is checked: a pattern that covers it covers the others.
+    Only a denied wildcard covers the wildcard, and the caller has checked that.
     """
     for name, (rule, _) in allowed.literals.items():
         if name == WILDCARD or not any(one.covers_literal(name) for one in denied):

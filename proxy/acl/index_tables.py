@@ -1,8 +1,8 @@
 """Tables of an ACL index, and their update to the next version.
 
-Laws: published tables are never changed; changed parts are copied first, and the rest is shared by
-both versions. The cost of a change is that of the parts that it touches, and of copying a few long
-lists. A sorted list of ACLs is never changed in place: a generator continues on the list with which
+Rules: published tables are never changed; changed parts are copied first, and both versions share
+the rest. A change costs as much as the parts that it touches, plus the copies of a few long lists.
+A sorted list of ACLs is never changed in place, so a generator can continue on the list with which
 it began.
 """
 
@@ -28,7 +28,7 @@ from proxy.scheduling.stepped_thread import pause
 from sasl.identity import GROUP_TYPE
 
 AclKey = tuple[Any, ...]
-"""First fields of an ACL, which sort it."""
+"""First fields of an ACL, in sort order."""
 _sort_key = attrgetter(*Acl.__dataclass_fields__)
 _pattern_key = attrgetter("resource_type", "pattern_type", "name")
 _KEYS: Final[dict[int, Callable[[Acl], AclKey]]] = {
@@ -36,14 +36,14 @@ _KEYS: Final[dict[int, Callable[[Acl], AclKey]]] = {
     2: attrgetter("resource_type", "pattern_type"),
     3: _pattern_key,
 }
-"""Functions that return the first fields of an ACL, by their number."""
+"""Functions that return the first fields of an ACL, by the number of fields."""
 _CHUNK: Final = 100
 """Number of ACLs between two pauses, about a tenth of a millisecond."""
 _RESOURCE_TYPES: Final = [one for one in ResourceType if one > ResourceType.ANY]
 
 
 def in_order(acls: Iterable[Acl]) -> list[Acl]:
-    """Return the ACLs sorted, without duplicates; fast if they are sorted already."""
+    """Return the ACLs sorted, without duplicates. This is fast if they are already sorted."""
     given = list(acls)
     keys: list[AclKey] = list(map(_sort_key, given))
     if all(map(lt, keys, islice(keys, 1, None))):
@@ -53,13 +53,14 @@ def in_order(acls: Iterable[Acl]) -> list[Acl]:
 
 
 def position(acls: Sequence[Acl], acl: Acl) -> tuple[int, bool]:
-    """Return the position of an ACL, or where it would be inserted, and whether it exists."""
+    """Return the position of an ACL, or its insertion point, and whether it exists."""
     at = bisect_left(acls, _sort_key(acl), key=_sort_key)
     return at, at < len(acls) and acls[at] == acl
 
 
 def changed(acls: Sequence[Acl], created: Iterable[Acl], deleted: Iterable[Acl]) -> list[Acl]:
-    """Return the list after a few changes; all of `deleted` exist, and none of `created`."""
+    """Return the list after a few changes. All of `deleted` must exist, and `created` must be
+    new."""
     new = {_sort_key(acl): acl for acl in created}
     old = {_sort_key(acl) for acl in deleted}
     made: list[Acl] = []
@@ -83,7 +84,7 @@ def with_pattern(acls: Sequence[Acl], acl: Acl) -> Iterator[Acl]:
 
 
 def chunks(acls: Sequence[Acl], wanted: AclFilter) -> Iterator[list[Acl]]:
-    """Yield the ACLs that the filter matches, sorted, with pauses; some lists may be empty."""
+    """Yield lists of the ACLs that the filter matches, sorted, with pauses. Lists may be empty."""
     for start, end in ranges(acls, wanted):
         for at in range(start, end, _CHUNK):
             pause()
@@ -122,8 +123,8 @@ def _prefix_ranges(
 ) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the prefixes of a name, the longest first.
 
-    Each step looks at the greatest prefix that is not greater than the rest of the name: either it
-    is a prefix of the name, or no longer one exists than their common prefix.
+    Each step finds the greatest prefix that is not greater than the rest of the name. If it is not
+    a prefix of the name, no prefix is longer than the common prefix of the two.
     """
     prefixed = resource_type, PatternType.PREFIXED
     first, end = _range(acls, prefixed)
@@ -153,7 +154,7 @@ def _range(acls: Sequence[Acl], partial_key: AclKey) -> tuple[int, int]:
 
 
 def grouped_by_principal(acls: Iterable[Acl]) -> dict[str, list[Acl]]:
-    """Return the ACLs by principal, in the same order."""
+    """Return the ACLs by principal, each list in the same order."""
     groups: dict[str, list[Acl]] = {}
     for acl in acls:
         groups.setdefault(acl.principal, []).append(acl)
@@ -163,10 +164,10 @@ def grouped_by_principal(acls: Iterable[Acl]) -> dict[str, list[Acl]]:
 Holder = tuple[str, HostKey]
 """Principal and the key of a host, as ACLs name them."""
 Rule = tuple[Acl, int]
-"""ACL, and the number of ACLs that differ from it only in the spelling of the host, itself
-included."""
+"""ACL, and the number of ACLs that are equal except for the spelling of the host, including this
+one."""
 Rules = dict[int, Patterns[Rule]]
-"""Rules of one holder: patterns by `rule_code`, none of them empty."""
+"""Rules of one holder: patterns by `rule_code`, without empty ones."""
 Holders = Patterns[Set[Holder]]
 """Holders of the rules for groups that have one `rule_code`, by pattern."""
 
@@ -175,7 +176,7 @@ _PERMISSION_BITS: Final = 2
 
 
 def rule_code(resource_type: ResourceType, permission: Permission, operation: Operation) -> int:
-    """Return one number for the three: as keys, Python's enumeration members are slow."""
+    """Return one number for the three values: Python's enumeration members are slow as keys."""
     return (resource_type << _PERMISSION_BITS | permission) << _OPERATION_BITS | operation
 
 
@@ -193,7 +194,7 @@ class Tables:
     """Holders of the rules for groups, by `rule_code`."""
     named: Mapping[int, Patterns[int]] | None = None
     """Number of ACLs per pattern, for all principals, by resource type; None without
-    `allow.everyone.if.no.acl.found`, which alone needs it."""
+    `allow.everyone.if.no.acl.found`."""
     shapes: Counter[BlockShape] = field(default_factory=Counter)
     """Number of ACLs whose host is a block, by its shape."""
 
@@ -207,7 +208,8 @@ def build(acls: list[Acl], *, with_named: bool) -> Tables:
 
 
 def rebuild(base: Tables, *, created: Collection[Acl], deleted: Collection[Acl]) -> Tables:
-    """Return the tables after a few changes; all of `deleted` exist, and none of `created`."""
+    """Return the tables after a few changes. All of `deleted` must exist, and `created` must be
+    new."""
     draft = _Draft(base, changed(base.acls, created, deleted))
     for acl in deleted:
         draft.remove(acl)
@@ -243,9 +245,9 @@ class _Draft:
         self._named = None if base.named is None else dict(base.named)
         self._shapes = base.shapes.copy()
         self._own: set[int] = set()
-        """Identities of the objects that were created here, and so may be changed."""
+        """Identities of the objects that this draft created and may change."""
         self._alone: dict[Holder, Set[Holder]] = {}
-        """Sets of one holder each, which all patterns share that only this one holds."""
+        """Sets of one holder, shared by all patterns with no other holder."""
 
     def publish(self, of_principal: Mapping[str, Sequence[Acl]]) -> Tables:
         """Return the tables; the draft must not be used again."""

@@ -1,14 +1,14 @@
-"""Hosts and resource patterns as ACLs name them, and what they match.
+"""Hosts and resource patterns of ACLs, and the look-ups that match them.
 
-Kafka compares hosts as texts. Here all spellings of an address are equal (RFC 5952; like Java, an
-IPv4-mapped IPv6 address is the IPv4 address), and an ACL may name a CIDR block (RFC 4632, RFC
-4291). Other texts are stored unchanged, as in Kafka, and never apply.
+Kafka compares hosts as texts. Here all spellings of an address are equal (RFC 5952; as in Java, an
+IPv4-mapped IPv6 address equals the IPv4 address), and an ACL may name a CIDR block (RFC 4632, RFC
+4291). As in Kafka, other texts are stored unchanged and never apply.
 
-Resource patterns (KIP-290) are found by the names that they match. Laws: the time to find a pattern
-that matches a name does not depend on the number of patterns, or on their nesting. A published
-object is never changed: it is copied first. Of nested prefixes only the shortest is needed to know
-that a name is matched. None of the shortest prefixes begins with another, so that only the greatest
-one that is not greater than a name can be its prefix.
+Resource patterns (KIP-290) are found by the names that they match. The time to find a pattern does
+not depend on the number of patterns or on their nesting. A published object is never changed; it is
+copied first. Of nested prefixes only the shortest is needed to decide whether a name matches. The
+shortest prefixes do not begin with one another, so only the greatest of them that is not greater
+than a name can be its prefix.
 """
 
 import socket
@@ -53,8 +53,8 @@ def block_shape(key: HostKey) -> BlockShape | None:
 def client_host_keys(host: str, shapes: frozenset[BlockShape]) -> tuple[HostKey, ...]:
     """Return the keys of all ACLs that apply to a client at this address.
 
-    `shapes` are those of the existing blocks; others are not tried. An ACL for a link-local address
-    without a zone applies in every zone.
+    `shapes` contains the shapes of all existing blocks. An ACL for a link-local address without a
+    zone applies in every zone.
     """
     found = _address(host)
     if found is None:
@@ -86,7 +86,7 @@ def _address(text: str) -> tuple[bytes, bytes] | None:
 
 
 def _block(text: str, length: str) -> HostKey | None:
-    """Return the key of a block; bits after its prefix are ignored."""
+    """Return the key of a block. Bits after its prefix are ignored."""
     # Without this check, a megabyte of digits would be parsed as a number
     if not (length.isascii() and length.isdigit() and len(length) <= len("128")):
         return None
@@ -106,8 +106,9 @@ _V = TypeVar("_V")
 
 
 _Level = tuple[int, dict[str, list[str]]]
-"""Prefixes that do not begin with one another: the length of the shortest, and all of them, sorted,
-by their first characters up to that length. Most searches end at these, without a bisection."""
+"""Prefixes that do not begin with one another: the length of the shortest, and sorted lists of the
+prefixes, keyed by their first characters up to that length. Most searches end at the keys, without
+a bisection."""
 
 
 def _level(prefixes: list[str]) -> _Level:
@@ -118,7 +119,7 @@ def _level(prefixes: list[str]) -> _Level:
 
 
 class Prefixes(Generic[_V]):
-    """Prefixes with a value each."""
+    """Prefixes, each with a value."""
 
     __slots__ = ("_levels", "_nested", "_shortest", "_values")
 
@@ -129,7 +130,8 @@ class Prefixes(Generic[_V]):
         self._nested: list[str] = []
         """All other prefixes, sorted."""
         self._levels: list[_Level] | None = None
-        """Result of `_in_levels`; None until it is needed. Any thread computes the same."""
+        """Result of `_in_levels`; None until it is needed. Every thread computes the same
+        result."""
 
     def copy(self) -> "Prefixes[_V]":
         """Return a copy that may be changed."""
@@ -165,14 +167,15 @@ class Prefixes(Generic[_V]):
         self._promote(prefix)
 
     def find(self, name: str) -> _V | None:
-        """Return the value of the shortest prefix of `name`; None if there is none."""
+        """Return the value of the shortest prefix of `name`; None if no prefix matches."""
         position = bisect_right(self._shortest, name)
         if position and name.startswith(prefix := self._shortest[position - 1]):
             return self._values[prefix]
         return None
 
     def find_within(self, name_prefix: str) -> _V | None:
-        """Return the value of a prefix that begins with `name_prefix`; None if there is none."""
+        """Return the value of a prefix that begins with `name_prefix`; None if it does not
+        exist."""
         position = bisect_left(self._shortest, name_prefix)
         if position == len(self._shortest):
             return None
@@ -184,11 +187,11 @@ class Prefixes(Generic[_V]):
         return iter(self._shortest)
 
     def depth(self) -> int:
-        """Return how many prefixes are nested in each other, at most."""
+        """Return the maximum depth of nested prefixes."""
         return len(self._in_levels())
 
     def find_all(self, name: str) -> list[_V]:
-        """Return the values of all prefixes of `name`, of the shortest first."""
+        """Return the values of all prefixes of `name`, the shortest first."""
         found: list[_V] = []
         for length, alike in self._levels or self._in_levels():
             prefixes = alike.get(name[:length])
@@ -201,9 +204,9 @@ class Prefixes(Generic[_V]):
         return found
 
     def _in_levels(self) -> list[_Level]:
-        """Return the prefixes by the number of others that each begins with.
+        """Return the prefixes by the number of other prefixes that each begins with.
 
-        At most one of a level is a prefix of a name, and only if one of each level before is.
+        At most one prefix per level is a prefix of a name, and only if all earlier levels have one.
         """
         if self._levels is None:
             levels: list[list[str]] = [self._shortest]
@@ -233,7 +236,7 @@ class Prefixes(Generic[_V]):
         self._shortest[position:end] = [prefix]
 
     def _promote(self, removed: str) -> None:
-        """Move the prefixes that were nested only in the removed one to the shortest."""
+        """Move the prefixes that were nested only in the removed one to `_shortest`."""
         start = end = bisect_left(self._nested, removed)
         raised: list[str] = []
         left: list[str] = []
@@ -247,7 +250,7 @@ class Prefixes(Generic[_V]):
 
 
 class Patterns(Generic[_V]):
-    """Literal and prefixed patterns with a value each."""
+    """Literal and prefixed patterns, each with a value."""
 
     __slots__ = ("_sorted", "literals", "prefixes")
 
@@ -255,7 +258,7 @@ class Patterns(Generic[_V]):
         self.literals: dict[str, _V] = {}
         self.prefixes: Prefixes[_V] | None = None
         self._sorted: list[str] | None = None
-        """Names of the literal patterns, sorted; None until they are needed. Any thread computes
+        """Names of the literal patterns, sorted; None until they are needed. Every thread computes
         the same list."""
 
     def copy(self) -> "Patterns[_V]":
@@ -295,7 +298,7 @@ class Patterns(Generic[_V]):
         self.prefixes = self.prefixes or None
 
     def find(self, name: str) -> _V | None:
-        """Return the value of a pattern that matches this name; None if there is none."""
+        """Return the value of a pattern that matches this name; None if no pattern matches."""
         literals = self.literals
         found = literals.get(name)
         if found is None:
@@ -305,16 +308,16 @@ class Patterns(Generic[_V]):
         return found
 
     def find_for_all(self, name_prefix: str) -> _V | None:
-        """Return the value of a pattern that matches every name with this prefix; None if there is
-        none."""
+        """Return the value of a pattern that matches every name with this prefix; None if no
+        pattern does."""
         found = self.literals.get(WILDCARD)
         if found is None and self.prefixes is not None:
             found = self.prefixes.find(name_prefix)
         return found
 
     def find_for_any(self, name_prefix: str) -> _V | None:
-        """Return the value of a pattern that matches a name with this prefix; None if there is
-        none."""
+        """Return the value of a pattern that matches a name with this prefix; None if no pattern
+        does."""
         found = self.find_for_all(name_prefix)
         if found is None and self.prefixes is not None:
             found = self.prefixes.find_within(name_prefix)
@@ -326,7 +329,7 @@ class Patterns(Generic[_V]):
         return found
 
     def covers_literal(self, name: str) -> bool:
-        """Return whether a pattern covers this literal one, `*` not considered."""
+        """Return whether a pattern other than `*` covers this literal one."""
         return name in self.literals or self.covers_prefix(name)
 
     def covers_prefix(self, prefix: str) -> bool:

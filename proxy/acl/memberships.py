@@ -2,10 +2,8 @@
 
     {"groups": {"analysts": ["User:alice", "User:CN=report,O=Example"], "interns": []}}
 
-Laws:
-
-- The file is JSON, and is accepted as a whole or not at all: if it is half written, or one name is
-  invalid, the last valid one stays in force. An ACL may deny a group that a shorter list lacks.
+The file is JSON, and is accepted as a whole or not at all. If it is incomplete or one name is
+invalid, the last valid file stays in force: a partial list could omit a group that an ACL denies.
 """
 
 from collections.abc import Mapping
@@ -27,14 +25,14 @@ _GROUPS: Final = "groups"
 
 
 class BadMemberships(Exception):
-    """The file is not accepted; the text says why."""
+    """The file is invalid; the text has the reason."""
 
 
 class Memberships:
     """Groups by principal."""
 
     def __init__(self, groups: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Know the groups of principals, both with their types."""
+        """`groups` maps principals to their groups, both with their types."""
         self._groups = groups or {}
 
     @classmethod
@@ -63,7 +61,7 @@ class Memberships:
         return cls({principal: tuple(groups) for principal, groups in found.items()})
 
     def identity(self, principal: str) -> Identity:
-        """Return who a client is that logged in as this principal."""
+        """Return the identity of a client that logged in as this principal."""
         return Identity(principal, self._groups.get(principal, ()))
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
 """Access control list entry, with the codes of its parts on the wire and in the store.
 
 Sources: KIP-140 (codes, filters), KIP-290 (prefixed patterns), and the operations and resource
-types that Kafka has added since. A resource pattern and an entry of the specification are one flat
-`Acl` here: they are never needed apart.
+types that Kafka has added since. Kafka's resource pattern and entry are one flat `Acl` here,
+because they are always used together.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class AuthorizerMode(StrEnum):
     """Modes of the authorizer (`authorizer.mode`)."""
 
     OFF = "off"
-    """Checks nothing: every client may do everything."""
+    """Checks nothing; every client may do everything."""
     AUDIT = "audit"
-    """Counts and logs denials, but lets every request pass."""
+    """Counts and logs denials, but forwards every request."""
     ENFORCE = "enforce"
 
 
@@ -35,13 +35,13 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Ways to match an ACL's name with a resource's (KIP-290)."""
+    """Ways to match the name of an ACL with that of a resource (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
     """Code that only filters may have: patterns of any type."""
     MATCH = 2
-    """Code that only filters may have: all patterns that apply to a resource of this name."""
+    """Code that only filters may have: all patterns that match a resource of this name."""
     LITERAL = 3
     """Pattern of exactly this name; `*` stands for every name."""
     PREFIXED = 4
@@ -81,7 +81,7 @@ class Permission(IntEnum):
 
 
 WILDCARD: Final = "*"
-"""Literal name of every resource, and host of every client."""
+"""Literal name that stands for every resource, and host that stands for every client."""
 WILDCARD_PRINCIPAL: Final = "User:*"
 """Principal that stands for every principal of the type User."""
 CLUSTER_NAME: Final = "kafka-cluster"
@@ -90,8 +90,8 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """Access control list entry: `principal` from `host` may, or may not, do `operation` on what
-    matches.
+    """Access control list entry: `principal` from `host` may, or may not, do `operation` on
+    matching resources.
 
     ACLs are sorted by their fields in this order.
     """

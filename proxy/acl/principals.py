@@ -1,18 +1,18 @@
-r"""Principals of clients without a SASL login of the proxy: certificates, rules, opaque names.
+r"""Principals of clients that do not log in with the proxy's SASL: certificates, rules, opaque
+names.
 
-Laws:
+Rules:
 
-- A certificate counts only if it was requested, and so verified in the handshake.
-- A client without one is `User:ANONYMOUS`, as in Kafka; a connection whose certificate yields no
-  name is closed, rather than given another principal.
+- A certificate is used only if it was requested, and therefore verified in the handshake.
+- A client without a certificate is `User:ANONYMOUS`, as in Kafka. A connection whose certificate
+  has no usable name is closed.
 
-The subject of a certificate is written as Java's `X500Principal.getName()` does. That is RFC 2253
+The subject of a certificate has the same text as Java's `X500Principal.getName()`. That is RFC 2253
 with three peculiarities of Java: a type without a keyword of RFC 2253 is written as a dotted number
-with the hexadecimal DER as its value; `=` and `#` are escaped wherever they stand; and a value that
-is not one of the string types that Java reads is hexadecimal too. ACLs compare these texts
-character by character. The bytes are untrusted until an authority has signed them, and the name in
-them is chosen by the client even then: a subject that cannot be parsed, is too long, or has control
-characters is refused.
+with the hexadecimal DER as its value; `=` and `#` are always escaped; and a value of a string type
+that Java does not read is hexadecimal too. ACLs compare these texts character by character. The
+client chooses the name even if an authority has signed it, so a subject that cannot be parsed, is
+too long, or has control characters is refused.
 
 `ssl.principal.mapping.rules` (KIP-371) turns the subject into a name:
 
@@ -20,12 +20,13 @@ characters is refused.
     RULE:pattern/replacement/[LU]            where `pattern` matches the whole subject, every match
                                              of it is replaced; then lower or upper case
 
-The first rule that matches determines the name; if none does, the certificate is rejected. Between
+The first matching rule determines the name; without a match, the certificate is rejected. Between
 the slashes, a backslash escapes the next character.
 
-Patterns use the subset of `java.util.regex` that Python's `re` reads alike: characters, escaped
-punctuation, `.`, `\d \w \s` and their opposites, classes, groups, alternatives, quantifiers, `^`,
-`$`, and `(?i)` at the beginning. Any other pattern is refused: it decides who a client is.
+Patterns use the subset of `java.util.regex` that has the same meaning in Python's `re`: characters,
+escaped punctuation, `.`, `\d \w \s` and their opposites, classes, groups, alternatives,
+quantifiers, `^`, `$`, and `(?i)` at the beginning. Any other pattern is refused, because a
+different meaning would give a client the wrong principal.
 """
 
 import re
@@ -40,9 +41,9 @@ from proxy.errors import ClientFault
 from sasl.identity import USER_TYPE
 
 MAX_CHARACTERS: Final = 512
-"""Maximum length of a name in characters. The limits that RFC 5280 appendix A.1 sets for a common
-name, a unit, an organization, a place, a state and a country add up to less; and the time that a
-pattern takes is a power of the length."""
+"""Maximum length of a name in characters. The limits of RFC 5280 appendix A.1 for a common name, a
+unit, an organization, a place, a state and a country add up to less. A bound is needed because the
+time for a pattern is a power of the length."""
 
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
@@ -84,7 +85,8 @@ _MAX_LENGTH_BYTES: Final = 3
 
 
 class NamelessError(ClientFault):
-    """The certificate yields no name; the text says why, and quotes nothing of it."""
+    """The certificate has no usable name; the text has the reason, and quotes nothing from the
+    certificate."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -99,7 +101,8 @@ def subject_of(certificate: bytes) -> str:
 
 
 def checked(name: str, what: str = "its subject") -> str:
-    """Return the name if it may be a principal's. Raises NamelessError, which calls it `what`."""
+    """Return the name if a principal may have it. Raises NamelessError, which calls the name
+    `what`."""
     if not name:
         raise NamelessError(f"{what} is empty")
     if len(name) > MAX_CHARACTERS:
@@ -125,7 +128,7 @@ def _subject(certificate: bytes) -> Iterator[memoryview]:
 
 
 def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memoryview]]:
-    """Yield the tag and the content of each value in `data`; raise ValueError unless all have
+    """Yield the tag and the content of each value in `data`. Raises ValueError unless all have
     `tag`."""
     pos = 0
     while pos < len(data):
@@ -146,7 +149,8 @@ def _items(data: memoryview, tag: int | None = None) -> Iterator[tuple[int, memo
 
 
 def _relative_name(attributes: memoryview) -> str:
-    """Return one relative name as text: usually one attribute, else all of them in their order."""
+    """Return one relative name as text. It usually has one attribute; several are joined in
+    order."""
     return "+".join(_attribute(one) for _, one in _items(attributes, _SEQUENCE))
 
 
@@ -228,7 +232,7 @@ _REFUSED: Final = {
     "\\Q": r"\Q…\E",
     "\\k": "a back reference",
 }
-"""Constructs by their beginnings; the first that fits names one that is refused."""
+"""Names of refused constructs, by their beginnings; the first match applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,8 @@ class Rule:
     """Replacement as literal texts and numbers of capturing groups, in order."""
     case: Callable[[str], str]
     may_be_empty: bool
-    """True if the pattern matches the empty string: Java finds that within surrogate pairs, too."""
+    """True if the pattern matches the empty string, which Java also finds within surrogate
+    pairs."""
 
     def apply(self, subject: str) -> str | None:
         """Return the name, or None if the rule does not match. Raises NamelessError."""
@@ -251,8 +256,8 @@ class Rule:
         return self.case(self._replaced(subject))
 
     def _replaced(self, subject: str) -> str:
-        """Replace every match as Java does: after an empty match it continues with the next
-        character."""
+        """Replace every match as Java does, which continues with the next character after an empty
+        match."""
         parts, copied, pos = [], 0, 0
         while pos <= len(subject) and (found := self.pattern.search(subject, pos)) is not None:
             parts.append(subject[copied : found.start()])
@@ -266,7 +271,8 @@ class PrincipalMapping:
     """Mapping rules of a listener."""
 
     def __init__(self, rules: str) -> None:
-        """Parse a comma-separated list of rules. Raises ValueError with the end of a sentence."""
+        """Parse a comma-separated list of rules. Raises ValueError, whose text is the end of a
+        sentence."""
         self._rules = tuple(_rules(rules))
         if not self._rules:
             raise ValueError(f"must have a rule, such as {DEFAULT}")
@@ -280,8 +286,8 @@ class PrincipalMapping:
         raise NamelessError("no rule of ssl.principal.mapping.rules matches its subject")
 
     def try_name_of(self, name: str) -> str | None:
-        """Return the principal's name for a name of another kind; None if it has none, or is longer
-        than a subject may be."""
+        """Return the principal's name for a name of another kind; None if no rule yields a name, or
+        if `name` is longer than a subject may be."""
         if len(name) > MAX_CHARACTERS:
             return None
         try:
@@ -291,7 +297,7 @@ class PrincipalMapping:
 
 
 def _rules(text: str) -> Iterator[Rule | None]:
-    """Yield each rule, and None for DEFAULT; empty items of the list are skipped."""
+    """Yield each rule, and None for DEFAULT. Empty items of the list are skipped."""
     pos = 0
     while (pos := _skip_any(text, pos, _SPACE + ",")) < len(text):
         begin = pos
@@ -343,7 +349,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Raise re.error unless Java and Python read a pattern alike."""
+    """Raise re.error unless a pattern has the same meaning in Java and Python."""
     pos = len(_IGNORE_CASE) if pattern.startswith(_IGNORE_CASE) else 0
     groups = [_Group()]
     while pos < len(pattern):
@@ -373,7 +379,7 @@ def _check_item(pattern: str, pos: int, groups: list["_Group"]) -> int:
         raise re.error(f"{_construct(pattern, pos)} is not supported")
     if quantifier := _QUANTIFIER.match(pattern, end):
         end = quantifier.end()
-        # After backtracking, the engines do not agree on what such a group has captured
+        # After backtracking, the engines disagree about the text that such a group has captured
         if is_group and may_be_empty and quantifier[0][0] != "?":
             raise re.error("a repeated group that may match the empty string is not supported")
         if pattern[end : end + 1] in _QUANTIFIERS:
@@ -384,7 +390,7 @@ def _check_item(pattern: str, pos: int, groups: list["_Group"]) -> int:
 
 
 def _construct(pattern: str, pos: int) -> str:
-    """Name the construct at a position."""
+    """Return the name of the construct at a position."""
     return next(
         (name for begin, name in _REFUSED.items() if pattern.startswith(begin, pos)),
         pattern[pos : pos + 4],
@@ -393,7 +399,7 @@ def _construct(pattern: str, pos: int) -> str:
 
 @dataclass(slots=True)
 class _Group:
-    """Group, or the whole pattern, as far as it has been read."""
+    """Group, or the whole pattern, as parsed so far."""
 
     may_be_empty: bool = False
     """True if a branch before this one may match the empty string."""
@@ -409,10 +415,10 @@ class _Group:
 
 
 def _parts(replacement: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
-    """Yield text and groups as Java reads a replacement. Raises ValueError.
+    """Yield the text and groups of a replacement, parsed as in Java. Raises ValueError.
 
-    Kafka reads a missing group as text, or fails when it is used; here it is rejected, because all
-    clients would get the same name.
+    Kafka treats a missing group as text, or fails when the rule is used. Here it is rejected,
+    because all clients would get the same name.
     """
     pos = 0
     while pos < len(replacement):
@@ -432,7 +438,7 @@ def _group(replacement: str, pos: int, pattern: re.Pattern[str]) -> tuple[int, i
     group = None
     if replacement[pos : pos + 1] in _DIGITS:
         group, pos = int(replacement[pos]), pos + 1
-        # `$12` is group 12 if there are as many, else group 1 followed by a 2
+        # `$12` is group 12 if the pattern has 12 groups, otherwise group 1 followed by a 2
         while replacement[pos : pos + 1] in _DIGITS:
             longer = 10 * group + int(replacement[pos])
             if longer > pattern.groups:
@@ -448,7 +454,7 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 def certified_principal(client: ssl.SSLObject, mapping: PrincipalMapping) -> str:
-    """Return the principal of a client whose TLS handshake is done. Raises NamelessError."""
+    """Return the principal of a client after its TLS handshake. Raises NamelessError."""
     if client.context.verify_mode == ssl.CERT_NONE:
         return ANONYMOUS
     certificate = client.getpeercert(binary_form=True)
@@ -458,11 +464,11 @@ def certified_principal(client: ssl.SSLObject, mapping: PrincipalMapping) -> str
 
 
 OPAQUE_TYPE: Final = "Opaque"
-"""Type of an opaque principal, which no Kafka broker gives."""
+"""Type of an opaque principal, which Kafka brokers never use."""
 
 
 def is_opaque(principal: str) -> bool:
-    """Return whether a principal is opaque: no rule made a user of it."""
+    """Return whether a principal is opaque, because no rule mapped it to a user."""
     return principal.startswith(f"{OPAQUE_TYPE}:")
 
 
@@ -476,7 +482,7 @@ class OpaqueNames:
     def principal(self, description: str) -> str:
         """Return the principal for a description, e.g. `GSSAPI@192.0.2.1`.
 
-        It is a user if a rule matches, and `Opaque:GSSAPI@192.0.2.1` if none does.
+        It is a user if a rule matches, otherwise `Opaque:GSSAPI@192.0.2.1`.
         """
         name = None if self._mapping is None else self._mapping.try_name_of(description)
         return f"{OPAQUE_TYPE}:{description}" if name is None else f"User:{name}"

@@ -1,4 +1,4 @@
-"""Topic names by topic id (KIP-516): ACLs have names only.
+"""Topic names by topic id (KIP-516), because ACLs contain only names.
 
 An id is assigned to one topic and never again, so a known name stays valid until the topic is
 deleted, after which the id is no longer used.
@@ -18,13 +18,13 @@ from proxy.wire.request import CLIENT_ID, request_frame
 from proxy.wire.schema import NO_ID
 
 MAX_KNOWN: Final = 200_000
-"""Maximum number of topic ids that are known, about the topics of a large cluster; beyond it, all
-are dropped and looked up again."""
+"""Maximum number of known topic ids, about the number of topics of a large cluster. When it is
+reached, all are dropped and looked up again."""
 _RUN: Final = 512
 """Number of names that are sorted at once, which takes a tenth of a millisecond."""
 
 _NONE: Final[frozenset[bytes]] = frozenset()
-"""Empty set that all connections share: Python creates a new one each time."""
+"""Empty set, shared by all connections because Python would create a new one each time."""
 
 KnownTopics = dict[bytes, str]
 """Topic names by id; one mapping for all connections of a worker."""
@@ -63,7 +63,7 @@ class LookedUpTopics(Mapping[bytes, str | None]):
         self.missing |= {topic_id for topic_id in requested if topic_id not in found}
 
     def forget(self) -> None:
-        """Drop results that may change, once the request that needed them is judged."""
+        """Drop results that may change. Called when the request that needed them is judged."""
         self.missing = _NONE
         self.listed = None
 

@@ -1,4 +1,4 @@
-"""Refusals of ACLs, filters and changes of users: Kafka's checks, order and messages."""
+"""Refusals of ACLs, filters and changes of users, with Kafka's checks, order and messages."""
 
 from typing import Final, NamedTuple
 
@@ -53,8 +53,8 @@ _UNKNOWN_ENTRY: Final = invalid("Unknown entryFilter.")
 def creation_refusal(acl: Acl) -> Refusal | None:
     """Return the refusal of an ACL that may not be created; None if it may.
 
-    A host that is empty, or has a slash and is no CIDR block, never applies; Kafka refuses it since
-    4.4, after all other checks.
+    A host that is empty, or has a slash but is not a CIDR block, never applies. Since 4.4 Kafka
+    refuses it, after all other checks.
     """
     if refusal := acl_refusal(acl):
         return refusal
@@ -69,7 +69,7 @@ def creation_refusal(acl: Acl) -> Refusal | None:
 def acl_refusal(acl: Acl) -> Refusal | None:
     """Return the refusal of an invalid ACL; None if it is valid.
 
-    An ACL that exists may have any host: Kafka before 4.4 created such.
+    An existing ACL may have any host, because Kafka before 4.4 accepted every host.
     """
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return _CLUSTER_NAME_ONLY
@@ -116,7 +116,7 @@ def refused_scram_users(
 ) -> messages.DescribeUserScramCredentialsResponse:
     """Return the response to a client that may not Describe the cluster."""
     response = messages.DescribeUserScramCredentialsResponse
-    # Kafka repeats the error for each user, without the name
+    # Kafka repeats the error for each user, without the user's name
     nameless = response.DescribeUserScramCredentialsResult(
         error_code=UNAUTHORIZED.code, error_message=None
     )

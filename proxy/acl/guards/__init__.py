@@ -1,12 +1,11 @@
 """Table of guards: which guard judges which API.
 
-Each guard says in its docstring what it checks and how it answers; this is the overview, with the
-operation on the resource, to be read beside "Authorization and ACLs, Protocols" of Kafka's
-documentation. An API that the proxy forwards
-and that is not in here is refused: a test compares the table with `proxy.wire.apis`.
+The table lists the operations and resources that each API requires, like the section "Authorization
+and ACLs, Protocols" of Kafka's documentation; the docstrings of the guards have the details. An API
+without a guard is refused: a test compares the table with `proxy.wire.apis`.
 
-Importing this package makes the entity types of some hundred messages: import it only with an
-authorizer.
+Importing this package creates the entity types of about a hundred messages: import it only if the
+authorizer is on.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from proxy.wire import apis
 GUARDS: Final[Mapping[int, Guard]] = {
     # Write on Topic; Write on TransactionalId
     apis.PRODUCE: records.produce,
-    # Read on Topic; of replicas ClusterAction on Cluster
+    # Read on Topic; ClusterAction on Cluster for replicas
     apis.FETCH: records.fetch,
     # Describe on Topic
     apis.LIST_OFFSETS: topics.list_offsets,
@@ -45,7 +44,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     apis.LIST_GROUPS: groups.list_groups,
     # Create on Cluster or Topic; DescribeConfigs on Topic for its configuration
     apis.CREATE_TOPICS: topics.create_topics,
-    # Delete on Topic (by name: and Describe), or Delete on Cluster
+    # Delete on Topic (with Describe if named by name), or Delete on Cluster
     apis.DELETE_TOPICS: topics.delete_topics,
     # Delete on Topic
     apis.DELETE_RECORDS: topics.delete_records,
@@ -94,7 +93,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     apis.DESCRIBE_QUORUM: cluster.describe_quorum,
     # Alter on Cluster
     apis.UPDATE_FEATURES: cluster.update_features,
-    # none; Describe on Cluster for rights
+    # No permission; Describe on Cluster for its authorized operations
     apis.DESCRIBE_CLUSTER: cluster.describe_cluster,
     # Read on Topic
     apis.DESCRIBE_PRODUCERS: topics.describe_producers,
@@ -104,13 +103,13 @@ GUARDS: Final[Mapping[int, Guard]] = {
     apis.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
     # Describe on TransactionalId
     apis.LIST_TRANSACTIONS: transactions.list_transactions,
-    # Read on Group, Describe on Topic, or on all that a regular expression could match
+    # Read on Group, Describe on Topic, or on all topics that a regular expression could match
     apis.CONSUMER_GROUP_HEARTBEAT: groups.consumer_group_heartbeat,
     # Describe on Group and Topic
     apis.CONSUMER_GROUP_DESCRIBE: groups.consumer_group_describe,
-    # GetTelemetrySubscriptions: none
+    # No permission
     apis.GET_TELEMETRY_SUBSCRIPTIONS: cluster.open_to_all,
-    # PushTelemetry: none
+    # No permission
     apis.PUSH_TELEMETRY: cluster.open_to_all,
     # DescribeConfigs on Cluster
     apis.LIST_CONFIG_RESOURCES: cluster.list_config_resources,

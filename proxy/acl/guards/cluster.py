@@ -1,9 +1,9 @@
 """Guards of APIs that need a permission on the cluster as a whole, and of configurations.
 
-A refusal has the form that Kafka's `getErrorResponse` gives it for the API.
+A refusal has the same form as that of Kafka's `getErrorResponse` for the API.
 
-Configurations of topics and groups need a permission on these; those of brokers, loggers and client
-metrics need it on the cluster.
+Configurations of topics and groups require a permission on the topic or group; those of brokers,
+loggers and client metrics require it on the cluster.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -41,8 +41,8 @@ def _requires(
 ) -> Guard:
     """Return a guard of an API that requires one of these operations on the cluster.
 
-    `refuse` makes the response that refuses from the request and its version; None if it has no
-    field but the error.
+    `refuse` returns the refusal for the request and its version; None if the response has only
+    error fields.
     """
     *alternatives, last = operations
     kind, response = message_type(f"{api}Request"), message_type(f"{api}Response")
@@ -64,8 +64,7 @@ def _requires(
 
 
 def _administers(kind: type[R], operation: Operation, refusal: Callable[[R], Message]) -> Guard:
-    """Return a guard that requires the operation on the cluster with `authorizer.mode: audit`,
-    too."""
+    """Return a guard that requires the operation on the cluster, also in audit mode."""
 
     def guard(inquiry: Inquiry) -> Judgement:
         if inquiry.authority.may_administer(operation):
@@ -160,8 +159,8 @@ alter_user_scram_credentials = _administers(
 
 
 def describe_cluster(inquiry: Inquiry) -> Judgement:
-    """Judge a DescribeCluster: no permission is required, but the authorized operations are
-    replaced by ours."""
+    """Judge a DescribeCluster: it requires no permission, but the authorized operations are
+    replaced by those of the client."""
     if not read_request(
         inquiry, messages.DescribeClusterRequest
     ).include_cluster_authorized_operations:
@@ -191,8 +190,8 @@ _BROKER_LOGGER: Final = 8
 _CLIENT_METRICS: Final = 16
 _GROUP: Final = 32
 
-# `ConfigResource.Type`. Other types cannot be authorized, so they are never forwarded: a later
-# Kafka may define them.
+# `ConfigResource.Type`. Other types, which a later Kafka may define, cannot be authorized, so they
+# are never forwarded.
 _DENIALS: Final = {
     _TOPIC: (ResourceType.TOPIC, TOPIC_DENIED),
     _BROKER: (ResourceType.CLUSTER, CLUSTER_DENIED),
@@ -202,14 +201,14 @@ _DENIALS: Final = {
 }
 
 _DENIED_BY_BROKER: Final = frozenset({_BROKER, _BROKER_LOGGER})
-"""Types whose alteration Kafka's broker denies, without a message; its controller has one for the
-others. Before 4.4 the broker denied loggers alone."""
+"""Types whose changes Kafka's broker denies, without a message. The controller denies the others,
+with a message. Before 4.4 the broker denied only loggers."""
 
 
 def describe_configs(inquiry: Inquiry) -> Judgement:
     """Judge a DescribeConfigs: DescribeConfigs on each topic or group, or on the cluster.
 
-    One resource of an unknown type fails the whole request, as in Kafka.
+    As in Kafka, one resource of an unknown type fails the whole request.
     """
     response = messages.DescribeConfigsResponse
     request = read_request(inquiry, messages.DescribeConfigsRequest)
@@ -243,7 +242,7 @@ def incremental_alter_configs(inquiry: Inquiry) -> Judgement:
 def _judge_alteration(
     inquiry: Inquiry, request: Message, response: type[Message], types: Set[int]
 ) -> Judgement:
-    """Judge each alteration; those of other types than `types` are unknown."""
+    """Judge each change; types other than `types` are unknown."""
     order = ("resource_type", "resource_name")
     return _judge_resources(
         inquiry, request, response, "responses", Operation.ALTER_CONFIGS, types, order

@@ -1,4 +1,4 @@
-"""Checks and responses that several guards have in common."""
+"""Checks and responses shared by several guards."""
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -41,7 +41,7 @@ def read_request(inquiry: Inquiry, kind: type[M]) -> M:
 
 
 def answer(inquiry: Inquiry, response: Message) -> Answer:
-    """Return an answer in place of the broker's."""
+    """Return the judgement that the proxy answers with this response."""
     return Answer(encode(response, inquiry.api_version))
 
 
@@ -66,8 +66,8 @@ def on_listing(
     """Return a transformation that applies `change` to a response about everything, such as all
     topics, and reuses the result for an equal response.
 
-    It must depend on the response, the client's permissions and `more` alone. The throttle time at
-    the beginning of a response may differ.
+    The result must depend only on the response, the client's permissions and `more`. The throttle
+    time at the beginning of a response may differ.
     """
     first = kind.FIELDS[0]
     version = inquiry.api_version
@@ -100,10 +100,10 @@ def judge_items(
 ) -> Judgement:
     """Forward the allowed `items` of a request, and merge the results of the others.
 
-    `refuse` returns None for an item that is allowed, and the result of one that is denied, in a
-    tuple that is empty where Kafka has one result for several items. Results of denied items come
-    last, unless Kafka has them in the request's order: `order_by` then names the fields that
-    identify the item of a result.
+    `refuse` returns None for an allowed item, and a tuple with the result of a denied one; the
+    tuple is empty if Kafka has one result for several items. Results of denied items come last. If
+    Kafka keeps the order of the request, `order_by` names the fields that identify the item of a
+    result.
     """
     requested = getattr(request, items)
     kept: list[Any] = []
@@ -152,15 +152,15 @@ _NAMES: Final = ("name", "topic", "topic_name")
 _PARTITIONS: Final = ("partition_indexes", "partitions")
 _INDEXES: Final = ("partition_index", "partition", "index", "partition_id")
 _CODES: Final = ("error_code", "partition_error_code")
-"""Names of one field each, in the messages of different APIs."""
+"""Names of the error field in the messages of different APIs."""
 
 
 def refused_topic(kind: Any, error: ErrorCode | None, *topics: Any, **values: Any) -> Any:
     """Return the result, an entity of `kind`, for a topic that is refused with an error.
 
-    It names the topic and its partitions as the request does. Each partition has the error, unless
-    it is None, and `values` in its other fields. A topic that the request names several times is
-    given as several `topics`.
+    The result names the topic and its partitions as the request does. Each partition has the error
+    (no error if `error` is None), and `values` in its other fields. `topics` has several items if
+    the request names the topic several times.
     """
     array, partition, index, code, name = _fields_of_result(kind)
     if error is not None:
@@ -213,7 +213,8 @@ def refused_topics(
 ) -> tuple[Any, ...]:
     """Return the results of those topics that have an error, as `refused_topic` makes them.
 
-    `key` is the field that identifies a topic. One that is named twice has one result, as in Kafka.
+    `key` is the field that identifies a topic. As in Kafka, a topic that is named twice has one
+    result.
     """
     found: dict[Any, list[Any]] = {}
     for topic in pausing(topics):
@@ -243,12 +244,12 @@ def may_transact(inquiry: Inquiry, operation: Operation, name: str, *, report: b
 
 
 def may_describe(inquiry: Inquiry, topic: str) -> bool:
-    """Return whether a topic may be listed; a denial is not reported."""
+    """Return whether a topic may be listed. A denial is not reported."""
     return may_topic(inquiry, Operation.DESCRIBE, topic, report=False)
 
 
 def may_describe_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
-    """Return whether all of these topics may be described; every denial is reported."""
+    """Return whether all of these topics may be described. Every denial is reported."""
     denied = [name for name in set(topics) if not may_topic(inquiry, Operation.DESCRIBE, name)]
     return not denied
 
@@ -278,8 +279,8 @@ def topic_errors(
 ) -> dict[Any, ErrorCode]:
     """Return the errors of the topics on which the operation is refused.
 
-    `key` is the field that identifies a topic: `topic_id`, or the field of its name. An id without
-    a topic is refused here: by the time the broker sees it, a topic could have it. Raises
+    `key` is the field that identifies a topic: `topic_id`, or the field of its name. An unknown id
+    is refused here, because a topic could get this id before the broker reads the request. Raises
     `TopicsUnknown`.
     """
     keys = list(dict.fromkeys(getattr(topic, key) for topic in pausing(topics)))

@@ -1,12 +1,14 @@
 """Guards of the APIs about groups: their members, descriptions and coordinators.
 
-A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics; one that may not be
-described refuses the heartbeat. So does a regular expression, unless every topic that it could
-match may be described: the broker matches it, with the proxy's permissions, against all present and
-future topics. The prefix of the expression bounds these topics.
+A heartbeat of the newer protocols (KIP-848, KIP-932, KIP-1071) names topics, and is refused unless
+the client may describe all of them. It is also refused if it has a regular expression that could
+match a topic that the client may not describe: the broker matches the expression, with the proxy's
+permissions, against all present and future topics. The prefix of the expression bounds these
+topics.
 
-Groups that may not be described come first in a response, as in Kafka. A broker without an
-authorizer reports all operations as authorized: they are replaced by those of the principal.
+As in Kafka, groups that may not be described come first in a response. A broker without an
+authorizer reports all operations as authorized; the guards replace them with the operations of the
+principal.
 """
 
 import re
@@ -56,8 +58,8 @@ _PREFIX: Final = re.compile(
 )
 """Pattern of the prefix of every name that a regular expression without alternatives matches.
 
-Nothing may follow it that a quantifier would skip, to apply to the prefix itself, as it does with
-`(?i)` and an empty `\\Q\\E`.
+The lookahead rejects constructs such as `(?i)` and an empty `\\Q\\E`: a quantifier after them would
+apply to the last character of the prefix.
 """
 
 
@@ -75,7 +77,8 @@ _NO_NODE: Final = -1
 def find_coordinator(inquiry: Inquiry) -> Judgement:
     """Judge a FindCoordinator: Describe on the group or the transactional id.
 
-    The coordinator of a share partition is internal to the brokers: ClusterAction on the cluster.
+    The coordinator of a share partition is internal to the brokers and requires ClusterAction on
+    the cluster.
     """
     request = read_request(inquiry, messages.FindCoordinatorRequest)
     key_type = request.key_type
@@ -124,7 +127,7 @@ def _key_error(inquiry: Inquiry, key_type: int, key: str) -> ErrorCode | None:
 def _find_share_coordinator(
     inquiry: Inquiry, request: messages.FindCoordinatorRequest
 ) -> Judgement:
-    # Before version 6 the broker refuses such keys, whatever the permissions
+    # Before version 6 the broker refuses such keys regardless of permissions
     if (
         inquiry.api_version < _FIRST_WITH_SHARE_KEYS
         or not request.coordinator_keys
@@ -170,14 +173,15 @@ def _needs_read(api: str) -> Guard:
 
 heartbeat = _needs_read("Heartbeat")
 leave_group = _needs_read("LeaveGroup")
-# As in Kafka, the topics that the description names are not judged
+# As in Kafka, the topics in the description are not judged
 streams_group_topology_description_update = _needs_read("StreamsGroupTopologyDescriptionUpdate")
 
 
 def sync_group(inquiry: Inquiry) -> Judgement:
     """Judge a SyncGroup: Read on the group.
 
-    Since version 5 the broker refuses one without protocol type and name, whatever the permissions.
+    Since version 5 the broker refuses a request without protocol type and name, regardless of
+    permissions.
     """
     request = read_request(inquiry, messages.SyncGroupRequest)
     if inquiry.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
@@ -191,7 +195,7 @@ def consumer_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a ConsumerGroupHeartbeat: Read on the group, Describe on each topic in the
     subscription.
 
-    A regular expression is checked once, in the heartbeat that contains it.
+    A regular expression is checked only in the heartbeat that contains it.
     """
     request = read_request(inquiry, messages.ConsumerGroupHeartbeatRequest)
     response = messages.ConsumerGroupHeartbeatResponse
@@ -219,7 +223,7 @@ def _judge_subscription(
 def _may_describe_matches(inquiry: Inquiry, regex: str) -> bool:
     """Return whether every topic that a regular expression could match may be described.
 
-    The empty expression, which ends a subscription, matches none.
+    The empty expression, which ends a subscription, matches no topic.
     """
     if not regex:
         return True
@@ -239,10 +243,11 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
     """Judge a StreamsGroupHeartbeat: Read on the group, Describe on each topic of the topology.
 
     The broker creates missing internal topics of the topology with its own permissions. The client
-    must therefore have Create on the cluster or on each of them. Kafka requires that only where a
-    topic is missing, which the proxy does not know.
+    must therefore have Create on the cluster or on each of them. Kafka requires this only for
+    missing topics, but the proxy does not know which are missing.
 
-    Kafka 4.1 refuses regular expressions, whatever the permissions, but the protocol has them.
+    Regular expressions are checked because the protocol has them, although Kafka 4.1 refuses them
+    regardless of permissions.
     """
     request = read_request(inquiry, messages.StreamsGroupHeartbeatRequest)
     if not may_group(inquiry, Operation.READ, request.group_id):
@@ -289,8 +294,8 @@ Topics = Callable[[Any], Iterable[str]]
 
 
 def list_groups(inquiry: Inquiry) -> Judgement:
-    """Judge a ListGroups: Describe on the cluster shows all groups, Describe on a group shows that
-    group."""
+    """Judge a ListGroups: all groups with Describe on the cluster, otherwise each group with
+    Describe on it."""
     if may_cluster(inquiry, Operation.DESCRIBE, report=False):
         return FORWARD
 
@@ -359,8 +364,8 @@ def share_group_describe(inquiry: Inquiry) -> Judgement:
 def streams_group_describe(inquiry: Inquiry) -> Judgement:
     """Judge a StreamsGroupDescribe: Describe on each group and on each topic of its topology.
 
-    A group that is refused for a topic loses the description of its topology (KIP-1331) too; as in
-    Kafka, what that description names is not judged.
+    A group that is refused because of a topic also loses the description of its topology
+    (KIP-1331). As in Kafka, topics in that description are not judged.
     """
 
     def topics(group: messages.StreamsGroupDescribeResponse.DescribedGroup) -> Iterable[str]:
@@ -391,7 +396,7 @@ def _describe(
 ) -> Judgement:
     """Judge a description of `groups`, each of which is `described` in the response.
 
-    `topics` is None if a description never contains topics.
+    Pass None for `topics` if the descriptions never contain topics.
     """
     kept: list[str] = []
     refused: list[str] = []

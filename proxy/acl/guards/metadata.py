@@ -1,16 +1,16 @@
 """Guards of Metadata and DescribeTopicPartitions: Describe on each topic.
 
-Metadata requires Create, too, where a topic would be created. Kafka creates a missing topic that a
-request names, unless the request forbids it. Here the broker may create topics only if that is
-allowed for every topic in the request: if one may not be created, none is, because the proxy does
-not know beforehand which topics exist. Versions before 4 cannot forbid it, so such a request is
-sent to the broker as version 4. Topics that are then missing are denied if the brokers create
-topics automatically, and otherwise unknown.
+Metadata also requires Create for topics that would be created. Kafka creates a missing topic that a
+request names, unless the request forbids it. Here the broker may create topics only if the client
+may create every topic in the request, because the proxy does not know beforehand which topics
+exist. Otherwise the request forbids creation; versions before 4 cannot, so such a request is sent
+to the broker as version 4. Topics that are then missing are denied if the brokers create topics
+automatically, and otherwise unknown.
 
-A DescribeTopicPartitions (KIP-966) without topics lists all of them. The broker hides none: the
-boundaries of its pages would reveal topics that the client may not describe. Unless all may be
-described, the proxy therefore requests the permitted ones by name, as many as a page can hold; the
-broker pages among these.
+A DescribeTopicPartitions (KIP-966) without topics lists all of them. The boundaries of the broker's
+pages would reveal topics that the client may not describe. Unless the client may describe all
+topics, the proxy therefore requests the permitted ones by name, as many as a page can hold, and the
+broker divides these into pages.
 """
 
 from bisect import bisect_left
@@ -68,7 +68,7 @@ _MISSING: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.INVALID_TOPIC_EXCEPTION,
 )
-"""Errors of a broker that must not create a topic, for one that does not exist or is invalid."""
+"""Errors that a broker returns for a missing or invalid topic if it must not create topics."""
 
 _Topic = MetadataResponse.MetadataResponseTopic
 
@@ -127,8 +127,8 @@ def metadata(inquiry: Inquiry) -> Judgement:
 def _requested(
     inquiry: Inquiry, topics: Iterable[MetadataRequest.MetadataRequestTopic]
 ) -> list[_RequestedTopic] | None:
-    """Return the topics of the request; None if one has an id in a version without ids, or neither
-    name nor id."""
+    """Return the topics of the request. None if a topic has an id in a version without ids, or
+    neither name nor id."""
     by_id = [topic for topic in pausing(topics) if topic.topic_id != NO_ID]
     by_name = [topic for topic in topics if topic.name is None] and not by_id
     if (by_id and inquiry.api_version < _FIRST_BY_ID) or by_name:
@@ -174,7 +174,7 @@ def _not_creatable(inquiry: Inquiry, topics: Iterable[_RequestedTopic]) -> froze
 def _refused_entries(api_version: int, refused: dict[_RequestedTopic, ErrorCode]) -> list[bytes]:
     entries = []
     for topic, error in pausing(refused.items()):
-        # A request by name gets no id, one by id gets no name (KIP-516)
+        # The response to a request by name has no id; that to a request by id has no name (KIP-516)
         name = None if topic.topic_id is not None else topic.name
         entry = _Topic(error_code=error, name=name, topic_id=topic.topic_id or NO_ID)
         entries.append(encode(entry, api_version))
@@ -258,9 +258,10 @@ def _in_a_later_version(version: int, request: MetadataRequest, cut: BodyTransfo
 _NO_CURSOR: Final = b"\xff"
 """Encoded null of the cursor, which follows the topics."""
 _OPERATIONS: Final = 4 + 1
-"""Size of the authorized operations and of no tagged fields, at the end of a topic, in bytes."""
+"""Size in bytes of the end of a topic: the authorized operations, and an empty list of tagged
+fields."""
 _MAX_PARTITIONS: Final = 2_000
-"""Maximum number of partitions in a page, whatever the client allows: the default of Kafka's
+"""Maximum number of partitions in a page, regardless of the client's limit: the default of Kafka's
 `max.request.partition.size.limit`."""
 
 
@@ -272,7 +273,7 @@ def describe_topic_partitions(inquiry: Inquiry) -> Judgement:
     cursor = request.cursor
     names = [topic.name for topic in pausing(request.topics)]
     if cursor is not None and (cursor.partition_index < 0 or cursor.topic_name not in names):
-        # As in Kafka, whatever the permissions
+        # As in Kafka, regardless of permissions
         refusals = _refusals(names, ErrorCode.INVALID_REQUEST)
         return answer(inquiry, DescribeTopicPartitionsResponse(topics=refusals))
     requested = {
@@ -302,7 +303,7 @@ def _of_all(inquiry: Inquiry, request: DescribeTopicPartitionsRequest) -> Judgem
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:  # Kafka refuses each named topic
         return answer(inquiry, DescribeTopicPartitionsResponse())
-    # Each topic has a partition, except the first, of which the cursor may leave none
+    # Each topic adds a partition to the page, except the first if the cursor is after its last one
     max_topics = 1 + min(max(request.response_partition_limit, 1), _MAX_PARTITIONS)
     first = "" if cursor is None else cursor.topic_name
     names = [*islice(_visible(inquiry, first), max_topics + 1)]
@@ -323,7 +324,7 @@ def _visible(inquiry: Inquiry, first: str) -> Iterator[str]:
     names = inquiry.listed
     if names is None:
         raise TopicsUnlisted
-    # Names are ASCII, so they sort as in Java, whatever `first` is
+    # Names are ASCII, so they sort as in Java, even if `first` is not ASCII
     for name in pausing(islice(names, bisect_left(names, first), None)):
         if may_topic(inquiry, Operation.DESCRIBE, name, report=False):
             yield name
@@ -337,7 +338,7 @@ def _sort_key(name: str) -> bytes:
 def _refusals(
     names: list[str], error: ErrorCode = TOPIC_DENIED
 ) -> tuple[DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic, ...]:
-    """Return refusals without an id or the internal flag: they must not show whether a topic
+    """Return refusals without an id or the internal flag, which would reveal whether a topic
     exists."""
     topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
     return tuple(topic(error_code=error, name=name) for name in names)
@@ -358,7 +359,7 @@ def _cut_partitions(inquiry: Inquiry, refused: Iterable[str] = ()) -> BodyTransf
 
 
 def _page(inquiry: Inquiry, next_topic: str | None = None) -> BodyTransform:
-    """Return a transformation that makes one page of all topics from the response about some.
+    """Return a transformation that turns the response for some topics into one page of all topics.
 
     `next_topic` is the first topic that was not requested; None if there are no more.
     """

@@ -49,7 +49,7 @@ _FIRST_TXN_BY_ID: Final = 6
 _FIRST_WITH_GROUPS: Final = 8
 """First version of OffsetFetch with several groups (KIP-709)."""
 _FIRST_WITH_GROUP_ERROR: Final = 2
-"""First version of OffsetFetch whose response has an error besides those of partitions."""
+"""First version of OffsetFetch whose response has an error for the whole group."""
 
 Errors = Mapping[Any, ErrorCode]
 """Errors of the topics that are refused, by name or id, depending on the version."""
@@ -81,7 +81,8 @@ def _key(inquiry: Inquiry, first_by_id: int = _FIRST_BY_ID) -> str:
 def _commit(
     inquiry: Inquiry, request: Any, response: Any, key: str, refusal: ErrorCode | None
 ) -> Judgement:
-    """Judge the topics of a request, which `key` names; `refusal` is the error of all of them."""
+    """Judge the topics of a request. `key` is the field that identifies a topic, and `refusal` an
+    error that applies to all topics."""
     kind = item_type(response, "topics")
     if refusal is not None:
         refused = tuple(refused_topic(kind, refusal, topic) for topic in request.topics)
@@ -113,8 +114,8 @@ def _forward_rest(
 
 
 def _without(group: Any, key: str, errors: Errors) -> Any:
-    """Return the group without the refused topics: an empty list requests none, null would request
-    all."""
+    """Return the group without the refused topics. The list may be empty, which requests no topics,
+    but not null, which requests all."""
     if not errors:
         return group
     kept = tuple(topic for topic in pausing(group.topics) if getattr(topic, key) not in errors)
@@ -236,9 +237,9 @@ def _fetch_of_one_group(inquiry: Inquiry, request: messages.OffsetFetchRequest) 
 def _shown(inquiry: Inquiry, group: Any) -> Any:
     """Return the group with only the topics that may be described.
 
-    A topic whose name is unknown cannot be judged. Leaving it out would mean that nothing is
-    committed, so the whole group is then refused: only a request for all topics in a version with
-    ids can meet that, and Kafka's own clients send it in a version with names.
+    A topic whose name is unknown cannot be judged. Without it, the response would mean that nothing
+    is committed, so the whole group is refused. This happens only to requests for all topics in a
+    version with ids; Kafka's own clients use a version with names for these.
     """
     if _key(inquiry) == "name":
         return only(group, "topics", lambda topic: may_describe(inquiry, topic.name))

@@ -1,21 +1,22 @@
 """Guards of Produce, Fetch, ShareFetch and ShareAcknowledge.
 
-Produce requires Write on each topic, and on the transactional id. One with acks=0 has no response
-that could report a denial: as in Kafka, the allowed part is written, then the connection is closed.
+Produce requires Write on each topic, and on the transactional id. A Produce with acks=0 has no
+response that could report a denial: as in Kafka, the allowed part is written, then the connection
+is closed.
 
 Fetch requires Read on each topic, or ClusterAction on the cluster, as replicas need. A fetch
-session (KIP-227) names its topics once. A session is therefore remembered by its id, and only if
-everything in it was allowed on this connection by the ACLs in force. Any other is answered with
-FETCH_SESSION_ID_NOT_FOUND, and the client then sends a full request. A request that is denied in
-part is forwarded without a session: nothing that is denied ever gets into one. (Kafka keeps denied
-partitions in the session and denies them in each response.)
+session (KIP-227) names its topics once. The proxy therefore remembers the id of a session if the
+ACLs in force allowed all its topics on this connection. A request for any other session is answered
+with FETCH_SESSION_ID_NOT_FOUND, and the client then sends a full request. A request that is denied
+in part is forwarded without a session, so that denied topics never get into one. (Kafka keeps
+denied partitions in the session and denies them in each response.)
 
 ShareFetch and ShareAcknowledge (KIP-932) require Read on the group and each topic, which they name
-by id. A share session goes on fetching what earlier requests added to it, so each response is
-judged too: topics that may not be read any more lose their records and get
+by id. A share session keeps fetching the topics that earlier requests added to it, so each response
+is judged too: the proxy removes the records of topics that the client may no longer read, and sets
 TOPIC_AUTHORIZATION_FAILED. A topic that is denied in a request never gets into a session. (Kafka
 keeps it there and denies it in each response.) The rest of such a request is always forwarded, even
-if no topic is left in it: the session's epoch must advance.
+without any topics, because the session's epoch must advance.
 """
 
 from collections.abc import Callable
@@ -115,8 +116,8 @@ def _produce_entries(denied: DeniedProduce) -> tuple[ProduceResponse.TopicProduc
 
 
 MAX_BYTES_IN_PART: Final = 1_048_576
-"""Maximum number of bytes in a response that is gathered to add denials to it. A broker sends more
-if the first batch alone is longer."""
+"""Maximum number of bytes that a Fetch may request if its response is buffered to add denials to
+it. A broker sends more if the first batch alone is longer."""
 
 DeniedFetch = dict[FetchedTopic, ErrorCode]
 """Errors of the topics that may not be read."""
@@ -194,7 +195,7 @@ def _fetch_entries(denied: DeniedFetch) -> tuple[FetchResponse.FetchableTopicRes
 
 
 _FINAL_EPOCH: Final = -1
-"""Session epoch that closes a session: nothing is fetched any more."""
+"""Session epoch that closes a session and fetches nothing."""
 
 
 def share_fetch(inquiry: Inquiry) -> Judgement:
@@ -266,7 +267,7 @@ def _group_error(inquiry: Inquiry, group_id: str | None) -> ErrorCode | None:
 def _may_be_read(inquiry: Inquiry, topic_id: bytes) -> bool:
     """Return whether a topic of a response may be read; False if its name is unknown.
 
-    The ids of a session were looked up when they were added to it, on this connection.
+    The ids of a session were looked up on this connection when they were added to the session.
     """
     try:
         name = None if topic_id == NO_ID else inquiry.topics[topic_id]
@@ -305,7 +306,7 @@ def _refused_topics(
 def _emptied(
     partition: messages.ShareFetchResponse.PartitionData,
 ) -> messages.ShareFetchResponse.PartitionData:
-    """Return the result for a partition that may not be read any more."""
+    """Return the result for a partition that may no longer be read."""
     return replace(
         partition,
         error_code=TOPIC_DENIED,

@@ -34,13 +34,14 @@ from proxy.wire.schema import NO_ID, Message
 
 _REPEATED: Final = ErrorCode.INVALID_REQUEST
 _CONFIGS_IN_RESPONSE: Final = 5
-"""First version of CreateTopics whose response has a new topic's configuration (KIP-525)."""
+"""First version of CreateTopics whose response has the configuration of the new topics
+(KIP-525)."""
 _TOPICS_BY_ID: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
 _HIDDEN_NUMBER: Final = -1
 """Kafka's number of partitions and replication factor where the configuration is not shown."""
 _CLUSTER_METADATA: Final = "__cluster_metadata"
-"""Name of the quorum's log, which no client may create, whatever its permissions."""
+"""Name of the quorum's log, which no client may create, regardless of permissions."""
 
 
 _Deleted = messages.DeleteTopicsResponse.DeletableTopicResult
@@ -53,7 +54,7 @@ _Result = TypeVar(
 
 
 class _Repetitions:
-    """Items that a request names more than once: Kafka refuses them as invalid, with one result
+    """Items that a request names more than once. Kafka refuses them as invalid, with one result
     each, before it checks permissions."""
 
     def __init__(self, keys: Iterable[Hashable]) -> None:
@@ -61,7 +62,8 @@ class _Repetitions:
         self._answered: set[Hashable] = set()
 
     def result(self, key: Hashable, otherwise: _Result, repeated: _Result) -> Sequence[_Result]:
-        """Return the result of a denied item; `repeated` is that of one that is repeated."""
+        """Return the result of a denied item: `otherwise`, or `repeated` once for an item that the
+        request names several times."""
         if self._times[key] == 1:
             return (otherwise,)
         if key in self._answered:
@@ -77,7 +79,7 @@ _REPEATED_ID: Final = "Duplicate topic id."
 def create_topics(inquiry: Inquiry) -> Judgement:
     """Judge a CreateTopics: Create on the cluster, or on each topic.
 
-    The response has a topic's configuration only with DescribeConfigs on the topic.
+    The response contains a topic's configuration only with DescribeConfigs on the topic.
     """
     request = read_request(inquiry, messages.CreateTopicsRequest)
     every_topic = may_cluster(inquiry, Operation.CREATE, report=False)
@@ -172,8 +174,8 @@ def create_partitions(inquiry: Inquiry) -> Judgement:
 def delete_topics(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteTopics: Delete on each topic, or on the cluster.
 
-    By name, a topic that may not be described may not be deleted either. By id, the response hides
-    the name of a topic that may not be described; that the id exists is no secret in Kafka.
+    Deleting a topic by name also requires Describe on it. By id, the response omits the name of a
+    topic that may not be described; Kafka does not hide that the id exists.
     """
     if may_cluster(inquiry, Operation.DELETE, report=False):
         return FORWARD
@@ -255,7 +257,7 @@ def list_offsets(inquiry: Inquiry) -> Judgement:
 def delete_records(inquiry: Inquiry) -> Judgement:
     """Judge a DeleteRecords: Delete on each topic.
 
-    A topic or partition that is named twice has one result, as in Kafka.
+    As in Kafka, a topic or partition that is named twice has one result.
     """
     response = messages.DeleteRecordsResponse
     request = read_request(inquiry, messages.DeleteRecordsRequest)
@@ -307,7 +309,7 @@ def _judge_topics(
     order_by: tuple[str, ...] = (),
     **values: Any,
 ) -> Judgement:
-    """Judge a request that needs the operation on each topic; `values` as in `refused_topic`."""
+    """Judge a request that requires the operation on each topic; `values` as in `refused_topic`."""
     kind = item_type(response, "topics")
     name = "topic" if "topic" in kind.DEFAULTS else "name"
 

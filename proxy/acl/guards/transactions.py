@@ -39,8 +39,8 @@ INTERNAL_TOPICS: Final = frozenset(
 def init_producer_id(inquiry: Inquiry) -> Judgement:
     """Judge an InitProducerId.
 
-    With a transactional id: Write on it, and TwoPhaseCommit for two-phase commit (KIP-939). Without
-    one: Write on any topic, or IdempotentWrite on the cluster.
+    With a transactional id, it requires Write on the id, and TwoPhaseCommit for two-phase commit
+    (KIP-939). Otherwise it requires Write on any topic, or IdempotentWrite on the cluster.
     """
     request = read_request(inquiry, messages.InitProducerIdRequest)
     if request.transactional_id is None:
@@ -63,8 +63,8 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     """Judge an AddPartitionsToTxn: Write on the transactional id and on each topic.
 
     One denied topic fails the whole transaction: nothing is added, and the other partitions get
-    OPERATION_NOT_ATTEMPTED. Requests of version 4 and above come from brokers: ClusterAction on the
-    cluster.
+    OPERATION_NOT_ATTEMPTED. Requests of version 4 and above come from brokers and require
+    ClusterAction on the cluster.
     """
     request = read_request(inquiry, messages.AddPartitionsToTxnRequest)
     if inquiry.api_version >= _FIRST_BATCHED:
@@ -76,7 +76,7 @@ def add_partitions_to_txn(inquiry: Inquiry) -> Judgement:
     names = dict.fromkeys(topic.name for topic in pausing(topics))
     if not may_transact(inquiry, Operation.WRITE, request.v3_and_below_transactional_id):
         return _nothing_added(inquiry, topics, dict.fromkeys(names, TRANSACTIONAL_ID_DENIED))
-    # The broker refuses internal topics itself; here they must only not count as allowed
+    # The broker refuses internal topics itself; they only must not count as allowed here
     denied = {
         name
         for name in names
