@@ -1,5 +1,4 @@
-r"""Principals of clients that do not log in with the proxy's SASL: certificates, rules, opaque
-names.
+r"""Principals of clients without a SASL login at the proxy: certificates, rules, opaque names.
 
 Rules:
 
@@ -9,10 +8,10 @@ Rules:
 
 The subject of a certificate has the same text as Java's `X500Principal.getName()`. That is RFC 2253
 with three peculiarities of Java: a type without a keyword of RFC 2253 is written as a dotted number
-with the hexadecimal DER as its value; `=` and `#` are always escaped; and a value of a string type
-that Java does not read is hexadecimal too. ACLs compare these texts character by character. The
-client chooses the name even if an authority has signed it, so a subject that cannot be parsed, is
-too long, or has control characters is refused.
+with the hexadecimal DER as its value; `=` and `#` are always escaped; and a value without one of
+the string types that Java reads is hexadecimal too. ACLs compare these texts character by
+character. The client chooses the name even if an authority has signed it, so a subject that cannot
+be parsed, is too long, or has control characters is refused.
 
 `ssl.principal.mapping.rules` (KIP-371) turns the subject into a name:
 

@@ -2,8 +2,8 @@
 
 Encoded by hand rather than with schema classes, because a response may hold 100,000 ACLs: one
 object per ACL would take more memory than the bytes, and garbage collection would stall the relay.
-The encoders of ACLs pause, so that other work can run in between. Tests compare the bytes
-with those of entities.
+The encoders of ACLs pause, so that other work can run in between. Tests compare the bytes with
+those of the schema classes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,9 +24,9 @@ from proxy.wire.primitives import (
 )
 
 FIRST_WITH_PATTERN_TYPE: Final = 1
-"""KIP-290; every pattern of older messages is literal."""
+"""First version with pattern types (KIP-290); in older messages every pattern is literal."""
 FIRST_FLEXIBLE: Final = APIS[DESCRIBE_ACLS].first_flexible
-"""The same for all three ACL APIs."""
+"""First flexible version, the same for all three ACL APIs."""
 _MAX_CACHED: Final = 10_000
 """Maximum number of cached strings."""
 _MAX_CACHED_BYTES: Final = 256
@@ -41,7 +41,7 @@ class TooLarge(Exception):
 
 
 class EncodedStrings(dict[str, bytes]):
-    """Cache of encoded strings: the same principals, hosts and names recur."""
+    """Cache of encoded strings, because the same principals, hosts and names recur."""
 
     def __init__(self, flexible: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class EncodedStrings(dict[str, bytes]):
 
 
 class Resources:
-    """Encoder of the items of `resources`: adjacent ACLs of one resource form an item."""
+    """Encoder of the items of `resources`. Adjacent ACLs of one resource form an item."""
 
     def __init__(self, api_version: int) -> None:
         self._flexible = api_version >= FIRST_FLEXIBLE
@@ -68,11 +68,11 @@ class Resources:
     def write(self, acls: Iterable[Acl], max_bytes: int = maxsize) -> tuple[bytearray, int]:
         """Return the encoded items, and their number.
 
-        Raises TooLarge once they have exceeded `max_bytes`.
+        Raises TooLarge when they exceed `max_bytes`.
         """
         strings, end = self._strings, self._end
         written, count = bytearray(), 0
-        entries, size = bytearray(), 0  # of the item that is being read
+        entries, size = bytearray(), 0  # of the current item
         current: Resource | None = None
         for acl in pausing(acls):
             if len(written) + len(entries) > max_bytes:
@@ -106,7 +106,7 @@ class Resources:
 
 
 Place = tuple[int, int]
-"""Beginning and end of a result, as offsets in bytes."""
+"""Beginning and end of a result, in bytes."""
 
 _THROTTLE_TIME_MS: Final = INT32.pack(0)
 _NO_ERROR: Final = INT16.pack(0)
@@ -141,7 +141,8 @@ class DescribeBatch:
         self._max_size = self._out.tell() + max_bytes
 
     def add(self, acls: Iterable[Acl]) -> Place | None:
-        """Add a result; return its place, or None if it would exceed the bound and is not added."""
+        """Add a result and return its place, or return None without adding it if it would exceed
+        the bound."""
         start = self._out.tell()
         max_bytes = self._max_size - start - _MIN_RESULT
         try:
@@ -163,7 +164,7 @@ class DescribeBatch:
         return start, self._out.tell()
 
     def repeat(self, place: Place) -> bool:
-        """Add an earlier result once more; return False if it would exceed the bound."""
+        """Add an earlier result again; return False if it would exceed the bound."""
         start, end = place
         at = self._out.tell()
         if at + end - start > self._max_size:
@@ -204,8 +205,8 @@ def create_body(api_version: int, results: Sequence[Refusal | None]) -> bytes:
 
 
 def delete_body(api_version: int, results: Sequence[Refusal | Sequence[Acl]]) -> bytes:
-    """Return the body with one result per filter: the ACLs that it matched, all deleted, or an
-    error."""
+    """Return the body with one result per filter: the ACLs that it matched, which were all deleted,
+    or an error."""
     flexible = api_version >= FIRST_FLEXIBLE
     string = EncodedStrings(flexible)
     end = b"\0" if flexible else b""
@@ -238,8 +239,8 @@ def refusal_of_all(
 ) -> bytes:
     """Return the body that gives all `count` items of a request the same error.
 
-    `lists_matches` is True if results have a list of ACLs: those of filters, not of creations.
-    `with_message` repeats the error's sentence for each item.
+    `lists_matches` is True if results have a list of ACLs: results of filters do, those of
+    creations do not. `with_message` repeats the error message for each item.
     """
     flexible = api_version >= FIRST_FLEXIBLE
     item = _error(refusal, flexible, with_message=with_message)

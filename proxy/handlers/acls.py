@@ -1,26 +1,28 @@
 """DescribeAcls v0-v4, CreateAcls and DeleteAcls v0-v3 (KIP-140, 290, 888), from the store.
 
-Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
+Responses and their messages are those of a running Kafka 4.1. Deliberate differences:
 
-- The code 0 (UNKNOWN) is INVALID_REQUEST for its item, as unknown codes are; Kafka closes the
+- Like unknown codes, the code 0 (UNKNOWN) is INVALID_REQUEST for its item; Kafka closes the
   connection.
 - ANY and MATCH in a creation are INVALID_REQUEST for their item; Kafka fails the whole request.
 - A creation with an empty host is INVALID_REQUEST, as in Kafka 4.4.
-- A denial has one fixed sentence; Kafka's prints the server's internal objects.
-- The work that the filters of one DeleteAcls cause is bounded: see the constants.
+- A denial has one fixed message; Kafka's contains the server's internal objects.
+- The work for the filters of one DeleteAcls is bounded: see the constants.
 
-Pure except for the store, whose writes wait for the disk; large requests take long, so `answer`
-is called in a thread. It does not hold the interpreter lock for long: no large sort, few objects.
+Pure except for the store, whose writes wait for the disk. Large requests take long, so call
+`answer` in a thread. It never holds the interpreter lock for long: it avoids large sorts and
+creates few objects.
 
 DescribeAcls v4 answers many filters at once:
 
-- Each filter has the result that it would have had alone, in v3, its own error included.
-- Where v3 refuses the request, each filter of v4 is refused: a response has no error of its own.
+- Each filter has the same result, or error, as a v3 request with only this filter.
+- Where v3 refuses the request, v4 refuses each filter, because its response has no error of its
+  own.
 - A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
   is answered with a single result, INVALID_REQUEST, and the connection stays open. (In v0 to v3 a
   request that does not parse closes it, as in Kafka.)
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
-  that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
+  that would exceed it and all later ones have POLICY_VIOLATION; the client must send them again.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -124,7 +126,8 @@ def filter_of(parts: AclFilterParts) -> AclFilter:
 def has_code_0(parts: AclFilterParts) -> bool:
     """Return whether a filter has the code 0, which DescribeAcls refuses.
 
-    It accepts other unknown codes, which may be those of a later Kafka: no stored ACL has them.
+    DescribeAcls accepts other unknown codes, which a later Kafka may define: no stored ACL has
+    them.
     """
     resource_type, _, pattern_type, _, _, operation, permission = parts
     return 0 in (resource_type, pattern_type, operation, permission)
@@ -140,11 +143,11 @@ class Acls:
     StoreError."""
 
     def create(self, acls: Sequence[Acl]) -> Refusal | None:
-        """Add the ACLs that are missing. Return the reason if not all exist now, else None."""
+        """Add the missing ACLs. Return the reason if some are still missing, otherwise None."""
         return self._change(lambda: self.store.create_acls(acls))
 
     def delete(self, acls: Iterable[Acl]) -> Refusal | None:
-        """Remove the ACLs that exist. Return the reason if some remain, else None."""
+        """Remove the existing ACLs. Return the reason if some remain, otherwise None."""
         return self._change(lambda: self.store.delete_acls([exactly(acl) for acl in acls]))
 
     def _change(self, change: Callable[[], object]) -> Refusal | None:
@@ -153,7 +156,7 @@ class Acls:
             change()
         except StoreError as problem:
             refusal = Refusal(*refusal_of(problem))
-        # The change is stored: it takes effect when the store can be read again
+        # The change is stored, and takes effect when the store can be read again
         with suppress(StoreError):
             self.current()
         return refusal
@@ -166,9 +169,9 @@ _TOO_MANY: Final = invalid(f"More than {MAX_FILTERS} filters.")
 def answer_batch(
     body: bytes, acls: Acls | None, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
 ) -> bytes | Callable[[], bytes]:
-    """Return the response body, or the function that makes it in a long time.
+    """Return the response body, or a function that returns it but may take long.
 
-    `acls` is None if the authorizer is off. Raises StoreError.
+    Pass None for `acls` if the authorizer is off. Raises StoreError.
     """
     try:
         count = acl_filter_count(body)
@@ -219,7 +222,7 @@ def _added(
     if queried in places:
         return made.repeat(places[queried])
     wanted = filter_of(queried)
-    # a refused one has a code of a later Kafka: no stored ACL can have it
+    # a refused filter has a code of a later Kafka, which no stored ACL can have
     found = () if filter_refusal(wanted) else index.matching(wanted)
     if (place := made.add(found)) is None:
         return False
@@ -231,10 +234,10 @@ MAX_ITEMS: Final = 10_000
 """Maximum number of creations, filters, or ACLs deleted per request: Kafka's limit of records per
 operation (`QuorumController.MAX_RECORDS_PER_USER_OP`)."""
 MAX_REPORTED: Final = 100_000
-"""Maximum number of matches in one DeleteAcls response; several filters may report the same ACL."""
+"""Maximum number of matches in one DeleteAcls response. Several filters may match the same ACL."""
 MAX_SEARCHES: Final = 100
-"""Maximum number of filters of one DeleteAcls that name no resource, and so search very many
-ACLs."""
+"""Maximum number of filters of one DeleteAcls that do not name a resource, and may therefore search
+very many ACLs."""
 
 _TOO_LARGE: Final = Refusal(
     ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
@@ -253,13 +256,14 @@ def answer(
     may_describe: bool,
     may_alter: bool,
 ) -> bytes | Callable[[], bytes]:
-    """Return the response body to a request body of one of the three APIs, or the function that
-    makes it in a long time; that one needs no store, raises nothing, and may run on another thread.
+    """Return the response body for a request to one of the three APIs, or a function that returns
+    it but may take long. The function does not use the store, raises no errors, and may run on
+    another thread.
 
-    `acls` is None if the authorizer is off. `may_describe` and `may_alter` say whether the
-    principal may Describe, and Alter, the cluster. Raises ClientFault, and, for requests that only
-    read, StoreError; then nothing was changed. Changes are in force in this process when it
-    returns.
+    Pass None for `acls` if the authorizer is off. `may_describe` and `may_alter` are True if the
+    principal has Describe, or Alter, on the cluster. Raises ClientFault, and StoreError for
+    requests that only read; then nothing was changed. Changes are in force in this process on
+    return.
     """
     try:
         if api_key == DESCRIBE_ACLS:
@@ -331,7 +335,7 @@ def _delete(api_version: int, body: bytes, acls: Acls | None, *, authorized: boo
 
 
 def _item_count(api_version: int, body: bytes) -> int:
-    """Return the number of items, before any object is made of them. Raises Malformed."""
+    """Return the number of items without creating objects for them. Raises Malformed."""
     count, position = array_length(body, 0, api_version >= FIRST_FLEXIBLE)
     if count * _MIN_ITEM_SIZE > len(body) - position:
         raise Malformed("more items than bytes for them")
@@ -339,8 +343,8 @@ def _item_count(api_version: int, body: bytes) -> int:
 
 
 _MIN_ITEM_SIZE: Final = 7
-"""Minimum size of an item in bytes: three codes, three strings of at least a byte, and the end of a
-flexible item."""
+"""Minimum size of an item in bytes: three codes, three strings of at least one byte, and the end of
+a flexible item."""
 
 
 def _refusal_of_all(count: int, acls: Acls | None, *, authorized: bool) -> Refusal | None:
@@ -364,7 +368,7 @@ class _Deletion:
         """ACLs to be deleted, as the keys of an ordered set."""
 
     def result(self, wanted: AclFilter) -> Refusal | Sequence[Acl]:
-        """Return the ACLs that the filter matches, or the reason for which it is not applied."""
+        """Return the ACLs that the filter matches, or the reason why it is refused."""
         if refusal := filter_refusal(wanted):
             return refusal
         result = self._results.get(wanted)

@@ -1,4 +1,4 @@
-"""Answers that need the store: ACLs, quotas, SCRAM credentials; called off the event loop."""
+"""Responses that need the store: ACLs, quotas, SCRAM credentials. Called outside the event loop."""
 
 from collections.abc import Callable
 from time import thread_time_ns
@@ -28,11 +28,12 @@ CHANGES: Final = frozenset(
 def ask(
     question: AnswerFromStore, store: Store, users: UserStore, acls: Acls | None
 ) -> bytes | Callable[[], bytes]:
-    """Return the response body, or the function that makes it in a long time, without the store.
+    """Return the response body, or a function that returns it but may take long and does not use
+    the store.
 
-    `acls` is None if there is no authorizer. Raises ClientFault if the request does not parse, or
-    exceeds a bound on its size, and StoreError if the store cannot be read; a change that cannot be
-    stored is answered with an error for each item.
+    Pass None for `acls` without an authorizer. Raises ClientFault if the request does not parse or
+    is too large, and StoreError if the store cannot be read. The response to a change that cannot
+    be stored has an error for each item.
     """
     request, authorized = question.request, question.authorized
     key, version, body = request.api_key, request.api_version, request.body

@@ -1,28 +1,29 @@
 """DescribeClientQuotas v0-v2 and AlterClientQuotas v0-v1 (KIP-546, KIP-888), from the store.
 
-Answers are Kafka's, seen on a running Kafka 4.1. Deliberate differences:
+Responses are those of a running Kafka 4.1. Deliberate differences:
 
-- Entities and keys are sorted; Kafka's are in the order of their hashes.
-- The same entity type twice in one entity is INVALID_REQUEST; Kafka takes the last one.
+- Entities and keys are sorted; Kafka returns them in hash order.
+- An entity type that occurs twice in one entity is INVALID_REQUEST; Kafka uses the last one.
 - NaN and infinity are INVALID_REQUEST; Kafka stores them.
 - An ip entity is an address; Kafka resolves host names while the request waits.
-- Sentences do not print the server's internal objects, and are truncated to what Kafka can encode.
+- Messages do not contain the server's internal objects, and are truncated to the length that Kafka
+  can encode.
 - The size of a request is bounded: see the constants.
 
 Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
 
 DescribeClientQuotas v2 answers many filters at once:
 
-- Each filter has the result that it would have had alone, in v1, its own error included.
-- Without the permission, each filter is refused: a response has no error of its own.
+- Each filter has the same result, or error, as a v1 request with only this filter.
+- Without the permission, each filter is refused, because the response has no error of its own.
 - A request that does not parse, whose list of filters is null, or that has more than `MAX_FILTERS`
   (or `MAX_BATCH_ITEMS` in all) is answered with a single result, INVALID_REQUEST, and the
   connection stays open.
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
-  that would exceed it, and all after it, have POLICY_VIOLATION; a client sends them again.
+  that would exceed it and all later ones have POLICY_VIOLATION; the client must send them again.
 
-The quotas are read once. Filters with the same entity types, and the same choice of names or any
-name for each, share a table keyed by these names: each entity is looked up once per table.
+The quotas are read once. Filters with the same entity types that require a name for the same ones
+share a table keyed by these names; each entity is looked up once per table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,17 +72,17 @@ from proxy.wire.primitives import (
 
 
 class QuotaRefusal(Exception):
-    """The request is refused; holds the error code and the sentence for the client."""
+    """The request is refused, with an error code and a message for the client."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
         super().__init__(message)
         self.sentence = message[:MAX_SENTENCE]
-        """Sentence for the client, truncated to the longest that can be encoded."""
+        """Message for the client, truncated to the maximum length that can be encoded."""
         self.code = code
 
 
 class Filter(NamedTuple):
-    """Filter of entities: by type a name, the default, or None for any."""
+    """Filter of entities: for each type a name, the default, or None for any name."""
 
     names: dict[EntityType, str | Default | None]
     strict: bool
@@ -166,7 +167,7 @@ def entry_of(
 
 
 MAX_BATCH_ITEMS: Final = 3 * MAX_FILTERS
-"""Maximum number of filters, components and tagged fields together: enough for `MAX_FILTERS`
+"""Maximum number of filters, components and tagged fields together, enough for `MAX_FILTERS`
 filters of two components."""
 _RUN: Final = 1_000
 """Number of entities that are sorted in one step, which takes less than a millisecond."""
@@ -182,7 +183,7 @@ _HEAD: Final = INT32.pack(0)
 def answer_batch(
     body: bytes, store: QuotaStore, *, authorized: bool, max_bytes: int = MAX_RESULT_BYTES
 ) -> bytes:
-    """Return the response body. `authorized` says whether the principal may DescribeConfigs on the
+    """Return the response body. `authorized` is True if the principal has DescribeConfigs on the
     cluster. Raises StoreError.
     """
     try:
@@ -253,7 +254,7 @@ def _described(request: DescribeClientQuotasRequest, quotas: Quotas, max_bytes: 
 
 
 class _Kind(NamedTuple):
-    """Kind of filters, which share one lookup table."""
+    """Kind of filters that share one lookup table."""
 
     named: frozenset[EntityType]
     """Types that an entity must have."""
@@ -267,7 +268,7 @@ _Tables = dict[_Kind, dict[tuple[str | Default, ...], list[int]]]
 def _find_each(quotas: Quotas, filters: Sequence[Filter], max_bytes: int) -> list[list[bytes]]:
     """Return the entries that each filter matches, in the order of their entities.
 
-    The list ends before the first filter with which they would exceed `max_bytes`.
+    The list ends before the first filter whose entries would exceed `max_bytes` in total.
     """
     tables = _tables(filters)
     strict = any(one.strict for one in filters)
@@ -307,8 +308,8 @@ def _finders(
 
 
 def _in_order(quotas: Quotas) -> Iterator[QuotaEntity]:
-    """Yield the entities by path; sorted in runs, because one large `sorted` would hold the
-    interpreter lock."""
+    """Yield the entities by path. They are sorted in runs, because one large `sorted` would hold
+    the interpreter lock."""
     paths = [(entity.path, entity) for entity in quotas]
     runs = [sorted(paths[at : at + _RUN], key=itemgetter(0)) for at in range(0, len(paths), _RUN)]
     for _, entity in merge(*runs, key=itemgetter(0)):
@@ -321,25 +322,26 @@ _Request = TypeVar(
 
 MAX_ITEMS: Final = 40_000
 """Maximum number of entries, components of entities, changes, components of a filter, and tagged
-fields together: enough for 10,000 quotas of a user with a client id, one by one. Kafka accepts no
-more changes in one operation (`QuorumController.MAX_RECORDS_PER_USER_OP`). Each takes up to a KiB
-of memory, including its part of the response.
+fields together: enough for 10,000 entries of a user and a client id with one quota each. Kafka
+accepts at most 10,000 changes in one operation (`QuorumController.MAX_RECORDS_PER_USER_OP`). An
+item needs up to 1 KiB of memory, including its part of the response.
 """
 MAX_BYTES: Final = 2_097_152
-"""Maximum size of a request in bytes: 10,000 such quotas, with names of thirty bytes, take half of
-it. In memory, a name can take four times its size in the request."""
+"""Maximum size of a request in bytes: 10,000 such quotas with names of 30 bytes need half of it. In
+memory, a name can be four times as large as in the request."""
 
 
 def answer(
     api_key: int, api_version: int, body: bytes, store: QuotaStore, *, authorized: bool
 ) -> bytes:
-    """Return the response body to a request body of either API. Raises ClientFault.
+    """Return the response body for a request to either API. Raises ClientFault.
 
-    `authorized` says whether the principal may DescribeConfigs, or AlterConfigs, on the cluster.
+    `authorized` is True if the principal has DescribeConfigs or AlterConfigs, as the API requires,
+    on the cluster.
     """
     if api_key == DESCRIBE_CLIENT_QUOTAS and api_version >= QUOTAS_BATCHED:
         return answer_batch(body, store, authorized=authorized)
-    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # whatever the filter
+    if api_key == DESCRIBE_CLIENT_QUOTAS and not authorized:  # even if the filter is invalid
         return encode(_undescribed(UNAUTHORIZED.code, None), api_version)
     if api_key == ALTER_CLIENT_QUOTAS:
         changes = _read(messages.AlterClientQuotasRequest, api_version, body)
@@ -373,7 +375,7 @@ def _describe(
 
 
 def _undescribed(code: ErrorCode, message: str | None) -> messages.DescribeClientQuotasResponse:
-    """Return the response without entries; like Kafka, denials have no generic sentence."""
+    """Return the response without entries. As in Kafka, denials have no generic message."""
     return messages.DescribeClientQuotasResponse(
         error_code=code, error_message=message, entries=None
     )
@@ -407,7 +409,7 @@ def _alter(
     for entry in request.entries:
         key = frozenset((part.entity_type, part.entity_name) for part in entry.entity)
         if key in outcomes:
-            # Like Kafka, apply the first of them all the same
+            # As in Kafka, the first of them is applied nevertheless
             outcomes[key] = entry.entity, QuotaRefusal("Ignoring duplicate entity")
             continue
         try:
@@ -459,7 +461,7 @@ def _operations(
         key = key_of(entity, op.key)
         if key is None:
             if op.remove:
-                continue  # no entity has it: like Kafka, a success
+                continue  # no entity has this key; removing it succeeds, as in Kafka
             raise QuotaRefusal(f"Invalid configuration key {op.key}")
         if not op.remove and (problem := value_problem(key, op.value)):
             raise QuotaRefusal(problem)

@@ -1,12 +1,12 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials v0 (KIP-554), from the store.
 
-Answers are Kafka's, seen on a running Kafka 4.1, down to its sentences. Deliberate differences:
+Responses and their messages are those of a running Kafka 4.1. Deliberate differences:
 
-- Users and mechanisms are sorted; Kafka's are in the order of their hashes.
+- Users and mechanisms are sorted; Kafka returns them in hash order.
 - A null list of users without authorization is answered; Kafka 4.1 never answers it.
-- An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka says UNKNOWN_SERVER_ERROR.
+- An empty salted password is UNACCEPTABLE_CREDENTIAL; Kafka returns UNKNOWN_SERVER_ERROR.
 - An empty salt is UNACCEPTABLE_CREDENTIAL; Kafka stores it, but no client can log in with it.
-- A denial has one fixed sentence; Kafka's prints the server's internal objects.
+- A denial has one fixed message; Kafka's contains the server's internal objects.
 - The size of a request is bounded: see the constants.
 
 Pure except for the store, whose writes wait for the disk: call `answer` in a thread.
@@ -27,12 +27,12 @@ from proxy.wire.primitives import MAX_SENTENCE, Malformed
 from sasl.credentials import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 MAX_ITEMS: Final = 40_000
-"""Maximum number of users in a request, or of changes, and tagged fields together. Kafka's tools
-send one, and larger requests have no known use. Each takes up to a KiB of memory, including its
-part of the response."""
+"""Maximum number of users or changes in a request, including tagged fields. Kafka's tools send one
+item, and larger requests have no known use. An item needs up to 1 KiB of memory, including its part
+of the response."""
 MAX_BYTES: Final = 2_097_152
-"""Maximum size of a request in bytes: some 17,000 changes for SCRAM-SHA-512 with names of twenty
-characters. In memory, a name can take four times its size in the request."""
+"""Maximum size of a request in bytes: about 17,000 changes for SCRAM-SHA-512 with names of 20
+characters. In memory, a name can be four times as large as in the request."""
 
 _VERSION: Final = 0
 """Only version of both APIs."""
@@ -60,9 +60,9 @@ _NOTHING_TO_DELETE = Refusal(
 
 
 def answer(api_key: int, body: bytes, store: CredentialStore, *, authorized: bool) -> bytes:
-    """Return the response body to a request body of either API. Raises ClientFault.
+    """Return the response body for a request to either API. Raises ClientFault.
 
-    Bytes after the body are ignored, as by Kafka.
+    As in Kafka, bytes after the body are ignored.
     """
     if api_key == ALTER_USER_SCRAM_CREDENTIALS:
         changes = _read(messages.AlterUserScramCredentialsRequest, body)
@@ -86,8 +86,8 @@ def describe(
     *,
     authorized: bool,
 ) -> messages.DescribeUserScramCredentialsResponse:
-    """Return the credentials of the users. `authorized` says whether the principal may Describe the
-    cluster."""
+    """Return the credentials of the users. `authorized` is True if the principal has Describe on
+    the cluster."""
     users = request.users or ()
     if not authorized:
         return refused_scram_users(request)
@@ -116,7 +116,8 @@ def _describe_one(name: str, count: int, known: dict[str, _Infos]) -> _Described
 
 
 def _quoting(code: ErrorCode, message: str, name: str) -> Refusal:
-    """Return a refusal that quotes the name, truncated to the longest that can be encoded."""
+    """Return a refusal that quotes the name, truncated to the maximum length that can be
+    encoded."""
     return Refusal(code, f"{message}: {name}"[:MAX_SENTENCE])
 
 
@@ -132,9 +133,9 @@ def _described_user(user: str, refusal: Refusal | None, infos: _Infos = ()) -> _
 def alter(
     request: messages.AlterUserScramCredentialsRequest, store: CredentialStore, *, authorized: bool
 ) -> messages.AlterUserScramCredentialsResponse:
-    """Delete and set credentials. `authorized` says whether the principal may Alter the cluster.
+    """Delete and set credentials. `authorized` is True if the principal has Alter on the cluster.
 
-    Valid changes are made in one transaction; the others are reported by user. Waits for the disk.
+    Valid changes are made in one transaction; the others are reported per user. Waits for the disk.
     """
     if not authorized:
         return refused_scram_changes(request)
@@ -153,7 +154,7 @@ def alter(
     except StoreError as problem:
         refused |= dict.fromkeys(accepted, Refusal(*refusal_of(problem)))
     else:
-        # Happens only when another connection deleted the user in the meantime
+        # Happens only if another connection deleted the user in the meantime
         refused |= {user: _NOTHING_TO_DELETE for user, _ in missing}
     done = ((user, None) for user in accepted if user not in refused)
     return _altered((*done, *refused.items()))
@@ -176,9 +177,10 @@ def _users(request: messages.AlterUserScramCredentialsRequest) -> Iterable[str]:
 def _judged(
     request: messages.AlterUserScramCredentialsRequest, existing: frozenset[CredentialKey]
 ) -> tuple[dict[str, _Change], dict[str, Refusal]]:
-    """Return the one change of each user that can be tried, and the refusals of the others.
+    """Return the valid changes, at most one per user, and the refusals of the other users.
 
-    A user's first error is the one reported; a second change of a user makes both invalid.
+    Only a user's first error is reported. If a request changes a user twice, both changes are
+    invalid.
     """
     accepted: dict[str, _Change] = {}
     refused: dict[str, Refusal] = {}

@@ -158,9 +158,9 @@ _CODES: Final = ("error_code", "partition_error_code")
 def refused_topic(kind: Any, error: ErrorCode | None, *topics: Any, **values: Any) -> Any:
     """Return the result, an entity of `kind`, for a topic that is refused with an error.
 
-    The result names the topic and its partitions as the request does. Each partition has the error
-    (no error if `error` is None), and `values` in its other fields. `topics` has several items if
-    the request names the topic several times.
+    The result names the topic and its partitions as the request does. Each partition has the error,
+    if any, and `values` in its other fields. `topics` has several items if the request names the
+    topic several times.
     """
     array, partition, index, code, name = _fields_of_result(kind)
     if error is not None:
