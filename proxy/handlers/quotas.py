@@ -22,8 +22,8 @@ DescribeClientQuotas v2 answers many filters at once:
 - Results come in the order of the filters until they would exceed `MAX_RESULT_BYTES`. The filter
   that would exceed it and all later ones have POLICY_VIOLATION; the client must send them again.
 
-The quotas are read once. Filters with the same entity types that require a name for the same ones
-share a table keyed by these names; each entity is looked up once per table.
+The quotas are read once. Filters with the same entity types, of which the same have a name or the
+default, share a table keyed by these names; each entity is looked up once per table.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,14 +1,14 @@
 """Quota callback of KIP-257, and its default implementation: KIP-55's precedence.
 
-A custom class is named in the configuration by `client.quota.callback.class: package.module:Class`.
-It is created without arguments, once per worker process, then configured.
+`client.quota.callback.class: package.module:Class` in the configuration names a custom class. It is
+created without arguments, once per worker process, then configured.
 
-The methods, and the moments when they are called, are Kafka's, with two improvements:
+The methods are Kafka's, and are called at the same times, with two improvements:
 
-- Kafka calls it for every request. Here it is called for the first request of a client, and again
-  after every change (of quotas, of the cluster, or if `quota_reset_required` returns True); results
-  are cached.
-- A callback cannot stop the traffic: `proxy.quota.guarded_callback` calls it in a thread.
+- Kafka calls the callback for every request. The proxy calls it for the first request of a client,
+  and again after every change (of quotas, of the cluster, or if `quota_reset_required` returns
+  True), and caches the results.
+- A callback cannot block traffic: `proxy.quota.guarded_callback` calls it in a thread.
 """
 
 import importlib
@@ -26,7 +26,7 @@ CLASS_SETTING: Final = "client.quota.callback.class"
 
 
 class ClientQuotaType(Enum):
-    """Types of quotas, by the keys that configure them (KIP-257; KIP-599 for the last)."""
+    """Types of quotas, with the keys that configure them (KIP-257; KIP-599 for the last)."""
 
     PRODUCE = QuotaKey.PRODUCER_BYTE_RATE
     FETCH = QuotaKey.CONSUMER_BYTE_RATE
@@ -41,16 +41,16 @@ class Cluster:
     leaders: Mapping[str, Sequence[int | None]]
     """Broker ids of the partitions' leaders, by topic; None for a partition without a leader."""
     behind: frozenset[int]
-    """Ids of the brokers that are reached through this proxy."""
+    """Ids of the brokers that clients reach through this proxy."""
 
 
 class ClientPrincipal(str):
-    """Principal of a client, e.g. `User:alice`, and the groups that its login gave it."""
+    """Principal of a client, e.g. `User:alice`, with the groups from its login."""
 
     __slots__ = ("groups",)
 
     groups: tuple[str, ...]
-    """Groups as principals, e.g. `Group:analysts`, sorted: those by which ACLs judge it."""
+    """Groups as principals, e.g. `Group:analysts`, sorted. They are the groups that ACLs use."""
 
     def __new__(cls, principal: str, groups: tuple[str, ...] = ()) -> Self:
         """Return the principal with its groups."""
@@ -78,9 +78,9 @@ class QuotaCallback(Protocol):
         """Return the tags of the quota that a client uses; clients with the same tags share a
         quota.
 
-        `principal` is, for example, `User:alice`, and a `ClientPrincipal`, which has the client's
-        groups; `client_id` may be empty. The tags become labels
-        of metrics, so their number must be bounded: never one set per request.
+        `principal` is, for example, `User:alice`; as a `ClientPrincipal` it also has the client's
+        groups. `client_id` may be empty. The tags become labels of metrics, so the number of
+        different sets must be bounded: never use one set per request.
         """
         ...
 
@@ -95,7 +95,7 @@ class QuotaCallback(Protocol):
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
-        """Handle a quota that was set in the store, or was in it at the start."""
+        """Handle a quota that was set in the store, or that the store contained at startup."""
         ...
 
     def remove_quota(self, quota_type: ClientQuotaType, quota_entity: QuotaEntity) -> None:
@@ -103,8 +103,8 @@ class QuotaCallback(Protocol):
         ...
 
     def quota_reset_required(self, quota_type: ClientQuotaType) -> bool:
-        """Return whether results may have changed since the last call for reasons outside this
-        interface.
+        """Return whether results may have changed since the last call for reasons unknown to the
+        proxy.
 
         Called about once a second.
         """
@@ -186,7 +186,7 @@ def load_callback(name: str) -> QuotaCallback:
 
 
 def configured_callback(name: str | None, configs: Mapping[str, object]) -> QuotaCallback | None:
-    """Create and configure the callback of this name; None if the name is None. Raises
+    """Create and configure the callback of this name; return None without a name. Raises
     ConfigError."""
     if name is None:
         return None
@@ -203,7 +203,7 @@ def configured_callback(name: str | None, configs: Mapping[str, object]) -> Quot
 
 
 def try_callback(name: str | None, configs: Mapping[str, object]) -> None:
-    """Create and configure the callback once, in a separate process: it may start threads.
+    """Create and configure the callback once, in a separate process because it may start threads.
 
     Raises ConfigError with the full path of the setting.
     """

@@ -1,21 +1,22 @@
-"""Quotas of groups: a quota callback that takes a client's groups from its login, as ACLs do.
+"""Quotas of groups: a quota callback that uses the groups from a client's login, as ACLs do.
 
     quotas:
       client.quota.callback.class: proxy.quota.group_quotas:GroupQuotas
       client.quota.callback.configs: {share: together}
 
 The quota of a group is set like that of a user whose name is the group's principal, so every tool
-that sets quotas of users sets those of groups:
-`kafka-configs.sh --entity-type users --entity-name Group:analysts …`. Laws:
+for quotas of users works: `kafka-configs.sh --entity-type users --entity-name Group:analysts …`.
+Rules:
 
-- An entry that names the client's user decides before those of its groups, and these before the
-  defaults (KIP-55's rows 1 to 3, then groups, then rows 4 to 9), for each quota type by itself.
-- Of several groups with a quota the lowest limit decides, as the strictest does in
-  `reauth.overrides`; between equal ones the name that is first in the alphabet.
-- `share: together` (the default): all members use one quota. `share: each`: every user who is a
-  member has one of its own, of that size.
-- An entry of a group with a client id, named or default, has no effect on its members.
-- No user is taken for a group: entries of `Group:NAME` are read for groups alone.
+- An entry that names the client's user takes precedence over entries of its groups, and these over
+  the defaults (KIP-55's rows 1 to 3, then groups, then rows 4 to 9), separately for each quota
+  type.
+- If several groups have a quota, the lowest limit applies, as the strictest does in
+  `reauth.overrides`. Among equal limits, the group whose name sorts first applies.
+- `share: together` (the default): all members share one quota. `share: each`: every member has its
+  own quota of that size.
+- An entry for a group and a client id (named or default) has no effect on the group's members.
+- A user is never mistaken for a group: entries of `Group:NAME` apply only to groups.
 """
 
 import math
@@ -41,7 +42,7 @@ from sasl.identity import GROUP_TYPE
 
 GROUP_TAG: Final = "group"
 GROUP_ROW: Final = 0
-"""Number of the row of a group in an `Explanation`; it stands between rows 3 and 4."""
+"""Number of a group's row in an `Explanation`, where it is between rows 3 and 4."""
 _LAST_OF_USER: Final = 3
 """Last of KIP-55's rows that name the user."""
 _SHARE: Final = "share"
@@ -50,7 +51,7 @@ _EACH: Final = "each"
 
 
 class GroupQuotas(DefaultQuotaCallback):
-    """Callback that gives the quota of a group to its members, together or to each."""
+    """Callback that applies the quota of a group to its members, together or to each of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +71,8 @@ class GroupQuotas(DefaultQuotaCallback):
     def quota_metric_tags(
         self, quota_type: ClientQuotaType, principal: str, client_id: str
     ) -> Tags:
-        """Return the client's group with the lowest limit, unless an entry names its user."""
+        """Return the tags of the client's group with the lowest limit, unless an entry names its
+        user."""
         usual = super().quota_metric_tags(quota_type, principal, client_id)
         if not isinstance(principal, ClientPrincipal) or not principal.groups:
             return usual
@@ -87,7 +89,7 @@ class GroupQuotas(DefaultQuotaCallback):
         return self._tags(min(limits, key=lambda one: (limits[one], one)), user)
 
     def quota_limit(self, quota_type: ClientQuotaType, metric_tags: Tags) -> float | None:
-        """Return the limit of a group, or of a client that falls under KIP-55's rows."""
+        """Return the limit of a group, or of a client to which KIP-55's rows apply."""
         if GROUP_TAG in metric_tags:
             return self._of_groups.get(GROUP_TYPE + metric_tags[GROUP_TAG], {}).get(quota_type)
         return super().quota_limit(quota_type, metric_tags)
@@ -95,7 +97,7 @@ class GroupQuotas(DefaultQuotaCallback):
     def update_quota(
         self, quota_type: ClientQuotaType, quota_entity: QuotaEntity, new_value: float
     ) -> None:
-        """Store a quota of a group, or another one."""
+        """Store a quota, of a group or of another entity."""
         group = _group_of(quota_entity)
         if group is None:
             super().update_quota(quota_type, quota_entity, new_value)
@@ -151,7 +153,7 @@ class GroupQuotas(DefaultQuotaCallback):
 
 
 def _group_of(entity: QuotaEntity) -> str | None:
-    """Return the group that an entity stands for; None if it stands for none."""
+    """Return the group that an entity stands for; None if it does not stand for a group."""
     name = entity.user
     if isinstance(name, str) and name.startswith(GROUP_TYPE) and entity.client_id is None:
         return name

@@ -2,14 +2,14 @@
 
 A custom callback may raise, never return, or return invalid answers. Therefore:
 
-- It runs in its own thread, one call after the other. The data path waits for an answer for
-  `MAX_WAIT_SECONDS` at most, and not at all while a call takes longer.
-- Answers are cached; if a later call fails, the last valid answer applies. If there is none,
-  KIP-55's precedence over the stored quotas applies, as without a callback.
-- A late answer is used from then on: `generation` increases.
-- Faults are counted by kind, and the first one of each kind is logged.
+- It runs in its own thread, one call at a time. The data path waits at most `MAX_WAIT_SECONDS` for
+  an answer, and does not wait while an earlier call takes longer.
+- Answers are cached; if a later call fails, the last valid answer applies. Before the first valid
+  answer, KIP-55's precedence over the stored quotas applies, as without a callback.
+- A late answer is used when it arrives, and increases `generation`.
+- Faults are counted by kind, and the first fault of each kind is logged.
 
-A thread cannot be stopped from outside: a call that never returns keeps it until the process ends.
+A thread cannot be stopped from outside: a call that never returns blocks it until the process ends.
 """
 
 import logging
@@ -39,8 +39,8 @@ MAX_WAIT_SECONDS: Final = 0.02
 MAX_ANSWERS: Final = 16_384
 """Maximum number of cached answers; the least recently used are evicted first."""
 MAX_QUEUED: Final = 1_024
-"""Maximum number of queued calls; beyond it, none is queued for an answer. Notifications are not
-bounded: their number is that of the changes."""
+"""Maximum number of queued calls; when it is reached, calls for answers are not queued.
+Notifications are not bounded, because there is only one per change."""
 _MAX_TAGS: Final = 16
 _MAX_TAG_CHARACTERS: Final = 65_536
 
@@ -54,13 +54,14 @@ class Fault(StrEnum):
 
 
 class GuardedCallback:
-    """Wrapper that calls a `QuotaCallback` in a thread, and answers in its place when it fails."""
+    """Wrapper that calls a `QuotaCallback` in a thread, and answers itself when the callback
+    fails."""
 
     def __init__(self, callback: QuotaCallback, fallback: DefaultQuotaCallback) -> None:
-        """Wrap `callback`; `fallback` answers until the callback has, and must have the same
+        """Wrap `callback`. `fallback` answers until the callback does, and must have the same
         quotas."""
         self.generation = 0
-        """Number that grows when an answer has changed."""
+        """Number that increases when an answer has changed."""
         self.faults: Counter[Fault] = Counter()
         """Number of faults of the callback, by kind."""
         self._callback = callback
@@ -76,8 +77,8 @@ class GuardedCallback:
     # Questions of the data path
 
     def tags(self, quota_type: ClientQuotaType, principal: ClientPrincipal, client_id: str) -> Tags:
-        """Return the tags of the quota that a client uses. Never raises; waits for
-        `MAX_WAIT_SECONDS` at most."""
+        """Return the tags of the quota that a client uses. Never raises; waits at most
+        `MAX_WAIT_SECONDS`."""
         answer = self._ask(
             (quota_type, principal, principal.groups, client_id),
             lambda: _checked_tags(
@@ -90,8 +91,8 @@ class GuardedCallback:
         return answer
 
     def limit(self, quota_type: ClientQuotaType, tags: Tags) -> float | None:
-        """Return the limit of a quota, None if there is none. Never raises; waits for
-        `MAX_WAIT_SECONDS` at most."""
+        """Return the limit of a quota; None if the usage is unlimited. Never raises; waits at most
+        `MAX_WAIT_SECONDS`."""
         answer = self._ask(
             (quota_type, tuple(sorted(tags.items()))),
             lambda: _checked_limit(self._callback.quota_limit(quota_type, tags)),
@@ -102,7 +103,7 @@ class GuardedCallback:
         return None if math.isinf(answer) else answer
 
     def _ask(self, key: object, question: Callable[[], object]) -> object | None:
-        """Return the answer, or the last valid one; None if there never was one."""
+        """Return the answer, or the last valid one; None before the first valid answer."""
         if self._calls.qsize() >= MAX_QUEUED:
             self._note_stall()
         else:
@@ -153,8 +154,8 @@ class GuardedCallback:
         self._calls.put(lambda: self._callback.remove_quota(quota_type, quota_entity))
 
     def update_cluster_metadata(self, cluster: Cluster) -> None:
-        """Notify the callback of a change of the cluster; a slow callback receives only the last
-        one."""
+        """Notify the callback of a change of the cluster. A slow callback receives only the last
+        change."""
         with self._lock:
             waiting, self._cluster = self._cluster is not None, cluster
         if not waiting:
@@ -226,7 +227,7 @@ def _checked_tags(tags: object) -> dict[str, str]:
 
 
 def _checked_limit(limit: object) -> float:
-    """Return the limit; infinity stands for no limit, so that None can stand for an unknown one."""
+    """Return the limit. Infinity means no limit, because None means that the limit is unknown."""
     if limit is None:
         return math.inf
     if isinstance(limit, bool) or not isinstance(limit, int | float):

@@ -1,20 +1,20 @@
 """Meter of one quota: usage by all workers together, and the throttle time.
 
-Kafka's arithmetic (its `Rate` of a `WindowedSum`) over samples that begin at the same moments
-everywhere. Usage recorded at the beginning of each sample gives the same rate as in Kafka; a test
+Kafka's arithmetic (its `Rate` of a `WindowedSum`) over samples that begin at the same time in all
+workers. Usage recorded at the beginning of each sample results in the same rate as in Kafka; a test
 compares them.
 
-A deliberate difference: Kafka forgets a sample as soon as it leaves the window. A client that is
-throttled for a burst may repeat it eleven seconds later, and so exceeds its quota by a third over
-half a minute. Here, usage beyond the limit that leaves the window becomes a *debt*, which decreases
-at the rate of the limit. There is no debt while the quota is kept, so a client that is throttled
-for the first time waits exactly as long as in Kafka; and over any time longer than the window, the
-average is within the quota. Formally, for all s < t, used(s, t) <= limit * max(window, t - s), not
-counting the last request: that of each connection for Produce, which counts on arrival, and that of
+A deliberate difference: Kafka drops a sample as soon as it leaves the window. A client that is
+throttled for a burst may repeat it eleven seconds later, and thus exceed its quota by a third over
+half a minute. Here, usage above the limit that leaves the window becomes a *debt*, which decreases
+at the rate of the limit. There is no debt until the quota is exceeded, so a client that is
+throttled for the first time waits exactly as long as in Kafka; and over any period longer than the
+window, the average is within the quota. Formally, for all s < t, used(s, t) <= limit * max(window,
+t - s), excluding the last request: of each connection for Produce, which counts on arrival, and of
 each worker for Fetch, whose responses are left out while the limit is exceeded
 (`Throttle.fetched`).
 
-Like the samples, debts are stored as usage, not as time: if a limit that was too low is raised,
+Like the samples, debts are stored as usage, not as time. If a limit that was too low is raised,
 clients wait no longer than under the new limit.
 """
 
@@ -39,12 +39,11 @@ from proxy.quota.shared_memory import (
 )
 
 _LOOKS_PER_SAMPLE: Final = 10
-"""Minimum number of times per sample that the other workers' usage is read while a quota is in
-use."""
+"""Minimum number of reads of the other workers' usage per sample while a quota is in use."""
 _ROUNDING_MS: Final = 2
-"""Time in ms by which a client that waited for its throttle time may still be too early."""
+"""Time in ms by which a client may be early although it waited for its throttle time."""
 MAX_AT_ONCE: Final = 0x7FFF_FFFF
-"""Maximum of max_bytes in a Fetch, an INT32, in bytes."""
+"""Maximum of a Fetch's max_bytes, which is an INT32."""
 
 
 @dataclass(slots=True)
@@ -52,9 +51,9 @@ class Count:
     """Counters of one worker for all clients under one entry; they never decrease."""
 
     used: int = 0
-    """Usage in bytes, nanoseconds or connections, without what is still pending."""
+    """Usage in bytes, nanoseconds or connections, without pending usage."""
     throttles: int = 0
-    """Number of throttled requests; in audit, of those that would have been throttled."""
+    """Number of throttled requests; in audit mode, of requests that would have been throttled."""
     throttle_time_ms: int = 0
     """Sum of their throttle times, in ms."""
 
@@ -100,8 +99,8 @@ class Meter(SharedQuota):
     ) -> None:
         """Record usage for `worker`, numbered from 0.
 
-        `max_throttle_ms` is the maximum throttle time in ms. `keeps_debts` is False in audit, where
-        no client is held, and debts would grow without bound.
+        `max_throttle_ms` is the maximum throttle time in ms. `keeps_debts` is False in audit mode,
+        where clients are not held and debts would grow without bound.
         """
         super().__init__(table, worker, kind=kind, tags=tags)
         self.count, self.entry = Count(), ""
@@ -114,20 +113,20 @@ class Meter(SharedQuota):
         self.pending = 0
         """Usage that is recorded but not yet published to the other workers."""
         self.left = 0.0
-        """Usage that this worker's share of the quota allowed when the rows of the other workers
-        were last read."""
+        """Usage that this worker's share of the quota allowed at the last read of the other
+        workers' rows."""
         self._allowance = -1
-        """Maximum of `pending` before the rows of the other workers are read again; negative if the
+        """Maximum of `pending` before the rows of the other workers are read again. Negative if the
         limit is exceeded."""
         self._look_at = 0.0
         self._look_every = table.config.size_seconds / _LOOKS_PER_SAMPLE
         self._settled_sample = 0
         self.returning_until = 0.0
-        """Time in monotonic seconds until which clients may return that were throttled until the
-        same moment."""
+        """Time in monotonic seconds until which clients that were throttled until the same time may
+        return."""
         self.priority_until = 0.0
-        """Time in monotonic seconds until which one of them has priority. `Throttle` sets both
-        attributes."""
+        """Time in monotonic seconds until which one of these clients has priority. `Throttle` sets
+        both attributes."""
 
     @property
     def limit(self) -> float:
@@ -143,15 +142,15 @@ class Meter(SharedQuota):
         """Usage that an empty window allows at once; at least 1."""
 
     def exceeded(self, now: float) -> int:
-        """Return the time in ms until the limit is no longer exceeded; 0 if it is not, or was not
-        when the rows of the other workers were last read, up to a tenth of a sample ago."""
+        """Return the time in ms until the limit is no longer exceeded, or 0 if it is not exceeded.
+        The rows of the other workers may have been read up to a tenth of a sample ago."""
         if self._allowance >= 0 and now < self._look_at:
             return 0
         over_ms = self._settle(0, now)
         return over_ms if over_ms > _ROUNDING_MS else 0
 
     def is_calm(self, now: float) -> bool:
-        """Return whether the limit is not exceeded, and no throttled clients are returning."""
+        """Return whether the limit is not exceeded and throttled clients are not returning."""
         return now >= self.returning_until and now >= self.priority_until and not self.exceeded(now)
 
     def room(self, now: float) -> int:
@@ -160,13 +159,13 @@ class Meter(SharedQuota):
         return self._allowance - self.pending if now < self._look_at else 0
 
     def use(self, amount: int) -> None:
-        """Record usage within `room`."""
+        """Record usage without a check: the caller has checked that the limit allows it."""
         self.pending += amount
 
     def record(self, amount: int, now: float) -> int:
         """Record usage; return the time in ms for which the connection must be held, or 0.
 
-        While the limit is far, this takes an addition and two comparisons; the rows of the other
+        Far from the limit, this takes an addition and two comparisons; the rows of the other
         workers are read ten times per sample.
         """
         if self.pending + amount <= self._allowance and now < self._look_at:
@@ -175,16 +174,16 @@ class Meter(SharedQuota):
         return self._settle(amount, now)
 
     def try_record(self, amount: int, now: float) -> int:
-        """Record usage and return 0, or, if it would exceed the limit, return the time in ms until
-        it would not."""
+        """Record usage and return 0. If it would exceed the limit, record nothing and return the
+        time in ms until it would not."""
         wait = self._settle(0, now, ahead=amount)
         if not wait:
             self._settle(amount, now)
         return wait
 
     def settle(self, now: float) -> None:
-        """Publish pending usage. Called when a connection closes, because the meter does not
-        outlive its last connection."""
+        """Publish pending usage. Called when a connection closes, because the meter is freed with
+        its last connection."""
         if self.pending:
             self._settle(0, now)
 
@@ -234,8 +233,8 @@ class Meter(SharedQuota):
     def _begin(self, row: int, sample: int, now: float) -> int:
         """Count the elapsed part of the first sample as fully used.
 
-        In Kafka the first sample begins with the first usage. Here it may have begun up to a
-        sample's length before, for which more would be allowed than in Kafka.
+        In Kafka the first sample begins with the first usage. Here it may have begun up to one
+        sample's length earlier, which would allow more than Kafka does.
         """
         passed_ms = max(0, milliseconds(now) - sample * self._table.config.size_ms)
         passed = int(self._limit * passed_ms / 1_000)
@@ -275,7 +274,7 @@ class Meter(SharedQuota):
         config, ring = self._table.config, self._table.ring
         published = [unpack(words[DEBT], sample) for words in columns if words[DEBT]]
         last, debt = max((one for one in published if one[0] <= sample + 1), default=(sample, 0))
-        # After the last written sample has left, the debt only shrinks
+        # After the last written sample has left the window, the debt only decreases
         for number in range(last + 1, min(sample, last + config.num) + 1):
             leaving = number - config.num
             cells = (unpack(words[SAMPLES + leaving % ring], sample) for words in columns)
@@ -284,13 +283,13 @@ class Meter(SharedQuota):
         return max(0, debt - self._passes(min(sample, last + config.num), sample))
 
     def _passes(self, after: int, until: int) -> int:
-        """Return the usage that the limit allows in the samples after `after`: a whole number whose
-        average is the limit."""
+        """Return the usage that the limit allows in the samples after `after`, up to `until`: whole
+        numbers whose average is the limit."""
         in_one = self._limit * self._table.config.size_ms / 1_000
         return int(in_one * until) - int(in_one * after)
 
     def _publish(self, row: int, sample: int, debt: int, weight_ms: float) -> None:
-        """Publish the debt for all workers, and reserve the row until it is paid."""
+        """Publish the debt for all workers, and reserve the row until the debt is paid."""
         words, config = self._table.words, self._table.config
         # At least 1, because a word of 0 means that there is no debt
         words[row + DEBT] = pack(sample, debt) or 1
@@ -300,8 +299,9 @@ class Meter(SharedQuota):
     def _allow(self, weight_ms: float, window_ms: int, now: float) -> None:
         """Set the usage that is allowed before the rows of the other workers are read again.
 
-        All workers together may use half of what remains, and each at most the limit of a tenth of
-        a sample: that bounds the usage that the other workers do not see.
+        All workers together may use half of the remaining usage, and each of them at most as much
+        as the limit allows in a tenth of a sample. This bounds the usage that the other workers do
+        not see.
         """
         left = (window_ms - weight_ms) * self._limit / 1_000
         fair = self.left = left / (2 * self._table.workers)

@@ -32,28 +32,28 @@ class QuotaKey(StrEnum):
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     """Rate of Fetch responses in bytes per second."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Request time in percent of one thread's time; above 100 is more than one thread."""
+    """Request time in percent of one thread's time. Above 100 it is more than one thread."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     """Rate of partitions created or deleted per second."""
     CONNECTION_CREATION_RATE = "connection_creation_rate"
-    """Rate of new connections per second; of ip entities only."""
+    """Rate of new connections per second, only for ip entities."""
 
 
 class Default(Enum):
-    """Type of `DEFAULT`, which stands for all names without an entry of their own."""
+    """Type of `DEFAULT`, which stands for all names without their own entry."""
 
     DEFAULT = "<default>"
 
 
 DEFAULT: Final = Default.DEFAULT
-"""Name of a default entity; not a string, because a user may be named `<default>`."""
+"""Name of a default entity. It is not a string, because a user may be named `<default>`."""
 
 Name = str | Default | None
 """Name of a component, or the default; None if the entity has no component of this type."""
 
 
 class BadEntity(ProxyError):
-    """The entity or name cannot have a quota. The text is for the client."""
+    """The entity or name cannot have a quota. The text is a message for the client."""
 
 
 _PARENTS: Final = {
@@ -152,7 +152,7 @@ def _node(name: str | Default) -> str:
 
 
 def sanitize(name: str) -> str:
-    """Return the name encoded for ZooKeeper nodes and metric tags, as by Kafka's `Sanitizer`.
+    """Return the name encoded for ZooKeeper nodes and metric tags, like Kafka's `Sanitizer`.
 
     This is Java's URL encoding, which keeps letters, digits and `.-_`, with %20 for spaces.
     """
@@ -160,14 +160,14 @@ def sanitize(name: str) -> str:
 
 
 def desanitize(node: str) -> str:
-    """Return the name that `sanitize` encoded; as in Java, a plus sign is a space."""
+    """Return the name that `sanitize` encoded. As in Java, a plus sign is a space."""
     return unquote_plus(node, errors="replace")
 
 
 @lru_cache(maxsize=1_024)
 def canonical_ip(text: str) -> str | None:
-    """Return the canonical form of an address (RFC 5952), IPv4-mapped ones as IPv4; None if it is
-    not an address."""
+    """Return the canonical form of an address (RFC 5952), with IPv4-mapped addresses as IPv4. None
+    if the text is not an address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -178,7 +178,7 @@ def canonical_ip(text: str) -> str | None:
 
 @lru_cache(maxsize=1_024)
 def address_group(address: str) -> str:
-    """Return the key under which a client's address shares limits and turns with others.
+    """Return the key of the addresses with which a client's address shares limits and turns.
 
     An IPv4 address is its own group; an IPv6 address belongs to its /64, because every host on a
     subnet may use any number of the subnet's addresses (RFC 4291 section 2.5.1, RFC 8273). Text
@@ -193,13 +193,13 @@ def address_group(address: str) -> str:
 
 _OF_ADDRESSES: Final = frozenset({QuotaKey.CONNECTION_CREATION_RATE})
 _MAX_VALUES: Final = {
-    # Java's LONG and INT: KIP-55's limits are long, KIP-612's is int
+    # Java's LONG and INT: KIP-55's limits are long, KIP-612's limit is int
     QuotaKey.PRODUCER_BYTE_RATE: (2.0**63, "LONG"),
     QuotaKey.CONSUMER_BYTE_RATE: (2.0**63, "LONG"),
     QuotaKey.CONNECTION_CREATION_RATE: (2.0**31 - 1, "INT"),
 }
 _FRACTION: Final = 1e-6
-"""Largest fraction that Kafka attributes to the representation of floating-point numbers."""
+"""Largest fraction that Kafka treats as a rounding error of floating-point numbers."""
 
 
 def key_of(entity: QuotaEntity, name: str) -> QuotaKey | None:
@@ -212,7 +212,7 @@ def key_of(entity: QuotaEntity, name: str) -> QuotaKey | None:
 
 
 def value_problem(key: QuotaKey, value: float) -> str | None:
-    """Return Kafka's sentence about an invalid limit, or None if it is valid."""
+    """Return Kafka's message about an invalid limit, or None if it is valid."""
     if math.isnan(value) or value <= 0.0:  # Kafka accepts NaN by mistake
         return f"Quota {key} must be greater than 0"
     if key in _MAX_VALUES:
@@ -232,7 +232,7 @@ def format_limit(value: float) -> str:
 
 
 Changes = Mapping[QuotaEntity, Mapping[QuotaKey, float | None]]
-"""Limits to set, or None to remove them, by entity and key."""
+"""Limits to set by entity and key; None removes a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +255,7 @@ class QuotaStore(Protocol):
         ...
 
     def alter_quotas(self, changes: Changes) -> None:
-        """Set and remove limits in one transaction; removing a missing one is not an error."""
+        """Set and remove limits in one transaction. Removing a missing limit is not an error."""
         ...
 
 

@@ -1,13 +1,13 @@
-"""Count of a request's topic mutations in partitions (KIP-599), and its judgement by the quota.
+"""Number of partitions that a request creates or deletes (KIP-599), and its judgement by the quota.
 
 As in Kafka (`ReplicationControlManager`), the mutations of a request are counted before it is
-executed, or only validated: a new topic counts as its partitions, a deleted one as those it had,
-and one that is extended as the added ones. Topics that are bound to fail do not count: duplicates,
-existing ones to be created, missing ones, invalid numbers. If Kafka rejects a topic for another
-reason, its charge is corrected by the response.
+executed, even if it is only to be validated. A topic counts as the number of partitions that are
+created, deleted or added. Topics that are certain to fail do not count: duplicates, existing topics
+to be created, missing topics, invalid numbers. If Kafka rejects a topic for another reason, its
+charge is corrected after the response.
 
 In strict versions (`STRICT_SINCE`), topics are refused with THROTTLING_QUOTA_EXCEEDED while there
-is a debt; requests of older versions are executed, and their client is throttled.
+is a debt. Requests of older versions are executed, and the client is throttled.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from proxy.wire.schema import NO_ID, Message, replace
 STRICT_SINCE: Final = {CREATE_TOPICS: 6, CREATE_PARTITIONS: 3, DELETE_TOPICS: 5}
 """First version with THROTTLING_QUOTA_EXCEEDED, by API key (`ControllerApis`)."""
 MAX_OF_A_TOPIC: Final = 10_000
-"""Maximum number of partitions that one topic counts as: Kafka creates no more per request
+"""Maximum number of partitions charged for one topic: Kafka creates no more per request
 (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`)."""
 _DELETED_BY_ID_SINCE: Final = 6
 """First version of DeleteTopics with topic ids (KIP-516)."""
@@ -47,8 +47,8 @@ _RESULTS: Final = {
     DELETE_TOPICS: "responses",
 }
 _BROKERS_DEFAULT: Final = -1
-"""Value that stands for `num.partitions` or the default replication factor; the response may hold
-the actual one."""
+"""Value that stands for `num.partitions` or the default replication factor. The response may
+contain the actual value."""
 _EXCEEDED: Final = "The throttling quota has been exceeded."
 """Kafka's message for the error (`Errors`)."""
 
@@ -68,12 +68,12 @@ class CountedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Topics of a request, as a broker knew them before it was executed."""
+    """Topics of a request, as a broker knew them before the request was executed."""
 
     found: Mapping[Key, CountedTopic]
     """Existing topics, by name and by id."""
     known: bool = True
-    """True if the broker was reached; if not, each topic counts as one partition."""
+    """True if the broker responded; otherwise each topic counts as one partition."""
 
 
 class MutationRequest:
@@ -108,7 +108,7 @@ class MutationRequest:
         """Charge the topics one after the other, and return the judgement of the request.
 
         `charge` takes a number of partitions, and returns the number that it charged, or None to
-        refuse the topic. If it charged 0, in audit mode, `done` does not count the topic either.
+        refuse the topic. If it charged 0 (in audit mode), `done` does not count the topic either.
         """
 
         def refuse(item: Any) -> Sequence[Message] | None:
@@ -134,8 +134,8 @@ class MutationRequest:
         )
 
     def done(self, body: bytes) -> int:
-        """Return the number of partitions created or deleted, from the response to the topics that
-        passed. Raises Malformed."""
+        """Return the number of partitions created or deleted, from the response for the allowed
+        topics. Raises Malformed."""
         response = decode(_RESPONSES[self.api_key], self.api_version, body)
         return sum(map(self._done, pausing(getattr(response, _RESULTS[self.api_key]))))
 
@@ -148,7 +148,7 @@ class MutationRequest:
         return encode(replace(response, throttle_time_ms=longest), self.api_version)
 
     def _key(self, item: Any) -> Key | None:
-        """Return the name or id of an item's topic; None if it has both, or neither."""
+        """Return the name or id of an item's topic; None if the item has both or neither."""
         if self._items == "topic_names":
             return str(item)
         name: str | None = item.name
@@ -158,7 +158,7 @@ class MutationRequest:
         return topic_id if name is None else None
 
     def _partitions(self, item: Any, topics: Topics) -> int:
-        """Return the number of partitions that an item counts as."""
+        """Return the number of partitions to charge for an item."""
         key = self._key(item)
         if key is None or self._times[key] > 1:
             return 0
@@ -194,7 +194,7 @@ class MutationRequest:
         partitions = getattr(result, "num_partitions", _BROKERS_DEFAULT)
         if partitions > 0 and charged != 0:
             return partitions
-        # 1: it was executed although the broker that was asked did not know the topic
+        # 1: the request was executed although the queried broker did not know the topic
         return 1 if charged is None else charged
 
 

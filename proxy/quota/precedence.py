@@ -1,4 +1,4 @@
-"""Precedence of quotas (KIP-55): the one that applies to a client, and the clients that share it.
+"""Precedence of quotas (KIP-55): the quota that applies to a client, and the clients that share it.
 
     1. /config/users/<user>/clients/<client-id>
     2. /config/users/<user>/clients/<default>        Kafka's since KAFKA-4006; not in the KIP's list
@@ -11,15 +11,15 @@
     9. the static defaults, quota.producer.default and quota.consumer.default
     10. the client is not throttled
 
-Laws:
+Rules:
 
-- The order applies to each key separately: if a row sets only producer_byte_rate, the next rows
-  decide about consumer_byte_rate.
-- The quota of a row with user and client id is used by one user with one client id, that of a row
-  with a user alone is shared by the user's clients, and that of the others by all users with the
-  client id. Clients with the same tags share one quota (KIP-257).
-- The defaults for client ids also apply to a client without a client id. (In Kafka they do not, so
-  that a client could evade its quota by omitting the client id: a deliberate difference.)
+- The order applies to each key separately: if a row sets only producer_byte_rate, later rows
+  determine consumer_byte_rate.
+- The quota of a row with user and client id is for one user with one client id. The quota of a row
+  with only a user is shared by all clients of the user, and that of the other rows by all users
+  with the client id. Clients with the same tags share one quota (KIP-257).
+- The defaults for client ids also apply to a client without a client id. This is a deliberate
+  difference: in Kafka a client can evade its quota by omitting the client id.
 """
 
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Considered:
     """Row of the order of precedence, for one client and one key."""
 
     row: int
-    """Number of the row, from 1, as at the top of this module."""
+    """Number of the row in the docstring of this module, from 1."""
     entity: QuotaEntity | None
     """Entity of the row; None for the static default."""
     tags: Tags
@@ -86,7 +86,7 @@ class Share(Enum):
 
 
 def _rows(user: str, client_id: str) -> tuple[tuple[int, Name, Name, Share], ...]:
-    """Return rows 1 to 8 as far as they can apply to a client: number, user, client id, sharing."""
+    """Return those of rows 1 to 8 that can apply to a client: number, user, client id, sharing."""
     rows: tuple[tuple[int, Name, Name, Share], ...] = (
         (1, user, client_id, Share.BOTH),
         (2, user, DEFAULT, Share.BOTH),
@@ -179,20 +179,20 @@ class Explanation:
 def explain(
     quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
 ) -> Explanation:
-    """Return the quota that applies to a client, and the rows that were passed over."""
+    """Return the quota that applies to a client, and the rows that were considered."""
     return Explanation(key=key, considered=_considered(quotas, static, key, user, client_id))
 
 
 def tags_of(
     quotas: Quotas, static: StaticDefaults, key: QuotaKey, user: str, client_id: str
 ) -> Tags:
-    """Return the tags of the quota that applies; without one, those of row 9, as Kafka does."""
+    """Return the tags of the quota that applies; without a quota those of row 9, as in Kafka."""
     rows = _considered(quotas, static, key, user, client_id)
     return next((one.tags for one in rows if one.limit is not None), rows[-1].tags)
 
 
 def limit_of(quotas: Quotas, static: StaticDefaults, key: QuotaKey, tags: Tags) -> float | None:
-    """Return the limit of the quota with these tags; None if no row sets one any more."""
+    """Return the limit of the quota with these tags; None if no row sets a limit any more."""
     user, client_id = tags.get(USER_TAG), tags.get(CLIENT_ID_TAG)
     if user is None or client_id is None:
         return None
@@ -217,8 +217,8 @@ class IpLimits:
         }
 
     def limit(self, address: str) -> tuple[float, str] | None:
-        """Return the limit of an address in connections per second with the entry's name: its own,
-        or the default for each address; None if there is no limit."""
+        """Return the limit of an address in connections per second, with the name of the entry: its
+        own, or the default for each address. None if there is no limit."""
         if address in self._by_address:
             return self._by_address[address], address
         return None if self._default is None else (self._default, "<default>")

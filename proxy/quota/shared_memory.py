@@ -1,23 +1,23 @@
 """Shared memory of quota usage, in samples of Kafka's window: one slot per worker, no locks.
 
-Laws:
+Rules:
 
-- One writer per word: a worker writes to its own column alone, and reads all of them.
-- A word has 8 bytes and is aligned; it is written by one store (an item of a memoryview in the
-  native format is copied as a whole) and read by one load, which are atomic on 64-bit processors;
-  a stress test checks it. What must be consistent is in one word: the number of a sample (20 bits)
+- One writer per word: a worker writes only to its own column, and reads all columns.
+- A word has 8 bytes and is aligned. One store writes it (an item of a memoryview in the native
+  format is copied as a whole) and one load reads it; both are atomic on 64-bit processors, which a
+  stress test checks. Values that must be consistent share a word: the number of a sample (20 bits)
   and the usage in it (44 bits).
-- The only assumption about the order of two words: a row is cleared before it gets a new owner, and
-  a reader checks the owner after it has read the row.
-- The number of rows is fixed. A row is given to another quota only when its content is out of date,
-  so that no usage is lost, and no client gets a new quota by reconnecting; if no row is free, the
-  usage of a new quota is counted by its worker alone.
+- The only assumption about the order of two words is that a row is cleared before it gets a new
+  owner; a reader checks the owner after reading the row.
+- The number of rows is fixed. A row is assigned to another quota only when its content is out of
+  date, so that usage is never lost and a client cannot reset its quota by reconnecting. If no row
+  is free, only the worker itself counts the usage of a new quota.
 
-The row of a quota is found by a keyed digest of its name, in one of eight places of each column;
-the key is random, so that no client can choose names that share the same places. The probability
+The row of a quota is found with a keyed digest of its name, in one of eight places of each column.
+The key is random, so that a client cannot choose names that share the same places. The probability
 that two of 10,000 quotas have the same digest of 64 bits is 3e-12.
 
-All workers have the same samples, because CLOCK_MONOTONIC is one clock for all processes.
+All workers have the same samples, because all processes share CLOCK_MONOTONIC.
 """
 
 import mmap
@@ -28,9 +28,9 @@ from hashlib import blake2b
 from typing import Final
 
 NANOSECONDS_PER_PERCENT: Final = 10_000_000
-"""Nanoseconds of one thread's time per second in one percent."""
+"""Number of nanoseconds per second that are one percent of a thread's time."""
 MAX_THROTTLE_TIME_MS: Final = 0x7FFF_FFFF
-"""Maximum of throttle_time_ms, an INT32, in ms."""
+"""Maximum of throttle_time_ms, which is an INT32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def milliseconds(now: float) -> int:
 
 
 def max_in_window(limit: float, config: WindowConfig) -> float:
-    """Return the usage that may be recorded at once in an empty window: Kafka's bound for the bytes
+    """Return the usage that may be recorded at once in an empty window, Kafka's bound for the bytes
     of one Fetch (`getMaxValueInQuotaWindow`)."""
     return limit * (config.num - 1) * config.size_seconds
 
@@ -62,9 +62,9 @@ def max_in_window(limit: float, config: WindowConfig) -> float:
 WORD: Final = 8
 """Size of a word in bytes."""
 WAYS: Final = 8
-"""Number of places that a quota's row can take."""
+"""Number of places where a quota's row can be."""
 DEFAULT_ROWS: Final = 8_192
-"""Default number of rows per worker; each has 128 bytes, which the kernel allocates at first
+"""Default number of rows per worker. Each has 128 bytes, which the kernel allocates at first
 use."""
 _CACHE_LINE: Final = 64
 """Size of a cache line in bytes: rows of two workers never share one."""
@@ -83,12 +83,13 @@ SAMPLES: Final = 2
 
 
 def pack(number: int, value: int) -> int:
-    """Return the word of a numbered value; a larger value becomes the maximum."""
+    """Return the word of a numbered value. Values above the maximum become the maximum."""
     return (number & NUMBER_MASK) << VALUE_BITS | max(0, min(value, VALUE_MASK))
 
 
 def unpack(word: int, near: int) -> tuple[int, int]:
-    """Return number and value of a word; the number is the one nearest to `near`."""
+    """Return the number and value of a word. The number is the possible one that is nearest to
+    `near`."""
     half = (NUMBER_MASK + 1) // 2
     distance = ((word >> VALUE_BITS) - near + half & NUMBER_MASK) - half
     return near + distance, word & VALUE_MASK
@@ -102,21 +103,21 @@ class UsageTable:
         self.workers = workers
         self.config = config
         self.ring = config.num + 1
-        """Number of samples in a row: the window, and one more that is leaving it."""
+        """Number of samples in a row: the window, and the sample that is leaving it."""
         line = _CACHE_LINE // WORD
         self.stride = -(-(SAMPLES + self.ring) // line) * line
         """Number of words in a row."""
         self._sets = max(1, -(-rows // WAYS))
         self.rows = self._sets * WAYS
         column = self.rows * (1 + self.stride)
-        # Anonymous and shared: children inherit it, and the kernel frees it with the last of them
+        # Anonymous and shared: children inherit it, and the kernel frees it when the last one exits
         self.words = memoryview(mmap.mmap(-1, workers * column * WORD)).cast("Q")
         self._directories = [worker * column for worker in range(workers)]
         self._first_rows = [start + self.rows for start in self._directories]
         self._key = secrets.token_bytes(32)
 
     def digest(self, kind: str, tags: Mapping[str, str]) -> int:
-        """Return the key by which a quota is found; never 0, which marks a free row."""
+        """Return the key with which a quota is found. It is never 0, which marks a free row."""
         hashed = blake2b(digest_size=WORD, key=self._key)
         for text in (kind, *(part for item in sorted(tags.items()) for part in item)):
             encoded = text.encode(errors="surrogatepass")
@@ -124,7 +125,8 @@ class UsageTable:
         return int.from_bytes(hashed.digest(), "big") or 1
 
     def find(self, worker: int, digest: int) -> int | None:
-        """Return the position of a worker's row of a quota; None if it has none."""
+        """Return the position of a worker's row for a quota; None if the worker has no row for
+        it."""
         start = digest % self._sets * WAYS
         at = self._directories[worker] + start
         owners = self.words[at : at + WAYS].tolist()
@@ -143,9 +145,9 @@ class UsageTable:
         return self.words[self._directories[worker] + place] == digest
 
     def claim(self, worker: int, digest: int, sample: int) -> int | None:
-        """Return the position of the worker's own row, assigning one if the quota has none.
+        """Return the position of the worker's own row for a quota, assigning a row if needed.
 
-        `sample` is the number of the current one. Returns None if all eight places are in use.
+        `sample` is the number of the current sample. Returns None if all eight places are in use.
         """
         row = self.find(worker, digest)
         if row is not None:
@@ -165,7 +167,7 @@ class UsageTable:
 
 
 class SharedQuota:
-    """One worker's access to the rows of one quota: its own, and the other workers'."""
+    """One worker's access to the rows of one quota: its own row, and those of the other workers."""
 
     __slots__ = ("_digest", "_rows", "_table", "_worker", "alone")
 

@@ -1,16 +1,16 @@
 """Throttle of one connection: its throttle times, and the time until which it is held.
 
 No sockets, no clock. The connection reports usage (`produced`, `fetched`, `spent`), puts the
-throttle time that is returned into the response (`wire.throttle_times`), and does not read from the
-client before `held_until`. Before its first request it calls `admits`. Only reading from the client
-is held: responses are sent, and the idle timeout, the expiry of the session and the drain at
-shutdown go on.
+returned throttle time into the response (`wire.throttle_times`), and does not read from the client
+before `held_until`. Before its first request it calls `admits`. A hold only stops reading from the
+client: responses are still sent, and the idle timeout, the expiry of the session and the drain at
+shutdown continue.
 
-As in Kafka, Produce requests and Fetch responses count with the size of the whole frame, also those
-for denied topics and of super users; and every request with the time spent on it. As in Kafka, a
-response to a Fetch or ShareFetch that arrives while the quota is exceeded is left out, and does not
-count. Unlike in Kafka, the one that exceeds it is delivered, however large it is: a response larger
-than the window allows would never be delivered.
+As in Kafka, Produce requests and Fetch responses count with the size of the whole frame, including
+those for denied topics and of super users, and every request counts with the time spent on it. As
+in Kafka, a response to a Fetch or ShareFetch that arrives while the quota is exceeded is sent
+without its records, and does not count. Unlike in Kafka, the response that first exceeds the quota
+is always delivered; otherwise a response larger than the window allows would never be delivered.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,14 +37,14 @@ class Mode(StrEnum):
 UNLIMITED: Final = 1 << 62
 """Bound that is never reached, in bytes or frames."""
 MAX_BATCH_BYTES: Final = 1_048_576
-"""Size in bytes of the largest batch, which a broker may return whatever a Fetch requests: Kafka's
-`message.max.bytes`."""
+"""Size in bytes of the largest batch, Kafka's `message.max.bytes`. A broker may return such a batch
+even if a Fetch requests fewer bytes."""
 RETURN_SECONDS: Final = 1.0
-"""Time in seconds within which clients that were throttled until the same moment are expected to
+"""Time in seconds within which clients that were throttled until the same time are expected to
 return."""
 PRIORITY_SECONDS: Final = 0.1
-"""Time in seconds for which one of them has priority: a broker with records answers a Fetch
-sooner."""
+"""Time in seconds for which one of these clients has priority. A broker with records responds to a
+Fetch sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Throttled:
     """Tags of the exceeded quota."""
     throttle_time_ms: int
     enforced: bool
-    """True if the connection is held; False in audit, where it only would have been."""
+    """True if the connection is held; False in audit mode."""
 
 
 Report = Callable[[Throttled], None]
@@ -67,7 +67,7 @@ ClientMeters = Mapping[ClientQuotaType, Meter]
 
 
 class Throttle:
-    """Throttle of one connection, by all its quotas."""
+    """Throttle of one connection with all its quotas."""
 
     __slots__ = (
         "_fetch",
@@ -94,54 +94,54 @@ class Throttle:
         mutations: Bucket | None = None,
     ) -> None:
         self.enforced: Final = mode is Mode.ENFORCE
-        """True if exceeded quotas hold the client; False in audit."""
+        """True if exceeded quotas hold the client; False in audit mode."""
         self._report = report
         self.held_until = 0.0
-        """Time in monotonic seconds before which the client is not read; in audit, before which it
-        would not have been."""
+        """Time in monotonic seconds before which the proxy does not read from the client; in audit
+        mode, before which it would not have read."""
         self.held_by: Throttled | None = None
-        """The report that set `held_until`; None if no quota was exceeded."""
+        """Report that set `held_until`; None if no quota was exceeded."""
         self.leaves_out = False
-        """True if the response last passed to `fetched` is to be sent without its records."""
+        """True if the response last passed to `fetched` must be sent without its records."""
         self.waits_until = 0.0
-        """Time in monotonic seconds until which the client was throttled by its last Fetch, and
+        """Time in monotonic seconds until which the client's last Fetch throttled it. Until then it
         does not count as idle."""
         self._priority_until = 0.0
         """Time in monotonic seconds until which a response is delivered even if other clients
         exceed the quota."""
         self._silent_until: dict[ClientQuotaType, float] = {}
-        """Time in monotonic seconds until which each quota alone would have held the connection, in
-        audit."""
+        """Time in monotonic seconds until which each quota would have held the connection in audit
+        mode."""
         self._produce: Meter | None = None
         self._fetch: Meter | None = None
         self._request: Meter | None = None
         self.apply(meters, mutations)
 
     def apply(self, meters: ClientMeters, mutations: Bucket | None = None) -> None:
-        """Replace the quotas, because they or the client id changed. `held_until` stays."""
+        """Replace the quotas, because they or the client id changed. `held_until` does not
+        change."""
         produce, request = self._produce, self._request
         self._produce = meters.get(ClientQuotaType.PRODUCE)
         self._fetch = meters.get(ClientQuotaType.FETCH)
         self._request = meters.get(ClientQuotaType.REQUEST)
         self._may_produce = self._produce is produce
-        """True unless the first Produce has yet to be checked by `admits`."""
+        """False if `admits` must check the first Produce."""
         self._may_request = self._request is request
-        """True unless the first request has yet to be checked by `admits`, for the quota of request
-        time."""
+        """False if `admits` must check the first request, for the quota of request time."""
         self.mutations = mutations
         """Bucket that is charged for topic mutations (`proxy.connection.mutation_quota`); None if
         there is no limit."""
 
     @property
     def is_new(self) -> bool:
-        """True while `admits` has to be called before a request is read."""
+        """True while `admits` must be called before a request is read."""
         return not (self._may_produce and self._may_request)
 
     def admits(self, now: float, *, produces: bool) -> bool:
-        """Return whether a request may be read; if not, it may be at `held_until`.
+        """Return whether a request may be read now; if not, it may be read at `held_until`.
 
-        The first request under a quota on this connection waits for as long as an open connection
-        would be held now. Otherwise a throttled client could reconnect and continue at once.
+        The first request under a quota on this connection waits as long as an open connection would
+        be held now. Otherwise a throttled client could reconnect and continue immediately.
         """
         may_request, self._may_request = self._may_request, True
         if not may_request and self._holds(ClientQuotaType.REQUEST, self._request, now):
@@ -159,7 +159,7 @@ class Throttle:
 
     @property
     def times_requests(self) -> bool:
-        """True if `spent` is to be called with the time of each request."""
+        """True if `spent` must be called with the time of each request."""
         return self._request is not None
 
     def produced(self, size: int, now: float) -> int:
@@ -171,18 +171,18 @@ class Throttle:
 
     @property
     def bounds_fetches(self) -> bool:
-        """True if the client can be held for fetched bytes, so that `max_bytes` of a Fetch is
+        """True if the client can be held for fetched bytes, so that `max_bytes` of a Fetch must be
         bounded."""
         return self.enforced and self._fetch is not None
 
     def max_fetch_bytes(self, now: float) -> int:
-        """Return the maximum number of bytes that a Fetch may request now, where `bounds_fetches`.
+        """Return the maximum number of bytes that a Fetch may request now, if `bounds_fetches`.
 
         That is `NEXT_TO_NOTHING` while the quota is exceeded, because the response will be left
-        out. Clients that were throttled until the same moment return together: the first of them
-        may then request as much as it wants, and the others `NEXT_TO_NOTHING` until it has its
-        response. Otherwise the broker would send the same amount to all, of which only one response
-        is delivered.
+        out. Clients that were throttled until the same time return together: the first of them may
+        then request as much as it wants, and the others `NEXT_TO_NOTHING` until the first has its
+        response. Otherwise the broker would send the same amount to all clients, but only one
+        response would be delivered.
 
         In all other cases it is the usage that the quota allows in a window. It must not be less,
         because brokers truncate responses within a batch, and clients drop an incomplete batch.
@@ -197,15 +197,15 @@ class Throttle:
         return meter.max_at_once
 
     def passes_fetch(self, max_bytes: int, now: float) -> bool:
-        """Return whether a Fetch may request `max_bytes` without a call of `max_fetch_bytes`, where
+        """Return whether a Fetch may request `max_bytes` without a call of `max_fetch_bytes`, if
         `bounds_fetches`."""
         meter = self._fetch
         assert meter is not None
         return max_bytes <= meter.max_at_once and meter.is_calm(now)
 
     def fetches_left(self, max_bytes: int) -> int:
-        """Return the number of Fetches with this `max_bytes` that cannot exceed the quota
-        together."""
+        """Return the number of Fetches with this `max_bytes` that together cannot exceed the
+        quota."""
         meter = self._fetch
         assert meter is not None
         return int((meter.left - meter.pending) // max(max_bytes, MAX_BATCH_BYTES))
@@ -223,8 +223,8 @@ class Throttle:
     def fetched(self, size: int, now: float) -> int:
         """Record a Fetch response of `size` bytes; return its throttle_time_ms.
 
-        If the quota was exceeded before, the response is to be left out (see `leaves_out`), and
-        does not count.
+        If the quota was exceeded before, the response does not count, and must be left out (see
+        `leaves_out`).
         """
         meter, self.leaves_out = self._fetch, False
         if meter is None:
@@ -240,7 +240,7 @@ class Throttle:
         return self._exceeded(ClientQuotaType.FETCH, meter, ms, now)
 
     def spent(self, nanoseconds: int, now: float) -> int:
-        """Record the thread time for a request in nanoseconds; return its throttle_time_ms."""
+        """Record the thread time of a request in nanoseconds; return its throttle_time_ms."""
         meter = self._request
         if meter is None or not (ms := meter.record(nanoseconds, now)):
             return 0
@@ -248,14 +248,14 @@ class Throttle:
         return self._exceeded(ClientQuotaType.REQUEST, meter, ms, now)
 
     def left(self, nanoseconds: int, now: float) -> None:
-        """Record the thread time, in nanoseconds, for requests without a response, because the
-        client has disconnected."""
+        """Record the thread time, in nanoseconds, of requests that got no response because the
+        client disconnected."""
         if self._request is not None:
             self._request.record(nanoseconds, now)
             self._request.settle(now)
 
     def closed(self, now: float) -> None:
-        """Publish the pending usage, which must outlast the connection."""
+        """Publish the pending usage, which must outlive the connection."""
         for meter in (self._produce, self._fetch):
             if meter is not None:
                 meter.settle(now)

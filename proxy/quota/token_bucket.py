@@ -1,18 +1,19 @@
 """Token bucket of mutations under one quota, shared by all workers (KIP-599).
 
-Kafka's arithmetic (`TokenBucket`; a test compares them), in units of time: a bucket
-of N tokens that fills at N per window has a *lag*: the time that it takes to fill it up. A mutation
-adds its share of the window to the lag, and the lag decreases with time. If it exceeds the window,
-the credit is negative (a debt), and the throttle time is the excess.
+Kafka's arithmetic (`TokenBucket`; a test compares them) in units of time: a bucket of N tokens that
+fills at N per window has a *lag*, the time until it is full. A mutation adds its share of the
+window to the lag, and the lag decreases with time. If it exceeds the window, the credit is negative
+(a debt), and the throttle time is the excess.
 
-Laws:
+Rules:
 
-- Each worker's row has the lag at the beginning of a sample, with its number, and the lag that the
-  worker has added since. The present lag is that of the latest sample in any row, plus the lag that
-  all workers have added to it. A worker writes to its own row only, and there are no locks.
-- Mutations that two workers record within the same microseconds may not see each other: both pass,
-  and both count.
-- The lag is stored as time, so that the number of tokens it stands for changes with the limit.
+- Each worker's row has the lag at the beginning of a sample, the number of that sample, and the lag
+  that the worker has added since. The current lag is that of the latest sample in any row, plus the
+  lag that all workers have added to it. A worker writes only to its own row, and there are no
+  locks.
+- Two workers may record mutations within the same microseconds without seeing each other's: both
+  pass, and both count.
+- The lag is stored as time, so that it is worth more tokens after the limit is raised.
 """
 
 from typing import Final
@@ -35,11 +36,11 @@ from proxy.quota.shared_memory import (
 _LAG: Final = DEBT
 """Index of the word with the lag at the beginning of a sample, in microseconds."""
 _ADDED: Final = SAMPLES
-"""Index of the word with what the worker added to the lag since, in microseconds above `_ZERO`."""
+"""Index of the word with the lag that the worker has added since, in microseconds above `_ZERO`."""
 _ZERO: Final = (VALUE_MASK + 1) // 2
-"""Encoding of 0, in the middle of the range: corrections may return more than was taken since."""
+"""Encoding of 0, in the middle of the range: corrections may subtract more than was added since."""
 _MAX_SHARE: Final = _ZERO // 4
-"""Maximum of one record, in microseconds: 25 days."""
+"""Maximum lag that one record adds, in microseconds: 25 days."""
 _MICROSECONDS: Final = 1_000
 """Number of microseconds in a millisecond."""
 
@@ -68,15 +69,16 @@ class Bucket(SharedQuota):
         """Limit in mutations per second. It may be set at any time."""
 
     def record(self, mutations: int, now: float) -> int:
-        """Record mutations unconditionally; return the throttle time (ms) of a permissive quota."""
+        """Record mutations unconditionally, as a permissive quota; return the throttle time in
+        ms."""
         self._add(mutations, now)
         return self.throttle_time_ms(now)
 
     def try_record(self, mutations: int, now: float) -> int:
-        """Record mutations unless there is a debt; return 0, or the time (ms) to wait: a strict
-        quota.
+        """Record mutations unless there is a debt, as a strict quota; return 0, or the time to wait
+        in ms.
 
-        Without a debt, a request may make as many mutations as it likes.
+        Without a debt, a request may make any number of mutations.
         """
         wait = self.throttle_time_ms(now)
         if not wait:
@@ -84,7 +86,7 @@ class Bucket(SharedQuota):
         return wait
 
     def correct(self, mutations: int, now: float) -> None:
-        """Add to the mutations recorded before, or subtract if negative."""
+        """Add to the recorded mutations, or subtract from them if negative."""
         self._add(mutations, now)
 
     def throttle_time_ms(self, now: float) -> int:
@@ -95,7 +97,7 @@ class Bucket(SharedQuota):
         return max(1, min(round(over_us / _MICROSECONDS), MAX_THROTTLE_TIME_MS))
 
     def tokens(self, now: float) -> float:
-        """Return the credit in mutations; below zero it is a debt."""
+        """Return the credit in mutations; a negative credit is a debt."""
         return (self._window_us - max(0, self._lag(now))) * self.limit / 1e6
 
     @property
@@ -118,8 +120,8 @@ class Bucket(SharedQuota):
         return max(0, milliseconds(now) - number * size_ms) * _MICROSECONDS
 
     def _known(self, sample: int) -> tuple[int, int, int]:
-        """Return the number of the latest sample, not before `sample`, the lag at its beginning,
-        and what was added to it since."""
+        """Return the number of the latest sample, at least `sample`, the lag at its beginning, and
+        the lag that was added since."""
         latest, lag, added = sample, 0, 0
         columns = list(self._columns())
         known = [
@@ -129,7 +131,7 @@ class Bucket(SharedQuota):
         ]
         if known:
             latest, lag = max(known)
-            # Including rows that are no longer reserved: a later debt may outlive them
+            # Includes rows that are no longer reserved: a later debt may outlive them
             cells = (
                 unpack(words[_ADDED], sample)
                 for words in columns
@@ -142,7 +144,7 @@ class Bucket(SharedQuota):
         return latest, lag, added
 
     def _add(self, mutations: int, now: float) -> None:
-        """Add to the lag in this worker's row, also what would make it negative."""
+        """Add to the lag in this worker's row, even if it becomes negative."""
         sample = self._sample(now)
         row, words = self._own_row(sample), self._table.words
         number, lag, added = self._known(sample)
@@ -152,7 +154,7 @@ class Bucket(SharedQuota):
         if word and words[row + KEEP_UNTIL] >= sample:
             its_number, before = unpack(word, number)
             mine += before - _ZERO if its_number == number else 0
-        # The lag is written first: it includes what was added before, and must not be missing
+        # The lag is written first: it includes the earlier additions, which must not be lost
         words[row + _LAG] = pack(number, lag) or 1
         words[row + _ADDED] = pack(number, max(1, mine))
         config = self._table.config

@@ -1,9 +1,9 @@
 """Quotas of one worker: those that apply to a client, their usage, and their changes.
 
-The interface of this package to the worker. The worker creates one `WorkerQuotas`, on the
+This is the package's interface to the worker. The worker creates one `WorkerQuotas`, with the
 `UsageTable` that its parent created for all workers before it forked, and calls
 
-- `apply` when the store's quotas changed, `update_cluster_metadata` when the cluster did, and
+- `apply` when the store's quotas changed, `update_cluster_metadata` when the cluster changed, and
   `tick` once a second;
 - `meters` and `bucket` at the first request of a connection, and again when `generation` has
   changed, so that changes take effect at the next request;
@@ -34,7 +34,7 @@ METERED: Final = (ClientQuotaType.PRODUCE, ClientQuotaType.FETCH, ClientQuotaTyp
 """Types that are measured as rates. Mutations have a bucket instead."""
 _CONNECTIONS: Final = QuotaKey.CONNECTION_CREATION_RATE
 STATIC_ENTRY: Final = "quota.*.default"
-"""Name of the static defaults in place of an entry's name."""
+"""Name of the static defaults, in place of an entry's name."""
 MAX_COUNTS: Final = 2_000
 """Maximum number of entries with their own counter."""
 OTHER_ENTRIES: Final = "other"
@@ -44,7 +44,7 @@ MAX_ENTRY: Final = 256
 
 
 class WorkerQuotas:
-    """Quotas as one worker applies them. See the top of this module."""
+    """Quotas of one worker. The docstring of the module describes its use."""
 
     def __init__(
         self,
@@ -55,11 +55,12 @@ class WorkerQuotas:
         static: StaticDefaults,
         custom: QuotaCallback | None = None,
     ) -> None:
-        """Apply quotas for `worker`, numbered from 0; `custom` is the configured callback, or
+        """Apply quotas for `worker`, numbered from 0. `custom` is the configured callback, or
         None."""
         self.mode = mode
         self.counts: dict[tuple[QuotaKey, str], Count] = {}
-        """Counters by key and entry; bounded by the number of entries that ever applied."""
+        """Counters by key and entry: at most `MAX_COUNTS`, and for each key one of
+        `OTHER_ENTRIES`."""
         self._table = table
         self._worker = worker
         self._static = static
@@ -77,7 +78,7 @@ class WorkerQuotas:
 
     @property
     def generation(self) -> int:
-        """Number that grows whenever the results of `meters` may change."""
+        """Number that increases whenever the results of `meters` may change."""
         return self._changes + (self._custom.generation if self._custom is not None else 0)
 
     @property
@@ -92,16 +93,16 @@ class WorkerQuotas:
 
     @property
     def open_meters(self) -> list[Meter]:
-        """Meters that this worker's connections use at present, for metrics."""
+        """Meters that this worker's connections use now, for metrics."""
         return list(self._meters.values())
 
     def limits(self) -> list[tuple[QuotaKey, str, float]]:
-        """Return key, entry and limit of the quotas in use at present, for metrics."""
+        """Return key, entry and limit of the quotas that are in use now, for metrics."""
         used: list[Meter | Bucket] = [*self._meters.values(), *self._buckets.values()]
         return [(QuotaKey(one.kind), one.entry, one.limit) for one in used]
 
     def apply(self, quotas: Quotas) -> None:
-        """Replace the quotas by those that are now in the store."""
+        """Replace the quotas with the store's current ones."""
         callback = self._custom or self._default
         for entity in self._quotas.keys() | quotas.keys():
             before, after = self._quotas.get(entity, {}), quotas.get(entity, {})
@@ -144,7 +145,8 @@ class WorkerQuotas:
     def bucket(
         self, principal: str, client_id: str | None, groups: tuple[str, ...] = ()
     ) -> Bucket | None:
-        """Return the controller_mutation_rate of a client; None if it has none."""
+        """Return the bucket for a client's controller_mutation_rate; None if it has no such
+        quota."""
         quota_type = ClientQuotaType.CONTROLLER_MUTATION
         applied = self._applied(quota_type, principal, client_id or "", groups)
         if applied is None:
@@ -167,7 +169,8 @@ class WorkerQuotas:
         client_id: str,
         groups: tuple[str, ...],
     ) -> tuple[Tags, float, str] | None:
-        """Return tags, limit and entry of the quota that applies to a client; None if none does."""
+        """Return tags, limit and entry of the quota that applies to a client; None if no quota
+        applies."""
         if self._custom is not None:
             tags = self._custom.tags(quota_type, ClientPrincipal(principal, groups), client_id)
             limit = self._custom.limit(quota_type, tags)
@@ -186,11 +189,11 @@ class WorkerQuotas:
         if quota_type is ClientQuotaType.PRODUCE:
             return self._shared_meter(key, tags, limit, entry)
         if quota_type is ClientQuotaType.FETCH:
-            # A window, which is about the maximum in Kafka; the rest of a debt is in the next
-            # throttle time
+            # A window, about the maximum in Kafka; the next throttle time includes the rest of a
+            # debt
             max_throttle_ms = self._table.config.num * self._table.config.size_ms
             return self._shared_meter(key, tags, limit, entry, max_throttle_ms)
-        # As in Kafka, at most a sample for request time
+        # As in Kafka, at most one sample for request time
         max_throttle_ms = self._table.config.size_ms
         return self._shared_meter(
             key, tags, limit * NANOSECONDS_PER_PERCENT, entry, max_throttle_ms
@@ -228,11 +231,12 @@ class WorkerQuotas:
         return entry, self.counts.setdefault((quota, entry), Count())
 
     def admit(self, address: str, now: float) -> int:
-        """Record a connection from this address; return 0, or the time in ms for which it is to be
-        kept open without being served, before it is closed, as in Kafka (KIP-612).
+        """Record a connection from this address; return 0 to admit it. Otherwise return the time in
+        ms for which the caller must keep it open without serving it before closing it, as in Kafka
+        (KIP-612).
 
-        A connection that is not admitted is not counted. In audit the caller reports it, and serves
-        the connection.
+        A connection that is not admitted is not counted. In audit mode the caller reports it, and
+        serves the connection.
         """
         found = self._ip_limits.limit(address)
         if found is None:
