@@ -15,9 +15,9 @@ Rules:
 
 - The order applies to each key separately: if a row sets only producer_byte_rate, later rows
   determine consumer_byte_rate.
-- The quota of a row with user and client id is for one user with one client id. The quota of a row
-  with only a user is shared by all clients of the user, and that of the other rows by all users
-  with the client id. Clients with the same tags share one quota (KIP-257).
+- The quota of a row with a user and a client id (named or default) is for one user with one client
+  id. The quota of a row with only a user is shared by all clients of the user, and that of the
+  other rows by all users with the client id. Clients with the same tags share one quota (KIP-257).
 - The defaults for client ids also apply to a client without a client id. This is a deliberate
   difference: in Kafka a client can evade its quota by omitting the client id.
 """

@@ -56,11 +56,12 @@ def open_store(
 ) -> Store:
     """Open the store at `sqlite:PATH` or `broker:PATH`.
 
-    With `start`, as workers have it, the file must be the store of that start. Without it, the file
+    With `start`, which workers pass, the file must be the store of that start. Without it, the file
     is created if it does not exist, and its schema is brought up to date.
 
-    `brokers` returns the brokers that `broker:` mirrors; without it, the mirror cannot be changed.
-    Open a store only after a fork: SQLite's files must not be used across one. Raises StoreError.
+    `brokers` returns the brokers that `broker:` mirrors, and is required for changes of ACLs and
+    quotas. Open a store only after a fork, because SQLite connections must not be used across one.
+    Raises StoreError.
     """
     scheme, _, path = url.partition(":")
     if not path or scheme not in ("sqlite", "broker"):
@@ -81,7 +82,7 @@ def open_store(
 def open_mirror(
     settings: "StoreSettings", tls: "Tls | None" = None, *, start: StoreStart | None = None
 ) -> Store:
-    """Open the copy of ZooKeeper's data. `tls` has the context of connections to it.
+    """Open the copy of ZooKeeper's data. `tls` has the TLS context of connections to ZooKeeper.
 
     With `start`, it must be the copy of that start. Raises StoreError.
     """
@@ -91,7 +92,8 @@ def open_mirror(
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:
-    """Return the SCRAM users: those in the file if there is one, otherwise those in the store."""
+    """Return the SCRAM users: those in the file if one is configured, otherwise those in the
+    store."""
     if file is None:
         return store
     from proxy.store.users_file import UsersFile

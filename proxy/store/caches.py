@@ -1,4 +1,5 @@
-"""In-memory copies of ACLs and SCRAM verifiers: no decision and no login waits for the store."""
+"""In-memory copies of ACLs and SCRAM verifiers, so that decisions and logins do not wait for the
+store."""
 
 import threading
 from collections.abc import Mapping
@@ -26,14 +27,14 @@ class CachedAcls:
         self.index = self._read()
         """ACLs in force; replaced as a whole."""
         self.error: str | None = None
-        """Reason for which the last read of the store failed; None if it succeeded."""
+        """Reason why the last read of the store failed; None if it succeeded."""
 
     def refresh_if_changed(self) -> bool:
         """Read the changes in the store; return whether there were any. Raises StoreError.
 
-        To be called about once a second, and after each write by this process, on any thread but
-        that of the event loop: many changes take some tenths of a second. After an error the last
-        known ACLs stay in force.
+        Call it about once a second, and after each write by this process, on any thread except that
+        of the event loop, because many changes take some tenths of a second. After an error the
+        last known ACLs stay in force.
         """
         with self._lock:
             try:
@@ -47,7 +48,7 @@ class CachedAcls:
             return changed
 
     def replace_super_users(self, super_users: frozenset[str]) -> None:
-        """Replace the super users: the index becomes another one, of the same version."""
+        """Replace the super users. The new index has the same version."""
         with self._lock:
             self._super_users = super_users
             self.index = self.index.with_super_users(super_users)
@@ -85,8 +86,8 @@ class CachedCredentials:
     def refresh_if_changed(self) -> bool:
         """Read the credentials again if they changed; return whether they did. Raises StoreError.
 
-        To be called about once a second, on any thread. After an error the last known credentials
-        stay in use.
+        Call it about once a second, on any thread. After an error the last known credentials stay
+        in use.
         """
         if self._store.version() == self._version:
             return False
@@ -96,11 +97,11 @@ class CachedCredentials:
         return True
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return the user's verifier for this mechanism; None if there is none."""
+        """Return the user's verifier for this mechanism; None if it does not exist."""
         return self._credentials.get((user, mechanism))
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
-        """Return how the shapes of this mechanism's verifiers are distributed."""
+        """Return the distribution of the shapes of this mechanism's verifiers."""
         return self._shares.get(mechanism, NO_USERS)
 
 

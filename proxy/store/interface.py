@@ -2,13 +2,13 @@
 
 Rules of every store:
 
-- A write is durable when it returns. If it raises, nothing was changed, unless it raises
-  `StoreRefused`.
+- A write is durable when it returns. If it raises any error except `StoreRefused`, nothing was
+  changed.
 - Any method may be called on any thread, and several processes may share a store.
-- Each concern has a version, which grows with every change of it that others can see; reading it is
-  cheap. A store that is restored from a copy and then changed never gets a version that it had
-  before with other content.
-- Every failure is a `StoreError` with one sentence for the operator.
+- Each concern has a version, which increases with every visible change and is cheap to read. A
+  store that is restored from a copy and then changed never gets a version that it had before with
+  other content.
+- Every failure is a `StoreError` with a message of one sentence for the operator.
 """
 
 import logging
@@ -26,7 +26,7 @@ from sasl.credentials import ScramCredential, ScramMechanism
 log = logging.getLogger(__name__)
 
 CredentialKey = tuple[str, ScramMechanism]
-"""Name of a user, and one of its mechanisms."""
+"""Name of a user, and one of the user's mechanisms."""
 
 
 class StoreError(ProxyError):
@@ -46,9 +46,9 @@ class StoreRefused(StoreError):
 
 
 def refusal_of(problem: StoreError) -> tuple[ErrorCode, str]:
-    """Return the error response to a change that could not be made.
+    """Return the error code and message for a change that could not be made.
 
-    The reason is logged for the operator; it may contain paths, which clients must not learn.
+    The reason is logged for the operator. It may contain paths, which clients must not see.
     """
     if isinstance(problem, StoreRefused):
         return problem.code, problem.message
@@ -79,7 +79,7 @@ class CredentialStore(Protocol):
         ...
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version that they belong to."""
+        """Return every credential, with the version of the snapshot."""
         ...
 
     def alter_credentials(
@@ -90,7 +90,7 @@ class CredentialStore(Protocol):
     ) -> frozenset[CredentialKey]:
         """Delete, then insert or replace, all in one transaction.
 
-        Return the keys in `delete` that did not exist; they do not prevent the other changes.
+        Return the keys in `delete` that did not exist. They do not prevent the other changes.
         """
         ...
 
@@ -101,15 +101,16 @@ class AclSnapshot:
 
     version: int
     acls: Sequence[Acl]
-    """ACLs, sorted, each once."""
+    """ACLs, sorted, without duplicates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclChanges:
-    """ACLs added and removed between two versions; an ACL that was both is at most one of them."""
+    """ACLs added and removed between two versions. An ACL that was both added and removed is in at
+    most one of `created` and `deleted`."""
 
     version: int
-    """Later one of the two versions."""
+    """Later of the two versions."""
     created: Collection[Acl]
     deleted: Collection[Acl]
 
@@ -122,30 +123,30 @@ class AclStore(Protocol):
         ...
 
     def acl_snapshot(self) -> AclSnapshot:
-        """Return all ACLs, with the version that they belong to."""
+        """Return all ACLs, with the version of the snapshot."""
         ...
 
     def acl_changes(self, since: int) -> AclChanges | None:
-        """Return the changes since a version; None if they are not known, or no longer."""
+        """Return the changes since a version; None if the store does not have them (any more)."""
         ...
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs, all in one transaction; return the version after it.
+        """Add ACLs, all in one transaction; return the version afterwards.
 
-        Those that exist already stay as they are. No code of filters (ANY, MATCH) is allowed.
+        Existing ACLs do not change. Codes of filters (ANY, MATCH) are not allowed.
         """
         ...
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
         """Delete the ACLs that any of the filters matches, all in one transaction.
 
-        Return for each filter the ACLs that it matched, sorted; one may be in several results.
+        Return for each filter the ACLs that it matched, sorted. An ACL may be in several results.
         """
         ...
 
 
 class SecretStore(Protocol):
-    """Store of the deployment's secrets, the same for all workers and after a restart."""
+    """Store of the deployment's secrets, which all workers share and which survive a restart."""
 
     def scram_fake_secret(self) -> bytes:
         """Return the 32 random bytes from which salts of users that do not exist are derived."""
@@ -153,10 +154,10 @@ class SecretStore(Protocol):
 
 
 class BrokerStore(Protocol):
-    """Store of brokers' addresses, for a gateway that cannot ask for them."""
+    """Store of brokers' addresses, for a gateway that cannot query them."""
 
     def brokers(self, cluster: str) -> Mapping[int, tuple[str, int]]:
-        """Return host and port of each broker that was kept for a cluster, by id."""
+        """Return host and port of each stored broker of a cluster, by id."""
         ...
 
     def keep_brokers(self, cluster: str, brokers: Mapping[int, tuple[str, int]]) -> None:
@@ -173,18 +174,18 @@ class Mirror:
     """State of a store that mirrors another."""
 
     asked_at: float | None = None
-    """Time of the query whose answer the mirror has, in monotonic seconds; None if there was no
-    answer since the start."""
+    """Time in monotonic seconds of the query whose answer the mirror contains; None before the
+    first answer since the start."""
     problem: str | None = None
-    """Sentence with the reason for which the last query failed; None if it succeeded."""
+    """Reason why the last query failed, as a sentence; None if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStart:
-    """Start of the proxy with a store: its workers open this store, and no other."""
+    """Start of the proxy with a store. The proxy's workers open only this store."""
 
     identity: str
-    """Identity of the store; copies of it have the same."""
+    """Identity of the store. Copies of it have the same identity."""
     at: float
     """Time of the start in monotonic seconds."""
 
@@ -193,26 +194,28 @@ class Store(UserStore, AclStore, QuotaStore, BrokerStore, Protocol):
     """Store of users, ACLs, quotas and secrets."""
 
     def begin(self) -> StoreStart:
-        """Prepare the store for a start of the proxy; to be called once, before any worker opens
-        it."""
+        """Prepare the store for a start of the proxy. Call it once, before any worker opens the
+        store."""
         ...
 
     def join(self) -> StoreStart:
-        """Start the proxy beside one that uses the store, and leave the content as it is.
+        """Start the proxy while another proxy uses the store, and do not change the content.
 
-        To be called in place of `begin`. Raises StoreError if that one uses it in another way.
+        Call it in place of `begin`. Raises StoreError if the other proxy uses the store in another
+        way.
         """
         ...
 
     def mirror(self) -> Mirror | None:
         """Return the state of the copy of ACLs and quotas; None if they are this store's own.
 
-        While nothing is known, no request may be judged by the copy: a missing ACL may be a DENY.
+        Requests must not be judged by the copy before the first answer, because a missing ACL may
+        be a DENY.
         """
         ...
 
     def close(self) -> None:
-        """Close the store; no other method may be called afterwards."""
+        """Close the store. No other method may be called afterwards."""
         ...
 
 
@@ -220,13 +223,13 @@ class StoreInUse(NamedTuple):
     """Store that a proxy started with, and the file that it finds at the store's path now."""
 
     path: str
-    """Path as the proxy sees it, which may be inside a container."""
+    """Path as the proxy sees it, possibly inside a container."""
     identity: str
     """Identity of the store that the proxy started with."""
     device: int | None
-    """Device of the file at the path; None if there is no file."""
+    """Device of the file at the path; None if the file does not exist."""
     inode: int | None
-    """Inode of the file at the path; None if there is no file."""
+    """Inode of the file at the path; None if the file does not exist."""
 
     @classmethod
     def of(cls, path: Path, start: StoreStart) -> Self:
@@ -235,7 +238,8 @@ class StoreInUse(NamedTuple):
 
     @classmethod
     def read(cls, sent: Any) -> Self:
-        """Return the store in the answer of a proxy. Raises ValueError if it has none."""
+        """Return the store in the answer of a proxy. Raises ValueError if the answer has no
+        store."""
         try:
             return cls(*sent)
         except TypeError:

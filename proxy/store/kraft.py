@@ -1,7 +1,7 @@
 """Users, ACLs and quotas in the metadata of a KRaft cluster, read from a node's disk.
 
-Records of other types are skipped. An unknown version of a record that is read stops the reading:
-what it adds might be what matters.
+Records of other types are skipped. An unknown version of a known record type is an error, because
+the fields that it adds might matter.
 
 Sources: KIP-630 (snapshots), KIP-868 (transactions), KIP-900 (SCRAM), and the schemas of records in
 Kafka's `common/metadata`.
@@ -42,10 +42,10 @@ from proxy.wire.primitives import (
 from sasl.credentials import ScramCredential, ScramMechanism
 
 MAX_BATCH: Final = 67_108_864
-"""Maximum size of a batch in bytes. Kafka's controllers make batches of 8 MiB at most."""
+"""Maximum size of a batch in bytes. Kafka's controllers write batches of at most 8 MiB."""
 
 _PREFIX: Final = struct.Struct(">qi")
-"""Base offset, and number of bytes that follow."""
+"""Base offset, and number of following bytes."""
 _HEADER: Final = struct.Struct(">ibIhiqqqhii")
 """Leader epoch, magic, CRC, attributes, last offset delta, two times, producer id and epoch, base
 sequence, number of records."""
@@ -67,7 +67,7 @@ class Batch:
     end: int
     """Offset after the last record."""
     values: tuple[bytes, ...]
-    """Values of the records; none for control records."""
+    """Values of the records; empty for control records."""
     control_type: int | None = None
     """Type of the batch's last control record; None if it has other records."""
 
@@ -75,7 +75,8 @@ class Batch:
 def batches(file: BinaryIO, *, is_growing: bool) -> Iterator[Batch]:
     """Yield the batches in a file. Raises Malformed and OSError.
 
-    `is_growing`: its last batch may be incomplete, as a node may write it just now; it is left out.
+    With `is_growing`, the last batch may be incomplete because a node may be writing it; it is then
+    left out.
     """
     while prefix := file.read(_PREFIX.size):
         body = b""
@@ -133,7 +134,7 @@ def _records(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _bytes(body: bytes, position: int) -> tuple[bytes, int]:
-    """Read bytes after their length; null is empty."""
+    """Read bytes after their length. Null is read as empty."""
     size, position = _varint(body, position)
     end = position + max(size, 0)
     if end > len(body):
@@ -210,16 +211,16 @@ class Metadata:
 
     credentials: dict[CredentialKey, ScramCredential] = field(default_factory=dict)
     left_out: int = 0
-    """Number of users, ACLs and quotas that this version does not know, or that are invalid; known
-    after `end`."""
+    """Number of users, ACLs and quotas that are invalid or that this version does not know. Set by
+    `end`."""
     _acls: dict[bytes, Acl | None] = field(default_factory=dict)
     _quotas: dict[_Entity, dict[str, float]] = field(default_factory=dict)
     _bad_users: set[tuple[str, int]] = field(default_factory=set)
     _transaction: list[tuple[_Type, bytes]] | None = None
-    """Records of the transaction that was begun; None if there is none."""
+    """Records of the open transaction; None without one."""
 
     def apply(self, record: bytes) -> None:
-        """Apply a record to what is known. Raises Malformed and UnknownRecord."""
+        """Apply a record to the metadata. Raises Malformed and UnknownRecord."""
         frame, position = uvarint(record, 0)
         if frame != _FRAME_VERSION:
             raise UnknownRecord(
@@ -249,7 +250,7 @@ class Metadata:
                 self._do(known, body)
 
     def end(self) -> None:
-        """Drop a transaction that has not ended, and count what is left out."""
+        """Drop an open transaction, and count the entries that are left out."""
         self._transaction = None
         known = self.quotas()
         quotas = sum(map(len, self._quotas.values())) - sum(map(len, known.values()))
@@ -378,7 +379,7 @@ class Metadata:
 
 
 def _entity(parts: _Entity) -> QuotaEntity | None:
-    """Return an entity; None if it is unknown to this version."""
+    """Return an entity; None if this version does not know it."""
     names: dict[EntityType, str | Default] = {}
     try:
         for kind, name in parts:
@@ -421,7 +422,7 @@ class _Snapshot:
 def read_metadata(place: Path) -> Metadata:
     """Return the metadata in a snapshot, or in a log directory with its latest snapshot.
 
-    The whole log counts, including records at its end that other nodes may not have yet. Raises
+    The whole log is read, including records at its end that other nodes may not have yet. Raises
     StoreError.
     """
     metadata = Metadata()
@@ -434,7 +435,7 @@ def read_metadata(place: Path) -> Metadata:
 
 
 def _files(place: Path) -> tuple[_Snapshot | None, list[Path]]:
-    """Return the latest snapshot, if there is one, and the segments of the log, in order."""
+    """Return the latest snapshot, if any, and the segments of the log, in order."""
     if place.is_file():
         found = _CHECKPOINT.fullmatch(place.name)
         if found is None:
@@ -468,7 +469,7 @@ def _read_snapshot(snapshot: _Snapshot, metadata: Metadata) -> None:
 
 
 def _read_log(segments: list[Path], start: int, metadata: Metadata) -> None:
-    """Read the records of a log from an offset on."""
+    """Read the records of a log, starting at an offset."""
     offset: int | None = None
     for number, path in enumerate(segments, 1):
         for batch in _batches(path, is_growing=number == len(segments)):

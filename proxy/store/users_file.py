@@ -7,12 +7,12 @@
       }
     }
 
-From the secret, 32 bytes in base64, the salts of users that do not exist are derived. It is in the
-file because several proxies must send the same salt for such a name: different ones would reveal
+The salts of users that do not exist are derived from the secret, 32 bytes in base64. It is in the
+file because several proxies must send the same salt for such a name: different salts would reveal
 that the user does not exist.
 
-A running proxy reads the file, and reads it again when it is replaced. It never changes the file:
-the change would be lost when the file is distributed again.
+A running proxy reads the file again when it is replaced. It never changes the file, because the
+change would be lost when the file is distributed again.
 """
 
 import base64
@@ -52,7 +52,7 @@ from sasl.untrusted import read_object
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 67_108_864
-"""Maximum size of the file in bytes, for more than 200,000 users. A Secret of Kubernetes has at
+"""Maximum size of the file in bytes, enough for more than 200,000 users. A Kubernetes Secret has at
 most 1 MiB."""
 
 _SECRET_BYTES: Final = 32
@@ -68,7 +68,7 @@ class Users:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return no users, with a new secret."""
+        """Return an empty set of users with a new secret."""
         return cls(secret=secrets.token_bytes(_SECRET_BYTES), credentials={})
 
     @classmethod
@@ -128,7 +128,7 @@ class UsersFile:
         return self._current()[0]
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version that they belong to."""
+        """Return every credential, with the version of the snapshot."""
         version, users = self._current()
         return CredentialSnapshot(version=version, credentials=users.credentials)
 
@@ -220,12 +220,12 @@ class EditedUsers(UsersFile):
     """SCRAM users file as a `proxy.store.CredentialStore`; created with its first user."""
 
     def __init__(self, path: Path, *, secret: bytes | None = None) -> None:
-        """`secret` is the secret of the file if it must be created; None for a random one."""
-        super().__init__(path.resolve())  # replace the file that a link names, not the link
+        """`secret` is the secret of a file that must be created; None for a random one."""
+        super().__init__(path.resolve())  # replace the target of a link, not the link
         self._new = Users.empty() if secret is None else Users(secret=secret, credentials={})
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential; none if there is no file yet."""
+        """Return every credential. The result is empty if the file does not exist yet."""
         if not self._path.exists():
             return CredentialSnapshot(version=0, credentials={})
         return super().credential_snapshot()
@@ -266,7 +266,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically, keeping its owner and mode; a new one is private."""
+    """Replace the file atomically, keeping its owner and mode. A new file is private."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,9 +1,9 @@
-"""Store whose ACLs and quotas the brokers keep: read from a mirror, written to both.
+"""Store whose ACLs and quotas the brokers keep: reads use a mirror, writes change both.
 
 The mirror is a file on this host, which `follower` keeps up to date. SCRAM verifiers and the
-deployment's secrets are only in the file: brokers never reveal theirs (KIP-554). Each change has a
-connection and an event loop of its own: changes are rare, and are made in a thread beside the
-worker's event loop.
+deployment's secrets are only in the file, because brokers never reveal theirs (KIP-554). Each
+change has its own connection and event loop, because changes are rare and are made in a thread
+outside the worker's event loop.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from sasl.login import LoginError
 log = logging.getLogger(__name__)
 
 CHANGE_TIMEOUT: Final = 30.0
-"""Limit of a whole change in seconds: the default of Kafka's `request.timeout.ms`."""
+"""Limit of a whole change in seconds, the default of Kafka's `request.timeout.ms`."""
 _REFUSED: Final = "The brokers refused the change"
 _PARTLY_REFUSED: Final = "The brokers refused a part of the change"
 _NOT_KNOWN: Final = "It is not known whether the brokers made the change, or a part of it"
@@ -41,9 +41,9 @@ T = TypeVar("T")
 
 
 class Administration:
-    """Client of the brokers that is replaced with the proxy's certificate.
+    """Client of the brokers that is replaced when the proxy's certificate changes.
 
-    One client is kept because it tries the server first that answered last.
+    The client is kept because it first tries the server that answered last.
     """
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
@@ -61,7 +61,7 @@ class Administration:
         return self._client
 
     async def close(self) -> None:
-        """Close the client's connection; the next request opens another one."""
+        """Close the client's connection. The next request opens another one."""
         await self._client.close()
 
 
@@ -82,9 +82,9 @@ class Done(Generic[T]):
     """Result of a change by the brokers."""
 
     items: Sequence[T]
-    """Items that were changed; for deletions, the ACLs that each filter deleted."""
+    """Changed items; for deletions, the ACLs that each filter deleted."""
     refusal: KafkaError | None = None
-    """Error of the first item that was refused; None if none was."""
+    """Error of the first refused item; None if all succeeded."""
     at: float = field(default_factory=monotonic)
     """Time of the brokers' response in monotonic seconds."""
 
@@ -95,7 +95,7 @@ class Done(Generic[T]):
 
     @classmethod
     def of(cls, outcomes: Mapping[T, KafkaError | None]) -> "Done[T]":
-        """Return the result for items with their errors; None stands for success."""
+        """Return the result for items with their errors. None stands for success."""
         refusals = [error for error in outcomes.values() if error is not None]
         return cls(
             [item for item, error in outcomes.items() if error is None],
@@ -107,12 +107,12 @@ class Brokers:
     """Changes of the brokers' ACLs and quotas, one at a time. Raises StoreRefused."""
 
     def __init__(self, upstream: config.Upstream, access: Access) -> None:
-        """`access` is used in the event loops of the changes; use it in no other."""
+        """`access` is used in the event loops of the changes. Do not use it in any other."""
         self._administration = Administration(upstream, access)
         self._lock = threading.Lock()
 
     def create_acls(self, acls: Collection[Acl]) -> Done[Acl]:
-        """Add ACLs; those that exist already count as added."""
+        """Add ACLs. Existing ones count as added."""
         return Done.of(self._change(lambda admin: admin.create_acls(acls)).values())
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> Done[tuple[Acl, ...]]:
@@ -166,7 +166,8 @@ class Brokers:
 
 
 def reason_of(error: ProxyError) -> str:
-    """Return the reason of an error, without the broker's message: it might repeat credentials."""
+    """Return the reason for an error without the broker's message, which might repeat
+    credentials."""
     if isinstance(error.__cause__, LoginError):
         return f"the proxy's login failed: {error.__cause__.reason}"
     if not isinstance(error, KafkaError):
@@ -191,8 +192,8 @@ def _refused(error: KafkaError, outcome: str) -> StoreRefused:
 
 
 def _unanswered(error: AdminError) -> StoreRefused:
-    """Log the reason for the operator; it may name addresses and files, which clients must not
-    learn."""
+    """Log the reason for the operator. It may contain addresses and files, which clients must not
+    see."""
     log.warning("the brokers did not answer a change: %s", reason_of(error))
     return StoreRefused(ErrorCode.BROKER_NOT_AVAILABLE, f"{_NOT_KNOWN}.")
 
@@ -200,7 +201,7 @@ def _unanswered(error: AdminError) -> StoreRefused:
 class BrokerStore(SqliteMirror):
     """Store whose ACLs and quotas the brokers keep, a `proxy.store.Store`.
 
-    If brokers reject a part of a change, the rest is mirrored.
+    If the brokers reject a part of a change, the rest is mirrored.
     """
 
     def __init__(self, path: Path, brokers: Brokers, start: StoreStart | None = None) -> None:
@@ -242,7 +243,8 @@ class BrokerStore(SqliteMirror):
 
 @contextmanager
 def _logged() -> Iterator[None]:
-    """Log an error of the mirror: the brokers made the change, and the follower will find it."""
+    """Log an error of the mirror instead of raising it: the brokers made the change, and the
+    follower will mirror it."""
     try:
         yield
     except StoreError as error:

@@ -1,9 +1,10 @@
-"""Follower of the brokers' ACLs and quotas: a process of its own, beside the workers.
+"""Follower of the brokers' ACLs and quotas, a separate process.
 
-A cluster may have 100,000 ACLs, which take a second to read: no client waits for that here. Rules:
+A cluster may have 100,000 ACLs, which take a second to read. Clients must not wait for that, so
+workers do not read them from the brokers. Rules:
 
-- While brokers do not answer, the mirror stays as it is, and applies.
-- Reading takes at most a tenth of a core, unless more is needed to query every half a minute.
+- While brokers do not answer, the mirror does not change, and still applies.
+- Reading takes at most a tenth of a core, unless a query every 30 seconds needs more.
 - ACLs and quotas that this version does not know are skipped, and logged.
 """
 
@@ -44,7 +45,7 @@ MAX_PAUSE: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """State that was last written to the mirror, so that the same is not written again."""
+    """State that was last written to the mirror, so that unchanged data is not written again."""
 
     acls: tuple[Acl, ...] | None = None
     quotas: Quotas | None = None
@@ -81,7 +82,7 @@ class Follower:
             await asyncio.sleep(max(pause, rest))
 
     async def _attempt(self, now: float) -> float | None:
-        """Query once. Return None, or after a failure the maximum pause in seconds until the next
+        """Query once. Return None, or after a failure the maximum pause in seconds before the next
         query."""
         try:
             await self.query(now)
@@ -92,7 +93,7 @@ class Follower:
                 self._mirror.note_problem(problem)
             refused = isinstance(error, AuthenticationFailed)
             return MAX_AFTER_REFUSAL if refused else MAX_BACKOFF
-        except Exception:  # the mirror stays as it is until the next query
+        except Exception:  # the mirror does not change until the next query
             log.exception("the brokers' ACLs and quotas could not be read")
             return MAX_BACKOFF
         return None
@@ -100,7 +101,7 @@ class Follower:
     async def query(self, now: float) -> None:
         """Query the brokers, and update the mirror. Raises AdminError and StoreError."""
         admin = await self._admin.client()
-        # No ACLs rather than outdated ones: the file may become the proxy's own store
+        # Store no ACLs rather than outdated ones: the file may become the proxy's own store
         acls = await self._acls(admin) if self._wants_acls else ()
         quotas = await self._quotas(admin)
         mirror, written = self._mirror, self._written
@@ -162,7 +163,7 @@ def run(
 async def _follow(
     settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> None:
-    """Run the follower. Raises any error of its tasks: the parent then starts another process."""
+    """Run the follower. Raises any error of its tasks; the parent then starts another process."""
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline, heartbeat)
     access = open_access(settings.upstream, tls)

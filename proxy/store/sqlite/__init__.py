@@ -26,13 +26,14 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
     """Store in a SQLite file, a `proxy.store.Store`."""
 
     def begin(self) -> StoreStart:
-        """Start the proxy with this store: a mirror becomes its own store. Raises StoreError."""
+        """Start the proxy with this store. A mirror becomes the proxy's own store. Raises
+        StoreError."""
         if (mirror := self.mirror()) is not None:
             self._make_its_own(mirror)
         return StoreStart(identity=self._identity, at=monotonic())
 
     def join(self) -> StoreStart:
-        """Start the proxy beside one that uses this store as its own, too. Raises StoreError."""
+        """Start the proxy while another proxy uses this store as its own. Raises StoreError."""
         if self.mirror() is not None:
             raise StoreError(f"{self._path}: {USED_OTHERWISE}")
         return StoreStart(identity=self._identity, at=monotonic())
@@ -51,7 +52,7 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
         return None if row is None else Mirror(asked_at=row[0], problem=row[1])
 
     def brokers(self, cluster: str) -> dict[int, tuple[str, int]]:
-        """Return host and port of each broker that was kept for a cluster, by id."""
+        """Return host and port of each stored broker of a cluster, by id."""
         with self.reading() as connection:
             rows = connection.execute(
                 "SELECT id, host, port FROM brokers WHERE cluster = ?", (cluster,)

@@ -1,7 +1,7 @@
 """ACLs in the database, with a log of their latest changes.
 
-After a request that changed a few ACLs, workers read only the log. It is bounded: a worker whose
-version is older than the log reads all ACLs.
+After a request that changed a few ACLs, workers read only the log. The log is bounded; a worker
+whose version is older than the log reads all ACLs.
 """
 
 import sqlite3
@@ -20,7 +20,7 @@ from proxy.store.interface import AclChanges, AclSnapshot
 from proxy.store.sqlite.database import Database, version_step
 
 _MAX_CHANGES: Final = 20_000
-"""Number of changes that the log keeps, which take some megabytes; it may have more until the next
+"""Number of changes that the log keeps, which need some megabytes. It may have more until the next
 request."""
 _COLUMNS: Final = tuple(Acl.__dataclass_fields__)
 _LIST: Final = ", ".join(_COLUMNS)
@@ -43,10 +43,10 @@ class SqliteAcls(Database):
             return _versions(connection)[0]
 
     def acl_snapshot(self) -> AclSnapshot:
-        """Return all ACLs, sorted, with the version that they belong to."""
+        """Return all ACLs, sorted, with the version of the snapshot."""
         with self.viewing() as connection:
             version, _ = _versions(connection)
-            # The primary key is in this order, and texts are compared as Python compares them
+            # The primary key has this order, and SQLite compares texts as Python does
             rows = connection.execute(f"SELECT {_LIST} FROM acls ORDER BY {_LIST}")  # noqa: S608
             return AclSnapshot(version=version, acls=tuple(_acls(rows)))
 
@@ -71,7 +71,7 @@ class SqliteAcls(Database):
         )
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs; those that exist already stay as they are. Return the version afterwards."""
+        """Add ACLs; existing ones do not change. Return the version afterwards."""
         with self.writing() as connection:
             new = [
                 acl
@@ -97,7 +97,7 @@ class SqliteAcls(Database):
 
 
 def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
-    """Replace all ACLs by these, inside the caller's write transaction."""
+    """Replace all ACLs with these, inside the caller's write transaction."""
     rows = connection.execute(f"SELECT {_LIST} FROM acls")  # noqa: S608
     present, wanted = {*_acls(rows)}, {*acls}
     change(connection, delete=present - wanted, create=wanted - present)
@@ -128,7 +128,7 @@ def note_recent(
 def with_recent(
     connection: sqlite3.Connection, acls: Collection[Acl], since: float
 ) -> Collection[Acl]:
-    """Return these ACLs with the recorded changes after `since` made to them.
+    """Return these ACLs with the recorded changes after `since` applied.
 
     Earlier records are deleted.
     """
@@ -150,7 +150,7 @@ def version(connection: sqlite3.Connection) -> int:
 
 
 def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the present version, and the version after which all changes are in the log."""
+    """Return the current version, and the version after which all changes are in the log."""
     present, changes_after = connection.execute(
         "SELECT present, changes_after FROM acl_versions"
     ).fetchone()
@@ -181,7 +181,7 @@ def _log(connection: sqlite3.Connection, acls: Sequence[Acl], *, created: bool) 
 
 
 def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
-    """Return whether the log has this version; after the restore of a backup it may not."""
+    """Return whether the log has this version. After the restore of a backup it may not."""
     return (
         connection.execute(
             "SELECT 1 FROM acl_changes WHERE version = ? LIMIT 1", (version,)
@@ -191,7 +191,8 @@ def _is_logged(connection: sqlite3.Connection, version: int) -> bool:
 
 
 def _forget_changes(connection: sqlite3.Connection, version: int) -> None:
-    """Remove the changes up to this version from the log, which has all of a version or nothing."""
+    """Remove the changes up to this version from the log, which keeps the changes of a version as a
+    whole."""
     connection.execute("DELETE FROM acl_changes WHERE version <= ?", (version,))
     connection.execute("UPDATE acl_versions SET changes_after = ?", (version,))
 
@@ -218,7 +219,7 @@ def _matching(connection: sqlite3.Connection, wanted: AclFilter) -> Iterator[Acl
 
 
 def _row(acl: Acl) -> _Row:
-    # An ACL that cannot be read again would make the whole store unusable
+    # An ACL that cannot be read back would make the whole store unusable
     assert acl.resource_type.value in _RESOURCE_TYPES, acl
     assert acl.pattern_type.value in _PATTERN_TYPES, acl
     assert acl.operation.value in _OPERATIONS, acl
@@ -235,7 +236,7 @@ def _row(acl: Acl) -> _Row:
 
 
 def _acls(rows: Iterable[_Row]) -> Iterator[Acl]:
-    """Yield the ACLs in rows; equal texts share an object. Raises ValueError for unknown codes."""
+    """Yield the ACLs in rows. Equal texts share an object. Raises ValueError for unknown codes."""
     texts: dict[str, str] = {}
     for resource_type, pattern_type, name, principal, host, operation, permission in rows:
         try:

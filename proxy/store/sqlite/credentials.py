@@ -21,7 +21,7 @@ class SqliteCredentials(Database):
             return version(connection)
 
     def credential_snapshot(self) -> CredentialSnapshot:
-        """Return every credential, with the version that they belong to."""
+        """Return every credential, with the version of the snapshot."""
         with self.reading() as connection:
             at, rows = version(connection), _rows(connection)
         with self.explained():
@@ -49,7 +49,7 @@ class SqliteCredentials(Database):
 def replace(
     connection: sqlite3.Connection, credentials: Mapping[CredentialKey, ScramCredential]
 ) -> None:
-    """Replace all credentials by these, inside the caller's write transaction."""
+    """Replace all credentials with these, inside the caller's write transaction."""
     present = _credentials(_rows(connection))
     changed = {key: one for key, one in credentials.items() if present.get(key) != one}
     alter(connection, present.keys() - credentials.keys(), changed)

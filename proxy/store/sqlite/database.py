@@ -2,14 +2,14 @@
 
 Rules:
 
-- Reading writes nothing: neither a full or read-only disk nor a waiting writer prevents it. The
-  file therefore has a rollback journal and not a WAL: readers of a WAL write to its index, and
-  SQLite would apply the WAL of a replaced file to the new one.
-- The replacement of the file is noticed at the next read or write.
-- A store opened with a `StoreStart` never creates a file or changes its schema, and reads no other
-  store.
+- Reading never writes, so it works with a full or read-only disk and while a writer waits. The file
+  therefore has a rollback journal and not a WAL: readers of a WAL write to its index, and SQLite
+  would apply the WAL of a replaced file to the new one.
+- A replacement of the file is detected at the next read or write.
+- A store opened with a `StoreStart` never creates a file or changes its schema, and never reads
+  another store.
 
-A write has a connection of its own, so that readers never wait for a sync of the disk, except while
+Each write has its own connection, so that readers never wait for a sync of the disk, except while
 the changes are copied to the file.
 """
 
@@ -33,13 +33,13 @@ log = logging.getLogger(__name__)
 _WRITE_WAIT_S: Final = 5.0
 """Maximum time in seconds that a writer waits for another writer, and for readers."""
 _READ_WAIT_S: Final = 5.0
-"""Maximum time in seconds that a reader waits for a writer that copies its changes to the file, or
-waits to do so."""
+"""Maximum time in seconds that a reader waits for a writer that is copying its changes to the file,
+or is waiting to do so."""
 _FILE_MODE: Final = 0o600
-"""Mode of the file: verifiers allow to guess passwords offline, so only the owner may read them.
-SQLite gives its journal the same mode."""
+"""Mode of the file. Verifiers allow guessing passwords offline, so only the owner may read them.
+SQLite creates its journal with the same mode."""
 _VERSION_STEP_BITS: Final = 32
-"""Number of low bits, of the 63 of a version, for changes: enough for four billion."""
+"""Number of low bits of a 63-bit version that count changes, enough for four billion."""
 _OTHER_STORE: Final = (
     "is another store than the one that was opened: restore that one, or restart the proxy to use"
     " this one"
@@ -63,8 +63,8 @@ class Database:
     def __init__(self, path: Path, start: StoreStart | None = None) -> None:
         """Open the file. With `start`, it must be the store of that start.
 
-        Without it, the file is created if there is none, and its schema is brought up to date.
-        Raises StoreError.
+        Without it, the file is created if needed, and its schema is brought up to date. Raises
+        StoreError.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -73,8 +73,8 @@ class Database:
         self._seen: _Seen | None = None
         self._is_closed = False
         self._journal: Signature = None
-        """Signature of the journal of an interrupted write, as of the last read; None if there was
-        none."""
+        """Signature of the journal of an interrupted write at the last read; None if the journal
+        did not exist."""
         self._start = start
         if start is not None:
             self._identity = start.identity
@@ -89,7 +89,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Close the file for good: a late reader must not open it again."""
+        """Close the file permanently: a late reader must not open it again."""
         with self._lock:
             self._is_closed = True
             self._close_reader()
@@ -100,7 +100,7 @@ class Database:
             self._reader = None
 
     def _connect(self, mode: Literal["ro", "rw"], wait_s: float) -> sqlite3.Connection:
-        self._path.stat()  # its error has the reason, SQLite's has not
+        self._path.stat()  # unlike SQLite's error, its error has the reason
         return sqlite3.connect(
             _uri(self._path, mode),
             uri=True,
@@ -110,9 +110,9 @@ class Database:
         )
 
     def _prepared(self) -> str:
-        """Create the store, or bring it up to date, if that is needed; return its identity."""
+        """Create the store or bring it up to date if needed; return its identity."""
         if not self._path.is_file():
-            # Before SQLite creates it, so that others can never read it
+            # Before SQLite creates the file, so that other users can never read it
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
         else:
             _hide_from_others(self._path)
@@ -120,14 +120,14 @@ class Database:
             if not is_current(connection):
                 with _transaction(connection, "BEGIN IMMEDIATE"):
                     migrate(connection)
-            # Outside a transaction, and only after the check that the file is ours
+            # Outside a transaction, and only after checking that the file is ours
             if connection.execute("PRAGMA journal_mode").fetchone() != ("delete",):
                 connection.execute("PRAGMA journal_mode = DELETE")
             return _identity_and_change(connection)[0]
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection with a consistent view of the data; it excludes other short reads."""
+        """Yield a connection with a consistent view of the data. It excludes other short reads."""
         with self._lock, self.explained():
             reader = self._current_reader()
             try:
@@ -140,7 +140,7 @@ class Database:
 
     @contextmanager
     def viewing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection of its own with a consistent view, for long reads."""
+        """Yield a separate connection with a consistent view, for long reads."""
         with (
             self.explained(),
             closing(self._connect("ro", _READ_WAIT_S)) as connection,
@@ -151,7 +151,8 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection with a transaction, which is durable at the end, or without effect."""
+        """Yield a connection with a transaction, which at the end is either durable or rolled
+        back."""
         with self.explained():
             file = _file_at(self._path)
             with closing(self._connect("rw", _WRITE_WAIT_S)) as connection:
@@ -178,7 +179,7 @@ class Database:
         return self._reader
 
     def _recognize(self, reader: sqlite3.Connection) -> None:
-        """Check that it is the same store as before; log it if the file was replaced."""
+        """Check that the file is the same store as before; log a replacement of the file."""
         try:
             change = self._require_identity(reader)
         except sqlite3.Error as error:
@@ -208,10 +209,10 @@ class Database:
         return change
 
     def _undo_if_abandoned(self) -> None:
-        """Let SQLite undo an interrupted write if its journal is unchanged since the last read.
+        """Roll back an interrupted write if its journal has not changed since the last read.
 
-        A new journal may be that of a write to a file that was replaced meanwhile, and must not be
-        applied to this one.
+        SQLite does this on a writable connection. A new journal may belong to a file that was
+        replaced meanwhile, and must not be applied to this one.
         """
         found = signature_of(self._path.with_name(f"{self._path.name}-journal"))
         journal = found and found[:-1]  # without its ctime, which SQLite changes by reading it
@@ -222,7 +223,7 @@ class Database:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Turn every failure into a StoreError with one sentence."""
+        """Convert every failure to a StoreError with one sentence."""
         try:
             yield
         except StoreError as error:
@@ -234,16 +235,16 @@ class Database:
 
 
 def version_step() -> int:
-    """Return the random number by which a version grows with a change.
+    """Return the random number that a change adds to a version.
 
-    Not by one: a store that was restored from a copy, and then changed, must not get a version that
-    it had before the restore with other content.
+    It is not one, because a store that was restored from a copy, and then changed, must not get a
+    version that it had before the restore with other content.
     """
     return 1 + secrets.randbits(_VERSION_STEP_BITS)
 
 
 def identity_of(path: Path) -> str | None:
-    """Return the identity of the store in a file; None if no store can be read there."""
+    """Return the identity of the store in a file; None if the file is not a readable store."""
     try:
         uri = _uri(path, "ro")
         with closing(sqlite3.connect(uri, uri=True, timeout=_READ_WAIT_S)) as connection:
@@ -280,7 +281,7 @@ def _file_at(path: Path) -> _File:
 
 
 def _hide_from_others(path: Path) -> None:
-    """Withdraw access from users outside the file's group, which an earlier version or a copy
+    """Remove access for users outside the file's group, which an earlier version or a copy
     granted."""
     mode = path.stat().st_mode
     if mode & 0o007:

@@ -1,7 +1,7 @@
-"""Schema of the database, as the migrations that lead to it.
+"""Schema of the database, as a list of migrations.
 
-Rules: a released step is never edited; a change is another step at the end. All missing steps are
-one transaction. A database of a newer program is refused.
+Rules: a released step is never edited; a change is another step at the end. One transaction applies
+all missing steps. A database of a newer program is refused.
 """
 
 import secrets
@@ -12,7 +12,7 @@ from typing import Final
 from proxy.store.interface import StoreError
 
 APPLICATION_ID: Final = 0x6B72_6170
-"""Value of `PRAGMA application_id`, `krap`, which identifies this program's databases."""
+"""Value of `PRAGMA application_id` (`krap`), which identifies this program's databases."""
 SCRAM_FAKE_SECRET: Final = "scram-fake"  # noqa: S105 - its name, not the secret
 _SECRET_BYTES: Final = 32
 _IDENTITY_BYTES: Final = 16
@@ -118,11 +118,11 @@ STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _brokers,
     _mirrored_users,
 )
-"""Migrations; the step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
+"""Migrations. The step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the database to the present version, inside the caller's write transaction."""
+    """Bring the database to the current version, inside the caller's write transaction."""
     version = schema_version(connection)
     if not _is_ours(connection):
         _refuse_if_used(connection)

@@ -1,9 +1,9 @@
-"""Mirror of the brokers' ACLs and quotas, as of the last query; of ZooKeeper's users as well.
+"""Mirror of the brokers' ACLs and quotas as of the last query, and of ZooKeeper's users.
 
-A change through the proxy is in the mirror at once. The answer of a broker to a query before it, or
-soon after, may not have the change yet: recent changes are therefore made to such an answer again.
-Nothing else is kept, so that a principal with Alter permission cannot keep a revoked permission by
-repeating a change.
+A change through the proxy is in the mirror immediately. A broker's answer to a query before the
+change, or soon after it, may not include it yet, so recent changes are applied to such an answer
+again. Older changes are dropped, so that a principal with Alter permission cannot keep a revoked
+permission by repeating a change.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ from proxy.store.sqlite import USED_OTHERWISE, SqliteStore, acls, credentials, q
 from sasl.credentials import ScramCredential
 
 SETTLES_WITHIN: Final = 1.0
-"""Time in seconds after which every broker has a change, as a rule: it is a record that they all
+"""Time in seconds after which every broker usually has a change, which is a record that they all
 fetch (KIP-631)."""
 _NO_MIRROR: Final = (
     "is not a copy of brokers' ACLs and quotas: a proxy with sqlite: made it its own store"
@@ -33,7 +33,7 @@ _OTHER_USERS: Final = {
 
 
 class Versions(NamedTuple):
-    """Versions of a mirror whose content is one response of the brokers."""
+    """Versions of a mirror whose content is a single answer of the brokers."""
 
     acls: int
     quotas: int
@@ -47,7 +47,7 @@ class Difference:
     created_acls: Collection[Acl] = ()
     deleted_acls: Collection[Acl] = ()
     quotas: Changes = field(default_factory=dict)
-    """Limits by entity and key; None if it was removed."""
+    """Limits by entity and key; None for a removed limit."""
     users: Mapping[CredentialKey, ScramCredential] = field(default_factory=dict)
     """New and changed verifiers."""
     deleted_users: Collection[CredentialKey] = ()
@@ -57,7 +57,7 @@ class SqliteMirror(SqliteStore):
     """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
     mirrors_users = False
-    """True if the SCRAM users are copies, too."""
+    """True if the SCRAM users are also copies."""
 
     def begin(self) -> StoreStart:
         """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
@@ -74,20 +74,21 @@ class SqliteMirror(SqliteStore):
             connection.execute(
                 "INSERT OR REPLACE INTO mirror (id, users) VALUES (0, ?)", (self.mirrors_users,)
             )
-            # Their times are monotonic seconds, which restart with the machine
+            # Their times are monotonic seconds, which restart when the machine boots
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
         return StoreStart(identity=self._identity, at=monotonic())
 
     def join(self) -> StoreStart:
-        """Start the proxy beside one that keeps this mirror up to date, too. Raises StoreError."""
+        """Start the proxy while another proxy also keeps this mirror up to date. Raises
+        StoreError."""
         with self.reading() as connection:
             if not _is_mirror(connection) or _mirrors_users(connection) != self.mirrors_users:
                 raise StoreError(f"{self._path}: {USED_OTHERWISE}")
         return StoreStart(identity=self._identity, at=monotonic())
 
     def mirror(self) -> Mirror:
-        """Return the state of the copy; one of before the start counts as unknown."""
+        """Return the state of the copy. An answer from before the start does not count."""
         found = super().mirror()
         if found is None:
             return Mirror(problem=f"{self._path}: {_NO_MIRROR}")
@@ -105,12 +106,12 @@ class SqliteMirror(SqliteStore):
         new_users: Mapping[CredentialKey, ScramCredential] | None = None,
         secret: bytes | None = None,
     ) -> Versions | None:
-        """Replace the content by the answer to a query at `asked_at`, monotonic seconds.
+        """Replace the content with the answer to a query at `asked_at`, in monotonic seconds.
 
-        `new_acls`, `new_quotas`, `new_users` and `secret`, from which salts of users that do not
-        exist are derived, are None if they are unchanged. Returns None if the content is not that
-        answer: it also has recent changes, or is a later answer, to the proxy that takes over from
-        this one, or that this one takes over from. Raises StoreError.
+        Pass None for unchanged data. Salts of users that do not exist are derived from `secret`.
+        Returns None if the content afterwards differs from that answer, because it also has recent
+        changes, or because another proxy has already stored a later answer during a takeover.
+        Raises StoreError.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
@@ -134,9 +135,9 @@ class SqliteMirror(SqliteStore):
             )
 
     def follow(self, difference: Difference, *, asked_at: float) -> Versions:
-        """Make the changes that an answer to a query at `asked_at`, monotonic seconds, has.
+        """Apply the difference of an answer to a query at `asked_at`, in monotonic seconds.
 
-        The content must be that of the answer before it. Raises StoreError.
+        The content must be that of the previous answer. Raises StoreError.
         """
         with self.writing() as connection:
             if not _is_mirror(connection):
@@ -149,7 +150,7 @@ class SqliteMirror(SqliteStore):
             return _versions(connection)
 
     def note_problem(self, problem: str) -> None:
-        """Record the reason for which brokers could not be queried, or did not answer."""
+        """Record the reason why brokers could not be queried, or did not answer."""
         with self.writing() as connection:
             connection.execute("UPDATE mirror SET problem = ?", (problem,))
 
@@ -170,7 +171,7 @@ def _is_mirror(connection: sqlite3.Connection) -> bool:
 
 def _has_later_answer(connection: sqlite3.Connection, asked_at: float) -> bool:
     (shown,) = connection.execute("SELECT asked_at FROM mirror").fetchone()
-    # Monotonic seconds restart with the machine: what is in the future is of an earlier one
+    # Monotonic seconds restart when the machine boots: a future time is from before the boot
     return shown is not None and asked_at < shown <= monotonic()
 
 

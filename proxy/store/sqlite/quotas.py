@@ -23,7 +23,7 @@ class SqliteQuotas(Database):
             return version(connection)
 
     def quota_snapshot(self) -> QuotaSnapshot:
-        """Return every quota, with the version that they belong to."""
+        """Return every quota, with the version of the snapshot."""
         with self.viewing() as connection:
             return QuotaSnapshot(version=version(connection), quotas=_all(connection))
 
@@ -34,7 +34,7 @@ class SqliteQuotas(Database):
 
 
 def replace(connection: sqlite3.Connection, quotas: Quotas) -> None:
-    """Replace all quotas by these, inside the caller's write transaction."""
+    """Replace all quotas with these, inside the caller's write transaction."""
     changes: dict[QuotaEntity, dict[QuotaKey, float | None]] = {
         entity: dict.fromkeys(limits) for entity, limits in _all(connection).items()
     }
@@ -57,7 +57,7 @@ def note_recent(connection: sqlite3.Connection, at: float, changes: Changes) -> 
 
 
 def with_recent(connection: sqlite3.Connection, quotas: Quotas, since: float) -> Quotas:
-    """Return these quotas with the recorded changes after `since` made to them.
+    """Return these quotas with the recorded changes after `since` applied.
 
     Earlier records are deleted.
     """

@@ -1,7 +1,7 @@
-"""Store of users, quotas and ACLs that are in ZooKeeper: read from a mirror, changed there.
+"""Store of users, quotas and ACLs in ZooKeeper: reads use a mirror, changes go to ZooKeeper.
 
-The mirror is a file on this host, which `follower` keeps up to date; nothing else writes to it. A
-change returns when the mirror has it.
+The mirror is a file on this host, which only `follower` writes. A change returns when the mirror
+has it.
 """
 
 import logging
@@ -39,7 +39,7 @@ from sasl.credentials import ScramCredential
 log = logging.getLogger(__name__)
 
 MAX_WAIT_S: Final = 5.0
-"""Maximum time in seconds that a change waits until the mirror has it."""
+"""Maximum time in seconds that a change waits for the mirror."""
 _CHECK_EVERY_S: Final = 0.01
 
 
@@ -102,15 +102,15 @@ class ZookeeperStore(ZookeeperMirror):
 
 
 class Zookeeper:
-    """Users, quotas and ACLs as they are in ZooKeeper now; each call has its own connection.
+    """Users, quotas and ACLs that are in ZooKeeper now. Each call has its own connection.
 
-    Reading and changing raise StoreError, changing also StoreRefused. Versions are always 0.
+    Reading and changing raise StoreError; changing also raises StoreRefused. Versions are always 0.
     """
 
     def __init__(
         self, settings: StoreSettings, context: Callable[[], ssl.SSLContext] | None
     ) -> None:
-        """`context` returns the present context of TLS; None: connections are without TLS."""
+        """`context` returns the current TLS context; pass None for connections without TLS."""
         self._settings = settings
         self._context = context
 

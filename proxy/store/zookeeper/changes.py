@@ -1,11 +1,11 @@
 """Changes of Kafka's nodes: by compare-and-set, each with its notification.
 
-A node and its notification are one transaction, so that brokers and other proxies learn of each
-change that was made. A change of many nodes is several transactions, each as large as ZooKeeper
-takes by default.
+A node and its notification are one transaction, so that brokers and other proxies are notified of
+each change. A change of many nodes is several transactions, each as large as ZooKeeper accepts by
+default.
 
-A transaction that another change has overtaken is repeated from the present content, as is one with
-an unknown outcome: changes are idempotent.
+A transaction that conflicts with another change, or whose outcome is unknown, is repeated with the
+current content: changes are idempotent.
 """
 
 import logging
@@ -47,23 +47,24 @@ from sasl.credentials import ScramCredential, ScramMechanism
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS: Final = 10
-"""Maximum number of attempts at a transaction that others overtake: Kafka's `maxUpdateRetries`."""
+"""Maximum number of attempts at a transaction that conflicts with others: Kafka's
+`maxUpdateRetries`."""
 BACKOFF_S: Final = 0.1
-"""Pause in seconds before the next attempt, to which up to half is added: Kafka's
+"""Pause in seconds before the next attempt, randomly increased by up to half: Kafka's
 `retryBackoffMs` and `retryBackoffJitterMs`."""
 CHANGE_TIMEOUT_S: Final = 30.0
 """Limit in seconds of a whole change: the default of Kafka's `request.timeout.ms`."""
 MAX_TRANSACTION_BYTES: Final = 262_144
-"""Maximum size of a transaction's paths and contents in bytes, except that one node may have more:
-ZooKeeper takes a mebibyte by default."""
+"""Maximum size of a transaction's paths and contents in bytes, except that a single node may have
+more. ZooKeeper accepts 1 MiB by default."""
 _OVERTAKEN: Final = "Others keep changing the same nodes in ZooKeeper."
 _NOT_KNOWN: Final = "It is not known whether ZooKeeper made the change, or a part of it."
 _OPERATION_BYTES: Final = 256
-"""Size in bytes of an operation beside its path and content, with its access control list."""
+"""Size in bytes of an operation without its path and content, but with its access control list."""
 
 
 class Overtaken(Exception):
-    """A node is not as the transaction expected: nothing was changed."""
+    """A node is not as the transaction expected, and nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,10 @@ Operation = Create | Replace | Delete | Notification
 
 
 class WritableTree(Tree, Protocol):
-    """Tree of nodes, read and written."""
+    """Tree of nodes that can be read and written."""
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all operations, or none. Raises Overtaken, and StoreError as for reading."""
+        """Do all operations or no operation. Raises Overtaken, and StoreError as for reading."""
         ...
 
 
@@ -111,8 +112,8 @@ class Edit:
     path: str
     notification: Notification
     apply: Callable[[bytes], bytes | None]
-    """Returns the new content of the node, or None if it is to be deleted, given the present
-    content, which is empty if there is no node. Raises BadNode."""
+    """Returns the new content of the node, or None to delete it, given the current content, which
+    is empty if the node does not exist. Raises BadNode."""
     is_possible: bool = True
     """False if ZooKeeper can have no node of this name."""
 
@@ -159,7 +160,7 @@ class Change:
         self._deadline = now() + CHANGE_TIMEOUT_S
         self._attempts = 0
         self.may_be_made = False
-        """True if a transaction was made, or if it is not known whether it was."""
+        """True if a transaction was made, or if its outcome is unknown."""
 
     def make(self, edits: Sequence[Edit]) -> None:
         """Make all edits. Raises StoreRefused, and StoreError if nothing was changed."""
@@ -181,7 +182,7 @@ class Change:
                 self._give_up(StoreError(f"ZooKeeper was not changed: {bad}"))
 
     def _wait(self, error: Overtaken | Unanswered) -> None:
-        """Return when it is time for the next attempt, or raise StoreError."""
+        """Wait until it is time for the next attempt, or raise StoreError."""
         self._attempts += 1
         if isinstance(error, Unanswered):
             if self._now() > self._deadline:
@@ -207,7 +208,7 @@ class Change:
             )
 
     def _step(self, edits: Sequence[Edit]) -> Sequence[Edit]:
-        """Make one transaction; return the edits that are left."""
+        """Make one transaction; return the remaining edits."""
         batch = edits[:_MAX_READ]
         nodes = self._tree.nodes({path for edit in batch for path in (edit.path, *_above(edit))})
         operations: dict[str, Operation] = {}
@@ -241,25 +242,26 @@ class Change:
 _MAX_READ: Final = 500
 """Maximum number of edits whose nodes are read at once."""
 _NAMES_OF_ROOTS: Final = {"config": 1, "kafka-acl": 1, "kafka-acl-extended": 2}
-"""Number of names in the paths of the nodes that every Kafka makes, by the first name. Older ones
-do not make the others above a node, such as those of new types of resources."""
+"""Number of names in the paths of the nodes that every Kafka creates, by the first name. Older
+versions do not create the other parents of a node, such as those of new resource types."""
 
 
 def _above(edit: Edit) -> list[str]:
-    """Return the paths above an edit's node, from the top, except those that Kafka makes."""
+    """Return the paths of the parents of an edit's node, from the top, except those that Kafka
+    creates."""
     names = edit.path.split("/")
     root = _NAMES_OF_ROOTS[names[1]]
     return ["/".join(names[:length]) for length in range(root + 2, len(names))]
 
 
 def _add(operations: dict[str, Operation], operation: Operation) -> None:
-    """Add an operation on a node; a parent that is created for several edits is created once."""
+    """Add an operation on a node. A parent of several edits' nodes is created only once."""
     assert not isinstance(operation, Notification)
     before = operations.get(operation.path)
     if before is None:
         operations[operation.path] = operation
     elif isinstance(operation, Create) and operation.data:
-        operations[operation.path] = operation  # in its place, which is before its children's
+        operations[operation.path] = operation  # in its place, before its children
 
 
 # Edits of ACLs, quotas and users
@@ -285,7 +287,7 @@ class Deletion:
     resource: Resource
     filters: Sequence[AclFilter]
     deleted: set[Acl] = field(default_factory=set)
-    """ACLs that were there and matched."""
+    """ACLs that existed and matched."""
 
     def edit(self) -> Edit:
         """Return the edit."""
@@ -360,8 +362,8 @@ def _config_edit(
 def shared_secret(tree: WritableTree) -> bytes:
     """Return the secret of all proxies of the ensemble, creating it if needed.
 
-    It is 32 random bytes, from which salts of users that do not exist are derived: proxies that
-    sent different ones would reveal that the user does not exist. Raises StoreError.
+    The salts of users that do not exist are derived from these 32 random bytes. Different salts
+    from different proxies would reveal that the user does not exist. Raises StoreError.
     """
     for _ in range(MAX_ATTEMPTS):
         tree.sync()

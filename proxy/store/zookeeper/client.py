@@ -1,4 +1,4 @@
-"""Connection to ZooKeeper by kazoo, and its errors in sentences."""
+"""Connection to ZooKeeper with kazoo, whose errors become sentences."""
 
 import logging
 import socket
@@ -14,10 +14,10 @@ from proxy.store.zookeeper.content import Node, Unanswered
 from proxy.store.zookeeper.nodes import SECRET, USERS, Notification
 
 MAX_REQUESTS: Final = 500
-"""Maximum number of requests that are sent before the first answer is awaited."""
+"""Maximum number of requests that are sent before waiting for the first answer."""
 
 _quiet = logging.getLogger(f"{__name__}.kazoo")
-"""Logger of kazoo, which repeats at each attempt what is reported here once."""
+"""Logger of kazoo, which at each attempt repeats errors that this module reports once."""
 _quiet.setLevel(logging.CRITICAL)
 
 
@@ -32,8 +32,8 @@ class ZookeeperTree:
         changed: Callable[[], None] = lambda: None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`context` is that of TLS. On a thread of its own, `changed` is called when watched names
-        change, and `lost` when the connection or the session is lost.
+        """`context` is the TLS context. `changed` is called when watched names change, and `lost`
+        when the connection or the session is lost, both on a separate thread.
 
         Raises StoreError if a password cannot be read.
         """
@@ -48,7 +48,7 @@ class ZookeeperTree:
         self._secure = own.set_acl
         self._changed = changed
         hosts = settings.url.removeprefix("zookeeper://")
-        # As ZooKeeper's own client: one that is silent leaves the others time
+        # Like ZooKeeper's own client, so that one silent server leaves time for the others
         self._handler = _handler(context, self._timeout_s / (hosts.count(",") + 1))
         password = _password(settings)
         self._client: Any = KazooClient(
@@ -83,17 +83,18 @@ class ZookeeperTree:
 
     @property
     def is_closed(self) -> bool:
-        """True if the connection was closed for good, as after a refused login."""
+        """True if the connection was closed permanently, for example after a refused login."""
         return str(self._client.client_state) in ("AUTH_FAILED", "CLOSED")
 
     def close(self) -> None:
         """Close the connection."""
-        with suppress(self._errors.KazooException):  # an attempt to connect goes on for a while
+        with suppress(self._errors.KazooException):  # an attempt to connect may still run
             self._client.stop()
             self._client.close()
 
     def sync(self) -> None:
-        """Return when what is read next is no older than this call. Raises StoreError."""
+        """Wait until the server is up to date, so that later reads return data no older than this
+        call. Raises StoreError."""
         self._results({USERS: self._client.sync_async(USERS)})
 
     def nodes(self, paths: Collection[str]) -> Mapping[str, Node]:
@@ -115,7 +116,7 @@ class ZookeeperTree:
         self._changed()
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all operations, or none. Raises Overtaken and StoreError."""
+        """Do all operations or no operation. Raises Overtaken and StoreError."""
         transaction = self._client.transaction()
         for one in operations:
             match one:
@@ -199,15 +200,15 @@ def _password(settings: StoreSettings) -> str | None:
         return secret.read()
     except OSError as error:
         raise StoreError(f"{secret}: cannot be read: {error.strerror}") from None
-    except ValueError as error:  # its text has no part of the secret
+    except ValueError as error:  # its text does not contain any of the secret
         problem = f"{secret} is not text" if isinstance(error, UnicodeError) else str(error)
         raise StoreError(problem) from None
 
 
 def _handler(context: ssl.SSLContext | None, connect_s: float) -> Any:
-    """Return a handler of kazoo's whose connections use this context of TLS.
+    """Return a kazoo handler whose connections use this TLS context.
 
-    They are opened within `connect_s` seconds; kazoo would wait for the whole timeout.
+    An attempt to connect ends after `connect_s` seconds; kazoo would wait for the whole timeout.
     """
     from kazoo.handlers.threading import SequentialThreadingHandler
 
@@ -217,7 +218,7 @@ def _handler(context: ssl.SSLContext | None, connect_s: float) -> Any:
             self._problem = ""
 
         def reason(self) -> str:
-            """Return the reason of the last failed connection, to be appended to a sentence."""
+            """Return the reason why the last connection failed, to be appended to a sentence."""
             return self._problem and f": {self._problem}"
 
         def create_connection(

@@ -1,13 +1,13 @@
-"""Content of Kafka's nodes, read as a whole and then by the notifications of changes.
+"""Content of Kafka's nodes, first read as a whole and then updated from notifications of changes.
 
 Rules:
 
-- A read that fails changes nothing: what was read before stays as it is.
-- A node with ACLs in an unexpected format fails the read: it may deny something. One with a
-  configuration is left out and reported: its user cannot log in.
-- Notifications that arrived during a read are followed before its content is used, and a
-  notification that cannot be understood, or that was deleted before it was read, is followed by
-  reading everything.
+- A read that fails does not change the content.
+- A node with ACLs in an unexpected format fails the read, because it may deny something. A node
+  with an unexpected configuration is left out and reported; its user cannot log in.
+- Notifications that arrive during a read are processed before its content is used. After a
+  notification that cannot be parsed, or that was deleted before it was read, everything is read
+  again.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -43,7 +43,7 @@ from proxy.store.zookeeper.nodes import (
 from sasl.credentials import ScramCredential
 
 MAX_ROUNDS: Final = 10
-"""Maximum number of times that new notifications are followed before the content is used."""
+"""Maximum number of rounds of new notifications that are processed before the content is used."""
 
 _NO_CONFIG: Final = Config(credentials={}, quotas={})
 
@@ -52,7 +52,7 @@ _Value = TypeVar("_Value")
 
 
 class Unanswered(StoreError):
-    """ZooKeeper did not answer; it is not known whether a transaction was made."""
+    """ZooKeeper did not answer. The outcome of a transaction is unknown."""
 
 
 class Node(NamedTuple):
@@ -60,14 +60,16 @@ class Node(NamedTuple):
 
     data: bytes
     version: int
-    """Number of the last change of its data, for a change that replaces no other."""
+    """Number of the last change of its data, for compare-and-set."""
 
 
 class Tree(Protocol):
-    """Tree of nodes, read. Raises StoreError, which is Unanswered if the connection was lost."""
+    """Tree of nodes that can be read. Raises StoreError, which is Unanswered if the connection was
+    lost."""
 
     def sync(self) -> None:
-        """Return when what is read next is no older than this call."""
+        """Wait until the server is up to date, so that later reads return data no older than this
+        call."""
         ...
 
     def nodes(self, paths: Collection[str]) -> Mapping[str, Node]:
@@ -79,7 +81,7 @@ class Tree(Protocol):
     ) -> Mapping[str, Collection[str]]:
         """Return the names of the nodes below these paths, without paths that do not exist.
 
-        With `watched`, the owner of the tree is notified when they change.
+        With `watched`, the owner of the tree is notified when the names change.
         """
         ...
 
@@ -121,7 +123,8 @@ class Content:
 
 
 def difference(before: Content, after: Content) -> Difference:
-    """Return the difference; objects that were not read again are the same, and cost little."""
+    """Return the difference. Objects that were not read again are identical, and cheap to
+    compare."""
     created: set[Acl] = set()
     deleted: set[Acl] = set()
     for _, old, new in _different(before.resources, after.resources, NO_ACLS):
@@ -142,7 +145,8 @@ def difference(before: Content, after: Content) -> Difference:
 def _different(
     before: Mapping[_Key, _Value], after: Mapping[_Key, _Value], nothing: _Value
 ) -> Iterator[tuple[_Key, _Value, _Value]]:
-    """Yield keys whose values differ, with both; `nothing` is the value of one without the key."""
+    """Yield the keys whose values differ, with both values. `nothing` is the value of a missing
+    key."""
     if after is before:
         return
     for key, value in after.items():
@@ -163,24 +167,25 @@ class Reader:
     """Reader of the tree that follows its notifications."""
 
     def __init__(self, tree: Tree, *, wants_acls: bool) -> None:
-        """`wants_acls` is False if the ACLs are not needed: there may be none at all."""
+        """`wants_acls` is False if the ACLs are not needed, and perhaps do not exist."""
         self._tree = tree
         self._wants_acls = wants_acls
         self._directories = (CONFIG_CHANGES, *(ACL_CHANGES.values() if wants_acls else ()))
         self._seen: Mapping[str, frozenset[str]] | None = None
-        """Notifications that the content has, by directory; None if everything is to be read."""
+        """Notifications that the content includes, by directory; None if everything must be
+        read."""
         self._content = Content()
         self._losses = self._losses_seen = 0
 
     def forget(self) -> None:
-        """Read everything with the next read: notifications may have been missed.
+        """Make the next read read everything, because notifications may have been missed.
 
         May be called on another thread, during a read.
         """
         self._losses += 1
 
     def read(self) -> Content:
-        """Return the present content. Raises StoreError, and reads everything next time."""
+        """Return the current content. Raises StoreError; the next call then reads everything."""
         losses = self._losses
         seen, self._seen = self._seen, None
         if losses != self._losses_seen:
@@ -221,7 +226,7 @@ def _new(seen: Mapping[str, frozenset[str]], listed: Mapping[str, frozenset[str]
 
 
 def _change(notifications: Mapping[str, Node]) -> _Change | None:
-    """Return the nodes of notifications; None if one of them cannot be understood."""
+    """Return the nodes of notifications; None if one of them cannot be parsed."""
     pattern_types = {directory: pattern_type for pattern_type, directory in ACL_CHANGES.items()}
     entities: set[QuotaEntity] = set()
     resources: set[Resource] = set()
@@ -238,7 +243,7 @@ def _change(notifications: Mapping[str, Node]) -> _Change | None:
 
 
 def read_all(tree: Tree, *, wants_acls: bool) -> Content:
-    """Read everything. Raises StoreError, also if it is not a tree of Kafka's."""
+    """Read everything. Raises StoreError, also if the tree is not Kafka's."""
     entities, problems = _all_entities(tree)
     configs, bad = _configs(tree, entities)
     resources = read_resources(tree) if wants_acls else {}
@@ -272,7 +277,8 @@ def _updated(
 
 
 def _all_entities(tree: Tree) -> tuple[list[QuotaEntity], dict[str, str]]:
-    """Return the entities that have a node, and by path sentences about those left out."""
+    """Return the entities that have a node, and by path a sentence about each entity that is left
+    out."""
     parents = tree.children((USERS, CLIENTS, ADDRESSES))
     if USERS not in parents or CLIENTS not in parents:
         raise StoreError(
@@ -309,7 +315,7 @@ def _configs(
 
 
 def read_resources(tree: Tree) -> dict[Resource, ResourceAcls]:
-    """Read all ACLs. Raises StoreError, also if there are no nodes for them."""
+    """Read all ACLs. Raises StoreError, also if their parent nodes are missing."""
     types = {
         f"{root}/{name}": (resource_type, pattern_type)
         for pattern_type, root in ACL_ROOTS.items()

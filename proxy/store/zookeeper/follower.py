@@ -1,13 +1,12 @@
-"""Follower of ZooKeeper: a process of its own, beside the workers, that updates the mirror.
+"""Follower of ZooKeeper, a separate process that updates the mirror.
 
 Rules:
 
-- The mirror is replaced in one transaction by what was read without an error, and stays as it is
-  otherwise.
-- Its age is that of the last read or check that ZooKeeper answered; a check brings the server up to
-  date with the others of its ensemble first.
+- A successful read replaces the mirror in one transaction; a failed one does not change it.
+- The age of the mirror is that of the last read or check that ZooKeeper answered. A check first
+  brings the server up to date with the rest of its ensemble.
 - After a lost connection everything is read again.
-- Reading takes at most half a core, unless more is needed to check every half a minute.
+- Reading takes at most half a core, unless a check every 30 seconds needs more.
 """
 
 import asyncio
@@ -36,34 +35,34 @@ from sasl.untrusted import fit_for_log
 log = logging.getLogger(__name__)
 
 MAX_OF_A_CORE: Final = 0.5
-"""Maximum share of a core that is spent on changes that follow each other."""
+"""Maximum share of a core that is spent on consecutive changes."""
 AGAIN_S: Final = 0.03
 """Pause in seconds after a read that a notification caused. The author of the change waits for a
-read that began after the answer to it, which the notification may have overtaken."""
+read that begins after ZooKeeper's answer to it, which may arrive later than the notification."""
 MAX_PAUSE: Final = 30.0
 """Maximum pause in seconds between two reads."""
 
 
 class _Written(NamedTuple):
-    """State that was last written to the mirror, so that only what has changed is written."""
+    """State that was last written to the mirror, so that only changes are written."""
 
     content: Content
     versions: Versions
 
 
 class Mirroring:
-    """Mirror of a tree that is read again and again."""
+    """Mirror of a tree that is read repeatedly."""
 
     def __init__(self, mirror: SqliteMirror) -> None:
         self._mirror = mirror
         self._written: _Written | None = None
 
     def write(self, content: Content, asked_at: float, secret: bytes | None = None) -> None:
-        """Make the mirror like the content as of `asked_at`. Raises StoreError."""
+        """Update the mirror to the content as of `asked_at`. Raises StoreError."""
         mirror = self._mirror
         written, self._written = self._written, None
         present = Versions(mirror.acl_version(), mirror.quota_version(), mirror.version())
-        # Another version: the file was restored. A secret: all was read, for the first time
+        # With another version, the file was restored; with a secret, this is the first full read
         if written is None or written.versions != present or secret is not None:
             versions = mirror.take_over(
                 asked_at=asked_at,
@@ -116,7 +115,7 @@ class Follower:
             self._disconnect()
 
     async def _notified(self, within_s: float) -> bool:
-        """Wait for a notification; return whether there was one within that time."""
+        """Wait for a notification; return whether one arrived in that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._changed.wait()
@@ -131,7 +130,7 @@ class Follower:
             self._warn(problem)
             with suppress(ProxyError):
                 self._mirror.note_problem(problem)
-        except Exception:  # the mirror stays as it is until the next read
+        except Exception:  # the mirror does not change until the next read
             log.exception("ZooKeeper could not be read")
         else:
             return True
@@ -160,7 +159,7 @@ class Follower:
         return tree
 
     def _secret(self, tree: ZookeeperTree) -> bytes | None:
-        """Return the secret of all proxies; None if this one may not have it."""
+        """Return the secret of all proxies; None if this proxy may not read it."""
         try:
             return shared_secret(tree)
         except Unanswered:
@@ -206,7 +205,7 @@ def run(
 async def _follow(
     settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> None:
-    """Run the follower. Raises any error of its tasks: the parent then starts another process."""
+    """Run the follower. Raises any error of its tasks; the parent then starts another process."""
     stopping = asyncio.Event()
     heed_parent(stopping, lifeline, heartbeat)
     with closing(ZookeeperMirror(settings.store.path(), start)) as mirror:

@@ -10,7 +10,7 @@
 Sources: KIP-55 (quotas, notifications, encoding of names), KIP-140 and KIP-290 (ACLs), KIP-612
 (addresses), and the nodes that Kafka 3.9 writes (`kafka.zk.ZkData`).
 
-Everything here is pure. A node that is not as Kafka writes it raises BadNode.
+All functions are pure. They raise BadNode for a node that Kafka does not write in this form.
 """
 
 import json
@@ -76,18 +76,18 @@ _CONFIG_CHANGE: Final = f"{CONFIG_CHANGES}/config_change_"
 _INVALID_IN_PATHS: Final = re.compile(
     "[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]|(^|/)(\\.{1,2})?(/|$)"
 )
-"""What ZooKeeper refuses in a path (`PathUtils.validatePath`); Java sees two surrogates in place of
-a character above U+FFFF."""
+"""Characters and names that ZooKeeper refuses in a path (`PathUtils.validatePath`). In Java, a
+character above U+FFFF is two surrogates."""
 
 _Code = TypeVar("_Code", bound=IntEnum)
 
 
 class BadNode(ProxyError):
-    """The node is not as Kafka writes it."""
+    """The node does not have the form in which Kafka writes it."""
 
 
 class Resource(NamedTuple):
-    """Pattern of resources, whose ACLs are one node."""
+    """Resource pattern, whose ACLs are one node."""
 
     resource_type: ResourceType
     pattern_type: PatternType
@@ -101,7 +101,7 @@ class Resource(NamedTuple):
 
     @property
     def is_possible(self) -> bool:
-        """False if ZooKeeper can have no node of this name, so that Kafka refuses its ACLs."""
+        """False if ZooKeeper cannot have a node of this name, so that Kafka refuses its ACLs."""
         return "/" not in self.name and is_valid_path(self.path)
 
     @classmethod
@@ -111,7 +111,7 @@ class Resource(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Notification of a change, a sequential node."""
+    """Notification of a change, which is a sequential node."""
 
     prefix: str
     """Path of the node, without the number that ZooKeeper appends."""
@@ -155,7 +155,7 @@ def config_path(entity: QuotaEntity) -> str:
 
 
 def _entity_path(entity: QuotaEntity) -> str:
-    # Kafka encodes the names of users and clients, and does not encode addresses
+    # Kafka encodes the names of users and clients, but not addresses
     return f"ips/{entity.ip}" if isinstance(entity.ip, str) else entity.entity_path
 
 
@@ -173,7 +173,8 @@ def entity_at(path: str) -> QuotaEntity:
 
 
 def read_config(path: str, data: bytes) -> dict[str, str]:
-    """Return the configuration in an entity's node; empty if it is only the parent of others."""
+    """Return the configuration in an entity's node; empty if the node is only a parent of
+    others."""
     if not data:
         return {}
     config = _content(path, data, "config", dict)
@@ -189,10 +190,10 @@ def write_config(config: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Configuration of an entity, as far as it is known here."""
+    """Configuration of an entity: the values that the proxy knows."""
 
     credentials: Mapping[ScramMechanism, ScramCredential]
-    """SCRAM verifiers, of users alone."""
+    """SCRAM verifiers, only for users."""
     quotas: Mapping[QuotaKey, float]
     problems: tuple[str, ...] = ()
     """Sentences about values that are left out because they are invalid."""
@@ -231,7 +232,7 @@ def _limit(key: QuotaKey, text: str) -> float:
 def with_quotas(
     config: Mapping[str, str], changes: Mapping[QuotaKey, float | None]
 ) -> dict[str, str]:
-    """Return a configuration with limits set, and those that are None removed."""
+    """Return a configuration with these limits set. A limit of None is removed."""
     return _with(
         config,
         {key.value: None if one is None else _limit_text(key, one) for key, one in changes.items()},
@@ -239,14 +240,15 @@ def with_quotas(
 
 
 def _limit_text(key: QuotaKey, value: float) -> str:
-    """Return a limit as brokers parse it: those of bytes and connections as Java's long."""
+    """Return a limit in the form that brokers parse: limits of bytes and connections as Java's
+    long."""
     return str(min(int(value), _MAX_LONG)) if key in _WHOLE else format_limit(value)
 
 
 def with_credentials(
     config: Mapping[str, str], changes: Mapping[ScramMechanism, ScramCredential | None]
 ) -> dict[str, str]:
-    """Return a configuration with verifiers set, and those that are None removed."""
+    """Return a configuration with these verifiers set. A verifier of None is removed."""
     return _with(
         config,
         {key.value: None if one is None else verifier_text(one) for key, one in changes.items()},
@@ -266,7 +268,7 @@ def config_change(entity: QuotaEntity) -> Notification:
 
 
 def changed_entity(path: str, data: bytes) -> QuotaEntity | None:
-    """Return the entity of a notification; None if it is about topics, brokers or the like."""
+    """Return the entity of a notification; None if it is about topics, brokers or another type."""
     found = _object(path, data)
     match found.get("version"):
         case 1:
@@ -282,7 +284,7 @@ def changed_entity(path: str, data: bytes) -> QuotaEntity | None:
 
 
 def _pascal(code: IntEnum) -> str:
-    """Return a code's name as Kafka writes it into nodes: `TransactionalId`."""
+    """Return a code's name as Kafka writes it to nodes, such as `TransactionalId`."""
     return "".join(word.capitalize() for word in code.name.split("_"))
 
 
@@ -297,7 +299,7 @@ def _in_any_case(codes: Iterable[_Code]) -> Mapping[str, _Code]:
 
 
 RESOURCE_TYPES: Final = _codes(ResourceType)
-"""Types of resources by their names in paths."""
+"""Resource types by their names in paths."""
 _OPERATIONS: Final = _in_any_case(Operation)
 _PERMISSIONS: Final = _in_any_case(Permission)
 _UPPER_CASE_TYPES: Final = {code.name: code for code in RESOURCE_TYPES.values()}
@@ -310,7 +312,8 @@ class ResourceAcls:
 
     acls: frozenset[Acl]
     unknown: tuple[Mapping[str, str], ...] = ()
-    """Entries that allow something unknown to this version; kept when the node is changed."""
+    """Entries that allow something unknown to this version. They are kept when the node is
+    changed."""
 
 
 NO_ACLS: Final = ResourceAcls(frozenset())
@@ -319,7 +322,7 @@ NO_ACLS: Final = ResourceAcls(frozenset())
 def read_acls(resource: Resource, data: bytes) -> ResourceAcls:
     """Return the ACLs in a resource's node.
 
-    Raises BadNode, also for an entry that may deny something and is not understood.
+    Raises BadNode, also for an unknown entry that may deny something.
     """
     if not data:
         return NO_ACLS
