@@ -475,7 +475,7 @@ class OpaqueNames:
     """Names of a listener's opaque principals."""
 
     def __init__(self, rules: str | None) -> None:
-        """Map names by `rules`, as in `ssl.principal.mapping.rules`; None to map none."""
+        """Map names with `rules`, as in `ssl.principal.mapping.rules`; None for no mapping."""
         self._mapping = None if rules is None else PrincipalMapping(rules)
 
     def principal(self, description: str) -> str:

@@ -1,4 +1,4 @@
-"""Quotas by user, client id and address: precedence, usage, throttle times, callbacks."""
+"""Quotas per user, client id and address: precedence, usage, throttle times, callbacks."""
 
 from proxy.quota.callback import ClientPrincipal, ClientQuotaType, Cluster, QuotaCallback
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey

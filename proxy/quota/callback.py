@@ -120,7 +120,7 @@ class QuotaCallback(Protocol):
 
 
 class DefaultQuotaCallback:
-    """Quotas by user and client id, in KIP-55's order of precedence."""
+    """Quotas per user and client id, in KIP-55's order of precedence."""
 
     def __init__(self, static: StaticDefaults | None = None) -> None:
         self._static: StaticDefaults = static or {}

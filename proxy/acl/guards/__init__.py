@@ -22,7 +22,7 @@ GUARDS: Final[Mapping[int, Guard]] = {
     apis.FETCH: records.fetch,
     # Describe on Topic
     apis.LIST_OFFSETS: topics.list_offsets,
-    # Describe on Topic; Create on Topic or Cluster if it is to be created
+    # Describe on Topic; Create on Topic or Cluster if it would be created
     apis.METADATA: metadata.metadata,
     # Read on Group and Topic
     apis.OFFSET_COMMIT: offsets.offset_commit,

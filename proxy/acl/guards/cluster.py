@@ -224,7 +224,7 @@ def describe_configs(inquiry: Inquiry) -> Judgement:
 def alter_configs(inquiry: Inquiry) -> Judgement:
     """Judge an AlterConfigs: AlterConfigs on each topic or group, or on the cluster.
 
-    This API has no loggers: Kafka reports them as unknown, whatever the permissions.
+    This API has no loggers; Kafka reports them as unknown, regardless of permissions.
     """
     types = _DENIALS.keys() - {_BROKER_LOGGER}
     request = read_request(inquiry, messages.AlterConfigsRequest)

@@ -1,4 +1,4 @@
-"""Connection to ZooKeeper with kazoo, whose errors become sentences."""
+"""Connection to ZooKeeper with kazoo, with readable errors."""
 
 import logging
 import socket

@@ -277,8 +277,7 @@ def _updated(
 
 
 def _all_entities(tree: Tree) -> tuple[list[QuotaEntity], dict[str, str]]:
-    """Return the entities that have a node, and by path a sentence about each entity that is left
-    out."""
+    """Return the entities that have a node, and a sentence about each omitted entity, by path."""
     parents = tree.children((USERS, CLIENTS, ADDRESSES))
     if USERS not in parents or CLIENTS not in parents:
         raise StoreError(
