@@ -1,9 +1,9 @@
 """Connections to hosts by name: shared lookups, several addresses, TCP keepalive.
 
-- Each name is looked up in a thread of its own: a silent DNS server for one name delays no other
-  lookup, and no thread that reads files. uvloop has two threads for all lookups. Names come from
+- Each name is looked up in its own thread, so a silent DNS server for one name delays neither other
+  lookups nor threads that read files; uvloop has only two threads for all lookups. Names come from
   the configuration and from brokers, never from clients, so there are few.
-- Dials of a name share its lookup, and for some seconds its result.
+- Connections to the same name share one lookup, and its result for a few seconds.
 - If an address of a name does not answer, the next one is tried at the same time (RFC 8305).
 - The kernel probes idle connections, and ends a connection whose peer has disappeared.
 """
@@ -32,7 +32,7 @@ FAILURE_SECONDS: Final = 1.0
 NEXT_ADDRESS_SECONDS: Final = 0.25
 """Time after which the next address is tried as well (RFC 8305 section 5)."""
 _NO_LIMIT_SECONDS: Final = 86_400.0
-"""Time for a TLS handshake, longer than any time that callers allow; uvloop has 60 s by default."""
+"""Time limit of a TLS handshake, longer than those that callers set; uvloop's default is 60 s."""
 
 Answer: TypeAlias = Sequence[AddrInfoType] | OSError
 
@@ -54,12 +54,12 @@ class Dialler:
     ) -> asyncio.Transport:
         """Connect to the first address of `host` that accepts. Raises OSError.
 
-        With `tls`, its certificate must be for `host`, if the context checks that. The caller
-        limits the time.
+        With `tls`, the server's certificate must be for `host` if the context checks host names.
+        The caller sets the time limit.
         """
         addresses = await self._addresses(host, port)
         where: dict[str, Any] = {"host": addresses[0][4][0], "port": port}
-        if len(addresses) > 1:  # for one, a socket object would double the CPU time of a dial
+        if len(addresses) > 1:  # for one, a socket object would double the CPU time of connecting
             delay = NEXT_ADDRESS_SECONDS
             where = {"sock": await start_connection(addresses, happy_eyeballs_delay=delay)}
         transport, _ = await asyncio.get_running_loop().create_connection(
@@ -72,7 +72,7 @@ class Dialler:
         sock = transport.get_extra_info("socket")
         if sock is not None:  # the protocol has not closed it
             keep_alive(sock, self._idle_ms)
-            # If this were less, the kernel would end the connection at its first failed probe
+            # With a shorter limit, the kernel would end the connection at its first failed probe
             limit_ms = self._idle_ms + PROBES * PROBE_SECONDS * 1_000
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
         return transport
@@ -109,14 +109,14 @@ class _Lookup:
     """Lookup of a name, which begins at once."""
 
     def __init__(self, host: str) -> None:
-        """Raises OSError if there can be no further thread."""
+        """Raises OSError if no thread can be started."""
         self.expires_at = inf
-        """End of the answer's use in monotonic seconds; infinite until there is one."""
+        """Time in monotonic seconds until which the answer is used; infinite until it arrives."""
         self._host = host
         self._answer: Future[Answer] = Future()
         self._answer.set_running_or_notify_cancel()  # so that no waiter cancels it
         try:
-            # A daemon: the process can end while it waits
+            # A daemon thread, so that the process can end while it waits
             Thread(target=self._run, name="lookup", daemon=True).start()
         except RuntimeError as error:
             raise OSError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Reasons of failed TLS handshakes, and other protocols by their first bytes; pure."""
+"""Reasons for failed TLS handshakes, and detection of other protocols by first bytes; pure."""
 
 import os
 import re
@@ -50,13 +50,13 @@ HandshakeResult = WrongProtocol | ssl.SSLError | ssl.SSLObject
 
 
 def is_tls_answer(size: bytes) -> bool:
-    """Return whether the first bytes of a broker's response, its size, belong to a TLS record."""
+    """Return whether the size field of a broker's response is the beginning of a TLS record."""
     return size[0] in (_ALERT, _HANDSHAKE) and size[1] == _VERSION_MAJOR
 
 
 CLOSED_IN_HANDSHAKE: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
-"""Explanation of a connection closed in the handshake: to a broker without TLS, the handshake is a
-frame that is too long."""
+"""Explanation of a connection that is closed in the handshake: a broker without TLS reads the
+handshake as a frame that is too long."""
 
 _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",
@@ -76,7 +76,7 @@ _HINTS: Final = {
 
 
 def handshake_error(error: Exception) -> str:
-    """Return what an error of TLS or of a socket means, as the end of a sentence."""
+    """Return an explanation of a TLS or socket error, as the end of a sentence."""
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is refused: {error.verify_message}"
@@ -93,6 +93,6 @@ def _system_error(error: OSError) -> str:
     """Return the system's message; asyncio's is `Connect call failed`, with a Python tuple."""
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
-    first = re.search(r"\[Errno ([0-9]+)\]", str(error))  # of several addresses of a name
+    first = re.search(r"\[Errno ([0-9]+)\]", str(error))  # the first address of several
     number = error.errno or (int(first[1]) if first else None)
     return str(error) if number is None else os.strerror(number)

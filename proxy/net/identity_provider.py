@@ -1,13 +1,15 @@
 """Client of an identity provider, over HTTP or from files, with bounded answers.
 
-h11 knows the protocol (RFC 9112), as it does for `proxy.ops.http_server`; aiohttp would take 13 MiB
-of each worker, and hold up its start. Rules of a request over HTTP:
+h11 implements HTTP/1.1 (RFC 9112), as in `proxy.ops.http_server`; aiohttp would take 13 MiB in each
+worker and delay its start. Rules for requests over HTTP:
 
-- No redirect is followed. It would lead to an address that nobody configured (RFC 9700 section
-  4.12), perhaps from https to http, and a server there would provide keys or receive secrets.
-- No response is decompressed: a few bytes could become more than there is memory.
+- Redirects are not followed: a redirect leads to an address that is not configured (RFC 9700
+  section 4.12), perhaps from https to http, and the server there would provide keys or receive
+  secrets.
+- Responses are not decompressed: a few bytes could expand to more than the available memory.
 - Neither a proxy nor a password is taken from the environment, from `~/.netrc` or from the URL.
-- A connection has one request, and its certificate is verified by the system's authorities.
+- A connection carries one request, and the server's certificate must be issued by an authority that
+  the system trusts.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from proxy.net.dialler import Dialler
 _dialler: Final = Dialler()
 _CHUNK_BYTES = 65_536
 _OF_A_TARGET: Final = "!$%&'()*+,-./:;=?@_~"
-"""Characters that stay as they are in the target of a request (RFC 3986 sections 3.3 and 3.4)."""
+"""Characters that are not escaped in a request's target (RFC 3986 sections 3.3 and 3.4)."""
 
 
 async def ask(
@@ -77,7 +79,7 @@ def _request(
 
 async def _connect(parts: SplitResult) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     is_secure, host = parts.scheme == "https", parts.hostname or ""
-    # In a thread, as it may read all authorities of the system; for each request, as they change
+    # In a thread, because it may read all of the system's authorities; each time, as they change
     context = await asyncio.to_thread(ssl.create_default_context) if is_secure else None
     return await _dialler.open_streams(host, parts.port or (443 if is_secure else 80), context)
 
@@ -113,11 +115,11 @@ def describe_status(status: int) -> str:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Return a file's content, truncated to `max_bytes` and one byte more. Raises OSError.
+    """Return a file's content, truncated to one byte more than `max_bytes`. Raises OSError.
 
-    Symbolic links are followed: a volume of Kubernetes replaces its files by changing links.
+    Symbolic links are followed: Kubernetes replaces the files of a volume by changing links.
     """
-    # Not blocking: a named pipe without a writer would block the thread for ever.
+    # Non-blocking: opening a named pipe without a writer would otherwise block forever.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content = bytearray()

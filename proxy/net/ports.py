@@ -24,8 +24,8 @@ class BrokerPorts:
     """Ports of a listener's `broker.ports`: no other program can use them while the proxy runs.
 
     A port that another program used at the start becomes available when that program has ended.
-    Made by the parent before it forks: all processes share a port's one socket, which listens for
-    as long as one of the workers wants it to.
+    The parent creates this object before it forks: all processes share one socket per port, which
+    listens as long as any worker uses it.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class BrokerPorts:
         inherited: Inherited,
         keepalive_idle_ms: int = KEEPALIVE_IDLE_MS,
     ) -> None:
-        """Claim only inherited ports for now; `key` is the setting for errors.
+        """Claim only inherited ports for now; errors name the setting `key`.
 
         Accepted connections are probed after `keepalive_idle_ms` without traffic.
 
-        Raises ConfigError if the ports take more file descriptors than there are.
+        Raises ConfigError if the ports need more file descriptors than are available.
         """
         self._key = key
         self._worker = 0
@@ -52,7 +52,7 @@ class BrokerPorts:
         """The ports that this process listens on."""
         self._wanted = memoryview(mmap.mmap(-1, len(ports) * workers + 1))
         """A byte for each port and worker: 1 if the worker wants the port to listen. The last byte
-        is 1 if another process may listen, too."""
+        is 1 if another proxy may use the sockets as well."""
         try:
             self._claims = {port: Claim(host, port, inherited.take(host, port)) for port in ports}
         except OSError as error:
@@ -60,12 +60,12 @@ class BrokerPorts:
             raise ConfigError(key, problem) from error
         for port, claim in self._claims.items():
             if claim.taken is not None and is_listening(claim.taken):
-                self._of(port)[:] = bytes([1] * workers)  # until `settle` says otherwise
+                self._of(port)[:] = bytes([1] * workers)  # until `settle`
 
     def take(self) -> list[int]:
-        """Claim all ports; return those that other programs use now.
+        """Claim all ports; return those that other programs are using.
 
-        Raises ConfigError if another proxy uses one, which would share its clients with this one.
+        Raises ConfigError if another proxy uses one: clients would reach either of the two.
         """
         in_use = []
         for port, claim in self._claims.items():
@@ -95,20 +95,21 @@ class BrokerPorts:
         return listening
 
     def leave(self, port: int) -> None:
-        """Stop listening on a port, unless another worker listens; this process's socket is
-        closed."""
+        """Stop listening on a port, unless another worker listens; the caller has closed its
+        socket."""
         self._open.discard(port)
         wanted = self._of(port)
         wanted[self._worker] = 0
         if self._is_wanted(port):
             return
         self._claims[port].stop_listening()
-        if self._is_wanted(port):  # since the last check
+        if self._is_wanted(port):  # since the check above
             self._claims[port].listen().close()
 
     def settle(self) -> None:
         """Leave the ports that this process does not listen on: those of an earlier process of this
-        worker, of the proxy before this one, or that no worker wanted while they were shared."""
+        worker, those of the previous proxy, and those that no worker used while they were shared.
+        """
         for port, claim in self._claims.items():
             if port not in self._open and (self._of(port)[self._worker] or claim.listens):
                 self.leave(port)
@@ -140,7 +141,7 @@ class BrokerPorts:
 
 
 def refuse_overlaps(config: Config) -> None:
-    """Raise ConfigError if two settings have a port in common, or a host is not of this machine.
+    """Raise ConfigError if two settings share a port, or a host is not an address of this machine.
 
     Two names of one address count as one. Workers share their ports (SO_REUSEPORT), so the kernel
     would let one listener serve the other's clients.
@@ -177,7 +178,7 @@ def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
 
 
 def _overlap(one: IpAddress, other: IpAddress) -> bool:
-    """Return whether a client can reach both: `::` is every IPv4 address, too (ipv6(7))."""
+    """Return whether the two overlap: `::` also includes every IPv4 address (ipv6(7))."""
     one, other = _plain(one), _plain(other)
     if one.is_unspecified or other.is_unspecified:
         return one.version == other.version or IPv6Address("::") in (one, other)

@@ -1,7 +1,7 @@
 """Shared read buffer: one large buffer for all connections of a worker.
 
 Rule: between `get_buffer` and the return of `buffer_updated` no other code runs, so all connections
-can share the buffer. If bytes in it still wait to be sent then, the worker uses a new buffer.
+can share the buffer. If some of its bytes are still unsent then, the worker allocates new memory.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ BULK_READ: Final = 131_072
 
 
 class ReadBuffer:
-    """Buffer that is replaced while its bytes wait to be sent."""
+    """Buffer whose memory is replaced if its bytes are still unsent after a read."""
 
     __slots__ = ("view",)
 
@@ -25,7 +25,7 @@ class ReadBuffer:
         self.view = _unused_memory(size)
 
     def replace(self) -> None:
-        """Use new memory: the present bytes still wait to be sent."""
+        """Allocate new memory, because the current bytes are still unsent."""
         self.view = _unused_memory(len(self.view))
 
 
@@ -46,10 +46,10 @@ class BufferedSide(Protocol):
         """Handle a connection that can be written to."""
 
     def data_received(self, data: Bytes) -> None:
-        """Handle bytes: an object of their own, or a view of the shared buffer."""
+        """Handle bytes that were read: a bytes object, or a view of the shared buffer."""
 
     def eof_received(self) -> bool | None:
-        """Handle the end of what the peer sends; False: close."""
+        """Handle the end of the peer's stream; False or None closes the connection."""
         ...
 
     def pause_writing(self) -> None:
@@ -67,7 +67,7 @@ def read_in_bulk(transport: asyncio.Transport, side: BufferedSide, buffer: ReadB
     if transport.is_closing():
         return
     transport.set_protocol(BulkReader(side, buffer))
-    if transport.is_reading():  # uvloop chooses the way of reading when reading begins
+    if transport.is_reading():  # uvloop chooses how to read when reading begins
         transport.pause_reading()
         transport.resume_reading()
 
@@ -86,7 +86,7 @@ class BulkReader(asyncio.BufferedProtocol):
         return self._buffer.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand on the bytes that were read."""
+        """Pass the bytes that were read to the side."""
         self._side.data_received(self._buffer.view[:nbytes])
         if self._side.peer_has_unsent:
             self._buffer.replace()
@@ -100,7 +100,7 @@ class BulkReader(asyncio.BufferedProtocol):
         self._side.resume_writing()
 
     def eof_received(self) -> bool | None:
-        """Handle the end of what the peer sends."""
+        """Handle the end of the peer's stream."""
         return self._side.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -5,12 +5,12 @@ It is the only module of the data path that uses transports. Properties of uvloo
 - Small reads arrive as bytes objects (`data_received`), which are handed on as they are: one call
   per read and no copy. A side with long reads reads into one large buffer per worker instead
   (`proxy/net/read_buffer.py`).
-- A write goes to the kernel at once, unless an earlier one waits; to gather the short writes of an
-  iteration costs more (`benchmarks/README.md`). Bytes that the kernel has not taken stay referenced
-  by the transport, so a read buffer that holds them is replaced.
-- The loop's own time is updated once in an iteration, in milliseconds; `monotonic` is exact.
-- `transport.close()` waits until everything was written, so a client that does not read could
-  keep it open for ever: `LINGER` bounds that.
+- A write goes to the kernel at once, unless an earlier one is pending; gathering an iteration's
+  short writes costs more (`benchmarks/README.md`). Bytes that the kernel has not taken stay
+  referenced by the transport, so a read buffer that holds them is replaced.
+- The loop's own time is updated once per iteration, in milliseconds; `monotonic` is exact.
+- `transport.close()` waits until everything is written, so a client that does not read could keep
+  the connection open forever: `LINGER` bounds that.
 """
 
 import asyncio
@@ -51,11 +51,12 @@ monotonic: Final = time.monotonic
 """Clock in seconds; a constant, because compiled code looks up an imported name at each use."""
 
 _TIMER_CONTEXT: Final = Context()
-"""Context of all connections' timers, which use none; a copy of the present one for each would take
-80 bytes."""
+"""Context for the timers of all connections, which use no context variables; a copy of the current
+context for each timer would take 80 bytes."""
 
 LINGER: Final = 5.0
-"""Seconds in which a peer must read the last bytes written to it, or close after the last."""
+"""Seconds within which a peer must read its last bytes, or close its side once the proxy has closed
+the other one."""
 
 
 class NotServed:
@@ -126,7 +127,7 @@ class _Side(asyncio.Protocol):
         raise NotImplementedError
 
     def data_received(self, data: Bytes) -> None:
-        """Handle bytes: an object of their own, or a view of the shared buffer."""
+        """Handle bytes that were read: a bytes object, or a view of the shared buffer."""
         raise NotImplementedError
 
     def read(self, on: bool) -> None:
@@ -138,7 +139,7 @@ class _Side(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Close the connection once everything was sent, within `LINGER`."""
+        """Close the connection once everything is sent, after `LINGER` at the latest."""
         if self._transport is None:
             return
         self._transport.close()
@@ -158,13 +159,13 @@ class ClientSide(_Side):
         self._wakes_at = 0.0
         """Time at which `_timer` is due, in monotonic seconds."""
         self._broker: BrokerSide | None = None
-        """The broker's half; None: there is no upstream connection yet."""
+        """The broker's half; None until there is an upstream connection."""
         self._side: BrokerSide | None = None
-        """The connection of a re-authentication; None: there is none."""
+        """The side connection of a re-authentication; None if it is not open."""
         self.dialled = ("", 0)
         """Host and port to which the broker's half was connected."""
         self.connection: Connection | None = None
-        """The state of the connection; None: the client was refused."""
+        """The state of the connection; None if the client was refused."""
 
     @property
     def peer_host(self) -> str:
@@ -217,7 +218,7 @@ class ClientSide(_Side):
         self.call(lambda connection, now: connection.client_full(False, now))
 
     def eof_received(self) -> bool:
-        """Handle the end of what the client sends; its requests are still answered."""
+        """Handle the end of the client's stream; its requests are still answered."""
         self.call(Connection.client_finished)
         return True
 
@@ -242,11 +243,11 @@ class ClientSide(_Side):
 
     @property
     def broker_address(self) -> tuple[str, int] | None:
-        """Address and port of the broker's half; None: it is not open."""
+        """Address and port of the broker's half; None if it is not open."""
         return None if self._broker is None else self._broker.address
 
     def side_connected(self, side: "BrokerSide") -> None:
-        """Take over the connection of a re-authentication, which is open."""
+        """Take over the open side connection of a re-authentication."""
         assert self.connection is not None
         if self.connection.closed:
             side.close()
@@ -275,7 +276,7 @@ class ClientSide(_Side):
         self.call(lambda connection, now: connection.end(CloseReason.TLS_HANDSHAKE_FAILED, now))
 
     def evict(self) -> None:
-        """Close now, to make room for another client, without sending what waits to be sent."""
+        """Close now, whatever is under way, so that another client can be served."""
         self.call(finishing(CloseReason.EVICTED))
         self.close()
 
@@ -326,7 +327,7 @@ class ClientSide(_Side):
                 case AwaitMemory(size):
                     self.connection.await_memory(size, self._call_later)
                 case CountUnread():
-                    # Both: behind the I/O of this iteration, which may end back-pressure
+                    # Deferred twice, until after this iteration's I/O, which may end back-pressure
                     self._loop.call_soon(self._call_later, self._count_unread)
                 case Close():
                     self._close(command)
@@ -359,7 +360,7 @@ class ClientSide(_Side):
         self._arm()
 
     def _end_side(self, *, moves: bool) -> None:
-        """Close the connection of a re-authentication, or have it take the broker's place."""
+        """Close the side connection, or close the broker's half and replace it with the former."""
         side, self._side = self._side, None
         if moves:
             side, self._broker = self._broker, side
@@ -401,7 +402,7 @@ class BrokerSide(_Side):
         self._client = client
         self._connection = client.connection
         self._finished: Callable[[], None] | None = None
-        """Callback for the end of a connection on which nothing more is sent."""
+        """Callback for the end of the connection, set by `finish`."""
         self._lingering: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -411,7 +412,7 @@ class BrokerSide(_Side):
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Address and port of the broker; None: the connection is closed."""
+        """Address and port of the broker; None if the connection is closed."""
         assert self._transport is not None
         host = peer_address(self._transport)
         return None if host is None else (host, self._transport.get_extra_info("peername")[1])
@@ -447,7 +448,7 @@ class BrokerSide(_Side):
             self._client.call(lambda connection, now: connection.broker_full(False, now))
 
     def finish(self, finished: Callable[[], None]) -> None:
-        """Send no more; call `finished` when the broker has closed its side, within `LINGER`."""
+        """Stop sending; call `finished` when the broker closes, after `LINGER` at the latest."""
         assert self._transport is not None
         self._finished = finished
         if self._transport.is_closing():
@@ -457,11 +458,11 @@ class BrokerSide(_Side):
         self._lingering = self._loop.call_later(LINGER, self._transport.abort)
 
     def eof_received(self) -> bool:
-        """Close at the end of what the broker sends."""
+        """Close at the end of the broker's stream."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Handle the end of the upstream connection, unless another has taken its place."""
+        """Handle the end of the upstream connection, unless another one has replaced it."""
         if self._lingering is not None:
             self._lingering.cancel()
         if self._finished is not None:
@@ -471,7 +472,7 @@ class BrokerSide(_Side):
 
 
 class SideConnection(BrokerSide):
-    """Upstream connection of one re-authentication; it may take the place of the broker's half."""
+    """Upstream connection of one re-authentication; it may replace the broker's half."""
 
     __slots__ = ()
 
@@ -481,7 +482,7 @@ class SideConnection(BrokerSide):
         self._client.side_connected(self)
 
     def data_received(self, data: Bytes) -> None:
-        """Feed the connection bytes of the broker: of a login, or of requests."""
+        """Feed the connection bytes of the broker: responses to a login or to requests."""
         if self._client.is_served_by(self):
             super().data_received(data)
         elif self._client.is_renewed_by(self):
@@ -498,8 +499,8 @@ class SideConnection(BrokerSide):
 
 
 def _unread_bytes(transport: asyncio.Transport) -> int:
-    """Return the number of bytes that arrived on a connection and were not handed on yet: those in
-    the socket (SIOCINQ of tcp(7)), and those that wait to be decrypted."""
+    """Return the number of received bytes that were not processed yet: those in the socket (SIOCINQ
+    of tcp(7)), and those that wait to be decrypted."""
     sock, count = transport.get_extra_info("socket"), bytearray(4)
     fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
     kept: int = transport.get_extra_info("unread", 0)

@@ -1,4 +1,4 @@
-"""Listening sockets: shared by the proxy's processes, or made by another process before it."""
+"""Listening sockets, which the proxy's processes share or inherit from another process."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ overhead, within `net.core.rmem_max`. An unbounded buffer grows to many megabyte
 slow, and a re-authentication waits behind them until its session is over. A smaller buffer costs
 CPU with large requests, and throughput on long paths."""
 KEEPALIVE_IDLE_MS: Final = 120_000
-"""Default time without traffic after which TCP keepalive probes a connection: balancers forget idle
-connections after minutes (AWS 350 s, Azure 4 min), the kernel waits two hours."""
+"""Default time without traffic after which TCP keepalive probes a connection: load balancers forget
+idle connections after minutes (AWS 350 s, Azure 4 min), and the kernel's default is two hours."""
 PROBES: Final = 3
 """Number of unanswered probes after which the kernel ends a connection."""
 PROBE_SECONDS: Final = 10
@@ -75,11 +75,11 @@ def begin_listening(sock: socket.socket) -> None:
 
 
 def bound_receive_buffer(sock: socket.socket) -> None:
-    """Bound what the kernel keeps of an authenticated client.
+    """Bound the kernel's receive buffer for an authenticated client.
 
-    Not done before the login: the kernel's own buffer begins with 128 KiB and grows only as it is
-    read. The window is set as well, because older kernels do not widen it once the buffer has a
-    fixed size.
+    Before the login no bound is needed: the kernel's own buffer begins with 128 KiB and grows only
+    as it is read. The window is set as well, because older kernels do not widen it once the buffer
+    has a fixed size.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, RECEIVE_BUFFER_BYTES)
@@ -106,14 +106,14 @@ def is_listening(sock: socket.socket) -> bool:
 class Claim:
     """Claim on a port: the proxy's processes can listen there, and other programs cannot.
 
-    It is made before the fork of the processes that share it: a port that one of them claims
-    belongs to all, with its queue of connections. It accepts no client until `listen`.
+    It is created before the processes that share it are forked: a port that one of them claims
+    belongs to all, with its queue of connections. Clients cannot connect before `listen`.
     """
 
     def __init__(self, host: str, port: int, taken: socket.socket | None = None) -> None:
-        """Make a socket, unbound; or use `taken`, which another process has claimed the port with.
+        """Create an unbound socket, or use `taken`, with which another process claimed the port.
 
-        Raises OSError if no file descriptor is left.
+        Raises OSError if no file descriptor is available.
         """
         self._host = host
         self._port = port
@@ -122,7 +122,7 @@ class Claim:
 
     @property
     def taken(self) -> socket.socket | None:
-        """The socket that claims the port; None: the port is not claimed."""
+        """The socket that claims the port; None if the port is not claimed."""
         is_taken = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
         return self.sock if is_taken else None
 
@@ -134,8 +134,8 @@ class Claim:
     def take(self) -> None:
         """Claim the port. Raises ConfigError if another program uses it, or has claimed it.
 
-        Two sockets may be bound to it, but only one can listen (SO_REUSEADDR alone). From then on
-        only sockets with SO_REUSEPORT can be bound, too, as those of `listen` are.
+        With SO_REUSEADDR alone, two sockets may be bound to it, but only one can listen. After that
+        only sockets with SO_REUSEPORT, such as those of `listen`, can also be bound.
         """
         sock = self.sock
         try:
@@ -182,7 +182,7 @@ class Claim:
 
 
 def numeric_host(host: str) -> str:
-    """Return the numeric address of a host. Raises OSError if it is not of this machine."""
+    """Return a host's numeric address. Raises OSError if it is not an address of this machine."""
     with _socket_for(host) as sock:
         sock.bind((host, 0))
         name: str = sock.getsockname()[0]
@@ -200,8 +200,8 @@ def _unusable(host: str, port: int, error: OSError) -> ConfigError:
 def listen_privately(path: Path) -> socket.socket:
     """Listen on a Unix socket that only its owner can open. Raises ConfigError.
 
-    A socket that a killed proxy left there is replaced. Only for a process with a single thread:
-    the umask belongs to the process.
+    A socket that a killed proxy left behind is replaced. The process must have a single thread,
+    because the umask applies to the whole process.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
@@ -321,7 +321,7 @@ def _name(sock: socket.socket) -> tuple[str, int | str]:
 def of_systemd(environment: MutableMapping[str, str]) -> list[socket.socket]:
     """Return the sockets that systemd passes to this process. Raises ConfigError.
 
-    The variables that name them are removed, so that no child takes them for its own.
+    The variables that name them are removed, so that no child process uses them.
     """
     count, pid, _ = (environment.pop(key, "") for key in _VARIABLES)
     if pid != str(os.getpid()):

@@ -28,9 +28,9 @@ RETRY_AFTER: Final = 60.0
 """Seconds after which refused files are checked again: their certificate may be valid by then."""
 
 TICKETS: Final = 1
-"""Number of session tickets after a full handshake of TLS 1.3: as many as Kafka's own listeners
-send (JSSE's), and as a client that keeps its connection uses. OpenSSL would send two, and make each
-of another copy of the session."""
+"""Number of session tickets after a full handshake of TLS 1.3: Kafka's own listeners (JSSE) also
+send one, and a client that keeps its connection uses no more. OpenSSL's default is two, each made
+from another copy of the session."""
 
 _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
@@ -104,7 +104,7 @@ class Replacement:
 
     material: Material
     context: ssl.SSLContext | None
-    """The new context; None: the certificate is loaded into the current context."""
+    """The new context; None if the certificate is loaded into the current context."""
 
 
 class Tls:
@@ -115,9 +115,9 @@ class Tls:
         self._settings = settings
         self._name = name
         self._last_seen = self._last_read = signatures(settings)
-        """The signatures of the files at the last check, and when they were last read."""
+        """Signatures of the files at the last check, and at the last read."""
         self._refused: str | None = None
-        """The problem of the files that were last read; None: they were valid."""
+        """The problem of the files that were last read; None if they were valid."""
         self._refused_at = 0.0
         self._material = read(settings, wall)
         self.context = self._make(self._material)
@@ -125,7 +125,7 @@ class Tls:
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry of the proxy's own certificate in Unix time; None: there is none."""
+        """Expiry of the proxy's own certificate in Unix time; None without a certificate."""
         return self._material.expires_at
 
     def check(self, wall: float) -> Replacement | None:
@@ -181,9 +181,9 @@ class ProxyTls:
     listeners: dict[str, Tls]
     """The contexts by listener name, without listeners that have no TLS."""
     upstream: Tls | None = None
-    """The context of connections to brokers; None: they are without TLS."""
+    """The context of connections to brokers; None without TLS."""
     zookeeper: Tls | None = None
-    """The context of connections to ZooKeeper; None: they are without TLS."""
+    """The context of connections to ZooKeeper; None without TLS."""
 
     @property
     def all(self) -> tuple[Tls, ...]:
@@ -212,12 +212,12 @@ def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
 
 
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
-    """Make the context of connections to brokers; None: no TLS. Raises ConfigError."""
+    """Make the context of connections to brokers; None without TLS. Raises ConfigError."""
     return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
 
 
 def open_zookeeper_tls(zookeeper: Zookeeper, wall: float) -> Tls | None:
-    """Make the context of connections to ZooKeeper; None: no TLS. Raises ConfigError."""
+    """Make the context of connections to ZooKeeper; None without TLS. Raises ConfigError."""
     path = "store.zookeeper"
     return _open(zookeeper, path, path, wall) if zookeeper.tls else None
 

@@ -1,6 +1,6 @@
-"""Limits on what OpenSSL is given at a time; pure.
+"""Limits on the bytes that OpenSSL gets at a time; pure.
 
-OpenSSL processes all bytes that it is given before it returns, and some are expensive: a key update
+OpenSSL processes all bytes that it gets before it returns, and some are expensive: a key update
 (RFC 8446 section 4.6.3) has 27 bytes and takes as long as 64 KiB of data, and each byte of data may
 have its own record. The caller only sees that much ciphertext yields little data. So a connection
 begins with small pieces and gets larger ones while they yield data; after a piece without data it
@@ -15,26 +15,25 @@ from typing import Final
 RECORD: Final = 16_384
 """Largest plaintext of one record in bytes (RFC 8446 section 5.1)."""
 MAX_RECORD: Final = RECORD + 2_053
-"""Largest record in bytes as it is sent (RFC 5246 section 6.2.3)."""
+"""Largest encrypted record in bytes (RFC 5246 section 6.2.3)."""
 
 PIECE: Final = 16_384
-"""Largest piece in bytes that OpenSSL is given at once; it keeps as much memory for the
-connection."""
+"""Largest piece in bytes that OpenSSL gets at once; it keeps as much memory for the connection."""
 MIN_PIECE: Final = 1_024
 """Size in bytes of the first piece, and of one after a piece without data: forty key updates, which
 take a millisecond."""
 MAX_RECORDS: Final = 256
 """Largest number of records that are decrypted at a time, however little data they have."""
 MAX_WITHOUT_DATA: Final = 65_536
-"""Largest number of bytes without any data: no peer has a reason for so many key updates in a
-row."""
+"""Largest number of bytes in a row that yield no data: no peer has a reason for so many key
+updates."""
 MAX_HANDSHAKE: Final = 32_768
 """Largest handshake in bytes, and largest handshake message, which is Java's limit of one of its
 messages; usual chains of certificates take a fifth."""
 FIRST_PIECE: Final = 2_048
 """`PIECE` in bytes for handshakes and unauthenticated clients. Usual messages are shorter."""
 MAX_UNREAD_ANSWERS: Final = 16
-"""Largest number of answers to key updates while the peer does not read what it is sent."""
+"""Largest number of answers to key updates while the peer does not read."""
 
 
 class Pace:
@@ -46,14 +45,14 @@ class Pace:
         self.largest = largest
         """Largest piece in bytes."""
         self.piece = MIN_PIECE
-        """Number of bytes to be given to OpenSSL at once."""
+        """Number of bytes that OpenSSL gets at once."""
         self.without_data = 0
         """Number of bytes of ciphertext since the last data."""
 
     def may_continue(self, ciphertext: int, plaintext: int) -> bool:
-        """Count a piece: `ciphertext` bytes yielded `plaintext` bytes of data. False: it is the
-        turn of other connections. A part of a record yields no data yet, so a connection whose
-        pieces yielded data before may continue up to a whole record."""
+        """Count a piece: `ciphertext` bytes yielded `plaintext` bytes of data. Return False if it
+        is the turn of other connections. A part of a record yields no data yet, so a connection
+        whose pieces yielded data before may continue up to a whole record."""
         self.without_data += ciphertext
         if not plaintext:
             if self.without_data > MAX_RECORD:
@@ -66,7 +65,7 @@ class Pace:
 
     @property
     def must_close(self) -> bool:
-        """Return whether too much ciphertext without data has come."""
+        """True if too much ciphertext has arrived without data."""
         return self.without_data > MAX_WITHOUT_DATA
 
 
@@ -88,7 +87,7 @@ class HandshakeMessages:
         self._header = b""
         """The incomplete header of a message."""
         self._missing = 0
-        """Number of bytes that the present message still lacks."""
+        """Number of bytes that the current message still lacks."""
         self._scanned = 0
         """Number of scanned bytes of incomplete messages."""
 
@@ -98,7 +97,7 @@ class HandshakeMessages:
         None if a message or record is too long, or a record of another type is in the middle of a
         message (RFC 8446 section 5.1). `data` begins where the result of the last call ended. A
         change_cipher_spec ends the result: only OpenSSL knows whether later handshake records are
-        `encrypted`, as with TLS 1.2. `FIRST_PIECE` ends it, too: more may not be a handshake.
+        `encrypted`, as with TLS 1.2. `FIRST_PIECE` also ends it: more may not be a handshake.
         """
         end = 0
         while end < FIRST_PIECE and len(data) >= self._scanned + _RECORD_HEADER:

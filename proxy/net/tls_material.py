@@ -1,6 +1,7 @@
-"""Certificate and key files, PKCS #12 (RFC 7292) among them, read and checked before use.
+"""Certificate and key files, including PKCS #12 (RFC 7292), which are read and checked before use.
 
-The checked bytes are used, so a file that is replaced meanwhile cannot be used unchecked.
+The bytes in use are those that were checked, so a file that is replaced meanwhile cannot be used
+unchecked.
 """
 
 import os
@@ -26,7 +27,7 @@ _CERTIFICATE_END: Final = b"-----END CERTIFICATE-----"
 T = TypeVar("T")
 
 Signatures = tuple[Signature, ...]
-"""Signatures of all files of one side, to see that one has changed."""
+"""Signatures of all files of one side, to detect changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,27 +35,28 @@ class Material:
     """Checked contents of the files of one side."""
 
     chain: bytes
-    """Certificates as PEM, the proxy's own first; empty: none is sent."""
+    """Certificates as PEM, the proxy's own first; empty if no certificate is sent."""
     key: bytes = field(repr=False)
-    """The private key as PEM; empty: it is in `chain`."""
+    """The private key as PEM; empty if it is in `chain`."""
     password: str | None = field(repr=False)
-    """The password of the private key; None: it is not encrypted."""
+    """The password of the private key; None if the key is not encrypted."""
     trusted: bytes
-    """Trusted certificates as PEM; empty: those that the system trusts, or none at all."""
+    """Trusted certificates as PEM. If empty, a listener trusts no certificates, and connections to
+    brokers and to ZooKeeper trust those that the system trusts."""
     algorithm: str
     """The algorithm of the key; a context has one certificate for each."""
     expires_at: float | None
-    """The expiry of the proxy's own certificate in Unix time; None: there is none."""
+    """The expiry of the proxy's own certificate in Unix time; None without a certificate."""
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Make a context present the certificate. Raises ssl.SSLError."""
         if not self.chain:
             return
-        # Python's ssl module loads keys from files only; this file is in memory, in no directory.
+        # Python's ssl module loads keys from files only; this file exists only in memory.
         file = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
             os.write(file, self.key + b"\n" + self.chain)
-            password = self.password or ""  # never None: OpenSSL would ask the terminal
+            password = self.password or ""  # never None, or OpenSSL would prompt for it
             context.load_cert_chain(f"/proc/self/fd/{file}", password=lambda: password)
         finally:
             os.close(file)
@@ -156,7 +158,7 @@ def _algorithm(key: str, own: "Certificate") -> str:
 
 def certificates(key: str, pem: bytes) -> "list[Certificate]":
     """Parse all certificates; raises ConfigError with `key`, also if the file is incomplete."""
-    from cryptography import x509  # not imported where there is no TLS
+    from cryptography import x509  # imported only with TLS
     from cryptography.exceptions import UnsupportedAlgorithm
 
     begins, ends = pem.count(_CERTIFICATE), pem.count(_CERTIFICATE_END)
@@ -171,7 +173,7 @@ def certificates(key: str, pem: bytes) -> "list[Certificate]":
 
 
 def check_material(material: Material, key_setting: str, trust_setting: str) -> None:
-    """Check that OpenSSL can load the material, in a context that is dropped.
+    """Check that OpenSSL can load the material, in a temporary context.
 
     Raises ConfigError with the setting at fault, one of the two.
     """
@@ -219,12 +221,12 @@ class Pkcs12:
     chain: bytes
     """The key's certificate, followed by its chain; empty if there is no key."""
     certificates: bytes
-    """All other certificates; empty: there are none."""
+    """All other certificates; empty if the file has no others."""
 
 
 def read_pkcs12(data: bytes, password: str) -> Pkcs12:
     """Decrypt a file. Raises ValueError if it is invalid or damaged, or has another password."""
-    from cryptography.exceptions import UnsupportedAlgorithm  # not imported where there is no TLS
+    from cryptography.exceptions import UnsupportedAlgorithm  # imported only with TLS
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.serialization import pkcs12
 

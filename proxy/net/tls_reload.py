@@ -14,7 +14,8 @@ CHECK_EVERY: Final = 1.0
 
 
 async def follow(certificates: ProxyTls) -> None:
-    """Check the files of each context for ever, and put replacements into effect."""
+    """Check the files of each context periodically, and put replacements into effect. Does not
+    return."""
     while True:
         await asyncio.sleep(CHECK_EVERY)
         for tls in certificates.all:

@@ -34,15 +34,15 @@ class HandshakeSlots(Protocol):
         ...
 
     def release(self, key: "ServerTls") -> None:
-        """Release the slot, or stop waiting for one; again has no effect."""
+        """Release the slot, or stop waiting for one; a second call has no effect."""
         ...
 
 
 class ServerTls(TlsTransport):
     """TLS of a client's connection.
 
-    The handshake begins when there is a slot: one under way takes `HANDSHAKE_BYTES`. Until then the
-    client costs no memory of OpenSSL's, and `MAX_KEPT` bytes of what it has sent.
+    The handshake waits for a slot, because it needs `HANDSHAKE_BYTES` of memory. Until it has
+    one, OpenSSL allocates no memory, and at most `MAX_KEPT` bytes of the client are kept.
     """
 
     __slots__ = ("_began_at", "_context", "_has_slot", "_messages", "_on_handshake", "_slots")
@@ -56,8 +56,8 @@ class ServerTls(TlsTransport):
         slots: HandshakeSlots,
         on_handshake: Callable[[BufferedSide, HandshakeResult], None],
     ) -> None:
-        """`on_handshake` gets `side` with the completed handshake, or with the reason why it
-        failed; then the connection closes."""
+        """`on_handshake` gets `side` with the completed handshake, or with the reason for its
+        failure; then the connection closes."""
         super().__init__(side, buffer, wait)
         self._pace.largest = FIRST_PIECE
         self._context = context
@@ -65,7 +65,7 @@ class ServerTls(TlsTransport):
         self._on_handshake = on_handshake
         self._has_slot = False
         self._messages: HandshakeMessages | None = None
-        """The parser of the handshake; None before it has begun, and after it."""
+        """The parser of the handshake; None before and after the handshake."""
         self._began_at = 0.0
         """Time at which the handshake began, in monotonic seconds."""
 
@@ -96,7 +96,7 @@ class ServerTls(TlsTransport):
 
     def _granted(self) -> None:
         self._has_slot = True
-        if self._waits:  # another client's turn ends a handshake; this one's begins in its own
+        if self._waits:  # called in another client's turn; the handshake begins in its own
             self._wait(self._group, self._begin)
 
     def _begin(self) -> None:
@@ -122,7 +122,7 @@ class ServerTls(TlsTransport):
         return 0.0 if self._messages is None else monotonic() - self._began_at
 
     def displaced(self) -> None:
-        """End a handshake whose slot another client was given."""
+        """End a handshake whose slot goes to another client."""
         self._fail(handshake_fault("SLOW_WHILE_OTHERS_WAITED"))
 
     def _give(self, messages: HandshakeMessages) -> None:
@@ -169,7 +169,7 @@ class ClientTls(TlsTransport):
         host: str,
         connected: "asyncio.Future[None]",
     ) -> None:
-        """`connected` gets the result of the handshake: None, or the error that it failed with."""
+        """`connected` gets the result of the handshake: None on success, or the error."""
         super().__init__(side, buffer, wait)
         self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._connected = connected
@@ -190,8 +190,8 @@ class ClientTls(TlsTransport):
     def close(self) -> None:
         """Send close_notify, and close the socket when the broker has closed its side.
 
-        If the broker sends more meanwhile, such as session tickets, to a closed socket, the kernel
-        resets the connection, and drops bytes that it has not sent yet.
+        If the broker sent more to a closed socket, such as session tickets, the kernel would reset
+        the connection and drop unsent bytes.
         """
         if self._closing or self._ended or not self._established:
             super().close()
@@ -204,7 +204,7 @@ class ClientTls(TlsTransport):
         self._lingering = self._connected.get_loop().call_later(LINGER, self._socket.abort)
 
     def write_eof(self) -> None:
-        """Send no more: TLS has no half of a connection that stays open for long."""
+        """Close the connection: with TLS it is not kept half-open for long."""
         self.close()
 
     def _handshake_failed(self, error: Exception) -> None:

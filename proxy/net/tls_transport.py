@@ -1,21 +1,20 @@
 """TLS transport between a socket and one side of the relay.
 
 The event loop's own TLS has three faults here: it reports a connection only once its handshake is
-done, so that clients that never finish one are neither counted nor timed; it closes a half-closed
+done, so clients that never finish it are neither counted nor timed; it closes a half-closed
 connection at once, including unread requests (RFC 8446 section 6.1 lets the other side finish); and
 it cannot report which other protocol a client speaks. Rules:
 
-- A server's side gets its connection before the handshake, so that limits and deadlines hold from
-  the first byte; a client's side after it, so that nothing is sent to a peer that is not verified.
-- All bytes of one read are decrypted at once, much of them into the worker's buffer, and handed on
-  in one call: a side that pauses then leaves nothing but a part of a record.
+- A server's side gets its connection before the handshake, so that limits and deadlines apply from
+  the first byte; a client's side after it, so that nothing is sent to an unverified peer.
+- All bytes of one read are decrypted at once, long reads into the worker's buffer, and handed on in
+  one call. When the side pauses, only a part of a record is left undecrypted.
 - Written bytes are encrypted at once, so no buffer of the writer stays referenced; backpressure
-  is that of the socket's transport, passed on as it is.
+  is that of the socket's transport.
 - OpenSSL's own session tickets and key updates are sent with the side's answer to the same read, if
   there is one: one system call and one packet.
 - A peer whose bytes are expensive to decrypt waits for another iteration of the loop after each
-  piece (`proxy.net.tls_input`); bytes that were read already are kept meanwhile, and no more are
-  read.
+  piece (`proxy.net.tls_input`); the rest of the read is kept meanwhile, and no more is read.
 - A stream may end with a close_notify or without: Kafka's frames have their length. Bytes after its
   end, or after a failed handshake, are dropped: OpenSSL would never read them.
 """
@@ -49,8 +48,8 @@ RECORDS_PER_WRITE: Final = 4
 TOO_LONG: Final = "EXCESSIVE_MESSAGE_SIZE"
 """OpenSSL's reason for a message that is too long."""
 MAX_WAITING: Final = 16_777_216
-"""Largest number of bytes in a worker that were read, and wait to be decrypted. Unauthenticated
-clients have half of it, so that they cannot close authenticated ones."""
+"""Largest number of bytes in a worker that were read and wait to be decrypted. The limit for
+unauthenticated clients is half of it, so that they cannot cause authenticated ones to be closed."""
 
 Wait = Callable[[str, Callable[[], None]], None]
 """Function `wait(group, go_on)` that calls `go_on` in a later iteration of the event loop, the
@@ -99,9 +98,9 @@ class TlsTransport(asyncio.Protocol):
         self._wait = wait
         self._pace = Pace()
         self._rest = b""
-        """Ciphertext that was read, and waits to be decrypted."""
+        """Ciphertext that was read and waits to be decrypted."""
         self._waits = False
-        """True if decryption goes on in a later iteration of the event loop."""
+        """True if decryption continues in a later iteration of the event loop."""
         self._is_paused = False
         """True if the side has paused reading."""
         self._peer_is_slow = False
@@ -109,7 +108,7 @@ class TlsTransport(asyncio.Protocol):
         self._unread_answers = 0
         """Number of answers to key updates since the peer stopped reading."""
         self._kept = b""
-        """Bytes of the handshake that OpenSSL has not been given."""
+        """Bytes of the handshake that were not passed to OpenSSL yet."""
         self._handshake_size = 0
         """Size in bytes of the peer's part of the handshake so far."""
         self._incoming = ssl.MemoryBIO()
@@ -132,7 +131,7 @@ class TlsTransport(asyncio.Protocol):
         self._socket = cast(asyncio.Transport, transport)
 
     def data_received(self, data: Bytes) -> None:
-        """Decrypt bytes: an object of their own, or a view of the shared buffer."""
+        """Decrypt bytes that were read: a bytes object, or a view of the shared buffer."""
         if self._closing or self._ended:
             return
         if not self._established:
@@ -147,7 +146,7 @@ class TlsTransport(asyncio.Protocol):
 
     @property
     def peer_has_unsent(self) -> bool:
-        """False: ciphertext that was read is decrypted or copied, and the buffer is free."""
+        """Always False: ciphertext is decrypted or copied at once, which frees the buffer."""
         return False
 
     def eof_received(self) -> bool:
@@ -171,12 +170,12 @@ class TlsTransport(asyncio.Protocol):
             self._side.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection, and give OpenSSL's memory back at once: a closed
-        connection is a cycle, which is found when it is old."""
+        """Handle the end of the connection, and release OpenSSL's memory at once: a closed
+        connection is part of a reference cycle, so the garbage collector frees it late."""
         self._closing = True
         self._take_rest()
         del self._incoming, self._outgoing
-        with suppress(AttributeError):  # a client whose handshake has not begun has none
+        with suppress(AttributeError):  # not set before a client's handshake begins
             del self._ssl
         self._side.connection_lost(exc)
 
@@ -208,7 +207,7 @@ class TlsTransport(asyncio.Protocol):
         rest, self._kept = self._incoming.read() + rest + self._kept, b""  # perhaps a long read
         if rest and not self._closing:
             self._decrypt_bulk(memoryview(rest))
-        if not self._closing:  # session tickets, unless an answer has taken them along
+        if not self._closing:  # session tickets, unless they were sent with an answer
             self._flush()
 
     def _handshake_done(self) -> None:
@@ -223,11 +222,11 @@ class TlsTransport(asyncio.Protocol):
         """Handle a failed handshake."""
         raise NotImplementedError
 
-    # OpenSSL holds nothing but a part of a record when `_incoming` is empty: a record is read as a
-    # whole, and nothing is read ahead.
+    # When `_incoming` is empty, OpenSSL holds at most a part of a record: each call reads a whole
+    # record, and OpenSSL does not read ahead.
 
     def _decrypt_short(self, taken: int) -> None:
-        """Decrypt what `_incoming` has, and hand it on; `taken` bytes were read last."""
+        """Decrypt the bytes in `_incoming`, and hand them on; the last read added `taken` bytes."""
         incoming, read = self._incoming, self._ssl.read
         data, ended = b"", False
         room = RECORD if self._has_partial_record else taken
@@ -256,7 +255,7 @@ class TlsTransport(asyncio.Protocol):
             self._wait_for_turn(memoryview(b""))
 
     def _decrypt_bulk(self, data: memoryview) -> None:
-        """Decrypt what was read into the worker's buffer, and hand it on."""
+        """Decrypt a long read into the worker's buffer, and hand the data on."""
         view, incoming, pace = self._buffer.view, self._incoming, self._pace
         read_into = cast(Callable[[int, memoryview], int], self._ssl.read)
         start, size, records, ended, goes_on = 0, 0, 0, False, True
@@ -290,7 +289,7 @@ class TlsTransport(asyncio.Protocol):
             self._wait_for_turn(data[start:])
 
     def _wait_for_turn(self, rest: memoryview) -> None:
-        """Keep the rest of a read, and let other connections be served first."""
+        """Keep the rest of a read until other connections have had their turn."""
         if self._closing or self._ended:
             return
         most = MAX_WAITING if self._pace.largest == PIECE else MAX_WAITING // 2
@@ -320,7 +319,7 @@ class TlsTransport(asyncio.Protocol):
             self._socket.resume_reading()
 
     def _take_rest(self) -> bytes:
-        """Return the ciphertext that was kept, and keep it no longer."""
+        """Return the kept ciphertext, and clear it."""
         rest, self._rest = self._rest, b""
         _Waiting.total_bytes -= len(rest)
         return rest
@@ -348,8 +347,8 @@ class TlsTransport(asyncio.Protocol):
             self.close()
 
     def _answer(self) -> None:
-        """Send OpenSSL's answer to what was read, its own key update, unless the side's answer has
-        taken it along."""
+        """Send OpenSSL's own key update, its answer to the peer's, unless it was sent with the
+        side's answer."""
         if self._closing:
             return
         if self._peer_is_slow:
@@ -391,7 +390,7 @@ class TlsTransport(asyncio.Protocol):
                 self._socket.write(self._outgoing.read())
 
     def close(self) -> None:
-        """Send close_notify, and close the socket once everything was sent."""
+        """Send close_notify, and close the socket once everything is sent."""
         if self._closing:
             return
         self._closing = True
@@ -400,12 +399,12 @@ class TlsTransport(asyncio.Protocol):
         self._socket.close()
 
     def _notify(self) -> None:
-        with suppress(ssl.SSLError):  # mostly: the peer's own close_notify has not come yet
+        with suppress(ssl.SSLError):  # mostly: the peer's own close_notify has not arrived yet
             self._ssl.unwrap()
         self._flush()
 
     def abort(self) -> None:
-        """Close the connection without sending what waits to be sent."""
+        """Close the connection, and drop unsent bytes."""
         self._closing = True
         self._socket.abort()
 
@@ -442,7 +441,7 @@ class TlsTransport(asyncio.Protocol):
 
 
 def handshake_fault(reason: str) -> ssl.SSLError:
-    """Return the error of a handshake that is ended for `reason`, which is written as OpenSSL's."""
+    """Return the error of a handshake that the proxy ends for `reason`, written like OpenSSL's."""
     error = ssl.SSLError()
     error.reason = reason
     return error
