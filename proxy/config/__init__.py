@@ -1,7 +1,8 @@
 """Configuration file: its settings, validation, and what a reload may change.
 
-Rules: one YAML file; anything that Kafka has a name for keeps Kafka's name, unit and meaning; a
-mistake is one line with the key's path. Attributes are the keys with underscores for dots.
+Rules: there is one YAML file; settings that Kafka also has keep Kafka's name, unit and meaning; a
+mistake is reported in one line with the key's path. Attributes are named like the keys, with
+underscores for dots.
 """
 
 from proxy.config.changes import Changes, compare

@@ -26,7 +26,7 @@ _KEYS_OF_LISTS: Final = {
     "listeners": "name",
     "sasl_oauthbearer_issuers": "sasl_oauthbearer_expected_issuer",
 }
-"""Lists whose items are matched by a setting of each, whatever their order."""
+"""Lists whose items are matched by one of their settings, in any order."""
 
 
 def compare(old: Config, new: Config) -> Changes:
@@ -42,9 +42,9 @@ def compare(old: Config, new: Config) -> Changes:
 def in_force(start: Config, before: Config, new: Config) -> Config:
     """Return the configuration that a reload of `new` puts into effect after `before`.
 
-    Only keys of the issuers at the start are read. While a listener has another issuer in `new`, or
-    no issuer, all its settings of tokens stay as in `before`: a mixture of both files was never
-    validated.
+    Signing keys are read only for the issuers that were configured at the start. While a listener
+    has another issuer in `new`, or no issuer, all its token settings stay as in `before`, because a
+    mixture of both files was never validated.
     """
     at_start = {one.name: one for one in start.listeners}
     held = at_start | {one.name: one for one in before.listeners}

@@ -88,7 +88,7 @@ def _refused(problem: str, mark: Any) -> NotADocument:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """Return the mapping in the text of a file. Raises ConfigError, with the line."""
+    """Return the mapping in a file's text. Raises ConfigError with the line of the problem."""
     if len(text) > MAX_BYTES:
         raise NotADocument(f"is larger than {MAX_BYTES} bytes")
     try:

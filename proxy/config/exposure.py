@@ -66,7 +66,7 @@ def _borrowed_permissions(config: Config) -> Iterator[str]:
 
 
 def _identity_setting(upstream: Upstream) -> str | None:
-    """Return the setting that identifies the proxy to brokers; None if there is none."""
+    """Return the setting that identifies the proxy to brokers; None if it has no identity."""
     if upstream.sasl_mechanism is not None:
         return f"upstream.sasl.mechanism: {upstream.sasl_mechanism}"
     if upstream.tls and upstream.ssl_keystore_location is not None:
@@ -114,7 +114,7 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
 
 
 def _broker_elsewhere(upstream: Upstream) -> str | None:
-    """Return a broker that is not on this machine; None if none is configured."""
+    """Return a configured broker or network that is not on this machine; None if all are."""
     servers = [str(one) for one in upstream.bootstrap_servers if not _is_local(one.host)]
     networks = [str(one.network) for one in upstream.allowed if not one.network.is_loopback]
     return next(iter(servers + networks), None)

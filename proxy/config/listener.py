@@ -35,7 +35,7 @@ from sasl.states import Enforcement
 
 MechanismName = Annotated[str, Field(pattern=r"^[A-Z0-9_-]{1,20}$")]
 _PROXY_MECHANISMS: Final = ("OAUTHBEARER", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms of which the proxy itself can be the server."""
+"""Mechanisms that the proxy itself can verify."""
 _MECHANISM_CHOICE: Final = "'OAUTHBEARER', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'"
 
 
@@ -43,7 +43,7 @@ class SaslTermination(StrEnum):
     """Side that authenticates clients."""
 
     PROXY = "proxy"
-    """The proxy, by users and keys of its own."""
+    """The proxy, with its own users and keys."""
     BROKER = "broker"
     """The broker: logins are relayed."""
 
@@ -134,13 +134,13 @@ class SessionSettings(Section):
     """Treatment of expired sessions. `observe`: `connections.max.reauth.ms` is neither announced
     nor enforced. `probe`: the lifetime is announced; sessions that would be killed are counted and
     logged. `enforce`: a client of an expired session is disconnected when it sends anything but a
-    SaslHandshake, as by Kafka. For the expiry of tokens see `reauth.enforce.token.expiry`."""
+    SaslHandshake, as in Kafka. For the expiry of tokens see `reauth.enforce.token.expiry`."""
     reauth_enforce_token_expiry: bool = setting(True, source=OWN, reloadable=True)
     """true: `observe` and `probe` also announce the expiry of an OAUTHBEARER token, and disconnect
-    a client that goes on after it, as Kafka does even without `connections.max.reauth.ms`
+    a client that uses its session after it, as Kafka does even without `connections.max.reauth.ms`
     (KAFKA-13848). false: `observe` ignores a token's expiry, and `probe` announces and counts it.
     With `sasl.termination: broker` it also applies to tokens that the proxy verifies, and `observe`
-    announces what the broker does."""
+    announces the same lifetime as the broker."""
     reauth_overrides: tuple[ReauthOverride, ...] = setting((), source=OWN, reloadable=True)
     """Exceptions for principals and groups; see below."""
 
@@ -174,7 +174,7 @@ class SessionSettings(Section):
 
 
 class IssuerSettings(Section):
-    """Tokens of one issuer: which are accepted, and as which principal."""
+    """Conditions for one issuer's tokens, and their mapping to principals and groups."""
 
     sasl_oauthbearer_jwks_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_BROKER)
     """The signing keys: a `file:`, `http:` or `https:` URL of a JWKS (RFC 7517). Required for
@@ -220,7 +220,7 @@ class IssuerSettings(Section):
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
     def jwks_source(self) -> Path | str | None:
-        """Return where the keys are read: a file, or a URL; None if no tokens are accepted."""
+        """Return the source of the keys, a file or a URL; None if no tokens are accepted."""
         return self.jwks_file() or self.sasl_oauthbearer_jwks_endpoint_url
 
 
@@ -294,8 +294,8 @@ class OauthbearerSettings(IssuerSettings):
         return self
 
     def issuers_by_name(self) -> Mapping[str, IssuerSettings]:
-        """Return the settings of each issuer whose tokens are accepted, by its `iss` where it is
-        one of several; the only one has no name."""
+        """Return the settings of each issuer whose tokens are accepted, by its `iss`. Without
+        `sasl.oauthbearer.issuers` there is one issuer, and its name is empty."""
         several = self.sasl_oauthbearer_issuers
         if not several:
             return {"": self}
@@ -386,7 +386,7 @@ def _check_prefix(
 
 
 class LimitSettings(Section):
-    """Limits on what an unauthenticated or a broken client can cost."""
+    """Limits on the cost of unauthenticated and faulty clients."""
 
     sasl_server_max_receive_size: FrameBytes = setting(
         524_288, source=KAFKA_BROKER, reloadable=True, unit="bytes"
@@ -477,12 +477,12 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     with most of these connections."""
     sasl_broker_max_side_connections: Count = setting(100, source=OWN)
     """`sasl.termination: broker` only: largest number of connections to one broker for
-    re-authentications that the broker would refuse on the client's own one, of all workers
-    together. Others wait, and a silent client is disconnected as with `sasl.broker.max.logins`, one
-    of the principal with most of these connections."""
+    re-authentications that the broker would refuse on the client's own connection, of all workers
+    together. Further re-authentications wait, and a silent client is disconnected as with
+    `sasl.broker.max.logins`: one of the principal with most of these connections."""
     sasl_broker_opaque_principal_mapping_rules: MappingRules | None = setting(None, source=OWN)
-    """`sasl.termination: broker` only: rules that turn a client whose login does not show its name
-    into a user, in the grammar of `ssl.principal.mapping.rules`. Their input is
+    """`sasl.termination: broker` only: rules that turn a client whose login does not reveal its
+    name into a user, in the grammar of `ssl.principal.mapping.rules`. Their input is
     `MECHANISM@ADDRESS`, such as `GSSAPI@192.0.2.1`, or `MECHANISM@tokenauth=ID` for a delegation
     token. null, or no match: the principal is `Opaque:MECHANISM@ADDRESS`; ACLs, quotas and super
     users can name it."""
@@ -499,7 +499,7 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         return ("OAUTHBEARER",) if self._has_keys else ()
 
     def token_issuers(self) -> Mapping[str, IssuerSettings]:
-        """Return the issuers whose tokens the proxy verifies, by name; empty: it verifies no
+        """Return the issuers whose tokens the proxy verifies, by name; empty if it verifies no
         tokens."""
         return self.issuers_by_name() if "OAUTHBEARER" in self.mechanisms_of_proxy() else {}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MAX_KEY = 120
 """Maximum length in characters of a key that is shown in full: no key of ours is longer."""
 _WRONG: Final = object()
-"""Stands for a value that is wrong, or missing."""
+"""Placeholder for a wrong or missing value."""
 
 _Location = tuple[int | str, ...]
 """Keys and indices on the way to a setting, as in pydantic's errors."""
@@ -59,8 +59,8 @@ def judged(text: bytes, path: Path) -> Config:
 def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration, None if it is invalid, and all problems in order.
 
-    Contradictions are reported between settings that are valid by themselves, and problems of files
-    if there is no other problem.
+    Contradictions are reported only between settings that are valid by themselves, and problems of
+    files only if there is no other problem.
     """
     from pydantic import ValidationError
 
@@ -143,7 +143,7 @@ def _unreadable(key: str, path: Path) -> Iterator[ConfigError]:
 
 
 def _config_errors(error: "ValidationError") -> list[ConfigError]:
-    """Return all problems, misspelt keys first, without the missing keys that they stand for."""
+    """Return all problems, misspelt keys first, without the missing keys that they replace."""
     every = error.errors(include_url=False)
     misspelt = [one for one in every if one["type"] == "extra_forbidden"]
     others = [one for one in every if one["type"] != "extra_forbidden"]
@@ -157,7 +157,7 @@ def _config_errors(error: "ValidationError") -> list[ConfigError]:
 
 
 def _meant(every: "Sequence[ErrorDetails]") -> set[_Location]:
-    """Return the locations of the keys that misspelt keys probably stand for."""
+    """Return the locations of the keys that were probably misspelt."""
     return {
         (*one["loc"][:-1], nearest)
         for one in every
@@ -243,20 +243,20 @@ def _nearest_key(location: Sequence[int | str]) -> str | None:
 class _CrossChecks:
     """Checks across settings of a configuration in which some settings are wrong.
 
-    pydantic makes them only once every setting of a section is right by itself. Here a section is
-    made without its wrong settings, and a check that reads one of these is skipped.
+    pydantic runs these checks only if every setting of a section is valid by itself. Here a section
+    is built without its wrong settings, and a check that reads one of them is skipped.
     """
 
     def __init__(self, wrong: Collection[_Location], base_dir: Path) -> None:
-        """`wrong` has the locations of pydantic's errors, and those of the keys that misspelt ones
-        stand for."""
+        """`wrong` has the locations of pydantic's errors, and those of the keys that were probably
+        misspelt."""
         self._wrong = wrong
         self._context = {"base_dir": base_dir}
         self.problems: list[ConfigError] = []
-        """Contradictions between settings that are right by themselves."""
+        """Contradictions between settings that are valid by themselves."""
 
     def make(self, section: type[Section], given: object, at: _Location = ()) -> Any:
-        """Check a section, and return it with its right settings; `_WRONG` if it is no mapping."""
+        """Check a section, and return it with its valid settings; `_WRONG` if not a mapping."""
         if not any(one[: len(at)] == at for one in self._wrong):
             return self._validated(section, given)
         if not isinstance(given, Mapping):
@@ -268,14 +268,14 @@ class _CrossChecks:
         }
         given_names = {name for key, name, _ in keys(section) if key in given and name in made}
         instance = section.model_construct(given_names)
-        instance.__dict__.clear()  # of defaults, which stand for what is wrong, too
+        instance.__dict__.clear()  # of defaults, which also replace wrong settings
         instance.__dict__.update(made)
         for check in type(instance).__pydantic_decorators__.model_validators:
             try:
                 getattr(instance, check)()
             except KeyProblemError as problem:
                 self.problems.append(ConfigError(_key_path((*at, problem.key)), str(problem)))
-            except AttributeError:  # it reads what is wrong
+            except AttributeError:  # the check reads a wrong setting
                 continue
         return instance
 

@@ -151,7 +151,7 @@ class DeliverKafka(UpstreamSasl):
 
 
 class Deliver(Section):
-    """Delivery of the event log, by a process beside the workers."""
+    """Delivery of the event log, in a separate process."""
 
     to: TargetValue | None = setting(None, source=OWN)
     """`kafka:TOPIC` (needs the extra `kafka`); null: event files stay where they are."""
@@ -207,7 +207,7 @@ class AddressLimit:
 
 
 def _listed(value: object) -> object:
-    """Return a list; Kafka's default, an empty text, is an empty one."""
+    """Return a list; an empty text, Kafka's default, is an empty list."""
     return [] if value == "" else one_or_list(value)
 
 
@@ -237,7 +237,7 @@ class Upstream(UpstreamSasl):
         (), source=KAFKA_CLIENT, repeated_or_one=True
     )
     """Brokers to connect to first: `HOST:PORT`, several separated by commas, or a list. `sidecar`:
-    exactly one, the broker. `transparent` needs none."""
+    exactly one, the broker. `transparent` listeners do not require it."""
     allowed: Annotated[tuple[DestinationsValue, ...], BeforeValidator(one_or_list)] = setting(
         (), source=OWN, repeated_or_one=True
     )
@@ -268,14 +268,15 @@ class Authorizer(Section):
     allow_everyone_if_no_acl_found: StrictBool = setting(False, source=KAFKA_BROKER)
     """true: a resource without ACLs is open to everyone."""
     auto_create_topics_enable: StrictBool = setting(True, source=KAFKA_BROKER)
-    """The brokers' own setting. It decides the error of Metadata for a missing topic if the
+    """The brokers' own setting. It decides which error Metadata returns for a missing topic if the
     principal may describe but not create it. true: TOPIC_AUTHORIZATION_FAILED; false:
     UNKNOWN_TOPIC_OR_PARTITION, so that clients wait for the topic. Either way, a topic is created
     only for principals with Create permission."""
 
     @model_validator(mode="after")
     def _check_super_users(self) -> Self:
-        """Refuse Kafka's own syntax, `User:a;User:b`: it would be one principal, of no client."""
+        """Refuse Kafka's own syntax, `User:a;User:b`: it would name one principal, which no client
+        has."""
         for index, principal in enumerate(self.super_users):
             if re.search(r";\s*[A-Za-z]+:", principal):
                 raise KeyProblemError(
@@ -362,11 +363,11 @@ class Http(Section):
     """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
     without authentication; null: they are not served."""
     runbooks_url: WebUrl | None = setting(None, source=OWN)
-    """URL of docs/runbooks.md for people, such as the page `runbooks/` of the docs' site (`make
-    site`): the status page links to it. null: no link."""
+    """URL at which people can read docs/runbooks.md, such as the page `runbooks/` of the docs' site
+    (`make site`): the status page links to it. null: no link."""
     report_url: WebUrl | None = setting(None, source=OWN)
-    """URL of the readiness report of these events, such as that of its web server: the status page
-    links to it. null: no link."""
+    """URL of the readiness report on these events, such as its web server's: the status page links
+    to it. null: no link."""
 
 
 class Admin(Section):
@@ -424,7 +425,7 @@ class Config(Section):
         (), source=KAFKA_BROKER, reloadable=True, repeated_or_one=True
     )
     """Other limits for some addresses, such as `127.0.0.1:200`, several separated by commas, or a
-    list. Host names, which Kafka resolves at its start, are refused."""
+    list. Host names, which Kafka resolves when it starts, are refused."""
     workers: WorkerCount = setting(1, source=OWN)
     """Number of processes that share the listeners, at most one per core."""
     shutdown_drain_ms: Milliseconds = setting(30_000, source=OWN, unit="ms")
@@ -474,7 +475,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_delivery(self) -> Self:
-        """Refuse a topic at brokers that are not known, or that the proxy cannot log in to."""
+        """Refuse a topic at brokers that are unknown, or to which the proxy cannot log in."""
         deliver, key = self.events.deliver, "events.deliver.kafka.bootstrap.servers"
         if deliver.to is None or deliver.kafka.bootstrap_servers:
             return self
@@ -506,7 +507,7 @@ class Config(Section):
         return self
 
     def address_limits(self) -> dict[str, int]:
-        """Return the overrides of `max.connections.per.ip`, by address in its one spelling."""
+        """Return the overrides of `max.connections.per.ip`, by address in canonical form."""
         return {
             canonical_ip(one.address) or one.address: one.max_connections
             for one in self.max_connections_per_ip_overrides
@@ -537,7 +538,7 @@ class Config(Section):
         return self.admin.socket or socket_beside(self.store.path())
 
     def ports(self) -> frozenset[int]:
-        """Return every port that is listened on."""
+        """Return every port that the proxy listens on."""
         return frozenset(address.port for _, _, address in self._addresses())
 
     def _addresses(self) -> list[tuple[str, str, Address]]:

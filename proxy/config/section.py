@@ -19,7 +19,7 @@ OWN = "reauth-proxy"
 
 
 class KeyProblemError(ValueError):
-    """A check across settings failed: `key` of the section is the one to correct."""
+    """A check across settings failed; `key` is the section's setting to correct."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -48,8 +48,8 @@ def setting(
 ) -> Any:
     """Declare a setting; the string below it is its documentation (see `meanings`).
 
-    `source`: the program whose name, default and meaning it has. `reloadable`: a reload may change
-    it. `repeated_or_one`: a single value may stand for a list.
+    `source`: the program from which the setting has its name, default and meaning. `reloadable`: a
+    reload may change it. `repeated_or_one`: a single value is accepted in place of a list.
     """
     if not declarations.validates:
         return None
@@ -70,7 +70,7 @@ def setting(
 
 
 class Described:
-    """Description of a setting beside its type, default and documentation."""
+    """Metadata of a setting, in addition to its type, default and documentation."""
 
     def __init__(self, *, source: str, reloadable: bool, unit: str | None = None) -> None:
         self.source = source
@@ -79,7 +79,7 @@ class Described:
 
 
 def described(field: "FieldInfo") -> Described | None:
-    """Return the description that `setting` gave a field; None for a section."""
+    """Return the metadata that `setting` added to a field; None for a section."""
     return next((item for item in field.metadata if isinstance(item, Described)), None)
 
 
@@ -91,7 +91,7 @@ def keys(section: type[Section]) -> Iterator[tuple[str, str, "FieldInfo"]]:
 
 
 def nested_section(annotation: Any) -> type[Section] | None:
-    """Return the class of the section, or of the list of sections, in a field; else None."""
+    """Return the class of a field's section, or of its list of sections; None for other fields."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := nested_section(part))), None)

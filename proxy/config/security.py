@@ -145,8 +145,8 @@ class ListenerTls(TlsSettings):
     `SASL_SSL` it is required in addition to SASL, and the principal is SASL's."""
     ssl_principal_mapping_rules: MappingRules = setting(DEFAULT, source=KAFKA_BROKER)
     """`SSL` only: rules that turn a certificate's subject into its principal (KIP-371).
-    `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several separated by commas,
-    of which the first match applies. No match: the connection is closed."""
+    `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several are separated by
+    commas, and the first match applies. If no rule matches, the connection is closed."""
 
     @model_validator(mode="after")
     def _check_tls(self) -> Self:
@@ -215,9 +215,9 @@ class UpstreamSasl(UpstreamTls):
     """PLAIN, SCRAM: the source of the password, `file:PATH` or `env:NAME`. The file is read again
     at each login, so a password is changed by replacing it."""
     sasl_oauthbearer_token_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_CLIENT)
-    """OAUTHBEARER: the source of tokens. `file:`, a file that holds one and is read again at each
-    login, such as a Kubernetes service account's; `https:` or `http:`, a server that issues one for
-    the client credentials below (RFC 6749 section 4.4)."""
+    """OAUTHBEARER: the source of tokens. `file:`: a file with a token, such as that of a Kubernetes
+    service account, which is read again at each login. `https:` or `http:`: a server that issues
+    tokens for the client credentials below (RFC 6749 section 4.4)."""
     sasl_oauthbearer_client_credentials_client_id: Text | None = setting(None, source=KAFKA_CLIENT)
     """Client id for the client credentials grant."""
     sasl_oauthbearer_client_credentials_client_secret: SecretSource | None = setting(
@@ -228,11 +228,11 @@ class UpstreamSasl(UpstreamTls):
     """The requested scope; null: the server's own choice."""
 
     sasl_oauthbearer_header_urlencode: StrictBool | None = setting(None, source=KAFKA_CLIENT)
-    """true: id and secret are URL-encoded before they are joined, as RFC 6749 section 2.3.1
-    requires and many servers do not accept; null, Kafka's default: they are not."""
+    """true: id and secret are URL-encoded before they are joined, which RFC 6749 section 2.3.1
+    requires and many servers do not accept. null, Kafka's default: they are not encoded."""
 
     def token_file(self) -> Path | None:
-        """Return the file that tokens are read from; None: they come from a server."""
+        """Return the file from which tokens are read; None if they come from a server."""
         parts = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
         return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -283,8 +283,8 @@ class Zookeeper(UpstreamTls):
     `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in with DIGEST-MD5, as ZooKeeper's
     `DigestLoginModule` does."""
     username: Text | None = setting(None, source=OWN)
-    """The user name of the proxy at ZooKeeper; null: no user, or that of the certificate. Without
-    `SASL_…` it is a user of ZooKeeper's scheme `digest`."""
+    """The proxy's user name at ZooKeeper; null: no user, or the certificate's. Without `SASL_…` it
+    is a user of ZooKeeper's scheme `digest`."""
     password: SecretSource | None = setting(None, source=OWN)
     """The source of the password: `file:PATH` or `env:NAME`. It is read for each connection."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1_000, le=600_000)] = setting(
@@ -293,8 +293,8 @@ class Zookeeper(UpstreamTls):
     """Time without an answer after which a connection counts as lost; also the longest time that
     a request may take; 1000 to 600000."""
     set_acl: StrictBool = setting(False, source=KAFKA_BROKER)
-    """true: only the proxy's user, which must be the brokers' own, may change the nodes that it
-    creates, and read those of users. Use the brokers' value."""
+    """true: only the proxy's user, which must be the brokers' own, may change the nodes that the
+    proxy creates, and read those of users. Use the brokers' value."""
 
     @model_validator(mode="after")
     def _check_login(self) -> Self:

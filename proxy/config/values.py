@@ -33,7 +33,7 @@ MAX_INT32 = 2**31 - 1
 _MAX_SHOWN = 60
 _MAX_PORT = 65_535
 _MAX_NAME_PREFIX = 50
-"""Maximum length of an issuer's prefix in characters: it leaves room for the names."""
+"""Maximum length of an issuer's prefix in characters; it counts towards the limits on names."""
 _MAX_INT64 = 2**63 - 1
 _WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 _DESTINATIONS = re.compile(
@@ -85,7 +85,7 @@ class Address:
         return cls(host, int(port))
 
     def overlaps(self, other: "Address") -> bool:
-        """Return whether the two cannot be listened on at once; port 0 is any free port."""
+        """Return whether the proxy cannot listen on both at once; port 0 is any free port."""
         same_host = self.host.lower() == other.host.lower()
         wildcard = self.host in _WILDCARDS or other.host in _WILDCARDS
         return self.port == other.port != 0 and (same_host or wildcard)
@@ -248,7 +248,7 @@ class Destinations:
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Source of a secret, a file or an environment variable: the configuration has no secrets."""
+    """Source of a secret, a file or a variable; the configuration itself contains no secrets."""
 
     path: Path | None
     """File that contains the secret; None if a variable does."""
@@ -311,8 +311,8 @@ def _advertised_host(value: object) -> object:
 
 
 def text_that(holds: Callable[[str], object], must: str) -> Any:
-    """Return a validator of texts for which `holds` returns something true; `must` is the rule in
-    its message, as "be text"."""
+    """Return a validator of texts for which `holds` returns a true value; `must` is the rule for
+    its message, such as "be text"."""
 
     def check(value: object) -> object:
         if not isinstance(value, str) or not holds(value):
@@ -323,7 +323,7 @@ def text_that(holds: Callable[[str], object], must: str) -> Any:
 
 
 def whole_number(of: str) -> Callable[[object], object]:
-    """Return a validator of whole numbers; `of` names the unit for the message, as " of bytes"."""
+    """Return a validator of whole numbers; `of` is the unit for its message, e.g. " of bytes"."""
 
     def check(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int):  # bool is an int to Python
@@ -344,14 +344,14 @@ def _principal_name_prefix(value: object) -> object:
 
 
 def one_or_list(value: object) -> object:
-    """Return a list: of a single value, or of the parts of a text with commas, as in Kafka."""
+    """Return a list of a single value, or of the comma-separated parts of a text, as in Kafka."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return value if isinstance(value, list | tuple) else [value]
 
 
 def available(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:
-    """Return a validator that accepts the values in `now`; those in `later` are refused as not
+    """Return a validator that accepts the values in `now`, and refuses those in `later` as not
     available yet."""
 
     def check(value: object) -> object:
@@ -444,7 +444,7 @@ def _web_url(value: object) -> str:
     return str(value)
 
 
-# The bounds stand before the validator: otherwise they would be missing in the JSON Schema.
+# The bounds must precede the validator, or they would be missing in the JSON Schema.
 Milliseconds = Annotated[
     int, Field(ge=0, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
 ]
