@@ -73,7 +73,7 @@ class ScramMechanism(Enum):
     def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
         """Return Hi(password, salt, i) of RFC 5802 section 2.2.
 
-        The password is encoded as UTF-8 without SASLprep (RFC 4013), as by Kafka's
+        The password is encoded as UTF-8 without SASLprep (RFC 4013), as in Kafka's
         `ScramFormatter.normalize`: a verifier must fit the proofs of Kafka's clients. Raises
         ValueError for a password that UTF-8 cannot encode (a lone surrogate).
         """
@@ -98,7 +98,7 @@ class ScramCredential:
     stored_key: bytes = field(repr=False)
     """Hash of the client key, H(ClientKey), against which the client's proof is checked."""
     server_key: bytes = field(repr=False)
-    """Key by which the server proves to the client that it knows the verifier."""
+    """Key with which the server proves to the client that it knows the verifier."""
     iterations: int
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class ShapeShares:
         )
 
     def draw(self, fraction: float, otherwise: Shape) -> Shape:
-        """Return the shape at a `fraction` in [0, 1) of all users; `otherwise` if there are none.
+        """Return the shape at a `fraction` in [0, 1) of all users; `otherwise` without users.
 
         Evenly distributed fractions yield the distribution of the users.
         """
@@ -171,14 +171,14 @@ NO_USERS: Final = ShapeShares.of(())
 
 
 class CredentialSource(Protocol):
-    """Source of verifiers, which are in memory: no method waits for a disk or a network."""
+    """Source of verifiers in memory: no method waits for a disk or a network."""
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        """Return the user's verifier for this mechanism; None if there is none."""
+        """Return the user's verifier for this mechanism; None if it does not exist."""
         ...
 
     def shape_shares(self, mechanism: ScramMechanism) -> ShapeShares:
-        """Return the distribution of this mechanism's shapes, which was computed before."""
+        """Return the distribution of this mechanism's shapes, which is computed in advance."""
         ...
 
 

@@ -5,10 +5,10 @@ Laws:
 - An identity is immutable, and its size is bounded: a mechanism rejects a login that exceeds the
   bounds here, with a reason. Nothing is truncated, because an ACL may deny a group.
 - Names are compared as Kafka compares principals: character by character, without normalization, so
-  that a look-alike is another name.
+  look-alikes are different names.
 - All groups of a token count, or the token is refused: an ACL may deny any of them. A token without
-  the claim has no groups. A token whose groups, or more of them, are elsewhere is refused (OpenID
-  Connect Core section 5.6.2, which Microsoft Entra ID uses above 200 groups; Entra's `hasgroups`).
+  the claim has no groups. A token is refused if some of its groups are elsewhere (OpenID Connect
+  Core section 5.6.2, which Microsoft Entra ID uses above 200 groups; Entra's `hasgroups`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ MAX_GROUPS: Final = 256
 """Maximum number of groups of an identity. Microsoft Entra ID puts at most 200 in a token; each
 group takes part in each decision."""
 MAX_GROUP_CHARACTERS: Final = 250
-"""Maximum length of a group's name in characters: with its type, events have room for it."""
+"""Maximum length of a group's name in characters: with its type, it fits into events."""
 MAX_ALL_GROUP_CHARACTERS: Final = 16_384
 """Maximum length of all groups of an identity together, as principals, in characters: 200 GUIDs
 take half of that. Caches keep thousands of identities, and each event of a login names the groups.
@@ -69,8 +69,8 @@ class Identity:
 def is_group_name(name: str) -> bool:
     """Return whether a text may be the name of a group.
 
-    `*` is not a name: an ACL for `Group:*` could be meant for the members of every group. Nor may a
-    name have control characters, blanks around it, or lone surrogates.
+    `*` is not a name: an ACL for `Group:*` could be meant for the members of every group. Names
+    with control characters, surrounding blanks or lone surrogates are invalid, too.
     """
     return (
         0 < len(name) <= MAX_GROUP_CHARACTERS
@@ -81,7 +81,7 @@ def is_group_name(name: str) -> bool:
 
 
 _ELSEWHERE: Final = "_claim_names"
-"""Claim that names the claims which are in another document (OpenID Connect Core 5.6.2)."""
+"""Claim with the names of claims in another document (OpenID Connect Core 5.6.2)."""
 _LEFT_OUT: Final = "hasgroups"
 """Claim of Microsoft Entra ID for omitted `groups`: tokens of its implicit flow name at most
 five."""

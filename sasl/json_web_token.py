@@ -3,14 +3,13 @@
 Only a short header is parsed before the signature is verified, so that an invalid token costs one
 signature check at most; the name in the claims of a rejected token is read if they are short, for
 the operator only. A header's `jwk`, `jku`, `x5u` and `x5c` are ignored: keys come from the JWKS
-alone. Of several issuers:
+alone. Rules for several issuers:
 
 - A token is judged by one issuer alone: its keys, audience, rules and prefix. The `iss` that
   selects the issuer is not verified yet; a token with a false `iss` fails that issuer's signature
   check.
 - Each issuer has its own keys, so two issuers may use the same key id.
-- With a single issuer without a name, nothing of the payload is read before the signature is
-  verified.
+- With a single issuer without a name, the payload is not read before the signature is verified.
 """
 
 import base64
@@ -123,7 +122,7 @@ def parse_token(token: str) -> SignedToken | FailureReason:
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         return FailureReason.FORBIDDEN_ALGORITHM
-    # `crit` names extensions that must be understood (RFC 7515 section 4.1.11): none is
+    # No extension is supported, and those in `crit` must be (RFC 7515 section 4.1.11)
     if "crit" in header or not (kid is None or isinstance(kid, str)):
         return FailureReason.BAD_MESSAGE
     return SignedToken(
@@ -158,7 +157,7 @@ class TrustedIssuers:
         assert self._only is None or len(self._by_name) == 1
 
     def issuer_of(self, token: SignedToken) -> TrustedIssuer | FailureReason:
-        """Return the issuer by which a token is judged, or the reason for its rejection."""
+        """Return the issuer whose rules apply to a token, or the reason for its rejection."""
         if self._only is not None:
             return self._only
         if len(token.payload) > MAX_UNVERIFIED_BYTES:
@@ -169,5 +168,5 @@ class TrustedIssuers:
         return self.issuer_named(claims.get("iss")) or FailureReason.WRONG_ISSUER
 
     def issuer_named(self, name: object) -> TrustedIssuer | None:
-        """Return the issuer of tokens with this `iss`; None if there is none."""
+        """Return the issuer of tokens with this `iss`; None if it is not trusted."""
         return self._only or (self._by_name.get(name) if isinstance(name, str) else None)

@@ -38,7 +38,7 @@ class RefreshSchedule:
         self.refresh_failures = 0
         """Number of failed fetches since the start, including those with an invalid result."""
         self.last_error: str | None = None
-        """Error of the last fetch; None if it succeeded, or there was none."""
+        """Error of the last fetch; None if it succeeded, and before the first fetch."""
 
     def _succeeded(self, next_refresh: float) -> None:
         self._failures_in_a_row = 0
@@ -67,15 +67,15 @@ class RefreshSchedule:
 
 
 MAX_DOCUMENT_BYTES: Final = 1024 * 1024
-"""Maximum size of a document in bytes: a hundred times that of what identity providers publish."""
+"""Maximum size of a document in bytes: a hundred times the size that identity providers publish."""
 MAX_KEYS: Final = 256
 """Maximum number of keys in a document: parsing them delays the event loop by some ten
 milliseconds."""
 MIN_RSA_BITS: Final = 2048
 """Minimum length of an RSA key in bits (RFC 7518 sections 3.3 and 3.5)."""
 MAX_RSA_BITS: Final = 8192
-"""Maximum length of an RSA key in bits: the time that verification takes grows with its square, and
-nobody publishes longer ones."""
+"""Maximum length of an RSA key in bits: the time of a verification grows with its square, and
+identity providers do not publish longer ones."""
 UNKNOWN_KID_INTERVAL_SECONDS: Final = 10.0
 """Minimum time in seconds between two fetches that unknown key ids cause: the default of Kafka's
 `sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms`."""
@@ -111,7 +111,7 @@ class KeyMissing(Enum):
     UNKNOWN_KID = auto()
     """No key of the document has the token's `kid`; a fetch may help."""
     NO_FIT = auto()
-    """The key does not fit the algorithm, or the token has no `kid` and not exactly one key
+    """The key does not fit the algorithm; or the token has no `kid`, and no key or more than one
     fits."""
 
 
@@ -135,7 +135,7 @@ class KeyCache(RefreshSchedule):
         return len({id(key) for keys in self._by_algorithm.values() for key in keys})
 
     def loaded(self, document: bytes, now: float) -> bool:
-        """Replace the keys by those of a fetched document; return False if it is invalid, which
+        """Replace the keys with those of a fetched document; return False if it is invalid, which
         counts as `failed`."""
         from sasl.signatures import ALGORITHMS
 
@@ -176,7 +176,7 @@ class KeyCache(RefreshSchedule):
         return self._tried_at is None or now >= self._tried_at + UNKNOWN_KID_INTERVAL_SECONDS
 
     def age_seconds(self, now: float) -> float | None:
-        """Return the time since the last successful fetch in seconds; None if there was none."""
+        """Return the seconds since the last successful fetch; None before the first one."""
         return None if self._loaded_at is None else now - self._loaded_at
 
     def are_usable(self, now: float) -> bool:
@@ -213,8 +213,8 @@ class _ListedKey(NamedTuple):
     kid: str | None
     key: "PublicKey"
     algorithms: tuple[object, ...] = ()
-    """The only values of `alg` that it may verify; empty: any that fits its type, as in Kafka,
-    which ignores the `alg` of a key that is listed once."""
+    """The only values of `alg` that it may verify; empty if any that fits its type is allowed, as
+    in Kafka, which ignores the `alg` of a key that is listed once."""
 
 
 def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
@@ -241,8 +241,8 @@ def _read_document(document: bytes) -> tuple[list[_ListedKey], tuple[str, ...]]:
 
 
 def _merged(usable: list[tuple[str | None, "PublicKey", object]]) -> list[_ListedKey]:
-    """Return the keys of entries, which have `kid`, key and `alg`: entries with the same `kid` and
-    key are one key, for the `alg` that they list."""
+    """Return the keys of entries, which consist of `kid`, key and `alg`. Entries with the same
+    `kid` and key are one key, for each `alg` that they list."""
     merged = [_ListedKey(None, key) for kid, key, _ in usable if kid is None]
     by_kid: dict[str, list[tuple[PublicKey, object]]] = {}
     for kid, key, algorithm in usable:

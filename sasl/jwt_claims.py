@@ -1,7 +1,7 @@
 """Claims of a token (RFC 7519 section 4), judged as Kafka's `BrokerJwtValidator` does.
 
-A token that expired within the clock skew is accepted, as by Kafka; the session that begins with it
-is used for nothing (`Authenticated.began_expired`). Deliberate difference: lifetimes are clamped.
+A token that expired within the clock skew is accepted, as in Kafka, but no request of its session
+is forwarded (`Authenticated.began_expired`). Deliberate difference: lifetimes are clamped.
 """
 
 import math
@@ -39,14 +39,14 @@ class OAuthBearerSettings:
     sub_claim_name: str = "sub"
     """Path of the claim that holds the principal's name (`sub.claim.name`)."""
     groups_claim_name: str | None = None
-    """Path of the claim that holds the groups (`groups.claim.name`); None if they do not count."""
+    """Path of the claim that holds the groups (`groups.claim.name`); None if they are ignored."""
     name_of: Callable[[str], str | None] | None = None
     """Mapping from the claim to the principal's name (`principal.mapping.rules`), which returns
-    None if there is none; None if the claim is the name."""
+    None if no rule matches; None if the claim is the name."""
     prefix: str = ""
-    """Text before the name of the principal, and those of its groups (`principal.prefix`)."""
+    """Prefix of the names of the principal and of its groups (`principal.prefix`)."""
     reserved: tuple[str, ...] = ()
-    """Prefixes of other issuers, with which no name of this one may begin."""
+    """Prefixes of other issuers, which names of this issuer must not begin with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def _accepted(
     not_before: float,
     expires_at: float,
 ) -> AcceptedClaims | FailureReason:
-    """Return what is kept of valid claims, or the reason for which they are rejected."""
+    """Return valid claims with the identity that they map to, or the reason for rejection."""
     name = principal_name(subject, settings)
     if name is None:
         return FailureReason.NO_PRINCIPAL
@@ -111,7 +111,7 @@ def _accepted(
 
 
 def subject_of(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> str | None:
-    """Return the text of the claim that holds the principal's name; None if there is none."""
+    """Return the text of the claim that holds the principal's name; None if it has no text."""
     try:
         return text_of(value_at(claims, settings.sub_claim_name))
     except BrokenPath:
@@ -139,7 +139,7 @@ def groups_in(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> froze
 def judge_times(
     not_before: float, expires_at: float, settings: OAuthBearerSettings, wall_now: float
 ) -> FailureReason | None:
-    """Return the reason for which the token is not valid at `wall_now`, None if it is."""
+    """Return the reason why the token is not valid at `wall_now`; None if it is valid."""
     if expires_at + settings.clock_skew_seconds <= wall_now:
         return FailureReason.EXPIRED
     if not_before > wall_now + settings.clock_skew_seconds:
@@ -150,14 +150,14 @@ def judge_times(
 def deadline_of(expires_at: float, wall_now: float, now: float) -> float:
     """Return the time in monotonic seconds at which a token expires.
 
-    The remaining lifetime is taken from the wall clock here alone, and clamped to between 0 and
-    `MAX_LIFETIME_SECONDS`; later jumps of the wall clock change nothing.
+    Only this function computes a remaining lifetime from the wall clock, and clamps it to between 0
+    and `MAX_LIFETIME_SECONDS`; later jumps of the wall clock change nothing.
     """
     return now + min(max(expires_at - wall_now, 0.0), MAX_LIFETIME_SECONDS)
 
 
 def numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
-    """Return a NumericDate in whole seconds, rounded down as by Kafka; None if it is missing or
+    """Return a NumericDate in whole seconds, rounded down as in Kafka; None if it is missing or
     invalid."""
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -170,12 +170,12 @@ def numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def issuer_is_expected(claims: Mapping[str, Any], settings: OAuthBearerSettings) -> bool:
-    """Return whether `iss` is the expected one, or none is expected."""
+    """Return whether `iss` is the expected issuer; True if any issuer is accepted."""
     return settings.expected_issuer is None or claims.get("iss") == settings.expected_issuer
 
 
 def audience_is_expected(audience: object, settings: OAuthBearerSettings) -> bool:
-    """Return whether `aud` has an expected one, or none is expected."""
+    """Return whether `aud` contains an expected audience; True if any audience is accepted."""
     if settings.expected_audience is None:
         return True
     values = audience if isinstance(audience, list) else [audience]

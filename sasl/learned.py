@@ -1,13 +1,13 @@
-"""Principal and progress of a relayed exchange, as its messages show them, by mechanism.
+"""Readers of relayed exchanges, one per mechanism: they extract the principal and the progress.
 
 The broker authenticates the client (`sasl.termination: broker`); these readers only observe. Laws:
 
-- A principal counts once the broker has accepted the exchange, and never before.
-- If a reader does not understand a message to the last byte, the principal is opaque: it never
-  differs from the broker's.
-- The size of what is read is bounded, and nothing of a message is kept but names.
-- No message makes a reader raise. An answer of the broker that the mechanism does not have is a
-  `MalformedMessage`.
+- A principal counts only once the broker has accepted the exchange.
+- If a reader does not understand a message to the last byte, the principal is opaque, so a named
+  principal never differs from the broker's.
+- The size of a message that is read is bounded, and only names are kept.
+- No message of a client makes a reader raise. An answer of the broker that the mechanism does not
+  allow is a `MalformedMessage`.
 """
 
 import base64
@@ -22,7 +22,7 @@ from sasl.untrusted import read_object
 
 MAX_MESSAGE_BYTES: Final = 65_536
 """Maximum size of a client's message that is read, in bytes; a longer one is ignored. Bearer tokens
-with many claims have some thousand."""
+with many claims have a few thousand."""
 _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - the name of an extension
 """SCRAM extension of delegation tokens (KIP-48): the user name is the id of a token."""
 
@@ -37,9 +37,9 @@ class Progress(Enum):
     REFUSED = auto()
     """The broker has rejected the client with a message of the mechanism."""
     FINAL = auto()
-    """It looks complete: the proxy asks the broker."""
+    """The exchange looks complete; the proxy asks the broker."""
     UNKNOWN = auto()
-    """It may be complete: the client's next request shows."""
+    """The exchange may be complete; the client's next request reveals it."""
 
 
 class Reader(Protocol):
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
     @property
     def name(self) -> str | None:
-        """Name of the principal, without its type; None: opaque."""
+        """Name of the principal, without its type; None if it is opaque."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class Reader(Protocol):
 
     @property
     def is_opaque(self) -> bool:
-        """True if messages of the mechanism never show a name or the end of the exchange."""
+        """True if messages of the mechanism never reveal a name or the end of the exchange."""
         ...
 
     def heard(self, message: bytes) -> None:
@@ -110,7 +110,7 @@ class ScramReader:
 
 @final
 class PlainReader:
-    """PLAIN (RFC 4616): one message, of an authorization id, a name and a password."""
+    """PLAIN (RFC 4616): one message with an authorization id, a name and a password."""
 
     __slots__ = ("description", "name")
 
@@ -138,9 +138,9 @@ class PlainReader:
 
 @final
 class OAuthBearerReader:
-    """OAUTHBEARER (RFC 7628): a token, again after it was rejected.
+    """OAUTHBEARER (RFC 7628): a message with a token, and another one if the token is rejected.
 
-    The broker verifies the token, with claims of the same name.
+    The broker verifies the token, and must use the same claim for the principal's name.
     """
 
     __slots__ = ("_sub_claim_name", "description", "name")
@@ -172,7 +172,7 @@ class OAuthBearerReader:
 
 @final
 class OpaqueReader:
-    """Any other mechanism: its messages show nothing."""
+    """Any other mechanism: its messages do not reveal the principal."""
 
     __slots__ = ("_ends_empty",)
 
@@ -187,12 +187,13 @@ class OpaqueReader:
         """Read nothing."""
 
     def answered(self, data: bytes) -> Progress:
-        """Only GSSAPI's last answer is empty (RFC 4752); the end of other mechanisms is unknown."""
+        """Recognize GSSAPI's last answer, its only empty one (RFC 4752); otherwise the end is
+        unknown."""
         return Progress.FINAL if self._ends_empty and not data else Progress.UNKNOWN
 
 
 def reader_of(mechanism: str, sub_claim_name: str) -> Reader:
-    """Return a reader of an exchange by this mechanism."""
+    """Return a reader of an exchange with this mechanism."""
     if mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         return ScramReader()
     if mechanism == "PLAIN":
@@ -210,7 +211,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _claims(token: str) -> dict[str, object] | None:
-    """Return the unverified claims of a signed JWT (RFC 7519); None if it is not one."""
+    """Return the unverified claims of a signed JWT (RFC 7519); None if `token` is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3:  # header, claims, signature (RFC 7515 section 7.1)
         return None

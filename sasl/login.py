@@ -51,7 +51,7 @@ class LoginError(Exception):
         self.reason = reason
         """Reason in one line of ASCII, safe to log."""
         self.error_code = error_code
-        """Kafka's error code; 0 if the server sent none."""
+        """Kafka's error code; 0 if the server did not send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ Step = Send | Derive | LoggedIn
 
 
 class ClientExchange(Protocol):
-    """Login by one mechanism: the client's counterpart of `sasl.mechanism.Exchange`."""
+    """Login with one mechanism: the client's counterpart of `sasl.mechanism.Exchange`."""
 
     @property
     def mechanism(self) -> str:
@@ -100,8 +100,8 @@ class ClientExchange(Protocol):
         ...
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """Return the next message, or None at the end of the exchange, when the server is
-        authenticated, if the mechanism does that. Raises LoginError."""
+        """Return the next message; None at the end of the exchange, when the server is
+        authenticated if the mechanism supports that. Raises LoginError."""
         ...
 
 
@@ -146,10 +146,10 @@ class OAuthBearerClient:
 
 
 class SaltedPasswords:
-    """Cache of keys that were derived from a password, so that not every login takes the
-    iterations.
+    """Cache of keys that were derived from a password, so that most logins skip the iterations.
 
-    Salt and iterations of a server stay the same until the password changes, or differ by node.
+    A server's salt and iterations stay the same until the password changes, but may differ between
+    nodes.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class SaltedPasswords:
     def known(
         self, mechanism: ScramMechanism, password: str, salt: bytes, iterations: int
     ) -> bytes | None:
-        """Return the cached key; None if there is none."""
+        """Return the cached key; None if it is not cached."""
         return self._known.get((mechanism.value, password, salt, iterations))
 
     def derive(
@@ -175,8 +175,8 @@ class SaltedPasswords:
 class ScramClient:
     """SCRAM (RFC 5802): both sides prove knowledge of the password without sending it.
 
-    Only the server's signature at the end shows that it knows the verifier, and did not merely
-    accept whatever was sent.
+    Only the server's signature at the end proves that it knows the verifier, and did not merely
+    accept any message.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class ScramClient:
         *,
         nonce: str | None = None,
     ) -> None:
-        """`salted` holds keys derived in other logins of the same user; None to share none.
+        """`salted` holds keys derived in other logins of the same user; None to share no keys.
 
         `nonce` is for tests that replay a known exchange.
         """
@@ -206,7 +206,7 @@ class ScramClient:
         return f"{_GS2_HEADER}{self._bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | Derive | None:
-        """Return the proof; then check that of the server."""
+        """Return the client's proof; in the next step, check the server's."""
         if self._expected is not None:
             self.verify(challenge)
             return None
@@ -254,8 +254,8 @@ class Login:
     """Login, or re-authentication on the same connection (KIP-368). See the laws above."""
 
     def __init__(self, exchange: ClientExchange, highest_version: int) -> None:
-        """`highest_version` is that of SaslAuthenticate in the server's ApiVersions; -1 if it has
-        none."""
+        """`highest_version` is that of SaslAuthenticate in the server's ApiVersions; -1 if it is
+        not listed."""
         self._exchange = exchange
         self._version = min(highest_version, SASL_AUTHENTICATE_VERSIONS[-1])
         self._in_handshake = True

@@ -6,7 +6,7 @@ Laws of an exchange:
 - `step` is called with each message of the client, in order, and never after it returned
   `Success` or `Failure`. A message is at most `sasl.server.max.receive.size` bytes.
 - It reads no clock, no socket and no file: `now` is an argument, in monotonic seconds.
-- No message of a client makes it raise: an invalid one is a `Failure`.
+- It never raises because of a client's message: an invalid one is a `Failure`.
 - After `KeysNeeded`, `step` is called again with the same message when the keys were fetched, or
   could not be fetched.
 """
@@ -43,13 +43,13 @@ class FailureReason(StrEnum):
     WRONG_ISSUER = "wrong_issuer"
     """The token's `iss` is not `expected.issuer`."""
     WRONG_AUDIENCE = "wrong_audience"
-    """The token's `aud` has none of `expected.audience`."""
+    """The token's `aud` contains no audience in `expected.audience`."""
     BAD_CLAIMS = "bad_claims"
     """A required claim is missing or malformed, or the client requested an authorization id that is
     not the token's subject."""
     BAD_GROUPS = "bad_groups"
-    """The claim of the groups is malformed, names more groups than are accepted, or is in another
-    document than the token."""
+    """The claim of the groups is malformed, names more groups than are accepted, or is in a
+    document outside the token."""
     NO_PRINCIPAL = "no_principal"
     """No rule of `principal.mapping.rules` gives the client's name a principal, or the result has
     the `principal.prefix` of another issuer."""
@@ -80,7 +80,7 @@ class FailureReason(StrEnum):
 
 @final
 class Challenge:
-    """The exchange continues: `data` is sent, and another message expected."""
+    """The exchange continues: `data` is sent, and another message is expected."""
 
     __slots__ = ("data",)
 
@@ -131,9 +131,9 @@ class Failure:
 
     reason: FailureReason
     message: str | None = None
-    """Text for the client; None for the session's neutral sentence, which is Kafka's."""
+    """Text for the client; None for the session's neutral message, which is Kafka's."""
     claimed: str | None = field(default=None, compare=False)
-    """Name that the client claimed and did not prove, for the operator; None if it is not known."""
+    """Name that the client claimed and did not prove, for the operator; None if it is unknown."""
     unknown_user: bool = field(default=False, compare=False)
     """True if there is no such user, for the operator; clients see no difference."""
 
@@ -153,7 +153,7 @@ class Exchange(Protocol):
     """Authentication in progress; see the laws above."""
 
     def step(self, message: bytes, now: float) -> Step:
-        """Process the client's next message, and return what follows."""
+        """Process the client's next message, and return the result."""
         ...
 
 

@@ -36,7 +36,7 @@ MAX_RESPONSE_BYTES: Final = 524_288
 MAX_MECHANISMS = 64
 """Maximum number of a server's mechanisms that are read."""
 MAX_TAGS = 16
-"""Maximum number of tagged fields of a response that is passed on; Kafka has none so far."""
+"""Maximum number of tagged fields of a response that is passed on; Kafka defines no fields yet."""
 MAX_PAIRS: Final = 64
 """Maximum number of pairs in a message, including the token. Kafka has no such bound: half a
 megabyte of separators, which any client may send, would delay all connections by a tenth of a
@@ -56,7 +56,7 @@ class MalformedMessage(ValueError):
 
 
 def handshake_mechanism(body: bytes) -> str:
-    """Return the mechanism in a SaslHandshake request; bytes after it are ignored, as by Kafka.
+    """Return the mechanism in a SaslHandshake request; bytes after it are ignored, as in Kafka.
 
     Raises MalformedMessage.
     """
@@ -102,7 +102,7 @@ def authenticate_response(
 ) -> bytes:
     """Return the body of a SaslAuthenticate response; a lifetime of 0 means "no expiry" (v1+).
 
-    The message of a success is empty, not null, as Kafka's is.
+    The message of a success is empty, not null, as in Kafka.
     """
     message = None if error_message is None else error_message.encode()
     parts = [_SHORT.pack(error_code)]
@@ -163,13 +163,13 @@ class AuthenticateResponse:
     ) -> None:
         self.error_code: Final = error_code
         self.error_message: Final = error_message
-        """Message of the server; empty if it sent none."""
+        """Message of the server; empty if it is null."""
         self.auth_bytes: Final = auth_bytes
         self.session_lifetime_ms: Final = session_lifetime_ms
         """Lifetime of the session in milliseconds; 0 if it has no end, or in v0, which lacks the
         field."""
         self.lifetime_at: Final = lifetime_at
-        """Position of the lifetime in the body; in v0 the end of what was read."""
+        """Position of the lifetime in the body; in v0 the end of the last field."""
 
 
 def read_authenticate_response(version: int, body: bytes) -> AuthenticateResponse:

@@ -3,10 +3,10 @@
 Laws of this module:
 
 - A message that does not parse ends the exchange. A rejected token is answered with the error as
-  JSON, and the client's next message ends the exchange; a valid token in it is accepted, as by
-  Kafka. A second rejected token ends the exchange (Kafka accepts any number of them, and counts
-  none).
-- The failure has the reason for the rejection, which the client never receives.
+  JSON, and the client's next message ends the exchange; a valid token in it is accepted, as in
+  Kafka. A second rejected token ends the exchange (Kafka allows any number of them, and does not
+  count them).
+- The failure has the reason for the rejection, which is never sent to the client.
 - An exchange returns `KeysNeeded` once at most.
 """
 
@@ -86,7 +86,7 @@ class OAuthBearerServerExchange:
         self._ended = False
 
     def step(self, message: bytes, now: float) -> Step:
-        """Process the client's next message, and return what follows."""
+        """Process the client's next message, and return the result."""
         if self._ended:
             return Failure(reason=FailureReason.ILLEGAL_STATE)
         step = self._answer(message, now)
@@ -155,7 +155,7 @@ def _success(claims: AcceptedClaims, wall_now: float, now: float) -> Success:
 
 
 def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
-    """Return the failure with Kafka's sentence, in which names are truncated to fit its length."""
+    """Return the failure with Kafka's message, in which names are truncated."""
     return Failure(
         reason=FailureReason.BAD_CLAIMS,
         message=(
@@ -168,9 +168,9 @@ def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
 
 
 MAX_CACHED_TOKENS: Final = 1_024
-"""Maximum number of cached tokens: 20 MiB if each names 200 groups by GUIDs. By the bounds of an
-identity and `MAX_CACHED_MESSAGE_BYTES` it is 120 MiB at most: if each has as many and as long names
-as it may, with characters that Python stores in four bytes."""
+"""Maximum number of cached tokens: they take 20 MiB if each names 200 groups by GUIDs. The bounds
+of an identity and `MAX_CACHED_MESSAGE_BYTES` limit them to 120 MiB, which they take if each has as
+many and as long names as allowed, in characters that Python stores in four bytes."""
 MAX_CACHED_MESSAGE_BYTES: Final = 16_384
 """Maximum size in bytes of a message that is cached; most have about a thousand, and one with 200
 GUIDs has 11,000."""
@@ -183,13 +183,13 @@ class VerifiedTokens:
     A client sends the same token on each of its connections until it has a new one: when a broker
     restarts, thousands of connections send a few tokens at once. Laws:
 
-    - An entry states that this key object of this issuer verified the token in this message, and
-      which claims were accepted. What changes with time is checked at each lookup: whether the key
-      is still in use, and whether the token is valid now. A key that was withdrawn, replaced (even
-      under the same id) or is too old verifies no token. Each fetch of the JWKS creates new key
-      objects, so no entry is used for longer than `refresh_ms`.
+    - An entry records the key object and the issuer that verified the token in a message, and the
+      accepted claims. Each lookup checks whether the key is still in use, and whether the token is
+      valid now. A key that was withdrawn, was replaced (even under the same id) or is too old
+      verifies no token. Each fetch of the JWKS creates new key objects, so no entry is used for
+      longer than `refresh_ms`.
     - Only tokens of authenticated clients are cached: no other client can fill or flush the cache.
-    - Memory is bounded, and contains no token, only the message's SHA-256 and the accepted claims.
+    - Memory is bounded. An entry has the message's SHA-256 and the accepted claims, but no token.
     """
 
     def __init__(self, max_tokens: int = MAX_CACHED_TOKENS) -> None:

@@ -3,26 +3,30 @@
 The counterpart of `sasl.session.Session`: the same states, but each message is relayed and the
 broker's answer decides. Laws:
 
-- Nothing is relayed but SaslHandshake, SaslAuthenticate and the tokens after SaslHandshake v0, one
-  at a time: the next one when the broker has answered.
-- The broker's answers are passed on byte for byte, but for `session_lifetime_ms`; what breaks the
-  protocol is a `MalformedMessage`, and ends the connection.
-- A raw token of an opaque exchange may be the last one, to which brokers answer nothing: the next
+- Only SaslHandshake, SaslAuthenticate and the tokens after SaslHandshake v0 are relayed, one at a
+  time: the next message waits for the broker's answer.
+- The broker's answers are passed on byte for byte, except for `session_lifetime_ms`. An answer that
+  breaks the protocol is a `MalformedMessage`, and ends the connection.
+- A raw token of an opaque exchange may be the last one, which brokers do not answer. The next
   message does not wait for an answer then (`is_answered`).
-- A client is authenticated when the broker says so. Where an exchange does not show that it is
-  complete (`Progress`), the broker is asked a request that it answers to nobody else (`confirmed`).
-- Where the proxy verifies messages of a mechanism as well (`RelaySettings.verifiers`), it has to
-  agree: a message that it rejects reaches no broker, and the identity that it verified counts.
-- On a side connection a client is authenticated when that connection is also known to lead to the
-  broker of its requests, as far as brokers say which one they are (`confirms_aside`).
+- A client is authenticated once the broker has accepted it. If the messages do not reveal the end
+  of the exchange (`Progress`), the proxy sends the broker a request that it answers only to
+  authenticated clients (`confirmed`).
+- If the proxy verifies messages of a mechanism as well (`RelaySettings.verifiers`), both sides must
+  accept them: a message that the proxy rejects reaches no broker, and the identity that the proxy
+  verified counts.
+- On a side connection a client is authenticated only if that connection also leads to the broker of
+  its requests, as far as brokers identify themselves (`confirms_aside`).
 - `observe` changes no message: a lifetime that the broker announces reaches the client, and the
-  broker keeps it.
-- A session whose token the proxy verified is not used after the token's end, in any mode, because
-  the token's groups have rights; `Terms.enforces_token_expiry` turns that off but in `enforce`.
-- A re-authentication goes where it can succeed. A broker that announces lifetimes itself takes it
-  on the connection of the requests; any other would refuse it there (ILLEGAL_SASL_STATE), and
-  gets it on a side connection. A session then moves to that connection if the name that the broker
-  saw there is not known, or another one, so that the broker believes what was proved last.
+  broker enforces it.
+- A session whose token the proxy verified is not used after the token's expiry, in any mode,
+  because the token's groups have permissions. With `Terms.enforces_token_expiry` False, this
+  applies in `enforce` only.
+- A re-authentication goes to the connection on which it can succeed. A broker that announces
+  lifetimes itself accepts it on the connection of the requests. Any other broker would refuse it
+  there (ILLEGAL_SASL_STATE), so it goes to a side connection. The session then moves to the side
+  connection unless the name in the login is known and unchanged, so that the broker always serves
+  the client under the identity that it proved last.
 
 Time is monotonic seconds and always an argument.
 """
@@ -70,13 +74,13 @@ from sasl.states import (
 )
 
 MAX_MESSAGES: Final = 16
-"""Maximum number of tokens of one login: a bound on what a client can make a broker do. SCRAM has
-two, GSSAPI three or four."""
+"""Maximum number of tokens of one login: a bound on the work that a client can cause at a broker.
+SCRAM needs two, GSSAPI three or four."""
 _REFUSALS: Final = {
     messages.UNSUPPORTED_SASL_MECHANISM: FailureReason.UNSUPPORTED_MECHANISM,
     messages.ILLEGAL_SASL_STATE: FailureReason.ILLEGAL_STATE,
 }
-"""Reasons of failed handshakes, by the broker's error code."""
+"""Reasons for failed handshakes, by the broker's error code."""
 _MECHANISM: Final = re.compile(r"[A-Z0-9_-]{1,20}")
 """Pattern of a mechanism's name (RFC 4422 section 3.1): it becomes a label of metrics."""
 
@@ -86,15 +90,15 @@ class RelaySettings:
     """Settings of relayed logins."""
 
     mechanisms: tuple[str, ...] = ()
-    """Mechanisms that clients may use; empty: those that the broker offers."""
+    """Mechanisms that clients may use; empty for all that the broker offers."""
     sub_claim_name: str = "sub"
     """Claim of a token that holds the principal's name."""
     opaque_principal: Callable[[str], str]
     """Function from a description of an opaque principal, e.g. `GSSAPI@192.0.2.1`, to its name with
     its type."""
     verifiers: Mapping[str, Mechanism] = field(default_factory=dict)
-    """Mechanisms of one message, by name, that the proxy verifies before the broker does:
-    OAUTHBEARER or nothing. It is read for each message, so it may change."""
+    """Mechanisms of one message, by name, that the proxy verifies before the broker does: at most
+    OAUTHBEARER. The mapping is read for each message, so it may change."""
 
 
 @final
@@ -105,9 +109,9 @@ class _Asked:
 
     def __init__(self, version: int | None, handshake: str | None, at: float) -> None:
         self.version: Final = version
-        """Version of SaslHandshake or SaslAuthenticate; None: a raw token."""
+        """Version of SaslHandshake or SaslAuthenticate; None for a raw token."""
         self.handshake: Final = handshake
-        """Mechanism of a SaslHandshake; None: it is a token."""
+        """Mechanism of a SaslHandshake; None for a token."""
         self.at: Final = at
 
 
@@ -148,20 +152,20 @@ class _Grant:
         self.terms: Final = terms
         self.version: Final = version
         self.broker_ms: Final = broker_ms
-        """Lifetime that the broker announced, in milliseconds; 0: none."""
+        """Lifetime that the broker announced, in milliseconds; 0 if it announced no lifetime."""
         self.credential_ms: Final = credential_ms
-        """Remaining lifetime of the token that the proxy verified, in milliseconds; None: it
-        verified none."""
+        """Remaining lifetime of the token that the proxy verified, in milliseconds; None if it
+        verified no token."""
         self.lifetime_ms: Final = relayed_lifetime_ms(terms, broker_ms, credential_ms)
         enforced = terms.enforcement is Enforcement.ENFORCE
         self.killed_after_ms: Final = (
             self.lifetime_ms if enforced else enforced_lifetime_ms(terms, credential_ms)
         )
-        """Lifetime after which a use of the session closes it, in milliseconds; 0: none."""
+        """Lifetime after which using the session closes it, in milliseconds; 0 for no limit."""
         observed = terms.enforcement is Enforcement.OBSERVE
         self.announced_ms: Final = broker_ms if observed else self.lifetime_ms
         self.at: Final = at
-        """Time of the broker's answer, from which the lifetime is counted."""
+        """Time of the broker's answer, at which the lifetime begins."""
 
 
 @final
@@ -199,34 +203,36 @@ class RelayedSession:
         self._peer = peer
         self._asked: _Asked | None = None
         self._reader: Reader | None = None
-        """Reader of the exchange under way; None: there is none, or it chose another mechanism."""
+        """Reader of the exchange under way; None without an exchange, or if a re-authentication
+        chose another mechanism."""
         self._pending: tuple[Exchange, int | None, bytes] | None = None
-        """Message whose verification waits for signing keys; None: none does."""
+        """Message whose verification waits for signing keys; None if no message waits."""
         self._verified: Success | None = None
-        """Success of the proxy's own verification of the last message; None: it verified none."""
+        """Success of the proxy's own verification of the last message; None without it."""
         self._channel = Channel.MAIN
         """Connection of the login under way."""
         self._messages = 0
         self._unconfirmed: _Grant | None = None
         """Session that the exchange grants if it is complete; None if it cannot be complete yet."""
         self._offered: tuple[str, ...] = ()
-        """Mechanisms of the broker, as its last SaslHandshake response named them."""
+        """Mechanisms in the broker's last SaslHandshake response."""
         self._broker_lifetime_ms = 0
-        """Lifetime that the broker announced last, in milliseconds; 0: none."""
+        """Lifetime that the broker announced last, in milliseconds; 0 if it announced no lifetime.
+        """
         self._broker_name: str | None = None
-        """Name of the login that the connection of the requests stands for; None: not known."""
+        """Name in the login of the connection of the requests; None if it is unknown."""
         self._opaque = False
         """True if the principal of the session is opaque."""
         self._reauthentication_began: float | None = None
         self.confirms_aside = False
-        """True if a login on a side connection counts only when it was `confirmed`: by the broker
-        that the requests go to."""
+        """True if a login on a side connection counts only once it was `confirmed` that the
+        connection leads to the broker of the requests."""
         self.moves = False
-        """True if requests are to go where the last login went, when those in flight are
+        """True if requests must move to the connection of the last login once those in flight are
         answered."""
         self.state: State = AwaitHandshake()
 
-    # What the client sends
+    # Messages of the client
 
     def api_versions_answered(self) -> None:
         """Record that an ApiVersions was answered without an error."""
@@ -259,7 +265,8 @@ class RelayedSession:
         return self._relay(version, name, now, channel)
 
     def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
-        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
+        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage for an invalid one
+        in a session."""
         if isinstance(self.state, Authenticated):
             messages.authenticate_token(version, body)  # only checked: the broker refuses it
             return self._relay(version, None, now, Channel.MAIN)
@@ -285,7 +292,7 @@ class RelayedSession:
         self._fail(FailureReason.ILLEGAL_STATE)
 
     def abandon(self, reason: FailureReason = FailureReason.TIMEOUT) -> None:
-        """Record that a login cannot end: it took too long, or the broker is gone."""
+        """Record that a login cannot complete: it took too long, or the broker is gone."""
         self._fail(reason)
 
     @property
@@ -296,12 +303,12 @@ class RelayedSession:
 
     @property
     def is_answered(self) -> bool:
-        """True if the broker surely answers the message that was relayed last."""
+        """True if the broker is certain to answer the message that was relayed last."""
         return self._unconfirmed is None
 
     @property
     def is_unconfirmed(self) -> bool:
-        """True if the exchange may be complete, which `confirmed` would settle."""
+        """True if the exchange may be complete, which `confirmed` decides."""
         return self._unconfirmed is not None
 
     def may_begin_reauthentication(self, now: float) -> bool:
@@ -311,12 +318,12 @@ class RelayedSession:
             return False
         return not self._renews_aside(state) or self._may_renew_aside(now)
 
-    # What the broker answers
+    # Answers of the broker
 
     def answered(self, body: bytes, now: float) -> Outcome:
-        """Process the body of the answer to the message that was relayed.
+        """Process the body of the broker's answer to the message that was relayed.
 
-        The reply has its length. Raises MalformedMessage if it is no answer to it.
+        Raises MalformedMessage if the body is not a valid answer to that message.
         """
         asked, self._asked = self._asked, None
         assert asked is not None
@@ -335,11 +342,11 @@ class RelayedSession:
         return self._accepted(asked.version, response.auth_bytes, response, body, now)
 
     def moved(self) -> None:
-        """Record that requests go where the last login went."""
+        """Record that requests use the connection of the last login."""
         self.moves = False
 
     def confirmed(self, error_code: int, now: float) -> Outcome:
-        """Process the broker's answer to a request that it answers to nobody unauthenticated."""
+        """Process the answer to a request that the broker answers only to authenticated clients."""
         state, grant = self.state, self._unconfirmed
         assert isinstance(state, Authenticating)
         assert grant is not None
@@ -363,8 +370,8 @@ class RelayedSession:
         return began is None or now - began >= MIN_REAUTHENTICATION_INTERVAL
 
     def _renew_aside(self, state: Authenticated, name: str, version: int, now: float) -> Outcome:
-        """Begin a re-authentication on a side connection, where the broker takes it for a login:
-        what it would check of a re-authentication is checked here (KIP-368)."""
+        """Begin a re-authentication on a side connection. It is a first login for the broker, so
+        the checks of a re-authentication are made here (KIP-368)."""
         if not self._may_renew_aside(now):
             return Outcome(reply=messages.handshake_response(messages.ILLEGAL_SASL_STATE, ()))
         self._reauthentication_began = now
@@ -381,7 +388,7 @@ class RelayedSession:
         state = self.state
         if error_code != messages.NONE:
             if isinstance(state, Authenticated) and self._channel is Channel.MAIN:
-                return Outcome(reply=body)  # the session goes on, or the broker closes
+                return Outcome(reply=body)  # the session continues, or the broker closes
             self._fail(_REFUSALS.get(error_code, FailureReason.REFUSED_BY_BROKER))
             return Outcome(reply=body)
         if isinstance(state, Authenticating) or name not in offered:
@@ -416,7 +423,7 @@ class RelayedSession:
         return self._relay(version, None, now, self._channel)
 
     def _verify(self, exchange: Exchange, version: int | None, token: bytes, now: float) -> Outcome:
-        """Relay a message that the proxy has verified, or refuse it."""
+        """Verify a message, and relay or refuse it; it may have to wait for signing keys."""
         state = self.state
         if not isinstance(state, Authenticating):  # ended while it waited for keys
             return self._fail(FailureReason.ILLEGAL_STATE)
@@ -452,7 +459,7 @@ class RelayedSession:
         body: bytes,
         now: float,
     ) -> Outcome:
-        """Go on after a token that the broker did not refuse; `response` None: to a raw token."""
+        """Process a broker's answer without an error code; raw tokens have no `response`."""
         state, reader = self.state, self._reader
         assert isinstance(state, Authenticating)
         assert reader is not None
@@ -463,10 +470,10 @@ class RelayedSession:
             return Outcome(reply=body)
         if progress is Progress.CONTINUES:
             if broker_ms:
-                raise MalformedMessage  # a lifetime of nobody
+                raise MalformedMessage  # a lifetime before the end of the login
             return Outcome(reply=body)
         if self._verified is None and state.mechanism in self._settings.verifiers:
-            message = invalid_credentials(state)  # the broker took what is no token
+            message = invalid_credentials(state)  # the broker accepted an unverified message
             return self._refuse(FailureReason.BAD_CREDENTIALS, version, message)
         grant = self._grant(state, reader, version, broker_ms, now)
         if self._changes_principal(state, grant):
@@ -507,7 +514,7 @@ class RelayedSession:
 
     def _changes_principal(self, state: Authenticating, grant: _Grant) -> bool:
         """Return whether a re-authentication presented another principal (KIP-368). For opaque
-        principals it is unknown: the connection of the last proof counts."""
+        principals that is unknown, and the connection of the last login counts."""
         if state.previous is None or self._opaque:
             return False
         return grant.opaque or grant.identity.principal != state.previous.principal
@@ -518,9 +525,9 @@ class RelayedSession:
         return self._refuse(FailureReason.PRINCIPAL_CHANGED, grant.version, message)
 
     def _refuse(self, reason: FailureReason, version: int | None, message: str) -> Outcome:
-        """Refuse a login in the proxy's own name."""
+        """Refuse a login with a response of the proxy's own."""
         self._fail(reason)
-        if version is None:  # there is no response to raw tokens that means an error
+        if version is None:  # raw tokens have no response for an error
             return NO_REPLY
         return Outcome(
             reply=messages.authenticate_response(
@@ -562,11 +569,11 @@ class RelayedSession:
 
 
 def relayed_lifetime_ms(terms: Terms, broker_ms: int, credential_ms: int | None = None) -> int:
-    """Return the lifetime to hold a session to, in milliseconds; 0 for none.
+    """Return the lifetime of a session, in milliseconds; 0 for no limit.
 
     It is the smallest of `connections.max.reauth.ms`, the lifetime that the broker announced, and
-    what remains of a token that the proxy verified, or in `observe` the last alone; None: it
-    verified none.
+    the remaining lifetime of a token that the proxy verified (None if it verified no token). In
+    `observe` only the last of these counts.
     """
     if terms.enforcement is Enforcement.OBSERVE:
         return enforced_lifetime_ms(terms, credential_ms)

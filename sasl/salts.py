@@ -1,8 +1,8 @@
-"""Salts of SCRAM: generated ones, and the forms of those that other tools made.
+"""Salts of SCRAM: their generation, and the forms of salts that other tools generate.
 
 The form of a salt must not reveal whether a user exists. Salts that are generated here have the
-form of those that Kafka's own tools generate. AlterUserScramCredentials may bring others, such as
-64 random bytes or hexadecimal text, and salts for users who do not exist then have the same forms.
+form of those that Kafka's own tools generate. AlterUserScramCredentials may add others, such as 64
+random bytes or hexadecimal text, and salts for users who do not exist then have the same forms.
 
 A form is the coding and the length of a salt. Other properties are not imitated: the dashes of a
 UUID, a prefix, a length of more than `MAX_SALT_BYTES`, a salt that several users share.
@@ -46,7 +46,8 @@ _LETTERS: Final = {
     for coding, alphabet in _ALPHABETS.items()
 }
 """Tables for `bytes.translate` that turn random bytes into random letters. Unless the size of an
-alphabet divides 256, some letters are more frequent, which a single salt is too short to show."""
+alphabet divides 256, some letters are more frequent, but a single salt is too short to reveal it.
+"""
 
 
 class SaltForm(NamedTuple):
@@ -106,7 +107,7 @@ def _padded_bytes(salt: bytes) -> int:
 def salt_in(form: SaltForm, number: int, random: bytes) -> bytes:
     """Return a salt of this form, made from a number of 130 bits, or from `random` bytes.
 
-    There must be as many bytes as the form is long. The time hardly depends on the form.
+    `random` must be as long as the form. The time hardly depends on the form.
     """
     kafkas = salt_of(number)
     if form.coding == _KAFKAS_CODING:

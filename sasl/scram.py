@@ -3,14 +3,14 @@
 Laws of this module:
 
 - A client cannot find out whether a user exists: an unknown user and a wrong password fail at the
-  second message, with the same text and after the same hashing, and a name is always sent the
-  same salt. (Kafka fails an unknown user at the first message: a deliberate difference.)
-- Iterations and form of the salt (`sasl.salts`) of users who do not exist have the distribution
-  that they have among those who do. (When users are added or altered, the few names at the
-  boundary between two shapes change theirs.)
+  second message, with the same text and after the same hashing, and the salt for a name is always
+  the same. (Kafka fails an unknown user at the first message: a deliberate difference.)
+- For users who do not exist, iterations and form of the salt (`sasl.salts`) have the same
+  distribution as for those who do. (When users are added or altered, the few names at the boundary
+  between two shapes change theirs.)
 - The GS2 header is compared with `c=` (RFC 5802 section 6; Kafka does not compare it).
 - Channel binding is not offered: `p=…` and `y,,` fail, as in Kafka.
-- What depends on a stored key is compared in constant time.
+- Values that depend on a stored key are compared in constant time.
 """
 
 import hashlib
@@ -64,13 +64,13 @@ class ScramServer:
         server_nonce: Callable[[], str] = new_nonce,
         identity_of: Callable[[str], Identity | None] | None = None,
     ) -> None:
-        """Authenticate the users of `credentials` by `mechanism`.
+        """Authenticate the users of `credentials` with `mechanism`.
 
         `fake_secret` is at least 16 random bytes, the same for all workers and after a restart; a
         client that knows it can find out which users exist, and nothing else. `fake_iterations` is
-        the number of iterations sent as long as there are no users at all; it should be what new
-        users get. `identity_of` returns the identity of a user, or None to reject it. Without it,
-        the identity is the principal of that name, without groups.
+        the number of iterations sent as long as there are no users at all; it should be that of new
+        users. `identity_of` returns the identity of a user, or None to reject it. Without it, the
+        identity is the principal of that name, without groups.
         """
         if len(fake_secret) < MIN_FAKE_SECRET_BYTES:
             raise ValueError(f"fake_secret needs at least {MIN_FAKE_SECRET_BYTES} bytes")
@@ -100,7 +100,8 @@ class ScramServer:
     def _lookup(self, user: str) -> "_Verifier":
         """Return the user's verifier, or a fake one if the user does not exist.
 
-        The fake is always computed, so that the response time does not reveal who exists.
+        The fake is always computed, so that the response time does not reveal whether a user
+        exists.
         """
         salt, iterations = self._fake(user)
         found = self._credentials.find(user, self._mechanism)
@@ -219,7 +220,7 @@ class ScramServerExchange:
         self._state: _State = _AwaitFirst()
 
     def step(self, message: bytes, now: float) -> Step:  # noqa: ARG002  (passwords do not expire)
-        """Process the client's next message, and return what follows."""
+        """Process the client's next message, and return the result."""
         state, self._state = self._state, _Ended()
         match state:
             case _AwaitFirst():

@@ -1,7 +1,7 @@
 """Messages of SCRAM (RFC 5802 section 7): readers and writers.
 
-Readers return None for a message that does not match the grammar, which is that of the RFC. Where
-Kafka's grammar differs:
+Readers return None for a message that does not match the grammar. It differs from Kafka's, and in
+one point from the RFC's:
 
 - `m=` (a mandatory extension) is rejected, as RFC 5802 section 5.1 demands; Kafka ignores it.
 - User names may have any character, as in the RFC; Kafka allows ASCII only.
@@ -15,7 +15,7 @@ from typing import Final, final
 MAX_MESSAGE_BYTES: Final = 16 * 1024
 """Maximum size of a message in bytes: an unfinished exchange keeps its first message in memory, and
 unauthenticated clients must not take `sasl.server.max.receive.size` (512 KiB) of it per connection.
-Messages of real clients have some hundred bytes."""
+Messages of real clients have a few hundred bytes."""
 
 _SASLNAME: Final = r"(?:[^\0=,]|=2C|=3D)+"
 _NONCE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -65,7 +65,7 @@ class ClientFirst:
         self.username: Final = username
         self.nonce: Final = nonce
         self.bare: Final = bare
-        """Message without the GS2 header: a part of what the proof signs."""
+        """Message without the GS2 header, which the proof signs."""
         self.extensions: Final = extensions
 
 

@@ -1,7 +1,7 @@
 """SASL session of one connection (KIP-368): authenticate, re-authenticate, expire.
 
-Security barrier: the legal requests of each state. Any other request ends the connection, and none
-reaches a broker before `Authenticated`.
+Security barrier: each state has legal requests. Any other request ends the connection, and no such
+request reaches a broker before `Authenticated`.
 
     state            legal requests                        what follows
     AwaitHandshake   ApiVersions (once), SaslHandshake     Authenticating, or Failed
@@ -132,8 +132,8 @@ class Session:
             self.state = AwaitHandshake(api_versions_answered=True)
 
     def handshake(self, version: int, body: bytes, now: float) -> Outcome:
-        """Process a SaslHandshake request (v0, v1). Raises MalformedMessage for an invalid one
-        where none is legal, as Kafka parses it before it rejects it."""
+        """Process a SaslHandshake request (v0, v1). Raises MalformedMessage for an invalid one in a
+        session that may not be renewed now, because Kafka parses it before it rejects it."""
         state = self.state
         if isinstance(state, Authenticating):
             self._fail(FailureReason.ILLEGAL_STATE)
@@ -151,7 +151,8 @@ class Session:
         return self._begin(name, version, now, previous=None)
 
     def authenticate(self, version: int, body: bytes, now: float) -> Outcome:
-        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage as `handshake`."""
+        """Process a SaslAuthenticate request (v0 to v2). Raises MalformedMessage for an invalid one
+        in a session."""
         if isinstance(self.state, Authenticated):
             messages.authenticate_token(version, body)  # only checked
             return Outcome(
@@ -278,7 +279,7 @@ class Session:
     ) -> Outcome:
         self._fail(failure.reason, failure.claimed, unknown_user=failure.unknown_user)
         message = failure.message
-        if version is None:  # there is no response to raw tokens that means an error
+        if version is None:  # raw tokens have no response for an error
             return NO_REPLY
         if message is None:
             message = invalid_credentials(state)
@@ -296,10 +297,10 @@ class Session:
 
 
 def session_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
-    """Return the lifetime to announce, in milliseconds; 0 for none (KIP-368, KAFKA-13848).
+    """Return the lifetime to announce, in milliseconds; 0 for no limit (KIP-368, KAFKA-13848).
 
-    It is the smaller of `connections.max.reauth.ms` and what remains of the credential, or in
-    `observe` the latter alone.
+    It is the smaller of `connections.max.reauth.ms` and the remaining lifetime of the credential;
+    in `observe` only the latter counts.
     """
     if terms.enforcement is Enforcement.OBSERVE:
         return enforced_lifetime_ms(terms, credential_ms)
@@ -307,20 +308,20 @@ def session_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
 
 
 def enforced_lifetime_ms(terms: Terms, credential_ms: int | None) -> int:
-    """Return the lifetime after which a use of the session closes it, in milliseconds; 0: none."""
+    """Return the milliseconds after which using the session closes it; 0 for no limit."""
     if terms.enforcement is Enforcement.ENFORCE:
         return session_lifetime_ms(terms, credential_ms)
     return shortest_ms(credential_ms) if terms.enforces_token_expiry else 0
 
 
 def shortest_ms(*lifetimes_ms: int | None) -> int:
-    """Return the shortest lifetime, within bounds; 0 if there is none, or one has ended."""
+    """Return the shortest lifetime, within bounds; 0 without lifetimes, or if one has ended."""
     given = [each for each in lifetimes_ms if each is not None]
     return min(*given, MAX_SESSION_LIFETIME_MS) if given else 0
 
 
 def invalid_credentials(state: Authenticating) -> str:
-    """Return Kafka's sentence for a failure that has no other."""
+    """Return Kafka's message for a failure without a message of its own."""
     what = "authentication" if state.previous is None else "re-authentication"
     return (
         f"Authentication failed during {what} due to invalid credentials "
@@ -329,15 +330,16 @@ def invalid_credentials(state: Authenticating) -> str:
 
 
 def principal_changed(previous: str, principal: str) -> str:
-    """Return Kafka's sentence for a re-authentication as another principal."""
+    """Return Kafka's message for a re-authentication as another principal."""
     was, now = (name.replace(":", ".", 1)[:MAX_QUOTED_CHARACTERS] for name in (previous, principal))
     return f"Cannot change principals during re-authentication from {was}: {now}"
 
 
 def remaining_ms(deadline: float | None, now: float) -> int | None:
-    """Return the milliseconds until a credential expires; 0: it has expired, None: it does not.
+    """Return the milliseconds until a credential expires; 0 if it has expired, None if it never
+    expires.
 
-    The rest of a millisecond is rounded up to 1.
+    Less than a millisecond is rounded up to 1.
     """
     if deadline is None:
         return None

@@ -1,8 +1,8 @@
 """Signature algorithms of tokens (RFC 7518, RFC 8037), and the keys that fit them.
 
-Asymmetric ones only: `none` and HMAC have no row here, so no token or key can select them. Whether
-a key fits depends on the type of the parsed key, never on its `alg`. This module alone imports
-cryptography and PyJWT, and is imported where there are keys.
+All of them are asymmetric: `none` and HMAC have no row here, so no token or key can select them.
+Whether a key fits depends on the type of the parsed key, never on its `alg`. Only this module of
+the package imports cryptography and PyJWT; it is imported only if there are keys.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ _READERS: Final[Mapping[str, Callable[[dict[str, Any]], object]]] = {
 
 
 def read_public_key(members: dict[str, Any]) -> PublicKey | None:
-    """Return the key of a JWK with these members; None: it is malformed, or fits no algorithm."""
+    """Return the key of a JWK with these members; None if it is malformed or fits no algorithm."""
     key: PublicKey | None = None
     with contextlib.suppress(PyJWTError, ValueError, UnsupportedAlgorithm):
         key = cast(PublicKey, _READERS[members["kty"]](members))
@@ -83,5 +83,5 @@ def read_public_key(members: dict[str, Any]) -> PublicKey | None:
 
 
 def rsa_bits(key: PublicKey) -> int | None:
-    """Return the length of an RSA key in bits; None: it is another key."""
+    """Return the length of an RSA key in bits; None for other keys."""
     return key.key_size if isinstance(key, RSAPublicKey) else None

@@ -34,7 +34,7 @@ class Channel(StrEnum):
     MAIN = "main"
     """The one that carries the client's requests."""
     SIDE = "side"
-    """A further one to the same broker, for one re-authentication."""
+    """Another one to the same broker, for one re-authentication."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +47,12 @@ class Terms:
     expiry of a token bounds it."""
     enforces_token_expiry: bool = True
     """True if the expiry of a token is announced and enforced whatever the enforcement of sessions,
-    as by brokers without re-authentication (KAFKA-13848); False if it is treated as the end of any
+    as in brokers without re-authentication (KAFKA-13848); False if it is treated as the end of any
     session."""
 
     @property
     def closes_at_token_expiry(self) -> bool:
-        """True if a use of a session after its token's expiry closes the connection."""
+        """True if using a session after its token's expiry closes the connection."""
         return self.enforces_token_expiry or self.enforcement is Enforcement.ENFORCE
 
 
@@ -129,15 +129,15 @@ class Authenticated:
         self.deadline: Final = deadline
         """End of the session in monotonic seconds; None if it has no end."""
         self.killed_after: Final = killed_after
-        """Time in monotonic seconds from which on a use of the session closes its connection, not
-        before `deadline`; None if it is never closed for that."""
+        """Time in monotonic seconds after which using the session closes its connection, not before
+        `deadline`; None if using it never closes the connection."""
         self.reauthentications: Final = reauthentications
         """Number of successful re-authentications on this connection."""
         announced = session_lifetime_ms if announced_lifetime_ms is None else announced_lifetime_ms
         self.announced_lifetime_ms: Final = announced if authenticate_version else 0
-        """Lifetime that was announced to the client, in milliseconds; 0 if there is none, or the
-        protocol cannot announce it. In `observe` it is the broker's own (`sasl.termination:
-        broker`)."""
+        """Lifetime that was announced to the client, in milliseconds; 0 if the session has no end,
+        or the protocol cannot announce it. With `sasl.termination: broker` and `observe` it is the
+        broker's own."""
         self.authenticator: Final = authenticator
 
     @property
@@ -149,11 +149,11 @@ class Authenticated:
     def began_expired(self) -> bool:
         """True if the token had expired at the login, within the clock skew: no request of the
         session is forwarded, and its next one closes the connection, unless it renews the session.
-        Lifetime 0 is announced then, as by Kafka."""
+        Lifetime 0 is announced then, as in Kafka."""
         return self.credential_lifetime_ms == 0
 
     def is_killed(self, now: float) -> bool:
-        """Return whether a use of the session closes its connection."""
+        """Return whether using the session now closes its connection."""
         return self.killed_after is not None and now > self.killed_after
 
     @property
@@ -205,15 +205,15 @@ class Failed:
 
     reason: FailureReason
     mechanism: str | None
-    """Mechanism of the failed authentication; None if none was chosen."""
+    """Mechanism of the failed authentication; None if the client had not chosen it."""
     handshake_version: int | None
-    """Version of its SaslHandshake; None if there was none."""
+    """Version of its SaslHandshake; None before a SaslHandshake."""
     previous: Authenticated | None
     """Session that was to be renewed; None at the first authentication."""
     claimed: str | None = field(default=None, compare=False)
     """Unproven name of the client; None if it is unknown."""
     unknown_user: bool = field(default=False, compare=False)
-    """True if there is no user of that name."""
+    """True if the claimed user does not exist."""
 
 
 State = AwaitHandshake | Authenticating | Authenticated | Failed

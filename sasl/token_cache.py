@@ -19,11 +19,11 @@ from sasl.jwt_claims import MAX_LIFETIME_SECONDS, deadline_of, numeric_date
 from sasl.untrusted import read_object
 
 MAX_ANSWER_BYTES: Final = 256 * 1024
-"""Maximum size in bytes of a response, or of a file with a token: half of what a broker accepts in
-a SASL message (`sasl.server.max.receive.size`), and a hundred times the size of usual tokens."""
+"""Maximum size in bytes of a response, or of a file with a token: half of a broker's limit on SASL
+messages (`sasl.server.max.receive.size`), and a hundred times the size of usual tokens."""
 UNKNOWN_LIFETIME_REFRESH_SECONDS: Final = 300.0
-"""Time in seconds after which a token without a known expiry is refreshed. It is used until there
-is a new one, because the broker decides whether it is still valid."""
+"""Time in seconds after which a token without a known expiry is refreshed. The old token is used
+until the new one arrives, because the broker decides whether it is still valid."""
 
 _B64TOKEN: Final = re.compile(r"[-_~+/.A-Za-z0-9]+=*")
 """Grammar of a bearer token (RFC 6750 section 2.1), without blanks, commas and control characters,
@@ -86,7 +86,7 @@ class TokenCache(RefreshSchedule):
         self._held: _Token | None = None
 
     def loaded(self, answer: bytes, *, now: float, wall_now: float, jitter: float) -> bool:
-        """Replace the token by that of a response; return False if it is invalid, which counts as
+        """Replace the token with that of a response; return False if it is invalid, which counts as
         `failed`.
 
         `now` is the time of the request in monotonic seconds, `wall_now` the same in Unix time;
@@ -102,13 +102,14 @@ class TokenCache(RefreshSchedule):
         return True
 
     def token(self, now: float) -> str | None:
-        """Return the token; None if there is none, or it has expired."""
+        """Return the token; None if it was never loaded, or has expired."""
         held = self._held
         return held.token if held is not None and now < held.deadline else None
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry of the last token in Unix time; None if unknown, or if there is no token."""
+        """Expiry of the last token in Unix time; None if it is unknown, or before a token is
+        loaded."""
         return None if self._held is None else self._held.expires_at
 
 
@@ -122,8 +123,8 @@ def read_token(data: bytes) -> str | None:
 
 
 def expiry_claim(token: str) -> float | None:
-    """Return a token's `exp` in Unix time (RFC 7519 section 4.1.4); None if it is not a JWT, or has
-    none.
+    """Return a token's `exp` in Unix time (RFC 7519 section 4.1.4); None if the token is not a JWT,
+    or lacks the claim.
 
     Nothing is verified, because only the refresh depends on it. Brokers verify the token.
     """
@@ -139,8 +140,8 @@ def expiry_claim(token: str) -> float | None:
 
 
 def read_refusal(answer: bytes) -> str:
-    """Return the text of an error response (RFC 6749 section 5.2), unchanged; empty if it has
-    none."""
+    """Return the text of an error response (RFC 6749 section 5.2), unchanged; empty if the response
+    has no text."""
     members = read_object(answer) if len(answer) <= MAX_ANSWER_BYTES else None
     texts = [(members or {}).get(name) for name in ("error", "error_description")]
     return ": ".join(text for text in texts if isinstance(text, str) and text)
@@ -179,7 +180,7 @@ def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
     token, token_type = members.get("access_token"), members.get("token_type")
     if not isinstance(token, str) or not _B64TOKEN.fullmatch(token):
         raise _BadAnswerError("the answer has no access_token in the grammar of RFC 6750")
-    # RFC 6749 section 7.1: no token may be used whose type is not understood.
+    # RFC 6749 section 7.1: a token of an unknown type must not be used.
     if token_type is not None and not (
         isinstance(token_type, str) and token_type.lower() == "bearer"
     ):

@@ -1,6 +1,6 @@
 """Explanation of a token, claim by claim, for an operator; `judge_token` decides.
 
-The claims are shown even if the signature is wrong: they are what the sender wrote.
+The claims are shown even if the signature is wrong: they are the sender's.
 """
 
 import datetime
@@ -76,7 +76,7 @@ def explain_token(
 
 
 def _of_no_issuer(payload: bytes) -> Finding:
-    """Return why no issuer judges a token."""
+    """Return the finding for a token that matches no issuer."""
     claims = read_object(payload) if len(payload) <= MAX_UNVERIFIED_BYTES else None
     if claims is None:
         problem = f"are not a JSON object of at most {MAX_UNVERIFIED_BYTES} bytes"

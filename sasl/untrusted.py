@@ -15,7 +15,7 @@ MAX_NESTING: Final = 32
 """Maximum depth of arrays and objects; those of claims and key sets are below ten."""
 
 _NO_BRACKETS: Final = re.compile(r'[^][{}"]++|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Pattern of strings, closed or not, and of everything else but brackets."""
+"""Pattern of strings, closed or not, and of all other text except brackets."""
 
 
 def read_object(data: bytes) -> dict[str, Any] | None:
@@ -82,9 +82,9 @@ class BrokenPath(Exception):
 
 
 def value_at(claims: Mapping[str, Any], path: str) -> object:
-    """Return the value at a path; `ABSENT` if there is none. Raises BrokenPath.
+    """Return the value at a path; `ABSENT` if it is missing. Raises BrokenPath.
 
-    A claim whose name is the whole path comes first: names may have dots, as
+    A claim whose name is the whole path comes first: names may have dots, as in
     `https://example.com/groups`.
     """
     if path in claims:
