@@ -20,10 +20,10 @@ THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 MODULES := docs.generate.configuration docs.generate.reference
 SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
-# The prose linter, and what has no finding: folders of Python are added as they get there.
+# The prose linter, and the texts without findings.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
 UNREAD := $(addprefix docs/,configuration.md events.md metrics.md readiness.md report-tables.md)
-PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate $(addprefix proxy/,admin cli demo ops process scheduling worker) \
+PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
 	$(filter-out $(UNREAD),$(wildcard docs/*.md))
 
 .DEFAULT_GOAL := help
