@@ -22,8 +22,8 @@ SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 # The prose linter, and the texts without findings.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
-UNREAD := $(addprefix docs/,configuration.md events.md metrics.md readiness.md report-tables.md)
-PROSE := README.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
+UNREAD := $(addprefix docs/,configuration.md events.md metrics.md report-tables.md)
+PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
 	$(filter-out $(UNREAD),$(wildcard docs/*.md))
 
 .DEFAULT_GOAL := help
