@@ -49,18 +49,18 @@ class UpstreamIdentity(Protocol):
 class PasswordIdentity:
     """User name and password, for PLAIN or SCRAM."""
 
-    def __init__(self, mechanism: str, username: str, password: Secret) -> None:
+    def __init__(self, mechanism: str, username: str | Secret, password: Secret) -> None:
         self._mechanism = mechanism
-        self._username = username
+        self._user = username
         self._secret = password
         self._salted = SaltedPasswords()
-        self._password = ""
+        self._username = self._password = ""
         self._read_at: float | None = None
 
     async def exchange(self) -> ClientExchange:
         """Begin a login with the current password. Raises LoginError."""
         if self._read_at is None or monotonic() - self._read_at >= LOOK_EVERY:
-            self._password = await self._current()
+            self._username, self._password = await self._current()
             self._read_at = monotonic()
         if self._mechanism == PlainClient.mechanism:
             return PlainClient(self._username, self._password)
@@ -73,26 +73,33 @@ class PasswordIdentity:
     def collect(self, snapshot: Snapshot) -> None:
         """Add nothing: an unreadable password counts as a failed login."""
 
-    async def _current(self) -> str:
+    async def _current(self) -> tuple[str, str]:
         try:
             async with asyncio.timeout(READ_TIMEOUT):
                 return await asyncio.to_thread(self._read)
         except TimeoutError:
             raise LoginError(f"{self._secret} was not read within {READ_TIMEOUT:g} s") from None
 
-    def _read(self) -> str:
-        try:
-            password = self._secret.read()
-            password.encode()  # the environment may have bytes that are not text
-        except OSError as error:
-            raise LoginError(f"{self._secret} cannot be read: {error.strerror}") from None
-        except UnicodeError:
-            raise LoginError(f"{self._secret} is not text") from None
-        except ValueError as error:
-            raise LoginError(str(error)) from None
-        if not password or "\0" in password:
-            raise LoginError(f"{self._secret} holds no password")
-        return password
+    def _read(self) -> tuple[str, str]:
+        user = self._user
+        username = user if isinstance(user, str) else _read(user, "user name")
+        return username, _read(self._secret, "password")
+
+
+def _read(secret: Secret, what: str) -> str:
+    """Return a user name or password. Raises LoginError."""
+    try:
+        text = secret.read()
+        text.encode()  # the environment may have bytes that are not text
+    except OSError as error:
+        raise LoginError(f"{secret} cannot be read: {error.strerror}") from None
+    except UnicodeError:
+        raise LoginError(f"{secret} is not text") from None
+    except ValueError as error:
+        raise LoginError(str(error)) from None
+    if not text or "\0" in text:
+        raise LoginError(f"{secret} holds no {what}")
+    return text
 
 
 class TokenIdentity:
@@ -147,6 +154,8 @@ class Access:
     """Source of the TLS context; None for connections without TLS."""
     identity: UpstreamIdentity | None = None
     """Identity of the login to brokers; None if the proxy does not log in."""
+    username: str | None = None
+    """User name of that login; None if there is none, or it is in a token."""
     clients_log_in: bool = False
     """True if brokers expect a login and the proxy does not log in: clients do that themselves
     (`sasl.termination: broker`), and the proxy's own requests are those that brokers answer before
@@ -172,6 +181,7 @@ def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
         dialler=Dialler(settings.socket_keepalive_idle_ms),
         tls=tls,
         identity=_identity(settings) if settings.sasl_mechanism is not None else None,
+        username=settings.sasl_username,
         clients_log_in=settings.sasl and settings.sasl_mechanism is None,
     )
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterator
+from typing import Final
 from urllib.parse import urlsplit
 
 from proxy.acl.model import AuthorizerMode
@@ -9,6 +10,9 @@ from proxy.acl.principals import ANONYMOUS
 from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.security import ClientAuth
+
+_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
+"""What a login sends in the clear without TLS, by mechanism."""
 
 
 def exposures(config: Config) -> tuple[str, ...]:
@@ -19,6 +23,7 @@ def exposures(config: Config) -> tuple[str, ...]:
         *_unverified_tokens(config),
         *_borrowed_permissions(config),
         *_readable_secrets(config.upstream),
+        *_readable_client_secrets(config),
     )
 
 
@@ -57,7 +62,7 @@ def _borrowed_permissions(config: Config) -> Iterator[str]:
     identity, and the proxy denies nothing."""
     cause = _identity_setting(config.upstream)
     mode = config.authorizer.mode
-    borrows = not all(one.relays_logins for one in config.listeners)
+    borrows = not all(one.relays_logins or one.presents_clients for one in config.listeners)
     if cause is not None and borrows and mode is not AuthorizerMode.ENFORCE:
         yield (
             f"every client may do what brokers allow the proxy itself ({cause}), and nothing is"
@@ -98,7 +103,7 @@ def _granted_to_anonymous(authorizer: Authorizer) -> str | None:
 
 def _readable_secrets(upstream: Upstream) -> Iterator[str]:
     """Yield a sentence for each credential of the proxy that is sent in the clear."""
-    secret = {"PLAIN": "password", "OAUTHBEARER": "token"}.get(upstream.sasl_mechanism or "")
+    secret = _SECRETS.get(upstream.sasl_mechanism or "")
     broker = _broker_elsewhere(upstream)
     if secret is not None and not upstream.tls and broker is not None:
         yield (
@@ -111,6 +116,18 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
             f"the proxy's client secret goes to {url.hostname} in the clear"
             " (upstream.sasl.oauthbearer.token.endpoint.url is http:)"
         )
+
+
+def _readable_client_secrets(config: Config) -> Iterator[str]:
+    """Yield a sentence for each listener whose clients' credentials are sent in the clear."""
+    broker = _broker_elsewhere(config.upstream)
+    for one in config.listeners:
+        secret = _SECRETS.get(one.upstream_identity_mechanism or "")
+        if secret is not None and not config.upstream.tls and broker is not None:
+            yield (
+                f"listener {one.name}: each client's {secret} goes to brokers in the clear, such as"
+                f" {broker} (upstream.security.protocol: {config.upstream.security_protocol})"
+            )
 
 
 def _broker_elsewhere(upstream: Upstream) -> str | None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import unquote, urlsplit
 
+from proxy.config.client_identity import ClientIdentity
 from proxy.config.section import KAFKA_BROKER, OWN, KeyProblemError, Section, setting
-from proxy.config.security import ListenerTls
+from proxy.config.security import ClientAuth, ListenerTls
 from proxy.config.values import (
     AddressValue,
     BrokerPortsValue,
@@ -430,7 +431,7 @@ class LimitSettings(Section):
         return self
 
 
-class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls):
+class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ClientIdentity, ListenerTls):
     """One address that clients connect to."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = setting(source=OWN)
@@ -451,8 +452,8 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
     in each worker."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
     """The side that authenticates clients. `proxy`: the proxy, with its own users and keys; brokers
-    see the proxy's identity. `broker`: the broker; logins are relayed frame by frame, brokers see
-    the client's identity, and the proxy needs no users, keys or login. With
+    see the identity of `upstream.identity`. `broker`: the broker; logins are relayed frame by
+    frame, brokers see the client's identity, and the proxy needs no users, keys or login. With
     `sasl.oauthbearer.jwks.endpoint.url` or `sasl.oauthbearer.issuers` the proxy also verifies
     tokens, and only accepted ones reach a broker; groups of tokens need this."""
     sasl_enabled_mechanisms: tuple[MechanismName, ...] = setting((), source=KAFKA_BROKER)
@@ -609,6 +610,24 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ListenerTls)
         if self.broker_ports is not None and self.address.port in self.broker_ports:
             raise KeyProblemError(
                 "broker.ports", f"must not contain the port of the address, {self.address.port}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_clients_identity(self) -> Self:
+        """Refuse to give an identity at brokers to clients that the proxy does not authenticate."""
+        if not self.presents_clients:
+            return self
+        problem = None
+        if self.relays_logins:
+            problem = "sasl.termination: broker, where brokers see the client anyway"
+        elif not self.sasl and not self.tls:
+            problem = f"security.protocol: {self.security_protocol}: its clients have no identity"
+        elif not self.sasl and self.ssl_client_auth is not ClientAuth.REQUIRED:
+            problem = f"ssl.client.auth: {self.ssl_client_auth}: set required"
+        if problem is not None:
+            raise KeyProblemError(
+                "upstream.identity", f"cannot be {self.upstream_identity} with {problem}"
             )
         return self
 

@@ -474,6 +474,26 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_identities(self) -> Self:
+        """Refuse to log in as the client where brokers expect no login, and where the proxy changes
+        ACLs, quotas and users at brokers under its own name."""
+        for index, one in enumerate(self.listeners):
+            if not one.presents_clients:
+                continue
+            if not self.upstream.sasl:
+                raise KeyProblemError(
+                    f"listeners[{index}].upstream.identity",
+                    "needs upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT",
+                )
+            if self.store.at_brokers or self.store.in_zookeeper:
+                raise KeyProblemError(
+                    "store.url",
+                    f"must be sqlite: with upstream.identity: {one.upstream_identity}, because the"
+                    " proxy changes brokers' ACLs and quotas under its own name",
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_delivery(self) -> Self:
         """Refuse a topic at brokers that are unknown, or to which the proxy cannot log in."""
         deliver, key = self.events.deliver, "events.deliver.kafka.bootstrap.servers"

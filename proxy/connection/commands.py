@@ -34,7 +34,10 @@ class CloseReason(StrEnum):
     """The client's login revealed the brokers of the cluster to a gateway; the client should
     reconnect."""
     BROKER_LOGIN_FAILED = "broker_login_failed"
-    """The broker refused the proxy's own login, or did not complete it."""
+    """The broker refused the login of the proxy, or of the client (`upstream.identity`), or did not
+    complete it."""
+    IDENTITY_REFUSED = "identity_refused"
+    """The rules or files of `upstream.identity` give the client no login at brokers."""
     BROKER_FAULT = "broker_fault"
     """The broker broke the protocol: wrong correlation id, impossible size."""
     EXPIRED = "expired"

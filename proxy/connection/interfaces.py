@@ -137,7 +137,9 @@ class ConnectionRules:
     relays: RelaySettings | None = None
     """Settings of relayed logins; None if the proxy authenticates clients itself."""
     logs_in: bool = False
-    """True if the proxy itself logs in to brokers."""
+    """True if the proxy logs in to brokers, as itself or as the client."""
+    presents_clients: bool = False
+    """True if that login is the client's (`upstream.identity`)."""
     latency: LatencySampler = UNSAMPLED
     """Chooses the requests that are timed."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)

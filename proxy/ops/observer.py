@@ -252,9 +252,10 @@ class SessionObserver:
             else registry.UPSTREAM_FAILED_AUTHENTICATION
         )
         self._tally.count(metric, self._listener)
-        self._shell.upstream_failed(
-            cast(BrokerView, connection.target).broker, "login failed", reason
-        )
+        broker, problem = cast(BrokerView, connection.target).broker, "login failed"
+        if connection.rules.presents_clients:
+            problem = f"login of client {bounded_text(ascii(connection.principal))} failed"
+        self._shell.upstream_failed(broker, problem, reason)
 
     def connected(self, seconds: float) -> None:
         """Record that a connection to a broker was opened, within `seconds`."""

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from proxy.acl.principals import ANONYMOUS, NamelessError, certified_principal
 from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.client_identity import ClientRefused
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.config.security import SecurityProtocol
 from proxy.connection.commands import (
@@ -400,15 +401,18 @@ class Endpoint:
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:
             if isinstance(step, GetIdentity):
-                identity = self._services.access.identity
-                assert identity is not None
-                exchange = await identity.exchange()
+                assert client.connection is not None
+                established = client.connection.authentication.established
+                exchange = await self._listener.exchange(established)
                 client.call(
                     lambda connection, now: connection.upstream_login.identified(exchange, now)
                 )
             else:
                 token = await asyncio.to_thread(step.work)
                 client.call(lambda connection, now: connection.upstream_login.derived(token, now))
+        except ClientRefused as refused:
+            self._listener.warn(refused.reason, refused.reason)
+            client.call(finishing(CloseReason.IDENTITY_REFUSED))
         except LoginError as error:
             failure = error
             client.call(lambda connection, now: connection.upstream_login.failed(failure, now))

@@ -13,6 +13,7 @@ from proxy import config
 from proxy.acl.principals import OpaqueNames, PrincipalMapping
 from proxy.brokers.access import Access
 from proxy.brokers.broker_view import BrokerView
+from proxy.brokers.client_identity import ClientLogins
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.brokers.gateway import Gateway
 from proxy.connection.commands import AnswerFromStore, CloseReason
@@ -41,12 +42,13 @@ from proxy.worker.slots import LoginSlots, Outage
 from proxy.worker.work_queues import WorkQueues
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
+from sasl.login import ClientExchange
 from sasl.mechanism import FailureReason, Mechanism
 from sasl.oauthbearer import NAME as OAUTHBEARER
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
-from sasl.states import Enforcement, Terms
+from sasl.states import Authenticated, Enforcement, Terms
 
 if TYPE_CHECKING:
     from proxy.worker.quota_service import QuotaService
@@ -195,6 +197,10 @@ class Listener:
         self._latency = LatencySampler(monotonic, lambda *took: self.observer.responded(*took))
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
+        self._client_logins = (
+            ClientLogins(settings, services.access.username) if settings.presents_clients else None
+        )
+        """Logins to brokers as the client; None if the proxy logs in as itself."""
         self.apply(settings)
 
     @property
@@ -216,6 +222,8 @@ class Listener:
         That includes re-authentications on open connections.
         """
         self.settings = settings
+        if self._client_logins is not None:
+            self._client_logins.apply(settings)
         self._policy = settings.enforcement_policy()
         self._name_of_user = name_of(settings.sasl_scram_principal_mapping_rules)
         self._mechanisms.update(
@@ -234,10 +242,19 @@ class Listener:
             quotas=self.quotas,
             relays=self._relay_settings(settings) if self.relays_logins else None,
             logs_in=self.services.access.identity is not None and not self.relays_logins,
+            presents_clients=self._client_logins is not None,
             latency=self._latency,
             memory=self.services.memory_budget,
             unauthenticated_memory=self._unauthenticated_memory,
         )
+
+    async def exchange(self, client: Authenticated | None) -> ClientExchange:
+        """Begin the login of a client's upstream connection. Raises LoginError."""
+        if self._client_logins is not None:
+            return await self._client_logins.exchange(client)
+        identity = self.services.access.identity
+        assert identity is not None
+        return await identity.exchange()
 
     def _relay_settings(self, settings: config.Listener) -> RelaySettings:
         rules = settings.sasl_broker_opaque_principal_mapping_rules
@@ -308,16 +325,19 @@ class Listener:
     def _not_answered(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the APIs that pass to the brokers, and those that are not answered here.
 
-        Where brokers authenticate the clients, they have the users, and the ACLs and quotas unless
-        the proxy has its own.
+        Where brokers know the clients, they have the ACLs and quotas unless the proxy has its own;
+        where they authenticate the clients, they also have the users.
         """
-        if not self.relays_logins:
+        if not self.relays_logins and self._client_logins is None:
             return frozenset(), frozenset()
-        theirs = CREDENTIAL_APIS
+        theirs = CREDENTIAL_APIS if self.relays_logins else frozenset()
         if isinstance(self._rights, NoAuthorizer):
             passes = theirs | ACL_APIS | (QUOTA_APIS if self.quotas is None else frozenset())
             return passes, passes
-        return SCRAM_APIS, theirs  # no guard could judge the requests about delegation tokens
+        return (
+            SCRAM_APIS & theirs,
+            theirs,
+        )  # no guard could judge the requests about delegation tokens
 
     def login_slots(self, broker: DiscoveredBroker) -> "_LoginSlots":
         """Return the slots of first logins to a broker, and those of re-authentications aside."""
@@ -391,7 +411,9 @@ class Listener:
         """
         cause = f"broker {host_port(broker.host, broker.port)}: {problem}"
         self.warn(cause, f"{cause}: {detail}" if detail else cause)
-        if broker.refusal is None:  # otherwise it is queried already
+        # Clients that a broker refuses must not cause a query each
+        lately = self._client_logins is not None and broker.was_queried_lately(monotonic())
+        if broker.refusal is None and not lately:  # otherwise it is queried already
             self.services.query_soon(broker)
 
     def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:

@@ -23,6 +23,7 @@ INCIDENT_CLOSES: Final = frozenset(
     for reason in (
         CloseReason.BROKER_UNREACHABLE,
         CloseReason.BROKER_LOGIN_FAILED,
+        CloseReason.IDENTITY_REFUSED,
         CloseReason.BROKER_FAULT,
         CloseReason.MALFORMED_FRAME,
         CloseReason.OVERSIZE_FRAME,

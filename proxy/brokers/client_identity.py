@@ -1,0 +1,151 @@
+"""Logins to brokers as the client (`upstream.identity`).
+
+Laws:
+
+- A login is made only for an authentication that succeeded (`Authenticated`), never for a name.
+- A client whose principal the rules do not allow is refused. It never gets another identity, and in
+  particular not the proxy's.
+- Rules apply to the principal at brokers, and are judged again at each login, including renewals.
+"""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from proxy import config
+from proxy.acl.principals import ANONYMOUS, PrincipalMapping
+from proxy.brokers.access import PasswordIdentity, TokenIdentity
+from proxy.brokers.token_source import FileTokens
+from proxy.config.values import Secret
+from sasl.identity import USER_TYPE
+from sasl.login import ClientExchange, LoginError
+from sasl.states import Authenticated
+from sasl.untrusted import fit_for_log
+
+MAX_KEPT: Final = 4_096
+"""Maximum number of principals whose keys are kept, which saves SCRAM's iterations."""
+
+
+class ClientRefused(LoginError):
+    """A client has no login at brokers; the reason names it."""
+
+
+class BrokerPrincipals:
+    """The principals at brokers that clients may have."""
+
+    def __init__(self, settings: config.Listener, own: str | None) -> None:
+        """`own` is the proxy's own user name; None if it is unknown."""
+        rules = settings.upstream_identity_principal_mapping_rules
+        self._mapping = None if rules is None else PrincipalMapping(rules)
+        self._allowed = frozenset(settings.upstream_identity_allow)
+        self._allowed_prefixes = settings.upstream_identity_allow_prefixes
+        self._denied = frozenset(settings.upstream_identity_deny)
+        self._denied_prefixes = settings.upstream_identity_deny_prefixes
+        self._privileged = frozenset(settings.upstream_identity_super_users or ())
+        if own is not None:
+            self._privileged |= {USER_TYPE + own}
+
+    def name(self, client: Authenticated) -> str:
+        """Return the name of the client's principal at brokers, without its type.
+
+        Raises ClientRefused if it may have none.
+        """
+        if client.principal == ANONYMOUS or not client.principal.startswith(USER_TYPE):
+            raise _refused(client, "it is not a user that was authenticated")
+        name: str | None = client.principal.removeprefix(USER_TYPE)
+        if self._mapping is not None and name is not None:
+            name = self._mapping.try_name_of(name)
+        if not name:
+            raise _refused(client, "no rule of upstream.identity.principal.mapping.rules matches")
+        principal = USER_TYPE + name
+        if principal == ANONYMOUS:
+            raise _refused(client, f"it would be {ANONYMOUS}")
+        if principal in self._denied or principal.startswith(self._denied_prefixes):
+            raise _refused(client, "upstream.identity.deny", principal)
+        if principal in self._allowed:
+            return name
+        if principal in self._privileged:
+            raise _refused(
+                client, "a super user must be named in upstream.identity.allow", principal
+            )
+        if not principal.startswith(self._allowed_prefixes):
+            raise _refused(client, "upstream.identity.allow does not name it", principal)
+        return name
+
+
+def _refused(client: Authenticated, reason: str, principal: str | None = None) -> ClientRefused:
+    at_brokers = "" if principal is None else f" as {_quoted(principal)}"
+    return ClientRefused(f"{_quoted(client.principal)} may not log in{at_brokers}: {reason}")
+
+
+def _quoted(text: str) -> str:
+    return f"'{fit_for_log(text, ())}'"
+
+
+class MappedLogins:
+    """Logins with the credentials that a directory has for each principal.
+
+    A principal's files are in a directory of its name, percent-encoded as in a URL (RFC 3986
+    section 2.1) except for letters, digits and `-_.~`; a leading dot is encoded, too.
+    """
+
+    def __init__(self, directory: Path, mechanism: str) -> None:
+        self._directory, self._mechanism = directory, mechanism
+        self._kept: dict[str, PasswordIdentity] = {}
+
+    async def exchange(self, name: str) -> ClientExchange:
+        """Begin a login for `User:name`. Raises LoginError if there are no credentials for it."""
+        try:
+            encoded = quote(name, safe="")
+        except UnicodeError:
+            raise LoginError(f"{_quoted(name)} is not text") from None
+        if encoded.startswith("."):
+            encoded = f"%2E{encoded[1:]}"
+        entry = self._directory / encoded
+        if self._mechanism == "OAUTHBEARER":
+            return await TokenIdentity(FileTokens(entry / "token")).exchange()
+        login = self._kept.pop(name, None)
+        if login is None:
+            user, password = Secret(entry / "username", None), Secret(entry / "password", None)
+            login = PasswordIdentity(self._mechanism, user, password)
+        exchange = await login.exchange()
+        while len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[name] = login  # last, so that the least recently used one goes first
+        return exchange
+
+
+class ClientLogins:
+    """Logins of a listener's clients to brokers. See the laws at the head of this module."""
+
+    def __init__(self, settings: config.Listener, own: str | None) -> None:
+        """`own` is the proxy's own user name at brokers; None if it is unknown."""
+        self._own = own
+        directory, mechanism = (
+            settings.upstream_identity_directory,
+            settings.upstream_identity_mechanism,
+        )
+        assert directory is not None
+        assert mechanism is not None
+        self._logins = MappedLogins(directory, mechanism)
+        self.apply(settings)
+
+    def apply(self, settings: config.Listener) -> None:
+        """Apply the rules of a reload to later logins, including renewals."""
+        self._principals = BrokerPrincipals(settings, self._own)
+
+    async def exchange(self, client: Authenticated | None) -> ClientExchange:
+        """Begin a login as the client. Raises ClientRefused.
+
+        None, a client that is not authenticated any more, is refused.
+        """
+        if client is None:
+            raise ClientRefused("a client may not log in: it is not authenticated")
+        name = self._principals.name(client)
+        try:
+            return await self._logins.exchange(name)
+        except LoginError as error:
+            reason = fit_for_log(error.reason, ())
+            who = _quoted(client.principal)
+            at_brokers = _quoted(USER_TYPE + name)
+            raise ClientRefused(f"{who} has no login as {at_brokers}: {reason}") from None

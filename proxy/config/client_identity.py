@@ -1,0 +1,110 @@
+"""Settings of the identity that a listener's clients have at brokers."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from proxy.config.section import OWN, KeyProblemError, Section, setting
+from proxy.config.values import (
+    MappingRules,
+    PathValue,
+    Principal,
+    PrincipalPrefix,
+    available,
+    shown,
+)
+from proxy.declarations import BeforeValidator, model_validator
+from sasl.identity import USER_TYPE
+
+
+class UpstreamIdentity(StrEnum):
+    """Identity of a listener's connections at brokers."""
+
+    PROXY = "proxy"
+    """The proxy's own."""
+    MAPPED = "mapped"
+    """The client's, with its credentials from a directory."""
+
+
+class ClientIdentity(Section):
+    """Identity at brokers of clients that the proxy authenticates."""
+
+    upstream_identity: Annotated[
+        UpstreamIdentity, BeforeValidator(available(*UpstreamIdentity))
+    ] = setting(UpstreamIdentity.PROXY, source=OWN)
+    """The identity that brokers see. `proxy`: the proxy's own. `mapped`: each client's, with a
+    login of its own from `upstream.identity.directory`. See docs/client-identity.md."""
+    upstream_identity_principal_mapping_rules: MappingRules | None = setting(
+        None, source=OWN, reloadable=True
+    )
+    """Rules that turn the name of a client's principal into the name of its principal at brokers,
+    in the grammar of `ssl.principal.mapping.rules`. A client that no rule matches is refused. null:
+    the name stays."""
+    upstream_identity_allow: tuple[Principal, ...] = setting((), source=OWN, reloadable=True)
+    """Principals at brokers that clients may have, such as `User:alice`. Others are refused, unless
+    the next setting allows them."""
+    upstream_identity_allow_prefixes: tuple[PrincipalPrefix, ...] = setting(
+        (), source=OWN, reloadable=True
+    )
+    """Prefixes of principals at brokers that clients may have, such as `User:team-`. They do not
+    apply to `upstream.identity.super.users`, nor to `upstream.sasl.username`."""
+    upstream_identity_deny: tuple[Principal, ...] = setting((), source=OWN, reloadable=True)
+    """Principals at brokers that no client may have, even if they are allowed."""
+    upstream_identity_deny_prefixes: tuple[PrincipalPrefix, ...] = setting(
+        (), source=OWN, reloadable=True
+    )
+    """Prefixes of such principals."""
+    upstream_identity_super_users: tuple[Principal, ...] | None = setting(
+        None, source=OWN, reloadable=True
+    )
+    """The brokers' `super.users`: only `upstream.identity.allow` allows them. Required with
+    `upstream.identity.allow.prefixes`; `[]` if there are none."""
+    upstream_identity_directory: PathValue | None = setting(None, source=OWN)
+    """`mapped` only, and required there: the directory with the files `NAME/username` and
+    `NAME/password`, or `NAME/token`, of each principal `User:NAME` at brokers. They are read again
+    when they are used. A client without them is refused."""
+    upstream_identity_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
+    ) = setting(None, source=OWN)
+    """`mapped` only, and required there: the mechanism of the logins. OAUTHBEARER uses `token`, the
+    others `username` and `password`."""
+
+    @property
+    def presents_clients(self) -> bool:
+        """True if brokers see the client, and not the proxy."""
+        return self.upstream_identity is not UpstreamIdentity.PROXY
+
+    @model_validator(mode="after")
+    def _check_identity(self) -> Self:
+        mode = f"upstream.identity: {self.upstream_identity}"
+        for name in sorted(self.model_fields_set & ClientIdentity.model_fields.keys()):
+            if name != "upstream_identity" and not self.presents_clients:
+                raise KeyProblemError(_key(name), f"has no meaning with {mode}")
+        if not self.presents_clients:
+            return self
+        for name in ("upstream_identity_directory", "upstream_identity_mechanism"):
+            if getattr(self, name) is None:
+                raise KeyProblemError(_key(name), f"is required with {mode}")
+        if not (self.upstream_identity_allow or self.upstream_identity_allow_prefixes):
+            problem = f"is required with {mode}, or upstream.identity.allow.prefixes"
+            raise KeyProblemError("upstream.identity.allow", problem)
+        if self.upstream_identity_allow_prefixes and self.upstream_identity_super_users is None:
+            raise KeyProblemError(
+                "upstream.identity.super.users",
+                "is required with upstream.identity.allow.prefixes: name the brokers' super.users,"
+                " which a prefix must not allow",
+            )
+        self._check_types()
+        return self
+
+    def _check_types(self) -> None:
+        """Refuse principals that no client can have at brokers: rules would silently not apply."""
+        for name in ClientIdentity.model_fields:
+            values = getattr(self, name)
+            for index, value in enumerate(values if isinstance(values, tuple) else ()):
+                if not value.startswith(USER_TYPE):
+                    problem = f"must begin with {USER_TYPE}, got {shown(value)}"
+                    raise KeyProblemError(f"{_key(name)}[{index}]", problem)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", ".")

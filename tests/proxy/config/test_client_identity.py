@@ -1,0 +1,121 @@
+"""Settings of the identity that clients have at brokers (`upstream.identity`)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.config import Config, from_mapping
+from proxy.config.exposure import exposures
+from proxy.errors import ConfigError
+
+MAPPED: dict[str, Any] = {
+    "upstream.identity": "mapped",
+    "upstream.identity.directory": "mapped",
+    "upstream.identity.mechanism": "SCRAM-SHA-512",
+    "upstream.identity.allow": ["User:alice"],
+}
+PREFIXES = {"upstream.identity.allow.prefixes": ["User:team-"]}
+
+
+def loaded(
+    directory: Path, *, upstream: dict[str, Any] | None = None, store: str = "", **changes: Any
+) -> Config:
+    """A listener with `MAPPED`, changed; a setting of None is left out."""
+    listener = {
+        "name": "clients",
+        "address": "127.0.0.1:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    given = listener | MAPPED | {key.replace("_", "."): one for key, one in changes.items()}
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "proxy",
+        "sasl.password": "env:PASSWORD",
+    }
+    mapping = {
+        "upstream": {"bootstrap.servers": "broker.example:9092"}
+        | (login if upstream is None else upstream),
+        "listeners": [{key: one for key, one in given.items() if one is not None}],
+    }
+    return from_mapping(mapping | ({"store": {"url": store}} if store else {}), base_dir=directory)
+
+
+def test_clients_do_not_have_the_proxys_rights(tmp_path: Path) -> None:
+    """The warning that they have is not given."""
+    config = loaded(tmp_path)
+    assert config.listeners[0].presents_clients
+    assert exposures(config) == ()
+
+
+@pytest.mark.parametrize(("mechanism", "what"), [("PLAIN", "password"), ("OAUTHBEARER", "token")])
+def test_credentials_in_the_clear_are_warned_of(tmp_path: Path, mechanism: str, what: str) -> None:
+    (warning,) = exposures(loaded(tmp_path, upstream_identity_mechanism=mechanism))
+    assert warning == (
+        f"listener clients: each client's {what} goes to brokers in the clear, such as"
+        " broker.example:9092 (upstream.security.protocol: SASL_PLAINTEXT)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "problem", "changes"),
+    [
+        ("directory", "is required with upstream.identity: mapped", {"directory": None}),
+        ("mechanism", "is required with upstream.identity: mapped", {"mechanism": None}),
+        ("allow", "is required with upstream.identity: mapped", {"allow": None}),
+        ("deny[0]", "must begin with User:", {"deny": ["Group:analysts"]}),
+        (
+            "super.users",
+            "is required with upstream.identity.allow.prefixes",
+            {"allow.prefixes": ["User:team-"]},
+        ),
+    ],
+)
+def test_incomplete_settings_are_refused(
+    tmp_path: Path, key: str, problem: str, changes: dict[str, Any]
+) -> None:
+    given = {f"upstream.identity.{name}": one for name, one in changes.items()}
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, **given)
+    assert f"listeners[0].upstream.identity.{key}" in str(refused.value)
+    assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("setting", [key for key in MAPPED if key != "upstream.identity"])
+def test_settings_without_effect_are_refused(tmp_path: Path, setting: str) -> None:
+    given: dict[str, Any] = dict.fromkeys(MAPPED) | {setting: MAPPED[setting]}
+    with pytest.raises(ConfigError, match=r"has no meaning with upstream\.identity: proxy"):
+        loaded(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes"),
+    [
+        ("cannot be mapped with sasl.termination: broker", {"sasl.termination": "broker"}),
+        (
+            "cannot be mapped with security.protocol: PLAINTEXT",
+            {"security.protocol": "PLAINTEXT", "sasl.enabled.mechanisms": None},
+        ),
+        (
+            "cannot be mapped with ssl.client.auth: requested",
+            {
+                "security.protocol": "SSL",
+                "sasl.enabled.mechanisms": None,
+                "ssl.keystore.location": "a.pem",
+                "ssl.truststore.location": "ca.pem",
+                "ssl.client.auth": "requested",
+            },
+        ),
+        ("needs upstream.security.protocol: SASL_SSL", {"upstream": {}}),
+        ("must be sqlite: with upstream.identity: mapped", {"store": "broker:state.db"}),
+        ("must be sqlite: with upstream.identity: mapped", {"store": "zookeeper://zk:2181"}),
+    ],
+)
+def test_clients_must_be_authenticated_and_changes_must_be_theirs(
+    tmp_path: Path, problem: str, changes: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, **changes)
+    assert problem in str(refused.value)
