@@ -95,6 +95,11 @@ class ClientExchange(Protocol):
         """Password or token, which no log may contain, even if a server repeats it."""
         ...
 
+    @property
+    def expires(self) -> bool:
+        """True if the session must have an end: a server that announces none is refused."""
+        ...
+
     def first(self) -> bytes:
         """Return the client's first message."""
         ...
@@ -109,6 +114,7 @@ class PlainClient:
     """PLAIN (RFC 4616). It sends the password, so it must be used over TLS only."""
 
     mechanism: Final = "PLAIN"
+    expires: Final = False
 
     def __init__(self, username: str, password: str) -> None:
         self.secret: Final = password
@@ -129,8 +135,9 @@ class OAuthBearerClient:
 
     mechanism: Final = "OAUTHBEARER"
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, *, expires: bool = False) -> None:
         self.secret: Final = token
+        self.expires: Final = expires
         self._is_refused = False
 
     def first(self) -> bytes:
@@ -193,6 +200,7 @@ class ScramClient:
         `nonce` is for tests that replay a known exchange.
         """
         self.mechanism: Final = mechanism.value
+        self.expires: Final = False
         self.secret: Final = password
         self._scram = mechanism
         self._salted = SaltedPasswords() if salted is None else salted
@@ -295,6 +303,8 @@ class Login:
             raise LoginError(reason, response.error_code)
         following = self._exchange.step(response.auth_bytes)
         if following is None:
+            if self._exchange.expires and response.session_lifetime_ms <= 0:
+                raise LoginError("the server takes the token for expired, or ignores its expiry")
             return LoggedIn(max(0, response.session_lifetime_ms))
         return following if isinstance(following, Derive) else self._send_token(following)
 

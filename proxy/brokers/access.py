@@ -155,7 +155,7 @@ class Access:
     identity: UpstreamIdentity | None = None
     """Identity of the login to brokers; None if the proxy does not log in."""
     username: str | None = None
-    """User name of that login; None if there is none, or it is in a token."""
+    """User name of that login; None without a login, or if a token holds it."""
     clients_log_in: bool = False
     """True if brokers expect a login and the proxy does not log in: clients do that themselves
     (`sasl.termination: broker`), and the proxy's own requests are those that brokers answer before

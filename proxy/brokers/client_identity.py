@@ -9,18 +9,22 @@ Laws:
 """
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from proxy import config
 from proxy.acl.principals import ANONYMOUS, PrincipalMapping
 from proxy.brokers.access import PasswordIdentity, TokenIdentity
 from proxy.brokers.token_source import FileTokens
+from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.values import Secret
 from sasl.identity import USER_TYPE
 from sasl.login import ClientExchange, LoginError
 from sasl.states import Authenticated
 from sasl.untrusted import fit_for_log
+
+if TYPE_CHECKING:
+    from proxy.brokers.minted_tokens import MintedLogins
 
 MAX_KEPT: Final = 4_096
 """Maximum number of principals whose keys are kept, which saves SCRAM's iterations."""
@@ -48,7 +52,7 @@ class BrokerPrincipals:
     def name(self, client: Authenticated) -> str:
         """Return the name of the client's principal at brokers, without its type.
 
-        Raises ClientRefused if it may have none.
+        Raises ClientRefused if the rules do not allow the client a principal.
         """
         if client.principal == ANONYMOUS or not client.principal.startswith(USER_TYPE):
             raise _refused(client, "it is not a user that was authenticated")
@@ -115,19 +119,25 @@ class MappedLogins:
         return exchange
 
 
+def _logins(settings: config.Listener) -> "MappedLogins | MintedLogins":
+    if settings.upstream_identity is UpstreamIdentity.MINTED_TOKEN:
+        from proxy.brokers.minted_tokens import MintedLogins
+
+        return MintedLogins(settings)
+    directory = settings.upstream_identity_directory
+    mechanism = settings.upstream_identity_mechanism
+    assert directory is not None
+    assert mechanism is not None
+    return MappedLogins(directory, mechanism)
+
+
 class ClientLogins:
     """Logins of a listener's clients to brokers. See the laws at the head of this module."""
 
     def __init__(self, settings: config.Listener, own: str | None) -> None:
         """`own` is the proxy's own user name at brokers; None if it is unknown."""
         self._own = own
-        directory, mechanism = (
-            settings.upstream_identity_directory,
-            settings.upstream_identity_mechanism,
-        )
-        assert directory is not None
-        assert mechanism is not None
-        self._logins = MappedLogins(directory, mechanism)
+        self._logins = _logins(settings)
         self.apply(settings)
 
     def apply(self, settings: config.Listener) -> None:

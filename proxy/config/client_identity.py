@@ -1,18 +1,22 @@
 """Settings of the identity that a listener's clients have at brokers."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from proxy.config.section import OWN, KeyProblemError, Section, setting
 from proxy.config.values import (
     MappingRules,
     PathValue,
+    PositiveMilliseconds,
     Principal,
     PrincipalPrefix,
+    Text,
     available,
+    one_or_list,
     shown,
 )
-from proxy.declarations import BeforeValidator, model_validator
+from proxy.declarations import BeforeValidator, Field, model_validator
 from sasl.identity import USER_TYPE
 
 
@@ -23,6 +27,18 @@ class UpstreamIdentity(StrEnum):
     """The proxy's own."""
     MAPPED = "mapped"
     """The client's, with its credentials from a directory."""
+    MINTED_TOKEN = "minted-token"  # noqa: S105 - no password
+    """The client's, with a token that the proxy signs."""
+
+
+_WAYS: Final[Mapping[UpstreamIdentity, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    UpstreamIdentity.MAPPED: (("directory", "mechanism"), ()),
+    UpstreamIdentity.MINTED_TOKEN: (
+        ("signing_key_files", "token_issuer", "token_audience"),
+        ("jwks_file", "token_lifetime_ms"),
+    ),
+}
+"""Required and optional settings of each way."""
 
 
 class ClientIdentity(Section):
@@ -32,7 +48,8 @@ class ClientIdentity(Section):
         UpstreamIdentity, BeforeValidator(available(*UpstreamIdentity))
     ] = setting(UpstreamIdentity.PROXY, source=OWN)
     """The identity that brokers see. `proxy`: the proxy's own. `mapped`: each client's, with a
-    login of its own from `upstream.identity.directory`. See docs/client-identity.md."""
+    login of its own from `upstream.identity.directory`. `minted-token`: each client's, with a token
+    (OAUTHBEARER) that the proxy signs. See docs/client-identity.md."""
     upstream_identity_principal_mapping_rules: MappingRules | None = setting(
         None, source=OWN, reloadable=True
     )
@@ -57,7 +74,7 @@ class ClientIdentity(Section):
         None, source=OWN, reloadable=True
     )
     """The brokers' `super.users`: only `upstream.identity.allow` allows them. Required with
-    `upstream.identity.allow.prefixes`; `[]` if there are none."""
+    `upstream.identity.allow.prefixes`; `[]` if brokers have no super users."""
     upstream_identity_directory: PathValue | None = setting(None, source=OWN)
     """`mapped` only, and required there: the directory with the files `NAME/username` and
     `NAME/password`, or `NAME/token`, of each principal `User:NAME` at brokers. They are read again
@@ -67,6 +84,26 @@ class ClientIdentity(Section):
     ) = setting(None, source=OWN)
     """`mapped` only, and required there: the mechanism of the logins. OAUTHBEARER uses `token`, the
     others `username` and `password`."""
+
+    upstream_identity_signing_key_files: Annotated[
+        tuple[PathValue, ...], BeforeValidator(one_or_list)
+    ] = setting((), source=OWN, repeated_or_one=True)
+    """`minted-token` only, and required there: private EC keys on P-256 in PEM. The first one
+    signs; `/jwks.json` at `http.address` has the public keys of all. They are read again when they
+    change."""
+    upstream_identity_jwks_file: PathValue | None = setting(None, source=OWN)
+    """`minted-token` only: a file in which the proxy also publishes these public keys."""
+    upstream_identity_token_issuer: Text | None = setting(None, source=OWN)
+    """`minted-token` only, and required there: `iss` of the tokens, the brokers'
+    `sasl.oauthbearer.expected.issuer`."""
+    upstream_identity_token_audience: Text | None = setting(None, source=OWN)
+    """`minted-token` only, and required there: `aud` of the tokens, the brokers'
+    `sasl.oauthbearer.expected.audience`. It should name the cluster's id, so that a token is of no
+    use elsewhere."""
+    upstream_identity_token_lifetime_ms: Annotated[
+        PositiveMilliseconds, Field(ge=60_000, le=3_600_000)
+    ] = setting(600_000, source=OWN, unit="ms")
+    """`minted-token` only: the tokens' lifetime, 60000 to 3600000."""
 
     @property
     def presents_clients(self) -> bool:
@@ -81,9 +118,7 @@ class ClientIdentity(Section):
                 raise KeyProblemError(_key(name), f"has no meaning with {mode}")
         if not self.presents_clients:
             return self
-        for name in ("upstream_identity_directory", "upstream_identity_mechanism"):
-            if getattr(self, name) is None:
-                raise KeyProblemError(_key(name), f"is required with {mode}")
+        self._check_way(mode)
         if not (self.upstream_identity_allow or self.upstream_identity_allow_prefixes):
             problem = f"is required with {mode}, or upstream.identity.allow.prefixes"
             raise KeyProblemError("upstream.identity.allow", problem)
@@ -96,12 +131,22 @@ class ClientIdentity(Section):
         self._check_types()
         return self
 
+    def _check_way(self, mode: str) -> None:
+        """Refuse missing settings of the chosen way, and settings of the other one."""
+        for way, (needed, optional) in _WAYS.items():
+            for name in map("upstream_identity_{}".format, needed + optional):
+                if way is not self.upstream_identity and name in self.model_fields_set:
+                    raise KeyProblemError(_key(name), f"has no meaning with {mode}")
+            for name in map("upstream_identity_{}".format, needed):
+                if way is self.upstream_identity and not getattr(self, name):
+                    raise KeyProblemError(_key(name), f"is required with {mode}")
+
     def _check_types(self) -> None:
         """Refuse principals that no client can have at brokers: rules would silently not apply."""
         for name in ClientIdentity.model_fields:
             values = getattr(self, name)
             for index, value in enumerate(values if isinstance(values, tuple) else ()):
-                if not value.startswith(USER_TYPE):
+                if isinstance(value, str) and not value.startswith(USER_TYPE):
                     problem = f"must begin with {USER_TYPE}, got {shown(value)}"
                     raise KeyProblemError(f"{_key(name)}[{index}]", problem)
 

@@ -360,8 +360,9 @@ class Http(Section):
     """Endpoint of Prometheus metrics, health checks and the status page."""
 
     address: AddressValue | None = setting(None, source=OWN)
-    """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/` and `/sessions.json`,
-    without authentication; null: they are not served."""
+    """Address of `/metrics`, `/healthz`, `/readyz`, the status page `/`, `/sessions.json` and
+    `/jwks.json` (`upstream.identity: minted-token`), without authentication; null: they are not
+    served."""
     runbooks_url: WebUrl | None = setting(None, source=OWN)
     """URL at which people can read docs/runbooks.md, such as the page `runbooks/` of the docs' site
     (`make site`): the status page links to it. null: no link."""

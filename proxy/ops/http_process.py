@@ -7,12 +7,13 @@ users are served only to requests whose host is an IP address or `localhost`.
 
 import asyncio
 import ipaddress
+import logging
 import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from metrics import registry
 from metrics.exposition import expose
@@ -25,11 +26,13 @@ from proxy.ops.worker_queries import WorkerLink, WorkerPool
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat, Watch
 from proxy.scheduling.lifeline import heed_parent
 from proxy.store.interface import StoreInUse
+from sasl.login import LoginError
 
 if TYPE_CHECKING:
     from proxy.config import Http
     from proxy.ops.status.service import Conditions, StatusPage
 
+log = logging.getLogger(__name__)
 
 Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
 """Function that returns the metrics of each worker; None if it did not answer."""
@@ -42,6 +45,9 @@ Hung = Callable[[], list[str]]
 
 Report = Callable[[Snapshot, float], None]
 """Function that adds metrics of no worker to a snapshot, at a Unix time in seconds."""
+
+Jwks = Callable[[], dict[str, Any]]
+"""Function that reads the keys of minted tokens. Raises LoginError."""
 
 MIN_SCRAPE_SECONDS = 0.1
 """Seconds in which scrapes share one response, so that scrapes cannot keep the workers busy."""
@@ -77,11 +83,12 @@ def make_pages(
     hung: Hung,
     status: Callable[[], "StatusPage"],
     others: Report | None = None,
+    jwks: Jwks | None = None,
 ) -> dict[str, Handler]:
-    """Return the handlers of the five paths; any other is answered with 404.
+    """Return the handlers of the paths; any other is answered with 404.
 
     `status` returns the status page, which is loaded on its first request; `others` adds metrics
-    that no worker has.
+    that no worker has; `jwks` reads the keys of minted tokens, None if no tokens are minted.
     """
 
     async def healthz(_request: Request) -> Response:
@@ -108,7 +115,16 @@ def make_pages(
     async def sessions(request: Request) -> Response:
         return await status().sessions(request)
 
-    return {
+    async def keys(_request: Request) -> Response:
+        assert jwks is not None
+        try:
+            return Response.json(await asyncio.to_thread(jwks))
+        except LoginError as error:
+            log.warning("/jwks.json: %s", error.reason)
+            return Response.text("a signing key cannot be read; see the log\n", status=503)
+
+    pages: dict[str, Handler] = {} if jwks is None else {"/jwks.json": keys}
+    return pages | {
         "/metrics": _Scraper(snapshots, others).metrics,
         "/healthz": healthz,
         "/readyz": readyz,
@@ -200,6 +216,7 @@ def run(
     settings: "Http",
     delivery: Report | None = None,
     conditions: "Conditions" = lambda _: (),
+    jwks: Jwks | None = None,
 ) -> int:
     """Serve on `http` and `admin` until SIGTERM, or until `lifeline` ends; return the exit status.
 
@@ -207,7 +224,7 @@ def run(
     `heartbeat` is this process's own, and `watched` are those of all processes by name, for
     `/healthz` and the counts of dropped log lines. `delivery` adds the metrics of the delivery of
     events; None if events are not delivered. `conditions` returns the conditions outside workers
-    for the status page.
+    for the status page. `jwks` is that of `make_pages`.
     """
 
     async def serve() -> None:
@@ -241,7 +258,7 @@ def run(
             )
             return StatusPage(pool, about, conditions)
 
-        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, others)
+        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, others, jwks)
         server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()

@@ -22,6 +22,7 @@ from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
 from proxy.worker.identity_services import read_memberships
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
+from sasl.login import LoginError
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     if (token := config.upstream.token_file()) is not None:
         key = "upstream.sasl.oauthbearer.token.endpoint.url"
         yield partial(_check_token_file, key, token)
+    yield partial(_check_signing_keys, config)
     yield partial(_check_store, config.store)
     yield partial(_check_events, config.events)
     quotas = config.quotas
@@ -115,6 +117,19 @@ def _check_keys(key: str, path: Path) -> None:
     keys = KeyCache()
     if not keys.loaded(_content(path, MAX_DOCUMENT_BYTES + 1, key), now=0.0):
         raise ConfigError(key, f"{path}: {keys.last_error}")
+
+
+def _check_signing_keys(config: Config) -> None:
+    for number, listener in enumerate(config.listeners):
+        if not (paths := listener.upstream_identity_signing_key_files):
+            continue
+        from proxy.brokers.minted_tokens import read_jwks
+
+        try:
+            read_jwks(paths)
+        except LoginError as error:
+            key = f"listeners[{number}].upstream.identity.signing.key.files"
+            raise ConfigError(key, error.reason) from None
 
 
 def _check_secret(key: str, secret: Secret) -> None:

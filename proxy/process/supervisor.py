@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from metrics.event_files import make_directory
 from proxy.acl.model import AuthorizerMode
@@ -409,7 +409,18 @@ class Server:
             self._config.http,
             None if self._delivery is None else self._delivery.report,
             self._conditions,
+            self._jwks(),
         )
+
+    def _jwks(self) -> "Callable[[], dict[str, Any]] | None":
+        """Return what reads the published keys of minted tokens; None if none are minted."""
+        listeners = self._config.listeners
+        files = [path for one in listeners for path in one.upstream_identity_signing_key_files]
+        if not files:
+            return None
+        from proxy.brokers.minted_tokens import read_jwks
+
+        return partial(read_jwks, files)
 
     def _conditions(self, wall: float) -> list[Condition]:
         """Return the condition of the delivery for the status page, if events are delivered."""

@@ -1,20 +1,32 @@
 """Brokers see the clients of a proxy that terminates SASL: they answer as if connected directly."""
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from proxy.brokers.minted_tokens import read_jwks
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
-from tests.support.kafka.upstream import LITTLE, by_password, sidecar_of
+from tests.support.kafka.upstream import (
+    BUSY,
+    LITTLE,
+    add_proxys_users,
+    by_password,
+    sasl_cluster,
+    sidecar_of,
+)
 from tests.support.kafka.wire_client import Address, WireClient, metadata_fields
 from tests.support.messages import request_body
 from tests.support.proxy_process import ProxyProcess
-from tests.support.sasl import Issuer
+from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -24,7 +36,6 @@ SCRAM = "SCRAM-SHA-256"
 LITERAL, PREFIXED, ANY, TOPIC, ALLOW = 3, 4, 1, 2, 3
 ALL = 2
 RUN = uuid.uuid4().hex
-"""The brokers serve the whole run: names of this module are its own."""
 CAROL, DAVE = f"carol-{RUN}", f"dave,={RUN}"
 """Users of the brokers and of the proxy; SCRAM must escape Dave's name."""
 ERIN = f"erin-{RUN}"
@@ -33,6 +44,25 @@ ERIN = f"erin-{RUN}"
 
 def secret_of(name: str) -> str:
     return f"at brokers: {name}"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("identity")
+
+
+@pytest.fixture(scope="module")
+def sasl_kafka(issuer: Issuer, files: Path) -> Iterator[KafkaCluster]:
+    """Brokers that trust the clients' issuer, for direct connections, and the proxy's key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (files / "key.pem").write_bytes(pem)
+    trusted = issuer.jwks()["keys"] + read_jwks([files / "key.pem"])["keys"]
+    jwks = files / "brokers.json"
+    jwks.write_text(json.dumps({"keys": trusted}))
+    with sasl_cluster(jwks, files) as cluster:
+        add_proxys_users(cluster)
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -68,24 +98,57 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def proxy(
-    brokers: KafkaCluster, jwks: Path, entries: Path, tmp_path_factory: pytest.TempPathFactory
+MINTED, MAPPED = "minted-token", "mapped"
+
+
+@contextmanager
+def serving(
+    brokers: KafkaCluster, listener: str, jwks: Path, directory: Path, way: dict[str, Any]
 ) -> Iterator[ProxyProcess]:
-    directory = tmp_path_factory.mktemp("proxy")
-    config = sidecar_of(brokers, LITTLE, jwks, by_password(SCRAM, directory))
-    config["listeners"][0] |= {
-        "upstream.identity": "mapped",
-        "upstream.identity.directory": str(entries),
-        "upstream.identity.mechanism": SCRAM,
+    """Run a proxy in front of a listener of the brokers."""
+    config = sidecar_of(brokers, listener, jwks, by_password(SCRAM, directory))
+    config["listeners"][0] |= way | {
         "upstream.identity.allow.prefixes": ["User:"],
         "upstream.identity.super.users": [],
+        "upstream.identity.deny": [f"User:{ERIN}"],
     }
     with ProxyProcess(config, directory) as process:
         yield process
     log = process.log()
     assert "Traceback" not in log
     assert "at brokers: " not in log, "a password was logged"
+
+
+@pytest.fixture(scope="module")
+def ways(files: Path, entries: Path) -> dict[str, dict[str, Any]]:
+    """Settings by `upstream.identity`."""
+    mapped = {"directory": str(entries), "mechanism": SCRAM}
+    minted = {
+        "signing.key.files": str(files / "key.pem"),
+        "token.issuer": ISSUER,
+        "token.audience": AUDIENCE,
+    }
+    return {
+        way: {"upstream.identity": way, **{f"upstream.identity.{k}": v for k, v in given.items()}}
+        for way, given in ((MAPPED, mapped), (MINTED, minted))
+    }
+
+
+@pytest.fixture(scope="module")
+def proxies(
+    brokers: KafkaCluster,
+    jwks: Path,
+    ways: dict[str, dict[str, Any]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, ProxyProcess]]:
+    """A proxy for each way."""
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(
+                serving(brokers, LITTLE, jwks, tmp_path_factory.mktemp("proxy"), way)
+            )
+            for name, way in ways.items()
+        }
 
 
 def answers(address: Address, issuer: Issuer, user: str) -> list[Any]:
@@ -135,10 +198,11 @@ def shown(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("user", [CAROL, DAVE])
+@pytest.mark.parametrize("way", [MAPPED, MINTED])
 def test_the_broker_answers_as_if_the_client_were_connected_directly(
-    brokers: KafkaCluster, proxy: ProxyProcess, issuer: Issuer, user: str
+    brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer, way: str, user: str
 ) -> None:
-    behind = answers(proxy.addresses()["LONG"], issuer, user)
+    behind = answers(proxies[way].addresses()["LONG"], issuer, user)
     directly = answers(brokers.address(listener=LITTLE), issuer, user)
     assert [*map(shown, behind)] == [*map(shown, directly)]
     assert None not in behind
@@ -147,25 +211,26 @@ def test_the_broker_answers_as_if_the_client_were_connected_directly(
     assert behind[2].error_code == 31  # the proxy's own login is a super user's
 
 
-def test_a_client_without_a_login_at_brokers_is_refused(
-    proxy: ProxyProcess, issuer: Issuer
+@pytest.mark.parametrize("way", [MAPPED, MINTED])
+def test_a_client_that_is_denied_gets_no_other_identity(
+    proxies: dict[str, ProxyProcess], issuer: Issuer, way: str
 ) -> None:
-    """It gets no other identity, and the broker no request."""
+    proxy = proxies[way]
     assert answers(proxy.addresses()["LONG"], issuer, ERIN)[0] is None
     wait_until(
         lambda: proxy.metric("connections_closed_total", reason="identity_refused") == 1,
         what="not counted",
         details=proxy.log,
     )
-    line = f"'User:{ERIN}' has no login as 'User:{ERIN}'"
+    line = f"'User:{ERIN}' may not log in as 'User:{ERIN}': upstream.identity.deny"
     wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
 
 
 def test_a_login_that_brokers_refuse_closes_the_connection(
-    proxy: ProxyProcess, issuer: Issuer, entries: Path
+    proxies: dict[str, ProxyProcess], issuer: Issuer, entries: Path
 ) -> None:
     """The files are read again; a wrong password is not made up for by the proxy's identity."""
-    password = entries / CAROL / "password"
+    proxy, password = proxies[MAPPED], entries / CAROL / "password"
     password.write_text("wrong")
     try:
 
@@ -177,3 +242,38 @@ def test_a_login_that_brokers_refuse_closes_the_connection(
         wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
     finally:
         password.write_text(secret_of(CAROL))
+
+
+def test_the_published_keys_are_those_that_sign(
+    proxies: dict[str, ProxyProcess], files: Path
+) -> None:
+    status, body = proxies[MINTED].page("/jwks.json")
+    assert (status, json.loads(body)) == (200, read_jwks([files / "key.pem"]))
+    assert proxies[MAPPED].page("/jwks.json")[0] == 404
+
+
+@pytest.mark.parametrize("way", [MAPPED, MINTED])
+def test_sessions_are_renewed_in_place_as_the_client(
+    brokers: KafkaCluster,
+    jwks: Path,
+    issuer: Issuer,
+    ways: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    way: str,
+) -> None:
+    """A machine that stalls may cost a session its renewal: then the client connects again."""
+    body = request_body(METADATA, 12, **metadata_fields([f"other-{RUN}"]))
+    with serving(brokers, BUSY, jwks, tmp_path, ways[way]) as proxy:
+
+        def is_renewed() -> bool:
+            with WireClient(proxy.addresses()["LONG"]) as client:
+                actor = Actor(client, issuer)
+                actor.oauth(issuer.mint(CAROL))
+                while (answer := actor.ask(METADATA, 12, body)) is not None:
+                    assert [topic.error_code for topic in answer.topics] == [29]
+                    actor.wait(0.2)
+                    if proxy.metric("upstream_successful_reauthentication_total", listener="long"):
+                        return True
+            return False
+
+        wait_until(is_renewed, what="not renewed", details=proxy.log)

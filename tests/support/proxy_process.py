@@ -600,14 +600,19 @@ class ProxyProcess:
         return [reason for one in self._readyz()[1]["workers"] for reason in one["reasons"]]
 
     def _readyz(self) -> tuple[int, Any]:
+        status, body = self.page("/readyz")
+        return status, json.loads(body)
+
+    def page(self, path: str) -> tuple[int, str]:
+        """The HTTP status and the body of a page."""
         try:
             with urllib.request.urlopen(
-                f"http://{self._http_address}/readyz", timeout=START_DEADLINE_SECONDS
+                f"http://{self._http_address}{path}", timeout=START_DEADLINE_SECONDS
             ) as answer:
-                return answer.status, json.load(answer)
+                return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, json.load(error)
+                return error.code, error.read().decode()
 
     def events(self) -> list[dict[str, Any]]:
         """The event log so far, including files that are being written."""

@@ -7,55 +7,21 @@ from typing import Any
 import pytest
 
 from proxy.brokers import access as access_module
-from proxy.brokers.client_identity import MAX_KEPT, ClientLogins, ClientRefused
-from proxy.config import from_mapping
+from proxy.brokers.client_identity import MAX_KEPT, ClientLogins, ClientRefused, MappedLogins
 from proxy.config.listener import Listener
-from sasl.identity import Identity
-from sasl.states import Authenticated, Enforcement
+from tests.support.client_identity import client, listener_with
 
 PASSWORD = "pass,word=1"
 
 
-def client(principal: str) -> Authenticated:
-    return Authenticated(
-        identity=Identity(principal),
-        mechanism="SCRAM-SHA-256",
-        handshake_version=1,
-        authenticate_version=2,
-        enforcement=Enforcement.ENFORCE,
-        authenticated_at=0.0,
-        latency=0.0,
-        session_lifetime_ms=0,
-        credential_lifetime_ms=None,
-        deadline=None,
-        killed_after=None,
-        reauthentications=0,
-    )
-
-
 def settings(directory: Path, mechanism: str = "PLAIN", **rules: Any) -> Listener:
-    listener: dict[str, Any] = {
-        "name": "clients",
-        "address": "127.0.0.1:9094",
-        "routing": "sidecar",
-        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
-        "upstream.identity": "mapped",
-        "upstream.identity.directory": str(directory),
-        "upstream.identity.mechanism": mechanism,
-        "upstream.identity.super.users": ["User:admin"],
-        "upstream.identity.allow.prefixes": ["User:"],
+    given = {
+        "directory": str(directory),
+        "mechanism": mechanism,
+        "super_users": ["User:admin"],
+        "allow_prefixes": ["User:"],
     }
-    listener |= {f"upstream.identity.{key.replace('_', '.')}": one for key, one in rules.items()}
-    upstream = {
-        "bootstrap.servers": "127.0.0.1:9092",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "proxy",
-        "sasl.password": "env:PASSWORD",
-    }
-    return from_mapping(
-        {"upstream": upstream, "listeners": [listener]}, base_dir=directory
-    ).listeners[0]
+    return listener_with(directory, "mapped", given | rules)
 
 
 def logins(directory: Path, mechanism: str = "PLAIN", **rules: Any) -> ClientLogins:
@@ -223,6 +189,7 @@ def test_a_token_is_read_for_each_login(tmp_path: Path) -> None:
 def test_few_principals_are_kept(tmp_path: Path) -> None:
     """And none that has no entry: names are the clients' choice."""
     one = logins(tmp_path)
+    assert isinstance(one._logins, MappedLogins)
     kept = one._logins._kept
     for number in range(3):
         with pytest.raises(ClientRefused):

@@ -1,0 +1,119 @@
+"""Tokens that the proxy signs for its clients' logins to brokers (`minted-token`).
+
+The files are EC keys on P-256 in PEM. The first one signs; all of them are published, so that a new
+key can be published before it signs. `kid` is the key's thumbprint (RFC 7638).
+"""
+
+import asyncio
+import json
+import os
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from proxy import config
+from proxy.brokers.access import LOOK_EVERY, READ_TIMEOUT
+from sasl.login import ClientExchange, LoginError, OAuthBearerClient
+
+MAX_KEY_BYTES: Final = 65_536
+
+
+class SigningKey:
+    """A private key, and its public half as a JWK (RFC 7517)."""
+
+    def __init__(self, path: Path) -> None:
+        """Read `path`. Raises LoginError, which does not repeat the file's content."""
+        try:
+            with path.open("rb") as file:
+                key = load_pem_private_key(file.read(MAX_KEY_BYTES), None)
+        except OSError as error:
+            raise LoginError(f"{path} cannot be read: {error.strerror}") from None
+        except (TypeError, ValueError, UnsupportedAlgorithm):
+            raise LoginError(f"{path} holds no private key in PEM without a password") from None
+        if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
+            raise LoginError(f"{path} must hold an EC key on P-256")
+        self.private: Final = key
+        numbers = key.public_key().public_numbers()
+        public = {"crv": "P-256", "kty": "EC", "x": _encoded(numbers.x), "y": _encoded(numbers.y)}
+        canonical = json.dumps(public, separators=(",", ":"), sort_keys=True)
+        self.kid: Final = _base64(sha256(canonical.encode()).digest())
+        self.public: Final = public | {"kid": self.kid, "use": "sig", "alg": "ES256"}
+
+
+def _encoded(coordinate: int) -> str:
+    return _base64(coordinate.to_bytes(32))
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def read_jwks(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the JWKS of these private keys. Raises LoginError if one cannot be used."""
+    return {"keys": [SigningKey(path).public for path in dict.fromkeys(paths)]}
+
+
+class MintedLogins:
+    """Logins with tokens that are signed for each of them."""
+
+    def __init__(self, settings: config.Listener) -> None:
+        self._paths = settings.upstream_identity_signing_key_files
+        self._jwks_file = settings.upstream_identity_jwks_file
+        self._lifetime = settings.upstream_identity_token_lifetime_ms / 1000
+        self._claims = {
+            "iss": settings.upstream_identity_token_issuer,
+            "aud": settings.upstream_identity_token_audience,
+        }
+        self._key: SigningKey | None = None
+        self._read_at = -LOOK_EVERY
+        if self._jwks_file is not None:
+            try:
+                self._read()  # brokers then know the keys before the first login
+            except LoginError:
+                self._key = None  # the first login reports it
+
+    async def exchange(self, name: str) -> ClientExchange:
+        """Begin a login for `User:name`. Raises LoginError."""
+        # Brokers trim `sub` as Java does, so that another name would log in
+        if name != name.strip() or min(name[0], name[-1]) <= " ":
+            raise LoginError("its name begins or ends with a blank, which brokers drop")
+        if not name.isprintable():
+            raise LoginError("its name has characters that cannot be printed")
+        if self._key is None or monotonic() - self._read_at >= LOOK_EVERY:
+            self._key = None  # a key that is gone signs nothing
+            try:
+                async with asyncio.timeout(READ_TIMEOUT):
+                    key = await asyncio.to_thread(self._read)
+            except TimeoutError:
+                raise LoginError(f"keys were not read within {READ_TIMEOUT:g} s") from None
+            self._key, self._read_at = key, monotonic()
+        else:
+            key = self._key
+        now = int(time.time())
+        claims = self._claims | {"sub": name, "iat": now, "exp": now + int(self._lifetime)}
+        token = jwt.encode(claims, key.private, algorithm="ES256", headers={"kid": key.kid})
+        return OAuthBearerClient(token, expires=True)
+
+    def _read(self) -> SigningKey:
+        """Return the key that signs, and publish all of them in the file if they have changed."""
+        key = SigningKey(self._paths[0])
+        if self._jwks_file is None:
+            return key
+        content = json.dumps(read_jwks(self._paths)).encode()
+        try:
+            if not (self._jwks_file.exists() and self._jwks_file.read_bytes() == content):
+                draft = self._jwks_file.with_name(f".{self._jwks_file.name}.{os.getpid()}")
+                draft.write_bytes(content)
+                draft.replace(self._jwks_file)
+        except OSError as error:
+            raise LoginError(f"{self._jwks_file} cannot be written: {error.strerror}") from None
+        return key
