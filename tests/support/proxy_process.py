@@ -98,11 +98,20 @@ class Serving:
         self.launch()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        if line:  # printed by the first worker; others may not have been forked yet
-            workers = self.settings["workers"]
-            count = workers + (workers > 1) + 1  # the acceptor, the HTTP process
-            eventually(lambda: len(self.children()) >= count, "all are forked")
+        assert line, f"it did not start: {self.log()}"
+        workers = self.settings["workers"]
+        count = workers + (workers > 1) + 1  # the acceptor, the HTTP process
+        # The first worker printed the line; others may not have been forked yet
+        eventually(lambda: len(self.children()) >= count, "all are forked")
         return line
+
+    def refusal(self) -> list[str]:
+        """Start a proxy that prints nothing and ends with status 2; return the lines of its log."""
+        self.launch()
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == ""
+        assert self.process.wait(PATIENCE_SECONDS) == 2
+        return self.log().splitlines()
 
     def launch(self) -> None:
         """Start without waiting for output."""
