@@ -20,6 +20,7 @@ from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_contexts import ProxyTls, Tls, open_tls
 from proxy.net.tls_input import RECORD
 from proxy.net.tls_sides import ServerTls
+from proxy.worker.slots import LoginSlots
 from tests.support.certificates import NOW, Authority, Issued
 from tests.support.relay import Secured, handshake_slots
 
@@ -224,20 +225,35 @@ class Turns:
 class Server:
     """The transport under test and its environment, before a client connects."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        slots: LoginSlots[ServerTls] | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self.ear = ReceivingSide()
         self.turns = Turns()
         self.to_client = ssl.MemoryBIO()
         self.wire = Wire(self.to_client)
+        self.context = context or server_context(OURS)
+        self.slots = handshake_slots() if slots is None else slots
+        self.met: list[object] = []
+        """The outcome of the handshake."""
         self.tls = ServerTls(
             self.ear,
             ReadBuffer(),
             self.turns.wait,
-            server_context(OURS),
-            handshake_slots(),
-            lambda *_: None,
+            self.context,
+            self.slots,
+            lambda _, outcome: self.met.append(outcome),
         )
         self.tls.connection_made(self.wire)
+
+    @property
+    def refusal(self) -> str | None:
+        """OpenSSL's reason for the failed handshake."""
+        (error,) = self.met
+        assert isinstance(error, ssl.SSLError)
+        return error.reason
 
 
 class Conversation(Server):

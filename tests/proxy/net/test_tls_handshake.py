@@ -2,53 +2,21 @@
 
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import pytest
 
-from proxy.net.read_buffer import ReadBuffer
-from proxy.net.tls_sides import MAX_KEPT, ServerTls
-from proxy.worker.slots import SILENCE_SECONDS, LoginSlots
+from proxy.net.tls_sides import MAX_KEPT
+from proxy.worker.slots import SILENCE_SECONDS
 from tests.support.relay import handshake_slots
 from tests.support.tls import (
     AUTHORITY,
     OURS,
-    ReceivingSide,
-    Turns,
-    Wire,
+    Server,
     client_context,
     server_context,
 )
 
 SECOND = AUTHORITY.issue()
-
-
-@dataclass
-class Server:
-    """The transport under test; `met` is what came of its handshake."""
-
-    slots: LoginSlots[ServerTls] = field(default_factory=handshake_slots)
-    context: ssl.SSLContext = field(default_factory=lambda: server_context(OURS))
-    met: list[object] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.turns, self.ear, self.to_client = Turns(), ReceivingSide(), ssl.MemoryBIO()
-        self.wire = Wire(self.to_client)
-        self.tls = ServerTls(
-            self.ear,
-            ReadBuffer(),
-            self.turns.wait,
-            self.context,
-            self.slots,
-            lambda _, it: self.met.append(it),
-        )
-        self.tls.connection_made(self.wire)
-
-    @property
-    def refusal(self) -> str | None:
-        (error,) = self.met
-        assert isinstance(error, ssl.SSLError)
-        return error.reason
 
 
 class Client:

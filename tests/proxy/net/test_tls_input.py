@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from proxy.net import tls_transport
-from proxy.net.read_buffer import ReadBuffer
 from proxy.net.tls_input import (
     MAX_HANDSHAKE,
     MAX_RECORD,
@@ -24,19 +23,12 @@ from proxy.net.tls_input import (
     HandshakeMessages,
     Pace,
 )
-from proxy.net.tls_sides import ServerTls
 from proxy.net.tls_transport import MAX_WAITING
-from tests.support.relay import handshake_slots
 from tests.support.tls import (
     AUTHORITY,
-    OURS,
     Conversation,
-    ReceivingSide,
     Server,
-    Turns,
-    Wire,
     client_context,
-    server_context,
 )
 
 _POINTER: Final = ctypes.c_void_p
@@ -245,21 +237,10 @@ def test_a_long_greeting_is_refused_before_it_is_whole() -> None:
         client.do_handshake()
     hello = from_client.read()
     assert len(hello) > MAX_HANDSHAKE
-    met: list[object] = []
-    tls = ServerTls(
-        ReceivingSide(),
-        ReadBuffer(),
-        Turns().wait,
-        server_context(OURS),
-        handshake_slots(),
-        lambda _, it: met.append(it),
-    )
-    tls.connection_made(Wire(ssl.MemoryBIO()))
+    server = Server()
     for start in range(0, len(hello) - 1, 1_000):
-        tls.data_received(hello[start : min(start + 1_000, len(hello) - 1)])
-    (refused,) = met
-    assert isinstance(refused, ssl.SSLError)
-    assert refused.reason == "EXCESSIVE_MESSAGE_SIZE"
+        server.tls.data_received(hello[start : min(start + 1_000, len(hello) - 1)])
+    assert server.refusal == "EXCESSIVE_MESSAGE_SIZE"
 
 
 class TestPace:

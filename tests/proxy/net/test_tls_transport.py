@@ -24,7 +24,7 @@ from proxy.net import tls_transport as tls_module
 from proxy.net.handshake_errors import WrongProtocol
 from proxy.net.read_buffer import BulkReader, ReadBuffer
 from proxy.net.tls_input import PIECE, RECORD
-from proxy.net.tls_sides import ClientTls, ServerTls
+from proxy.net.tls_sides import ClientTls
 from tests.support import relay as harness
 from tests.support.frames import authenticate, bearer, fetch, handshake, produce, response
 from tests.support.playbook import OAUTHBEARER
@@ -37,7 +37,6 @@ from tests.support.relay import (
     Secured,
     answer_at_length,
     answer_slowly,
-    handshake_slots,
     read_frame,
     relayed,
 )
@@ -46,14 +45,11 @@ from tests.support.tls import (
     BACK,
     BOTH,
     FRONT,
-    OURS,
     Conversation,
     ReceivingSide,
     Server,
     Turns,
-    Wire,
     client_context,
-    server_context,
 )
 
 
@@ -549,6 +545,7 @@ def test_a_closed_connection_keeps_nothing_of_openssls() -> None:
     """Fourteen KiB, which would wait for the cycle collector."""
     talk = Conversation()
     tls = weakref.ref(talk.tls._ssl)
+    talk.met.clear()  # it refers to the SSL object
     assert tls() is not None
     talk.tls.connection_lost(None)
     assert tls() is None
@@ -573,17 +570,8 @@ def test_what_comes_behind_the_end_is_not_kept() -> None:
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1", b"\x16\x03\x01\x00\x05junk!"])
 def test_what_comes_behind_a_failed_handshake_is_not_kept(first: bytes) -> None:
     """A connection that is held, because its address has too many, is closed later only."""
-    met: list[object] = []
-    tls = ServerTls(
-        ReceivingSide(),
-        ReadBuffer(),
-        Turns().wait,
-        server_context(OURS),
-        handshake_slots(),
-        lambda _, it: met.append(it),
-    )
-    tls.connection_made(Wire(ssl.MemoryBIO()))
+    server = Server()
     for piece in (first, bytes(PIECE), bytes(PIECE)):
-        tls.data_received(piece)
-    assert len(met) == 1, "and it is told once"
-    assert tls._incoming.pending <= len(first)
+        server.tls.data_received(piece)
+    assert len(server.met) == 1, "and it is told once"
+    assert server.tls._incoming.pending <= len(first)
