@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.acl.topic_ids import KnownTopics
 from proxy.config import Quotas
-from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
-from proxy.connection.interfaces import AuthorizedConnection
 from proxy.handlers import quotas as quota_api
 from proxy.quota.model import Changes, QuotaEntity, QuotaKey, QuotaSnapshot, altered
 from proxy.quota.shared_memory import UsageTable, WindowConfig
@@ -25,9 +22,7 @@ from proxy.wire.apis import (
 )
 from proxy.wire.error_codes import ErrorCode
 from proxy.worker.quota_service import QuotaService
-from sasl.identity import Identity
 from tests.support import messages
-from tests.support.authorization import Rights
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import large, request_body, small
@@ -117,25 +112,6 @@ def answer(key: int, version: int, correlation_id: int, *, filled: bool = False)
 
 def fetched(correlation_id: int, size: int) -> bytes:
     return response(correlation_id, b"\0" + b"\0\0\0\0" + b"f" * size)
-
-
-class Judged:
-    """Rights for one topic, as the authorizer gives them."""
-
-    def __init__(self, *allowed: Any) -> None:
-        self.rights = Rights(frozenset().union(*allowed))
-        self.topics: KnownTopics = {}
-
-    def admit(self, connection: AuthorizedConnection, _identity: Identity) -> RequestAuthorization:
-        return RequestAuthorization(self.rights, self.topics, forget=connection.forget)
-
-    def is_super_user(self, _identity: Identity) -> bool:
-        return False
-
-    def passes_unjudged(
-        self, _connection: AuthorizedConnection, _identity: Identity, _key: int
-    ) -> None:
-        """Does nothing."""
 
 
 # controller_mutation_rate: a connection, and a broker that creates topics

@@ -14,13 +14,13 @@ from proxy.connection.fingerprints import MAX_ALIKE, MAX_FINGERPRINTS
 from proxy.connection.stages import Stages
 from proxy.wire.apis import FETCH, OFFSET_COMMIT, PRODUCE
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import Guarded, Right, group, topic
+from tests.support.authorization import Guarded, Judge, Right, group, topic
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 from tests.support.messages import fetch_body, produce_body, topic_id
 from tests.support.playbook import Playbook
-from tests.support.quotas import CONSUMER, Judged, Quoted
+from tests.support.quotas import CONSUMER, Quoted
 
 HEARTBEAT, VERSION, SESSION = 12, 13, 77
 MINE = topic(Operation.READ, "mine"), topic(Operation.WRITE, "mine")
@@ -298,7 +298,7 @@ class TestUnderAConsumersQuota:
     AT_ONCE = 5_000_000 // 1_048_576
 
     def quoted(self) -> Playbook:
-        quoted = Quoted({CONSUMER: self.RATE}, rights=Judged(*MINE))
+        quoted = Quoted({CONSUMER: self.RATE}, rights=Judge(*MINE))
         quoted.play.client(self.fetch(1))
         quoted.play.broker(fetched(1, 0))
         quoted.play.take()

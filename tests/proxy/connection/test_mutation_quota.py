@@ -23,7 +23,7 @@ from proxy.wire.apis import (
 )
 from proxy.wire.error_codes import ErrorCode
 from proxy.wire.primitives import write_uvarint
-from tests.support.authorization import topic
+from tests.support.authorization import Judge, topic
 from tests.support.frames import request
 from tests.support.kio_messages import decode, encode, request_type
 from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
@@ -34,7 +34,6 @@ from tests.support.quotas import (
     MUTATION_RATE,
     NONE,
     T1,
-    Judged,
     Limited,
     created,
     deleted,
@@ -339,7 +338,7 @@ class TestLong:
 class TestAuthorized:
     def test_what_is_denied_does_not_count_nor_is_it_told_of_the_quota(self) -> None:
         """Or a throttling would tell whether a topic exists that may not be described."""
-        rights = Judged(topic(Operation.CREATE, "a", "b"))
+        rights = Judge(topic(Operation.CREATE, "a", "b"))
         limited = Limited(rights=rights)
         answer = limited.create(("a", BURST + 1), ("x", 100))
         denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -350,7 +349,7 @@ class TestAuthorized:
 
     def test_the_same_request_again_is_judged_again(self) -> None:
         """A request that was allowed is remembered by its bytes: not one that counts."""
-        limited = Limited(rights=Judged(topic(Operation.CREATE, "*")))
+        limited = Limited(rights=Judge(topic(Operation.CREATE, "*")))
         seen = [errors(limited.create(("a", BURST + 1))) for _ in range(2)]
         assert seen == [{"a": NONE}, {"a": EXCEEDED}]
 

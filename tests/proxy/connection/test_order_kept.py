@@ -13,7 +13,7 @@ from proxy.wire.apis import (
     is_flexible,
     response_header_version,
 )
-from tests.support.authorization import LITTLE, MUCH, Describer, describe, topic
+from tests.support.authorization import LITTLE, MUCH, Describer, Judge, describe, topic
 from tests.support.frames import api_versions, handshake, request, response
 from tests.support.kio_messages import decode, encode, request_type
 from tests.support.messages import produce_body
@@ -24,7 +24,6 @@ from tests.support.quotas import (
     NONE,
     PRODUCER,
     T1,
-    Judged,
     Limited,
     Quoted,
     created,
@@ -45,7 +44,7 @@ def answer_one(one: Limited) -> None:
 
 
 def deleter() -> Limited:
-    one = Limited(rights=Judged(topic(Operation.DELETE, "t"), topic(Operation.DESCRIBE, "t")))
+    one = Limited(rights=Judge(topic(Operation.DELETE, "t"), topic(Operation.DESCRIBE, "t")))
     one.broker.topics["t"] = (T1, 1)
     one.play.received.clear()
     return one
@@ -72,7 +71,7 @@ def test_nothing_is_forwarded_while_the_client_authenticates_again() -> None:
 @pytest.mark.parametrize("acks", [0, -1])
 def test_what_no_answer_can_tell_is_not_told_in_another(acks: int) -> None:
     """Or SaslHandshake would name as many mechanisms as there are milliseconds to wait."""
-    one = Quoted({PRODUCER: 1_000.0}, rights=Judged(topic(Operation.WRITE, "a", "b")))
+    one = Quoted({PRODUCER: 1_000.0}, rights=Judge(topic(Operation.WRITE, "a", "b")))
     topics = [("a", [0]), ("b", [0])]
     body = produce_body(9, topics, acks=acks, records=bytes(40_000))
     one.play.client(request(PRODUCE, 9, 1, body))
@@ -85,7 +84,7 @@ def test_what_no_answer_can_tell_is_not_told_in_another(acks: int) -> None:
 
 
 def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
-    rights = Judged(topic(Operation.WRITE, "a"))
+    rights = Judge(topic(Operation.WRITE, "a"))
     one = Quoted({PRODUCER: 1_000.0}, rights=rights)
     body = produce_body(9, [("a", [0]), ("b", [0])], records=bytes(2_000))
     frame = request(PRODUCE, 9, 1, body)
@@ -98,7 +97,7 @@ def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
 
 def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
     """Whose requests were taken for the sake of a quota alone."""
-    rights = Judged()
+    rights = Judge()
     admit = rights.admit
     rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]
     one = Limited(rights=rights)

@@ -11,7 +11,7 @@ from proxy.quota.model import QuotaKey
 from proxy.wire.apis import DESCRIBE_USER_SCRAM_CREDENTIALS, METADATA
 from proxy.wire.primitives import int32
 from proxy.wire.throttle_times import place
-from tests.support.authorization import LITTLE, describe, group
+from tests.support.authorization import LITTLE, Judge, describe, group
 from tests.support.frames import api_versions, fetch, metadata, produce, request
 from tests.support.kio_messages import encode, request_type
 from tests.support.messages import large, small
@@ -20,7 +20,6 @@ from tests.support.quotas import (
     ALICE,
     PLAIN,
     PRODUCER,
-    Judged,
     Quoted,
     answer,
     fetched,
@@ -93,7 +92,7 @@ class TestWhatIsForwarded:
 
     def test_is_told_though_it_was_judged_in_steps(self) -> None:
         """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
-        quoted, play = timed(0, rights=Judged(group(Operation.DESCRIBE, "*")))
+        quoted, play = timed(0, rights=Judge(group(Operation.DESCRIBE, "*")))
         play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
         assert play.long_tasks
@@ -131,7 +130,7 @@ class TestWhatIsAnsweredHere:
         ids=["Heartbeat", "OffsetFetch", "ApiVersions v1", "ApiVersions v3"],
     )
     def test_tells_it_before_it_leaves(self, asked: bytes) -> None:
-        _, play = timed(rights=Judged())
+        _, play = timed(rights=Judge())
         play.client(asked)
         assert announced_ms(play) == held_ms(play) == MAX_MS
 
@@ -157,7 +156,7 @@ class TestWhatIsAnsweredHere:
         assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_tells_the_time_for_a_judgement_in_steps(self) -> None:
-        quoted, play = timed(0, rights=Judged())
+        quoted, play = timed(0, rights=Judge())
         play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
@@ -166,7 +165,7 @@ class TestWhatIsAnsweredHere:
 
     def test_is_answered_one_by_one_if_it_came_at_once(self) -> None:
         """Or whoever sends a thousand requests in one read would be answered all of them."""
-        _, play = timed(rights=Judged())
+        _, play = timed(rights=Judge())
         play.client(*map(heartbeat, range(3, 6)))
         assert play.take()[0] == "connect"
         for number in range(3, 6):
@@ -177,7 +176,7 @@ class TestWhatIsAnsweredHere:
 
     def test_tells_the_time_for_all_of_its_parts(self) -> None:
         """A part by itself has no answer to tell it."""
-        quoted, play = timed(rights=Judged())
+        quoted, play = timed(rights=Judge())
         asked = asking(OFFSET_FETCH, 8)
         play.client(asked[:-1])
         assert play.paused == set()
@@ -191,7 +190,7 @@ class TestWhoDoesNotWaitForTheAnswer:
 
     def comes_after(self, quoted: Timed) -> None:
         quoted.step = 0
-        play = Playbook(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judged())
+        play = Playbook(quotas=quoted.service, offer=everything(rewritten=PLAIN), rights=Judge())
         play.now = quoted.play.now
         logged_in(play).client(heartbeat(3))
         assert (held_ms(play), play.take()) == (MAX_MS, [])
@@ -199,13 +198,13 @@ class TestWhoDoesNotWaitForTheAnswer:
         assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_charged_for_what_it_had(self) -> None:
-        quoted, play = timed(rights=Judged())
+        quoted, play = timed(rights=Judge())
         play.client(asking(OFFSET_FETCH, 8)[:-1])
         play.call(finishing(CloseReason.CLIENT_CLOSED))
         self.comes_after(quoted)
 
     def test_is_charged_for_a_judgement_that_is_given_up(self) -> None:
-        quoted, play = timed(0, rights=Judged())
+        quoted, play = timed(0, rights=Judge())
         play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
         quoted.step = MUCH_NS
@@ -223,7 +222,7 @@ class TestWhoDoesNotWaitForTheAnswer:
 
 
 def test_audit_tells_nothing() -> None:
-    _, play = timed(mode="audit", rights=Judged())
+    _, play = timed(mode="audit", rights=Judge())
     play.client(heartbeat(3))
     assert (announced_ms(play), play.paused) == (0, set())
 
@@ -246,7 +245,7 @@ def test_nothing_is_measured_without_such_a_quota() -> None:
 
 def test_a_change_of_quotas_loses_no_time() -> None:
     """Time that waits to be charged is not given away by a change, which comes when it likes."""
-    quoted, play = timed(rights=Judged())
+    quoted, play = timed(rights=Judge())
     asked = asking(OFFSET_FETCH, 8)
     play.client(asked[:-1])
     quoted.step = 0

@@ -12,7 +12,7 @@ from proxy.acl.model import Operation
 from proxy.connection.connection import Connection
 from proxy.wire.apis import FETCH, SHARE_FETCH
 from proxy.wire.error_codes import ErrorCode
-from tests.support.authorization import topic
+from tests.support.authorization import Judge, topic
 from tests.support.frames import fetch, metadata, request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
 from tests.support.messages import large, small
@@ -22,7 +22,6 @@ from tests.support.quotas import (
     CONSUMER,
     PLAIN,
     RATE,
-    Judged,
     Quoted,
     answer,
     fetched,
@@ -32,7 +31,7 @@ WINDOW = 10 * int(RATE)
 
 
 def another(
-    quoted: Quoted, *, rewritten: frozenset[int] = PLAIN, rights: Judged | None = None
+    quoted: Quoted, *, rewritten: frozenset[int] = PLAIN, rights: Judge | None = None
 ) -> Playbook:
     """A second connection of alice."""
     offer = everything(rewritten=rewritten, metered=True)
@@ -120,7 +119,7 @@ class TestWhatTheBrokerIsAskedFor:
             request(FETCH, 12, 3, encode(replace(whole, max_bytes=most)))
             for most in (i32(50_000_000), i32(WINDOW))
         )
-        play = Quoted({CONSUMER: RATE}, rights=Judged(topic(Operation.READ, "mine"))).play
+        play = Quoted({CONSUMER: RATE}, rights=Judge(topic(Operation.READ, "mine"))).play
         play.client(sent, sent)
         assert bytes(play.to_broker) == bounded
 
@@ -256,7 +255,7 @@ class TestOverTheQuota:
         """Whether all of it was allowed, or the answer tells of what is denied."""
         sent = large(request_type(FETCH, 12))
         topics = (replace(sent.topics[0], topic="mine"), replace(sent.topics[1], topic="theirs"))
-        rights = Judged(topic(Operation.READ, *("mine", "theirs")[:allowed]))
+        rights = Judge(topic(Operation.READ, *("mine", "theirs")[:allowed]))
         play = another(self.exceeded(), rights=rights)
         asks = replace(
             sent,
@@ -315,7 +314,7 @@ class TestOverTheQuota:
 @pytest.mark.parametrize(("api_key", "version"), [(FETCH, 12), (SHARE_FETCH, 1)])
 def test_what_is_denied_as_a_whole_counts_as_well(api_key: int, version: int) -> None:
     """By the size of the answer, though it is the proxy's own."""
-    quoted = Quoted({CONSUMER: 1.0}, rights=Judged())
+    quoted = Quoted({CONSUMER: 1.0}, rights=Judge())
     play = quoted.play
     asks = large(request_type(api_key, version))
     if api_key == FETCH:

@@ -8,12 +8,12 @@ from proxy.wire.apis import (
     METADATA,
     PRODUCE,
 )
-from tests.support.authorization import topic
+from tests.support.authorization import Judge, topic
 from tests.support.frames import fetch, metadata, produce, request, response
 from tests.support.kio_messages import encode, request_type, response_type
 from tests.support.messages import large
 from tests.support.playbook import Offer, Playbook, everything, logged_in
-from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Judged, Quoted, answer, fetched
+from tests.support.quotas import CONSUMER, PLAIN, PRODUCER, RATE, Quoted, answer, fetched
 
 FETCH_BODIES = {"short": 100, "long": 300_000}
 
@@ -213,7 +213,7 @@ class TestAProducerThatIsAuthorized:
 
     def test_is_held_for_what_is_denied_as_well(self) -> None:
         """Seen on Kafka: refused bytes count; the refusal, which is the proxy's own, tells it."""
-        quoted = Quoted({PRODUCER: 1.0}, rights=Judged())
+        quoted = Quoted({PRODUCER: 1.0}, rights=Judge())
         self.sent(quoted, 3)
         assert quoted.play.paused == {"client"}
         assert quoted.throttle_time_ms > 1_000
@@ -221,14 +221,14 @@ class TestAProducerThatIsAuthorized:
 
     def test_is_held_when_a_part_is_denied(self) -> None:
         names = {one.name for one in large(request_type(PRODUCE, 9)).topic_data}
-        quoted = Quoted({PRODUCER: 1.0}, rights=Judged(topic(Operation.WRITE, *names)))
+        quoted = Quoted({PRODUCER: 1.0}, rights=Judge(topic(Operation.WRITE, *names)))
         self.sent(quoted, 3)
         quoted.play.broker(answer(PRODUCE, 9, 3))
         assert quoted.play.paused == {"client"}
         assert quoted.throttle_time_ms > 1_000
 
     def test_is_told_once(self) -> None:
-        quoted = Quoted({PRODUCER: 10.0}, rights=Judged())
+        quoted = Quoted({PRODUCER: 10.0}, rights=Judge())
         self.sent(quoted, 3)
         play = quoted.play
         play.client(request(18, 0, 4))
