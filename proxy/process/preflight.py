@@ -18,6 +18,7 @@ from proxy.errors import ConfigError
 from proxy.net.ports import refuse_overlaps
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.net.tls_material import certificates
+from proxy.process.start import ShortLived
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
 from proxy.worker.identity_services import read_memberships
@@ -66,10 +67,10 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     yield partial(_check_store, config.store)
     yield partial(_check_events, config.events)
     quotas = config.quotas
-    if quotas.mode is not QuotasMode.OFF:
-        yield partial(
-            try_callback, quotas.client_quota_callback_class, quotas.client_quota_callback_configs
-        )
+    name = quotas.client_quota_callback_class
+    if quotas.mode is not QuotasMode.OFF and name is not None:
+        trial = partial(try_callback, name, quotas.client_quota_callback_configs)
+        yield lambda: ShortLived(trial).result()
 
 
 def certificate_warnings(config: Config) -> Iterator[str]:

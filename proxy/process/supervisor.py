@@ -331,8 +331,10 @@ class Server:
 
     def _try_callback(self) -> None:
         quotas = self._config.quotas
-        if quotas.mode is not QuotasMode.OFF:
-            try_callback(quotas.client_quota_callback_class, quotas.client_quota_callback_configs)
+        name = quotas.client_quota_callback_class
+        if quotas.mode is not QuotasMode.OFF and name is not None:
+            configs = quotas.client_quota_callback_configs
+            ShortLived(partial(try_callback, name, configs)).result()
 
     # Children
 

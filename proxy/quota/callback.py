@@ -12,7 +12,6 @@ The methods are Kafka's, and are called at the same times, with two improvements
 """
 
 import importlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -202,32 +201,18 @@ def configured_callback(name: str | None, configs: Mapping[str, object]) -> Quot
     return callback
 
 
-def try_callback(name: str | None, configs: Mapping[str, object]) -> None:
-    """Create and configure the callback once, in a separate process because it may start threads.
+def try_callback(name: str, configs: Mapping[str, object]) -> None:
+    """Create, configure and close the callback; it may leave threads behind.
 
     Raises ConfigError with the full path of the setting.
     """
-    if name is None:
-        return
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        problem = ""
-        try:
-            callback = configured_callback(name, configs)
-            assert callback is not None
-            callback.close()
-        except BaseException as error:
-            problem = error.problem if isinstance(error, ConfigError) else repr(error)
-        finally:
-            os.write(writer, problem.encode()[:4_000])
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, errors="replace") as answer:
-        problem = answer.read()
-    os.waitpid(pid, 0)
-    if problem:
-        raise ConfigError(f"quotas.{CLASS_SETTING}", problem)
+    try:
+        callback = configured_callback(name, configs)
+        assert callback is not None
+        callback.close()
+    except BaseException as error:  # foreign code may raise anything
+        problem = str(error.problem) if isinstance(error, ConfigError) else repr(error)
+        raise ConfigError(f"quotas.{CLASS_SETTING}", problem[:4_000]) from None
 
 
 _METHODS: Final = tuple(name for name in vars(QuotaCallback) if not name.startswith("_"))

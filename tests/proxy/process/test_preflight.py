@@ -148,6 +148,18 @@ def test_a_callback_that_cannot_be_made(directory: Path) -> None:
     assert said.startswith("quotas.client.quota.callback.class: ")
 
 
+class Exits:
+    """A quota callback that ends the process that configures it."""
+
+    def __init__(self) -> None:
+        raise SystemExit(3)
+
+
+def test_a_callback_that_exits(directory: Path) -> None:
+    said = tried(directory, f"{BASE}{CALLBACK}{__name__}:Exits\n")
+    assert said == "quotas.client.quota.callback.class: SystemExit(3)"
+
+
 @pytest.mark.parametrize(
     ("hosts", "advertised", "is_for_it"),
     [
