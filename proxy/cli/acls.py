@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -54,6 +55,9 @@ from sasl.identity import Identity
 
 if TYPE_CHECKING:
     from proxy.config import Authorizer
+
+
+Force = Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +206,7 @@ def remove(
     *,
     resources: Resources,
     rules: AclRules,
-    force: Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")] = False,
+    force: Force = False,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -276,10 +280,17 @@ def apply(
     file: DeclaredFile,
     prune: Prune = False,
     dry_run: DryRun = False,
+    force: Force = False,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone."""
+    """Add the ACLs of a file; with --prune, remove all others. Those that exist are left alone.
+
+    Before it removes ACLs, it lists them and asks for confirmation.
+    """
+    asks = prune and not dry_run and not force
+    if asks and file == Path("-"):
+        raise typer.BadParameter("--prune cannot ask if stdin is the file: give --force")
     wanted = list(dict.fromkeys(declared(file, acl_of)))
     _warn(wanted)
     with administration(where) as acls:
@@ -287,6 +298,8 @@ def apply(
         missing = [acl for acl in wanted if acl not in existing]
         others = sorted(existing.difference(wanted)) if prune else []
         errors: Mapping[Acl, str | None] = {}
+        if asks and others:
+            _confirm(others)
         if not dry_run:
             errors = acls.create_acls(missing) if missing else {}
             if others and not any(errors.values()):
@@ -320,7 +333,7 @@ def _confirm(found: Sequence[Acl]) -> None:
     for acl in found:
         typer.echo(printable(acl_text(acl)), err=True)
     if not typer.confirm(f"Remove {len(found)} ACLs?", err=True):
-        raise fail("nothing was removed", Exit.REFUSED)
+        raise fail("nothing was changed", Exit.REFUSED)
 
 
 def _row(acl: Acl, status: str | None) -> dict[str, str]:

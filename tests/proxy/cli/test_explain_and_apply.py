@@ -242,8 +242,37 @@ def test_acls_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
     assert [one["operation"] for one in rows(run(*operations))] == ["READ", "WRITE"]
     assert run(*apply).exit_code == 0
     assert [one["operation"] for one in rows(run(*operations))] == ["READ", "DESCRIBE", "WRITE"]
-    done = rows(run(*apply, "--prune", "-o", "json"))
+    done = rows(run(*apply, "--prune", "--force", "-o", "json"))
     assert [(one["operation"], one["status"]) for one in done] == [("READ", "removed")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "left"),
+    [("y\n", 0, ["User:bob"]), ("n\n", 1, ["User:alice"]), ("", 1, ["User:alice"])],
+)
+def test_prune_asks_before_it_changes_anything(
+    config: Path, tmp_path: Path, answer: str, status: int, left: list[str]
+) -> None:
+    add(config, "--allow-principal", "alice", "--operation", "Read")
+    file = tmp_path / "acls.yaml"
+    file.write_text(run("acls", "export", "--config", config).stdout.replace("alice", "bob"))
+    done = run("acls", "apply", "-f", file, "--prune", "--config", config, stdin=answer)
+    assert done.exit_code == status
+    assert "TOPIC LITERAL orders User:alice * READ ALLOW\nRemove 1 ACLs?" in done.stderr
+    exported = yaml.safe_load(run("acls", "export", "--config", config).stdout)
+    assert [one["principal"] for one in exported] == left
+
+
+def test_prune_of_stdin_needs_force(config: Path) -> None:
+    add(config, "--allow-principal", "alice", "--operation", "Read")
+    other = run("acls", "export", "--config", config).stdout.replace("alice", "bob")
+    command = ("acls", "apply", "-f", "-", "--prune", "--config", config)
+    refused = run(*command, stdin=other)
+    assert refused.exit_code == 2
+    assert "give --force" in refused.stderr
+    assert run(*command, "--force", stdin=other).exit_code == 0
+    (left,) = yaml.safe_load(run("acls", "export", "--config", config).stdout)
+    assert left["principal"] == "User:bob"
 
 
 def test_nothing_is_removed_if_something_is_refused(config: Path, tmp_path: Path) -> None:
@@ -251,7 +280,7 @@ def test_nothing_is_removed_if_something_is_refused(config: Path, tmp_path: Path
     (known,) = yaml.safe_load(run("acls", "export", "--config", config).stdout)
     file = tmp_path / "acls.yaml"
     file.write_text(yaml.safe_dump([{**known, "name": ""}]))
-    done = run("acls", "apply", "-f", file, "--prune", "--config", config, "-o", "json")
+    done = run("acls", "apply", "-f", file, "--prune", "--force", "--config", config, "-o", "json")
     assert done.exit_code == 1
     assert [one["status"] == "not removed" for one in json.loads(done.stdout)] == [False, True]
     assert len(yaml.safe_load(run("acls", "export", "--config", config).stdout)) == 1
