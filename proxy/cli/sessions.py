@@ -199,7 +199,7 @@ def _print(sessions: Sequence[SessionFacts], output: Output) -> None:
         document=lambda one: one._asdict(),
         name=lambda one: one.connection_id,
         wide=("Host", "Listener", "Mechanism", "Idle", "In", "Out"),
-        left_out=("Client id", "Connection", "Software"),
+        left_out=("Software", "Re-auth", "Requests", "Age", "Left"),
     )
     print_list(listing, sessions, output)
 

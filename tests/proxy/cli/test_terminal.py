@@ -135,10 +135,15 @@ sessions._print([facts("User:alice"), facts("User:bob")], Output(sys.argv[1]))
 """
 
 
-def test_a_narrow_terminal_does_without_the_columns_that_matter_least() -> None:
+def test_a_narrow_terminal_keeps_the_columns_that_identify_a_session() -> None:
+    """Without client id and connection, rows are identical and no session can be killed."""
     program = [sys.executable, "-c", SESSIONS]
-    columns = ["PRINCIPAL", "SOFTWARE", "AGE", "LEFT", "REQUESTS", "RE-AUTH"]
-    for width, found in ((80, columns), (130, [*columns, "CLIENT", "ID", "CONNECTION"])):
+    named = ["CLIENT", "ID", "CONNECTION"]
+    for width, found in (
+        (60, ["PRINCIPAL", *named]),
+        (80, ["PRINCIPAL", "AGE", "LEFT", *named]),
+        (130, ["PRINCIPAL", "SOFTWARE", "AGE", "LEFT", "REQUESTS", "RE-AUTH", *named]),
+    ):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         environment = {key: v for key, v in os.environ.items() if key not in ("COLUMNS", "LINES")}
@@ -148,7 +153,7 @@ def test_a_narrow_terminal_does_without_the_columns_that_matter_least() -> None:
         os.close(ours)
         head, alice, _ = text.splitlines()
         assert head.split() == found
-        assert "apache-kafka-java 4.4.0  1h6m  59s   1,234,567  3" in alice
+        assert "a-client-id-of-some-length  00c0ffee00c0ffee-e" in alice
         assert len(head) <= width
     every = subprocess.run([*program, "wide"], stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "192.168.100.100" in every
