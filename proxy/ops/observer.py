@@ -59,8 +59,8 @@ class ObservedListener(Protocol):
     def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:
         """Handle a sign that a broker is another one, or offers other versions."""
 
-    def inform(self, cause: str, text: str) -> None:
-        """Log a line, within the rate limit of its cause."""
+    def inform(self, cause: str, text: str, *, detail: str = "") -> None:
+        """Log a line, within the rate limit of its cause and detail."""
 
 
 class ObservingWorker(Protocol):
@@ -315,7 +315,8 @@ class SessionObserver:
             self._emit_all(history, lines)
 
     def _log(self, incident: Incident, detail: str | None = None) -> None:
-        """Log an incident of a client: once a minute for an address and a reason."""
+        """Log an incident of a client: once a minute for an address, a reason and a claimed
+        principal."""
         failed = incident.kind == EventKind.FAILED
         parts = [
             f"{'login failed' if failed else 'closed'}: {detail or incident.what}",
@@ -329,7 +330,8 @@ class SessionObserver:
             "software": incident.client_software,
         }
         parts += [f"{name} {text!a}" for name, text in named.items() if text is not None]
-        self._shell.inform(f"{incident.what} {incident.client_host}", ", ".join(parts))
+        cause = f"{incident.what} {incident.client_host}"
+        self._shell.inform(cause, ", ".join(parts), detail=incident.claimed_principal or "")
 
     def _incident(
         self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1

@@ -11,6 +11,8 @@ INTERVAL: Final = 60.0
 """Seconds between two lines of one cause."""
 MAX_CAUSES: Final = 200
 """Largest number of lines in one interval."""
+MAX_DETAILS: Final = 10
+"""Largest number of details of one cause that are logged separately in one interval."""
 
 
 class LogRateLimit:
@@ -24,12 +26,18 @@ class LogRateLimit:
         self._suppressed_causes = 0
         """Number of lines suppressed because there were too many causes."""
 
-    def line(self, cause: str, text: str, now: float) -> str | None:
+    def line(self, cause: str, text: str, now: float, *, detail: str = "") -> str | None:
         """Return the line to log; None if the cause was logged lately, or there are too many
         causes.
 
-        `now` is monotonic seconds.
+        Each `detail` of a cause, such as the name that a client claims, counts as a cause of its
+        own, up to `MAX_DETAILS` of them; the others share the line of the cause. `now` is monotonic
+        seconds.
         """
+        if detail:
+            detailed = f"{cause} {detail}"
+            if detailed in self._logged_at or self._details(cause, now) < MAX_DETAILS:
+                cause = detailed
         last = self._logged_at.get(cause)
         if last is not None and now - last < INTERVAL:
             self._suppressed[cause] = self._suppressed.get(cause, 0) + 1
@@ -43,6 +51,13 @@ class LogRateLimit:
         more = f" (and {count} more in the last minute)" if count else ""
         others, self._suppressed_causes = self._suppressed_causes, 0
         return f"{text}{more}" + (f" (and {others} of others, left out)" if others else "")
+
+    def _details(self, cause: str, now: float) -> int:
+        """Return the number of details of a cause that were logged lately."""
+        return sum(
+            now - last < INTERVAL and one.startswith(f"{cause} ")
+            for one, last in self._logged_at.items()
+        )
 
     def _forgot_one(self, now: float) -> bool:
         """Forget the oldest cause if its interval is over; return whether it was."""

@@ -394,12 +394,12 @@ class Listener:
         self.observer.refused(CloseReason.BROKER_UNREACHABLE)
         self.warn("left", f"a client of broker {broker_id} is refused: the broker has left")
 
-    def inform(self, cause: str, text: str) -> None:
-        """Log an event that concerns only the client, within the rate limit."""
-        self._log(logging.INFO, cause, text)
+    def inform(self, cause: str, text: str, *, detail: str = "") -> None:
+        """Log an event that concerns only the client, within the rate limit of `LogRateLimit`."""
+        self._log(logging.INFO, cause, text, detail=detail)
 
-    def _log(self, level: int, cause: str, text: str) -> None:
-        line = self.log_limit.line(cause, text, monotonic())
+    def _log(self, level: int, cause: str, text: str, *, detail: str = "") -> None:
+        line = self.log_limit.line(cause, text, monotonic(), detail=detail)
         if line is not None:
             log.log(level, "listener %s: %s", self.name, line)
 

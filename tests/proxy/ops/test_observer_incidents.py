@@ -79,6 +79,7 @@ class Observed:
             None, "broker", 9092, identity=BrokerIdentity(cluster_id="c", node_ids={1})
         )
         self.told: list[str] = []
+        self.details: list[str] = []
         self.connection = Playbook().connection
         self.connection.target = BrokerView(self.broker, resolve=None)
         self.observer = observer_of(
@@ -88,9 +89,13 @@ class Observed:
             emit=self.lines.append,
             note=self.noted.append,
             may_have_changed=lambda broker, _now: self.doubted.append(broker),
-            inform=lambda _cause, text: self.told.append(text),
+            inform=self._inform,
         )
         self.observer.opened(self.connection, NOW)
+
+    def _inform(self, _cause: str, text: str, *, detail: str = "") -> None:
+        self.told.append(text)
+        self.details.append(detail)
 
     def log_in(self, as_whom: Authenticated) -> None:
         self.observer.authenticated(self.connection, as_whom)
@@ -160,6 +165,7 @@ def test_who_a_client_claims_to_be_is_marked_as_a_claim(unknown: bool, what: str
     assert seen.only().principal is None
     assert seen.only().claimed_principal == bounded
     (line,) = seen.told
+    assert seen.details == [bounded], "each claimed principal has lines of its own"
     host = seen.connection.peer_host
     assert line.startswith(f"login failed: {what}, from {host}, claims to be 'User:User\\x1b[2J")
     assert line.isprintable()
