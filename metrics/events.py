@@ -121,9 +121,9 @@ class AuthInterval:
         """Age of the session at its last request so far. A lifetime L would have killed this
         connection exactly if this is above L. Null: not used since it began."""
     )
-    ended_since_auth_ms: int | None = _optional("Age at its end. Null: it goes on.")
+    ended_since_auth_ms: int | None = _optional("Age at its end. Null: it continues.")
     ended_by: IntervalEnd | None = _optional(
-        "reauthenticated, failed, expired-killed or closed. Null: it goes on."
+        "reauthenticated, failed, expired-killed or closed. Null: it continues."
     )
 
 
@@ -255,7 +255,8 @@ class SessionEvent:
         *_DENIALS,
     )
     resource_name: str | None = _optional(
-        "Its name; the API and version of what cannot be judged, e.g. `Produce v2`.", *_DENIALS
+        "Its name; for a request that cannot be judged, its API and version, e.g. `Produce v2`.",
+        *_DENIALS,
     )
     denials: int | None = _optional(
         """How often, since the last event about the same principal, operation and resource.""",
@@ -294,17 +295,17 @@ class SessionEvent:
         "Latencies of the period's re-authentications, as a histogram.", EventKind.SUMMARY
     )
     intervals: tuple[AuthInterval, ...] | None = _optional(
-        f"""The intervals that the period touches, oldest first, at most {MAX_INTERVALS}. One that
-        spans rows stands in each of them: the row with the latest timestamp_ms is the valid
-        one.""",
+        f"""The intervals that the period touches, oldest first, at most {MAX_INTERVALS}. An
+        interval that spans rows is in each of them: the row with the latest timestamp_ms is the
+        valid one.""",
         EventKind.SUMMARY,
     )
     intervals_omitted: int | None = _optional(
-        "Intervals left out for lack of room, the least used first.", EventKind.SUMMARY
+        "Intervals left out for lack of space, the least used first.", EventKind.SUMMARY
     )
     intervals_omitted_used_ms: int | None = _optional(
         """Largest last_request_since_auth_ms of those left out; the row is exact for any lifetime
-        from here on. Null: none was left out, or none of them was used.""",
+        from here on. Null: no interval was left out, or no such interval was used.""",
         EventKind.SUMMARY,
     )
     active_from_ms: int | None = _optional(

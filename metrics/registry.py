@@ -70,8 +70,8 @@ SUCCESSFUL_AUTHENTICATION_NO_REAUTH = counter(
 OPAQUE_AUTHENTICATION = counter(
     "opaque_authentication_total",
     "The part of successful_authentication_total with an opaque principal: the broker accepted a"
-    " login that does not show who the client is (`sasl.termination: broker`). Those of whom a rule"
-    " makes a user are not counted.",
+    " login that does not show who the client is (`sasl.termination: broker`). Logins"
+    " that a rule maps to a user are not counted.",
     SESSION_LABELS,
 )
 _LATENCY = f"{PREFIX}reauthentication_latency_seconds"
@@ -190,7 +190,7 @@ BROKER_LATENCY = histogram(
     "broker_latency_seconds",
     "From when a request was written to the broker to the first bytes of the response, by API; with"
     " the network between them, and a Fetch's wait for records. A sample: a listener of a worker"
-    " times 100 requests a second at most, so that the count is none of requests.",
+    " times 100 requests a second at most, so that the count is not the number of requests.",
     ("listener", "api"),
     buckets=LATENCY_BUCKETS,
     max_label_sets=500,
@@ -257,7 +257,7 @@ JWKS_REFRESH_FAILURES = counter(
 CONFIGURATION_STALE = gauge(
     "configuration_stale",
     "1 if the configuration file was invalid at the last SIGHUP, so that the previous one is still"
-    " in use. The log says what is wrong with it.",
+    " in use. The log has the error.",
     merge=Merge.MAX,
 )
 CONFIGURATION_LOADED = gauge(
@@ -302,7 +302,7 @@ _QUOTA_ENTRIES = 2_000
 QUOTA_LIMIT = gauge(
     "quota_limit",
     "Limit of a quota that is in use: bytes, percent of a thread's time, partitions or connections"
-    " per second, for each client or group of clients with a quota of its own under the entry.",
+    " per second, for each client or group of clients that the entry limits separately.",
     QUOTA_LABELS,
     merge=Merge.MAX,
 )
@@ -394,8 +394,8 @@ UPSTREAM_CERTIFICATE_EXPIRY = gauge(
 )
 UPSTREAM_LOGIN_REFUSED = gauge(
     "upstream_login_refused",
-    "1 if all brokers refuse the login of the proxy's own connections; /readyz says why. Absent"
-    " where it does not log in.",
+    "1 if all brokers refuse the login of the proxy's own connections; /readyz has the reason."
+    " Absent where it does not log in.",
     merge=Merge.MAX,
 )
 UPSTREAM_TOKEN_EXPIRY = gauge(
@@ -407,7 +407,7 @@ UPSTREAM_TOKEN_EXPIRY = gauge(
 )
 UPSTREAM_TOKEN_REFRESH_FAILURES = counter(
     "upstream_token_refresh_failures_total",
-    "Failed attempts to load that token from its file or its end point, added up over workers.",
+    "Failed attempts to load that token from its file or its endpoint, added up over workers.",
     (),
 )
 
@@ -418,7 +418,7 @@ EVENTS_DROPPED = counter(
     " their file was removed or moved before it was closed (file_removed), or by"
     " events.retention.bytes before it was delivered (undelivered; events_written_total counts"
     " both, too); or left out, because connections that never authenticated exceeded the"
-    " rate of their events (strangers).",
+    " rate of their events (`strangers`).",
     ("reason",),
 )
 EVENT_LOG_BYTES = counter(
@@ -517,7 +517,7 @@ READINESS_REPORT_TIME = gauge(
 )
 READINESS_NEWEST_EVENT = gauge(
     "readiness_newest_event_timestamp_seconds",
-    "The report's newest event, in Unix time; absent if it has none.",
+    "The report's newest event, in Unix time; absent without events.",
     unit="seconds",
 )
 EVENT_LOOP_LAG = histogram(
@@ -527,8 +527,8 @@ EVENT_LOOP_LAG = histogram(
 )
 BUILD_INFO = gauge(
     "build_info",
-    "Always 1; the labels say what is running. `compiled`: `true` if the data path is compiled, as"
-    " in the image, `false` if it runs as plain Python.",
+    "Always 1; the labels describe the running release. `compiled`: `true` if the data path is"
+    " compiled, as in the image, `false` if it runs as plain Python.",
     ("version", "python", "compiled"),
     merge=Merge.MAX,
 )
@@ -546,8 +546,8 @@ WORKER_UP = gauge(
 )
 READY = gauge(
     "ready",
-    "1 if the worker can serve the clients of every listener; if 0, /readyz says why not. Left out"
-    " while the worker does not answer.",
+    "1 if the worker can serve the clients of every listener; if 0, /readyz has the reason."
+    " Left out while the worker does not answer.",
     ("worker",),
 )
 WORKER_CPU = counter(

@@ -268,7 +268,7 @@ def _read_key(entry: object) -> tuple[str | None, "PublicKey", object]:
         raise _UnusableKeyError("not an object")
     kty, kid = entry.get("kty"), entry.get("kid")
     if not isinstance(kty, str) or kty not in _PARAMETERS:
-        raise _UnusableKeyError("kty is none of RSA, EC, OKP")
+        raise _UnusableKeyError("kty is not RSA, EC or OKP")
     if kid is not None and not isinstance(kid, str):
         raise _UnusableKeyError("kid is not a string")
     if not _is_for_signatures(entry):

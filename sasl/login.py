@@ -36,7 +36,7 @@ from sasl.untrusted import fit_for_log
 HANDSHAKE_VERSION: Final = 1
 """First version that is followed by SaslAuthenticate and not by raw tokens (KIP-152)."""
 _ERROR_ACKNOWLEDGED: Final = b"\x01"
-"""Message of a client whose token was rejected (RFC 7628 section 3.2.3)."""
+"""Client message that acknowledges the rejection of a token (RFC 7628 section 3.2.3)."""
 MAX_SALTED_PASSWORDS: Final = 16
 """Maximum number of cached keys, whatever salts a server sends."""
 _GS2_HEADER: Final = "n,,"

@@ -81,7 +81,7 @@ def _of_no_issuer(payload: bytes) -> Finding:
     if claims is None:
         problem = f"are not a JSON object of at most {MAX_UNVERIFIED_BYTES} bytes"
         return Finding("claims", f"{len(payload)} bytes", problem)
-    return Finding("iss", _value(claims, "iss"), "is none of sasl.oauthbearer.issuers")
+    return Finding("iss", _value(claims, "iss"), "is not in sasl.oauthbearer.issuers")
 
 
 def _claims(

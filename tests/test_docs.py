@@ -91,7 +91,7 @@ def test_the_commands_of_the_readme_are_the_makefiles() -> None:
 
 
 def test_pyspark_is_named_as_the_extra_names_it() -> None:
-    """The demo and an error tell people to install it; no index need have this package for that."""
+    """The demo and an error ask people to install it, which works without an index."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]["spark"]

@@ -93,7 +93,7 @@ _CLIENT: Final = (
     _text("client_id", "Client id. Null: it named none."),
     _text("client_software_name", "Library (KIP-511). Null: too old to say."),
     _text("client_software_version", "Version of the library. Null: too old to say."),
-    _text("mechanism", "SASL mechanism. Null: none was chosen."),
+    _text("mechanism", "SASL mechanism. Null: the client chose no mechanism."),
 )
 _VERDICTS: Final = (
     ("ready", "that are ready."),
@@ -182,7 +182,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         (*_CLIENT, _text("group", "Group as a principal, such as `Group:analysts`.")),
     ),
     "sessions": PublishedTable(
-        "a connection, but for [plain ones](readiness.md#what-it-costs), which other tables count",
+        "a connection, except [plain ones](readiness.md#what-it-costs), which other tables count",
         (
             _text("connection_id", "Connection."),
             *_CLIENT,
@@ -292,7 +292,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         "a class of lengths, and standing",
         (
             _count("up_to_ms", "End of the class: a minute, or twice that of the one before."),
-            _text("standing", "What the connections show of their clients."),
+            _text("standing", "Whether the connections show that their clients re-authenticate."),
             _count("connections", "Connections whose longest session was used so long."),
         ),
     ),
@@ -302,7 +302,9 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             *_CLIENT,
             _text("verdict", "What it is: see [Verdicts](readiness.md#verdicts)."),
             _CREDENTIAL,
-            _count("outlived_ms", "Longest time of use past the end of a token. Null: none was."),
+            _count(
+                "outlived_ms", "Longest time of use past the end of a token. Null: no such use."
+            ),
             _count("used_ms", "Longest time from an authentication to the last use."),
             _count("connections", "Connections."),
         ),
@@ -310,7 +312,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
     "failures": PublishedTable(
         "a mechanism and reason of failed authentications, first ones and others apart",
         (
-            _text("mechanism", "SASL mechanism. Null: none was chosen."),
+            _text("mechanism", "SASL mechanism. Null: the client chose no mechanism."),
             _text("failure_reason", "Reason, one of those in [operations.md](operations.md)."),
             _flag("reauthentication", "True for re-authentications."),
             _count("count", "Failures."),

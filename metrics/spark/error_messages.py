@@ -54,7 +54,7 @@ _KNOWN: Final = tuple(
         ),
         (
             r"UnknownHostException|ConnectException|NoRouteToHostException|SocketTimeoutException",
-            "nobody answers there; check the address and the end point",
+            "nobody answers there; check the address and the endpoint",
         ),
         (r"FAILED_READ_FILE\.FILE_NOT_EXIST", GONE_FILE),
         (r"FAILED_READ_FILE", f"this file cannot be read: {BROKEN_FILE}; move it away"),

@@ -74,8 +74,7 @@ class ClientQuotas:
 
     entities: DescribedQuotas
     error: KafkaError | None = None
-    """Reason for which the filter could not be applied, so that there are no entities; None if it
-    was applied."""
+    """Why the broker did not apply the filter, so that `entities` is empty; None if it did."""
 
     def values(self) -> DescribedQuotas:
         """Return the quotas of each entity. Raises the filter's error."""

@@ -438,7 +438,7 @@ class ClusterDiscovery(Discovery):
                 answered = True
                 if view.brokers:
                     return view
-                reason = f"broker {host_port(host, port)} names none"
+                reason = f"broker {host_port(host, port)} lists no brokers"
             line = self._repeats.line(host_port(host, port), f"brokers unknown: {reason}", now)
             if line is not None:
                 log.warning("%s", line)

@@ -133,7 +133,7 @@ class EndpointTokens:
         if is_fetching or self._cache.wants_refresh(loop.time()):
             await self._refresh()
         if (token := self._cache.token(loop.time())) is None:
-            reason = self._cache.last_error or "none was requested yet"
+            reason = self._cache.last_error or "no token was requested yet"
             raise TokenUnavailable(f"no token from {self._name}: {reason}")
         return token
 

@@ -115,7 +115,7 @@ def say(text: str) -> None:
 
 def output_failed(error: OSError) -> typer.Exit:
     """Print why the output cannot be written, and return what to raise."""
-    # what is still buffered would be written, and fail, once more at the end
+    # otherwise the exit would flush the buffer, and fail again
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return fail(f"the output cannot be written: {error.strerror}", Exit.REFUSED)
 

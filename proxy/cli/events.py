@@ -72,7 +72,7 @@ def create(
         ),
     ] = -1,
     retention_ms: Annotated[
-        int, typer.Option(min=-1, metavar="MS", help="Retention of events; -1 keeps them for ever.")
+        int, typer.Option(min=-1, metavar="MS", help="Retention of events; -1 keeps them forever.")
     ] = RETENTION_MS,
     writer: Annotated[
         str, typer.Option(metavar="PRINCIPAL", help="The proxies, for the printed command.")
@@ -154,7 +154,7 @@ def _kept(retention_ms: int | None) -> str:
     if retention_ms is None:
         return "the retention of events is unknown: reading it takes DESCRIBE_CONFIGS on the topic"
     if retention_ms < 0:
-        return "events are kept for ever"
+        return "events are kept forever"
     return f"events are kept for {duration(retention_ms / 1000)}"
 
 

@@ -269,7 +269,7 @@ def _password(file: Path | None) -> str:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     else:
         raise typer.BadParameter(
-            "there is no terminal to ask for the password: give --password-file, - is stdin"
+            "there is no terminal to ask for the password: use --password-file, with - for stdin"
         )
     if not password:
         raise fail("the password must not be empty", Exit.USAGE)

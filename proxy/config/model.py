@@ -503,7 +503,7 @@ class Config(Section):
         if not self.upstream.bootstrap_servers:
             raise KeyProblemError(key, "is required without upstream.bootstrap.servers")
         if self.upstream.sasl and self.upstream.sasl_mechanism is None:
-            raise KeyProblemError(key, "is required: the proxy has no login of its own in upstream")
+            raise KeyProblemError(key, "is required: upstream configures no login of the proxy")
         return self
 
     @model_validator(mode="after")

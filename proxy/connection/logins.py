@@ -4,14 +4,14 @@ No sockets, no clock. Both machines use the connection through `LoginHost`, and 
 (`PauseReason.LOGIN`) while the broker has a message to answer. Their requests are queued between
 whole requests of the client (`proxy.connection.inflight`).
 
-Laws of the proxy's own login (KIP-368):
+Rules of the proxy's own login (KIP-368):
 
 - No request reaches a broker before the login is complete. Requests before a renewed login are
   answered first; those after it wait.
 - A session is renewed when it is used, as Kafka's clients do: an unused session never ends.
 - A failed login ends the connection: the client never receives half a response.
 
-Laws of a relayed login:
+Rules of a relayed login:
 
 - One message of a login is under way at a time.
 - A side connection carries one login and nothing else, so this module cuts its responses into
@@ -135,7 +135,7 @@ class LoginHost(Protocol):
 
 
 class UpstreamLogin:
-    """Login of the proxy itself. See the laws at the head of this module."""
+    """The proxy's own login. The module docstring has its rules."""
 
     __slots__ = ("_host", "_login", "_overdue_at", "_owed", "is_renewal", "looks_at")
 

@@ -2,7 +2,7 @@
 
     session alive?  →  answered here?  →  allowed?  →  mutation limit  →  quota  →  verdict
 
-Laws:
+Rules:
 
 - A stage holds no connection; `proxy.connection.connection` carries out its verdicts.
 - `look` decides by the available bytes of a frame, and asks for the whole frame if they do not

@@ -63,9 +63,9 @@ _HINTS: Final = {
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the other side does not accept our certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the other side does not accept our certificate, or wants one",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side considers our certificate expired",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the handshake: it may want a"
-    " certificate of ours, or a cipher suite that we do not have",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side wants a certificate of ours",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the other side refuses the handshake: it may require"
+    " a client certificate, or a cipher suite that we do not have",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side requires a client certificate",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, and ssl.client.auth is required",
     "NO_SHARED_CIPHER": "no cipher suite in common",
     "UNSUPPORTED_PROTOCOL": "no version of TLS in common",

@@ -423,7 +423,7 @@ class BrokerSide(_Side):
         return self._client.has_unsent
 
     def data_received(self, data: Bytes) -> None:
-        """Feed the connection bytes of the broker, and carry out its commands."""
+        """Pass the broker's bytes to the connection, and carry out its commands."""
         connection = self._connection
         if connection.closed:
             return

@@ -1,8 +1,8 @@
 """HTTP process: queries the workers, answers Prometheus, the kubelet and operators.
 
-It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. It is a process of its own,
-so a scrape costs the data path only the workers' answers. On a loopback address, pages that name
-users are served only to requests whose host is an IP address or `localhost`.
+It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. In a separate process,
+so that a scrape costs the data path only the workers' answers. On a loopback address, pages that
+name users are served only to requests whose host is an IP address or `localhost`.
 """
 
 import asyncio

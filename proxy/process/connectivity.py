@@ -106,7 +106,7 @@ async def _keys(key: str, keys: KeyService) -> Outcome:
 def _store(path: Path) -> Outcome:
     """Read all of the database without a lock: it may be in use, and nothing is left beside it."""
     if not path.exists():
-        return f"{path} is not there, and will be made"
+        return f"{path} does not exist and will be created"
     try:
         uri = f"file:{quote(str(path))}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:

@@ -91,7 +91,7 @@ class Successor:
         self._asking: list[socket.socket] = []
         """The peers that have not sent a request yet."""
         self._peer: socket.socket | None = None
-        """The connection of the process that has the sockets, and does not serve yet."""
+        """The connection of the process that received the sockets but does not serve yet."""
         self._until = 0.0
 
     @property

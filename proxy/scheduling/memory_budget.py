@@ -1,6 +1,6 @@
 """Memory budget of long requests for all connections of a worker; pure.
 
-Laws: a principal has at most one long request in memory at a time; all principals together have as
+Rules: a principal has at most one long request in memory at a time; all principals together have as
 many as fit, and always at least one, however long it is. Requests that wait are admitted as soon as
 there is memory, the principals in turn.
 """

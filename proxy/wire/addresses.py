@@ -1,6 +1,6 @@
 """Rewriting of broker addresses in responses.
 
-Laws:
+Rules:
 
 - Only the bytes of addresses change; all others pass unchanged, including unknown tagged fields.
 - A broker that `resolve` hides is left out. To the client, the partitions that it leads then have

@@ -1,6 +1,6 @@
 """ApiVersions answers: the broker's versions, limited to those that the proxy understands.
 
-Laws:
+Rules:
 
 - Responses are encoded once per broker view and version; a request takes one copy.
 - A version that is too new is answered in v0 with UNSUPPORTED_VERSION and ApiVersions' own range,

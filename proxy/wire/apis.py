@@ -1,6 +1,6 @@
 """Table of all API keys: how the proxy handles each, and which versions it understands.
 
-Laws:
+Rules:
 
 - An API that is not in this table is neither offered nor forwarded.
 - A version range has the versions that the proxy can decode, where it must: those in

@@ -1,6 +1,6 @@
 """Strict codec of whole Kafka messages from untrusted bytes.
 
-Laws:
+Rules:
 
 - Messages are the entity types of `proxy.wire.messages`. Bytes with a missing or impossible value
   are `Malformed`, and so is a version that the message does not have.

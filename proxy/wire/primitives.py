@@ -1,6 +1,6 @@
 """Kafka's primitive types, read by position and written to bytes.
 
-Laws:
+Rules:
 
 - A reader takes a view and a position, and returns the value and the position after it. It never
   reads outside the view: a missing or impossible value is `Malformed`.

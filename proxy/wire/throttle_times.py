@@ -3,7 +3,7 @@
 `content` begins with the correlation id, after the frame's size. The field is nearly always the
 first of the body, so the head of a long response suffices to set it; `place` returns its position.
 
-Laws:
+Rules:
 
 - The length does not change: the four bytes are overwritten, with the greater of the broker's
   throttle time and the proxy's.

@@ -293,8 +293,8 @@ class Endpoint:
     ) -> None:
         """Connect to an address of a broker. Raises OSError.
 
-        With `is_suspect`, it is given up when no client could connect for `SUSPECT_SECONDS`: if
-        others can, the broker is not down but busy, or the worker is.
+        With `is_suspect`, the attempt ends when no client could connect for `SUSPECT_SECONDS`. If
+        other clients can connect, the broker is up, and it or the worker is busy.
         """
         access, began = self._services.access, monotonic()
         async with asyncio.timeout(access.timeout_s) as limit:

@@ -129,7 +129,7 @@ def test_everything_that_is_copied_exists() -> None:
 
 
 def test_an_archive_is_an_image_of_its_stage(tmp_path: Path) -> None:
-    """Every digest in it is that of what it names, and what must not be in it is left out."""
+    """Every digest in it matches the named file, and excluded files are missing."""
     root = tmp_path / "root"
     (root / "proc/1").mkdir(parents=True)
     (root / "hello").write_text("world")
@@ -300,7 +300,7 @@ def test_what_the_image_needs_is_in_it(image: tuple[Path, dict[str, Any]]) -> No
 
 @pytest.mark.slow
 def test_the_bill_of_materials_is_complete(image: tuple[Path, dict[str, Any]]) -> None:
-    """Every distribution and every package of Debian, each with the hash of what was downloaded."""
+    """Every distribution and every Debian package, each with the hash of its download."""
     root = image[0] / "proxy"
     bill = json.loads((root / "opt/reauth-proxy/sbom.cdx.json").read_text())
     (own,) = bill["metadata"]["component"]["components"]

@@ -107,7 +107,7 @@ def test_only_the_redirection_has_a_capability(documents: list[Document], overla
 
 
 def test_what_is_dialled_is_redirected_before_anything_runs() -> None:
-    """And to the port of the listener, but for the proxy's own user."""
+    """And to the port of the listener, except for the proxy's own user."""
     documents = kustomized("transparent")
     first, second = deploy.pod(documents)["initContainers"]
     assert (first["name"], second["name"]) == ("reauth-redirect", "reauth-proxy")
@@ -230,7 +230,7 @@ def test_the_proxy_takes_the_config_map(documents: list[Document], tmp_path: Pat
 def test_a_mistake_is_one_line_that_names_it(
     tmp_path: Path, find: str, put: str, words: str
 ) -> None:
-    """It is the container's termination message; until it is mended nothing else starts."""
+    """It is the container's termination message; until it is fixed nothing else starts."""
     sidecar = deploy.container(kustomized("ingress"))
     assert sidecar["terminationMessagePolicy"] == "FallbackToLogsOnError"
     file = laid_out(kustomized("ingress"), tmp_path)
@@ -370,7 +370,7 @@ USERS = {"users.file": "/etc/reauth-proxy-users/users.json"}
 def test_replicas_of_a_gateway_decide_alike(
     config: dict[str, Any], mechanism: str, words: str | None
 ) -> None:
-    """What they keep is shared, or there is one of them."""
+    """Replicas share their store, or there is only one."""
     values = copy.deepcopy(deploy.values("gateway"))
     values["config"] |= config
     values["config"]["listeners"][0]["sasl.enabled.mechanisms"] = [mechanism]
@@ -404,7 +404,7 @@ def test_values_of_the_previous_chart_mean_the_same(overlay: str) -> None:
 
 
 def test_a_gateway_advertises_its_service() -> None:
-    """Every port that clients are told of is one of the Service's."""
+    """The Service has every port that is announced to clients."""
     values = copy.deepcopy(deploy.values("gateway"))
     del values["config"]["listeners"][0]["advertised.host"]
     documents = deploy.of_text(deploy.templated(values | {"name": "front"}))
@@ -545,7 +545,7 @@ def test_where_a_site_has_its_gateways(kubernetes: ModuleType) -> None:
 
 
 def test_rules_and_dashboards_are_options() -> None:
-    """Runbooks by an absolute address, and nothing of the operator where there is none."""
+    """Absolute addresses of runbooks, and no operator resources without the operator."""
     values = deploy.values("gateway") | {
         "prometheusRule": {
             "enabled": True,

@@ -1,4 +1,4 @@
-"""What is drawn and alerted on, tried on a real Prometheus that scrapes a real proxy."""
+"""Dashboards and alerts on a real Prometheus that scrapes a real proxy."""
 
 import json
 import math
@@ -46,7 +46,7 @@ _SEEN = (
     "job_listener_mechanism:kafka_reauth_proxy_successful_authentication_no_reauth:rate1m",
     "job_quota_entry:kafka_reauth_proxy_quota_throttle_time_seconds:mean1m",
 )
-"""What must have happened before the dashboards are looked at."""
+"""Conditions that must hold before the dashboards are examined."""
 
 
 class Prometheus:
@@ -93,7 +93,7 @@ def scraped_proxy(directory: Path) -> Iterator[Prometheus]:
         served = running.enter_context(_served_report(directory))
         targets = {JOB: config["http"]["address"], REPORT_JOB: served}
         prometheus = running.enter_context(_prometheus(directory, targets))
-        until(lambda: prometheus.values("up") == [1, 1])  # the first logins shall be an increase
+        until(lambda: prometheus.values("up") == [1, 1])  # the first logins must be an increase
         clients = [each for one in config["listeners"][:2] for each in _clients(directory, one)]
         running.callback(_end, clients)
         until(lambda: all(sum(prometheus.values(one)) > 0 for one in _SEEN))
@@ -336,7 +336,7 @@ def test_every_rule_evaluates_and_kills_are_noticed(prometheus: Prometheus) -> N
         rules = prometheus.rules()
         return {rule["name"]: rule["state"] for rule in rules if rule["type"] == "alerting"}
 
-    # The rules look once a second, and later than what waited for the kills.
+    # The rules are evaluated once a second, so later than the wait for the kills.
     until(lambda: states()["ReauthProxyExpiredSessionsKilled"] == "pending")
     until(lambda: states()["ReauthProxyExpiredSessionsWouldBeKilled"] == "pending")
     until(lambda: states()["ReauthProxyClientsNotReadyAnyMore"] in ("pending", "firing"))

@@ -24,7 +24,7 @@ HEADINGS = re.findall(r"^## (.+)$", (ROOT / "docs/runbooks.md").read_text(), re.
 
 ALERTS = [rule for rule in _rules() if "alert" in rule]
 _RECORDS = [rule for rule in _rules() if rule.get("record", "").count(":") == 2]
-"""All that are recorded, but for the date of a switch, which an operator gives."""
+"""All that are recorded, except the date of a switch, which an operator sets."""
 
 
 def test_prometheus_takes_the_rules() -> None:

@@ -43,13 +43,13 @@ VALUES: Document = {
         ],
     },
 }
-"""What the overlay says, as the chart's values."""
+"""The overlay's settings, as the chart's values."""
 BUCKET = {"out": "s3a://fleet/report", "state": "", "serve": {"enabled": False}}
 """Nothing on a volume."""
 
 
 def changed(report: Document, **others: Any) -> Document:
-    """The values with some of the report's, and others, in place of what they are."""
+    """The values, with some of the report's values and others replaced."""
     made = copy.deepcopy(VALUES) | others
     made["report"] |= report
     return made

@@ -1,4 +1,4 @@
-"""What the proxy logs in to brokers with gets into the pod, by the chart and by a patch."""
+"""The chart and a patch mount the proxy's credentials for brokers in the pod."""
 
 from pathlib import Path
 from types import ModuleType
@@ -53,7 +53,7 @@ def rendered(way: str) -> list[Document]:
 
 
 def mounted(documents: list[Document]) -> set[str]:
-    """The files that volumes bring into the container, but for those of ConfigMaps."""
+    """The files that volumes bring into the container, except those of ConfigMaps."""
     volumes = {one["name"]: one for one in deploy.pod(documents)["volumes"]}
     found = set()
     for mount in deploy.container(documents)["volumeMounts"]:

@@ -50,7 +50,7 @@ def test_the_compose_file_fits_the_configuration(tmp_path: Path) -> None:
 
 
 def test_volumes_of_the_compose_file_can_be_written_to(tmp_path: Path) -> None:
-    """A new volume belongs to whom the image's directory does, and to root where there is none."""
+    """A new volume gets the owner of the image's directory, or root if it is missing."""
     document = yaml.safe_load(COMPOSE.read_text())
     volumes = [one.partition(":") for one in document["services"]["proxy"]["volumes"]]
     mounted = {Path(path) for name, _, path in volumes if name in document["volumes"]}

@@ -10,7 +10,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("proxy", "sasl", "metrics")
 PAGES: Final = sorted({*ROOT.glob("*.md"), *ROOT.glob("*/*.md")} - {ROOT / "CHANGELOG.md"})
-"""The changelog also names what is gone."""
+"""The changelog also names removed things."""
 SOURCES: Final = ("proxy", "sasl", "metrics", "tests", "benchmarks", "docs", "deploy", ".ci")
 SUFFIXES: Final = {".conf", ".go", ".in", ".java", ".json", ".mod", ".pyi", ".sh", ".tpl", ".toml"}
 SUFFIXES_TOO: Final = {".txt", ".xml", ".yaml", ".yml", ".socket", ".service", ""}

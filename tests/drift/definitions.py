@@ -1,7 +1,7 @@
 """Message definitions of a release of Kafka, and the proxy's compact form.
 
 They are in the clients' jar as JSON with comments (`common/message/*.json`; the README.md beside
-their source says what each attribute means). The compact form is described in
+their source documents each attribute). The compact form is described in
 `proxy/wire/schema.py`. `overlay.json` names the messages that come from an older release, because
 the proxy still serves versions that Kafka has dropped, and has the versions that no release has.
 """

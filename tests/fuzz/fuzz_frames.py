@@ -1,4 +1,4 @@
-"""A mutational fuzzer of what reads the wire by hand: addresses, long frames, ApiVersions.
+"""A mutational fuzzer of the hand-written parsers: addresses, long frames, ApiVersions.
 
 Seeds are responses made up from kio's schemas; each round mutates one and feeds it to the code.
 Run: python -m tests.fuzz.fuzz_frames --seconds 60 [--seed 1]

@@ -1,4 +1,4 @@
-"""Mutational fuzzer of what anybody can reach: both mechanisms, the JWKS and the SCRAM client.
+"""Mutational fuzzer of parts in any client's reach: both mechanisms, the JWKS and the SCRAM client.
 
 Seeds are good messages; each round bends some and offers them in any order.
 Run: python -m tests.fuzz.fuzz_sasl --seconds 60 [--seed 1]

@@ -63,7 +63,7 @@ def require_kafka() -> None:
 
 @pytest.fixture(scope="module")
 def here() -> Iterator[Namespace]:
-    # librdkafka looks up no IPv4 address where there is none but loopback's.
+    # librdkafka looks up no IPv4 address on a machine that only has the loopback's.
     with wired(("10.99.0.1/24",), ("10.99.0.2/24",)) as (here, _):
         yield here
 

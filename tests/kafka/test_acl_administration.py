@@ -66,7 +66,7 @@ def admin(issuer: Issuer, bootstrap: str) -> Any:
 def test_kafka_acls_adds_lists_and_removes(
     bootstrap: str, issuer: Issuer, topic: str, tmp_path: Path
 ) -> None:
-    """What the operator's shell scripts do."""
+    """Steps of the operator's shell scripts."""
     client = user(issuer, SCRAM, SUPER_USER).java(tmp_path)
     rule = ("--allow-principal", CAROL, "--operation", "Read", "--topic", topic)
     added = _acls(client, bootstrap, "--add", *rule)

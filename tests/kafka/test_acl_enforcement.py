@@ -195,7 +195,7 @@ def proxy_of_one(
 def test_what_is_allowed_is_written_when_the_connection_is_closed(
     kafka: KafkaCluster, proxy_of_one: ProxyProcess
 ) -> None:
-    """With acks=0 the client sees nothing but the close."""
+    """With acks=0 the client only sees the close."""
     address = proxy_of_one.addresses()[LISTENER]
     for name in ("allowed", "denied"):
         kafka.create_topic(name)

@@ -1,6 +1,6 @@
 """Sessions over SASL that brokers end, with real clients (`sasl.termination: broker`, KIP-368).
 
-Rights are Kafka's own, and given to alice alone: whoever gets through is alice to the broker.
+Rights are Kafka's own, and given to alice alone: a client that gets through is alice to the broker.
 """
 
 import time

@@ -1,6 +1,6 @@
 """ACLs and quotas stored at the brokers: proxies on two hosts apply the same ones.
 
-The brokers let nobody but the proxy do anything; what clients may is judged by the proxies, by the
+The brokers allow only the proxy; the clients' rights are judged in the proxies, by the
 brokers' own ACLs.
 """
 

@@ -152,7 +152,7 @@ def proxies(
 
 
 def answers(address: Address, issuer: Issuer, user: str) -> list[Any]:
-    """What the broker answers to one user, case by case."""
+    """The broker's answers to one user, case by case."""
     topics = [
         {
             "name": name,

@@ -1,7 +1,7 @@
 """Delivery and report as clients of brokers with TLS, SASL, sessions and ACLs.
 
 The broker's sessions last two seconds: a connection that is used for longer has authenticated
-itself anew.
+itself again.
 """
 
 import json
@@ -296,7 +296,7 @@ def test_without_the_right_each_command_says_so(
 def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
-    """More is written than the folder has room for; the last events all arrive."""
+    """More is written than fits in the folder; the last events all arrive."""
     events = tmp_path / "events"
     file = properties_of(secure, files, by_scram(WRITER, SCRAM), tmp_path / "client.properties")
     log = log_in(events, retention_bytes=20_000, delivered=True)

@@ -99,7 +99,7 @@ def test_java_bootstraps_anew_where_ports_are_swapped(
     """Nothing is lost or duplicated while its connections reach the wrong brokers.
 
     Kafka's client 4.4 loses its requests if another broker's response was read together with the
-    one after which it bootstraps anew (`NetworkClient.handleCompletedReceives`).
+    one after which it bootstraps again (`NetworkClient.handleCompletedReceives`).
     """
     for attempt in range(3):
         try:
@@ -228,7 +228,7 @@ class Replaceable:
         wait_until(lambda: answered(self.address, *ids) == [RIGHT, MISROUTED], what="the old one")
         wait_until(lambda: self.written()[0] > 100, what="traffic")
         # The client stays where it is until it is known who means the old one: before that a
-        # sidecar would let it go on at the new one, which a client may find out by itself.
+        # sidecar would let it continue at the new one, which a client may find out by itself.
         balancer.route_others({port: self.new.address(listener=BEHIND)})
         wait_until(lambda: answered(self.address, *ids) == [MISROUTED, RIGHT], what="the new one")
         balancer.cut()
@@ -248,7 +248,7 @@ def replaceable() -> Replaceable:
 def test_java_finds_another_cluster_behind_the_same_address(
     replaceable: Replaceable, jwks: Path, carol: User, tmp_path: Path
 ) -> None:
-    """Behind a sidecar, which tells clients of the old cluster to rebootstrap."""
+    """Behind a sidecar, which makes clients of the old cluster rebootstrap."""
     client = carol.java(tmp_path, acks="all", enable_idempotence="false")
     where = ("--bootstrap-server", replaceable.address, "--command-config", client.properties)
     what = ("--topic", "topic", "--num-records", RECORDS, "--record-size", 10)

@@ -1,7 +1,7 @@
 """Quotas with real clients: limits and throttle times, compared with Kafka's.
 
 Most tests use two workers, so that what is shared is; each has users or client ids of its own.
-Compared with Kafka is what the machine has no part in: the wait that one request is told, and the
+Only figures independent of the machine are compared with Kafka: a request's throttle time, and the
 bounds that the arithmetic of KIP-13, KIP-599 and KIP-612 sets to many."""
 
 import json

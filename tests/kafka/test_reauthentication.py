@@ -209,7 +209,7 @@ def test_tokens_that_are_late_for_seconds_fail_no_program(
     proxy: ProxyProcess, kafka: KafkaCluster, issuer: Issuer, topic: str
 ) -> None:
     """The identity provider hands out tokens that expired 5 s ago: a client is disconnected at its
-    first request, by the proxy as by Kafka's own listener, and goes on with the next token."""
+    first request, by the proxy as by Kafka's own listener, and continues with the next token."""
     fresh_from = time.monotonic() + 6
 
     def problems(bootstrap: str) -> set[str]:

@@ -54,7 +54,7 @@ KNOWN = {
 """What each user's one client does, and so the verdict that it deserves.
 
 The first three re-authenticate, as `metrics/report/libraries.py` says of these versions. Then
-kafka-python that was told of a Kafka 0.11 (raw SASL tokens) and of a Kafka 1.0 (SaslAuthenticate
+kafka-python configured for Kafka 0.11 (raw SASL tokens) and for Kafka 1.0 (SaslAuthenticate
 v0); an application that has no second token to give; one that ends before its session does.
 """
 

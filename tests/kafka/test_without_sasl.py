@@ -1,6 +1,6 @@
 """PLAINTEXT and SSL listeners of Kafka and the proxy: same answers and principals.
 
-Both judge by ACLs with `User:ANONYMOUS` for a super user: who else somebody is, shows by what it
+Both judge by ACLs with `User:ANONYMOUS` for a super user: the identity of a client shows in what it
 may see.
 """
 

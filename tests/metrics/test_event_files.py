@@ -57,7 +57,7 @@ def test_a_file_grows_under_a_temporary_name(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten_or_followed(tmp_path: Path) -> None:
-    """Who can write into the directory must not make the proxy write elsewhere."""
+    """A user with write access to the directory must not make the proxy write elsewhere."""
     target = tmp_path / "precious"
     target.write_text("kept")
     (tmp_path / "s-0.jsonl").write_text("closed before")
@@ -116,7 +116,7 @@ def test_a_file_taken_for_an_orphan_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_pipes_and_links_are_no_orphans(tmp_path: Path) -> None:
-    """Opening a pipe would block the start for ever."""
+    """Opening a pipe would block the start forever."""
     os.mkfifo(tmp_path / "events-a.jsonl.open")
     (tmp_path / "precious").write_text("no newline")
     (tmp_path / "events-b.jsonl.open").symlink_to(tmp_path / "precious")
@@ -204,7 +204,7 @@ def test_one_line_of_complaint_a_minute(tmp_path: Path, caplog: pytest.LogCaptur
 def test_a_directory_that_vanishes_is_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was in it is lost; what comes afterwards is not."""
+    """Its lines are lost; later events are not."""
     directory = tmp_path / "events"
     log = log_in(directory)
     log.append(["a", "b"], 0.0, WALL)
@@ -278,7 +278,7 @@ def test_the_disk_does_not_take_another_directory(tmp_path: Path) -> None:
 
 
 def test_what_was_moved_away_is_closed_when_it_is_back(tmp_path: Path) -> None:
-    """Its lock is given up: whoever starts in the directory takes it for an orphan."""
+    """Its lock is released: the next process in the directory takes it for an orphan."""
     log = log_in(tmp_path / "events")
     log.append(["a"], 0.0, WALL)
     move_away(tmp_path / "events")

@@ -56,7 +56,7 @@ def test_what_is_emitted_is_written_in_order(tmp_path: Path) -> None:
 def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     """A thread that has not begun is like one whose disk is stuck: the data path must not wait."""
     writer = writer_in(tmp_path, queue_events=10)
-    for sequence in range(10_000):  # one that waited would wait for ever: nobody takes any
+    for sequence in range(10_000):  # a blocking writer would block forever: nothing takes events
         writer.emit(line(sequence=sequence))
     writer.start()
     assert writer.close()
@@ -105,7 +105,7 @@ def test_what_a_killed_process_wrote_is_recovered(tmp_path: Path) -> None:
             os.write(write_end, b"!")
             signal.pause()
         finally:
-            os._exit(1)  # whatever happens, it must not go on with the other tests
+            os._exit(1)  # it must never continue with the other tests
     os.close(write_end)
     answered = os.read(read_end, 1)
     os.kill(child, signal.SIGKILL)

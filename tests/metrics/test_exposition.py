@@ -89,7 +89,7 @@ def test_process_figures_are_this_process() -> None:
 
 
 def test_a_scrape_needs_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """When no descriptor is left, that is what the scrape is to tell."""
+    """When no descriptor is left, the scrape must report that."""
     monkeypatch.setattr(process, "_STATM", tmp_path / "cannot be opened")
     snapshot = Snapshot()
     report_process(snapshot, worker=3, version="1.2.3", compiled=False, started=5.0)

@@ -262,7 +262,7 @@ def lives(draw: st.DrawFn) -> Life:
 
 
 def play(life: Life) -> list[SessionEvent]:
-    """Let a history live it, swept each minute, and close at the end."""
+    """Replay it in a history that is swept each minute and closed at the end."""
     session = history(cadence=Cadence())
     events: list[SessionEvent] = []
     seen: list[int] = []

@@ -74,7 +74,7 @@ def hmac_token(secret: bytes, **header: object) -> str:
 
 
 def foreign(kid: str | None = "rsa", **header: Any) -> str:
-    """Signed with a key that the provider does not know, whatever the header says of it."""
+    """Signed with a key that the provider does not know, whatever the header claims."""
     return token(key=rsa_key("foreign"), kid=kid, **header)
 
 
@@ -121,7 +121,7 @@ ATTACKS: dict[str, tuple[str, FailureReason | KeyMissing]] = {
     "none, empty signature": (forged({"alg": "none"}), MALFORMED),
     "stripped signature": (f"{HEADER}.{PAYLOAD}.", MALFORMED),
     "two parts": (f"{HEADER}.{PAYLOAD}", MALFORMED),
-    # Symmetric algorithms, with what an attacker knows as the secret.
+    # Symmetric algorithms, with a secret that an attacker knows.
     "HS256 with the public key": (hmac_token(public_pem()), FORBIDDEN),
     "HS256 with the modulus": (hmac_token(rsa_key().jwk()["n"].encode()), FORBIDDEN),
     "HS256 with no secret": (hmac_token(b""), FORBIDDEN),
@@ -346,7 +346,7 @@ def test_an_outage_of_one_issuer_touches_no_client_of_the_other() -> None:
 
 
 def test_unknown_keys_of_one_are_fetched_from_it_alone() -> None:
-    """Whoever makes up key ids for one issuer cannot use up the fetches of the other."""
+    """Invented key ids for one issuer cannot use up the fetches of the other."""
     later = NOW + 60
     mine, theirs = cache_of(OUR_KEY), cache_of(PARTNERS_KEY)
     trusted = issuers(mine, theirs)

@@ -198,7 +198,7 @@ def test_a_very_long_outage_does_not_overflow() -> None:
 
 
 def test_keys_outlive_an_outage_for_their_maximum_age_only() -> None:
-    """Then fail closed: whoever blocks the provider must not keep a revoked key alive."""
+    """Then fail closed: blocking the provider must not keep a revoked key alive."""
     cache = cache_of(rsa_key(), settings=KeyCacheSettings(max_age_ms=7_200_000))
     cache.failed("refused", NOW + HOUR)
     assert found(cache, "RS256", "rsa", NOW + 2 * HOUR) == numbers(rsa_key())

@@ -364,7 +364,7 @@ ACCEPTED = Success(data=b"", identity=ALICE, credential_deadline=NOW + 300)
 
 
 class Listener:
-    """What the logins of one listener have in common."""
+    """State shared by the logins of one listener."""
 
     def __init__(self, *keys: Key, cache: KeyCache | None = None) -> None:
         self.keys = cache_of(*keys) if cache is None else cache
@@ -374,7 +374,7 @@ class Listener:
         )
 
     def login(self, bearer: str, later: float = 0.0) -> Success | FailureReason:
-        """The success, or the reason of the failure; no newer keys are to be had."""
+        """The success, or the reason of the failure; no newer keys are available."""
         self._later = later
         exchange = self.exchange()
         message = client_initial_response(bearer)
@@ -468,7 +468,7 @@ def test_keys_that_are_too_old_let_nobody_in() -> None:
 
 
 def test_every_good_fetch_has_signatures_verified_anew() -> None:
-    """So nothing is believed for longer than `refresh_ms`, whatever was wrong with it."""
+    """No result is kept for longer than `refresh_ms`, whatever the fault."""
     listener = logged_in()
     assert listener.keys.loaded(document(rsa_key().jwk(), ec_key().jwk()), NOW)
     assert not listener.remembers(TOKEN)
@@ -491,7 +491,7 @@ def test_whatever_differs_by_a_character_is_another_token() -> None:
 
 
 def test_a_known_token_does_not_let_in_as_somebody_else() -> None:
-    """What was judged is the whole message, the authorization id in it included."""
+    """The cached verdict covers the whole message, including its authorization id."""
     listener = logged_in()
     message = client_initial_response(TOKEN).replace(b"n,,", b"n,a=mallory,")
     step = listener.exchange().step(message, NOW)
@@ -545,7 +545,7 @@ def test_tokens_with_many_groups_are_remembered() -> None:
 
 
 def test_no_token_lies_in_memory() -> None:
-    """Whoever reads the proxy's memory shall not find what would let him in elsewhere."""
+    """The proxy's memory must not contain credentials that work elsewhere."""
     held = logged_in().memory
     _, payload, signature = TOKEN.split(".")
     assert signature not in held

@@ -11,7 +11,7 @@ from sasl.salts import KAFKAS_FORM, MAX_SALT_BYTES, SaltForm, form_of, new_salt,
 
 
 def test_salts_have_the_form_of_kafkas_tools() -> None:
-    """A salt must not tell whether kafka-configs.sh, the proxy or a fake made it."""
+    """A salt must not reveal whether kafka-configs.sh, the proxy or a fake made it."""
     salts = {new_salt() for _ in range(100)}
     assert len(salts) == 100
     assert all(20 <= len(salt) <= 26 and salt.isalnum() and salt.islower() for salt in salts)

@@ -380,7 +380,7 @@ class TestNobodyCanFindOutWhoExists:
         assert len({iterations_shown(users, "nobody") for _ in range(5)}) == 1
 
     def test_one_more_user_changes_few_unknown_users(self) -> None:
-        """Whoever asks day by day sees real users change as seldom."""
+        """A client that asks daily sees real users change as seldom."""
         users = Users()
         for number in range(100):
             users.put(f"user{number}", SHA_256, (4096, 8192)[number % 2])
@@ -390,7 +390,7 @@ class TestNobodyCanFindOutWhoExists:
         assert sum(one != two for one, two in zip(before, after, strict=True)) < 20
 
     def test_even_the_fakes_own_key_does_not_let_in(self) -> None:
-        """Whoever learns the secret may tell who exists, but not log in."""
+        """An attacker with the secret can find out who exists, but not log in."""
         server = ScramServer(
             mechanism=SHA_256,
             credentials=Users(),
@@ -448,7 +448,7 @@ class TestSaltsHaveTheFormsOfTheUsers:
         assert all(abs(shown[shape] / 2000 - share) < 0.04 for shape, share in shares.items())
 
     def test_a_salt_of_kafkas_form_is_what_it_was(self) -> None:
-        """A release that showed other ones would tell by it who exists."""
+        """A release with different ones would reveal who exists."""
         assert salt_shown(Users(), "nobody") == KAFKAS
         assert salt_shown(Users(), "nobody", SHA_512) == b"1ac9st3owfoqync4tfogmizv0"
 

@@ -95,7 +95,7 @@ def test_who_is_known_without_sasl_has_a_session_that_nothing_ends_or_renews() -
 
 
 def test_what_is_out_of_place_must_parse_all_the_same() -> None:
-    """Kafka reads a request before it says that it comes at the wrong time."""
+    """Kafka reads a request before it rejects it as out of order."""
     one = session()
     one.admit(Identity("User:ANONYMOUS"), NOW)
     with pytest.raises(MalformedMessage):

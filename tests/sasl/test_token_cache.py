@@ -162,7 +162,7 @@ def test_where_the_lifetime_is_read(
     "token", ["opaque", "a.b.c", jwt(), jwt(exp="soon"), jwt(exp=True), jwt(exp=-1), jwt(exp=None)]
 )
 def test_a_token_that_does_not_say_when_it_expires(token: str) -> None:
-    """Asked for anew every five minutes; meanwhile the broker knows, and we do not."""
+    """Asked for again every five minutes; meanwhile the broker knows, and we do not."""
     cache = TokenCache()
     assert taken(cache, answer(token))
     assert cache.expires_at is None

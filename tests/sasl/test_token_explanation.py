@@ -79,7 +79,7 @@ def test_each_claim_is_shown_with_what_is_expected() -> None:
 @pytest.mark.parametrize("value", [None, 7, "x", [], ["a", 7], {}, 10**400, True, "\ud800"])
 @pytest.mark.parametrize("name", ["iss", "aud", "sub", "exp", "iat", "nbf", "scope", "groups"])
 def test_any_claim_is_explained(name: str, value: Any) -> None:
-    """Whoever wrote the token chose it: nothing in it raises, and the two agree."""
+    """The token's author chose it: no content raises, and the two agree."""
     text = token(json.dumps(claims() | {name: value}).encode())
     wrong = [one for one in explained(text).values() if one.problem is not None]
     accepted = judged(text, only(cache_of(rsa_key()), WITH_GROUPS))

@@ -27,7 +27,7 @@ _NO_MIRROR: Final = (
 
 
 _OTHER_USERS: Final = {
-    True: "has SCRAM users of its own, which those in ZooKeeper would replace: use another file",
+    True: "already has SCRAM users, which those in ZooKeeper would replace: use another file",
     False: "has a copy of the SCRAM users in ZooKeeper: use another file",
 }
 
@@ -64,7 +64,7 @@ class SqliteMirror(SqliteStore):
         with self.writing() as connection:
             if not _is_mirror(connection) and _has_rows(connection, "acls", "quotas"):
                 raise StoreError(
-                    "has ACLs or quotas of its own, which those of the brokers would replace: use"
+                    "already has ACLs or quotas, which those of the brokers would replace: use"
                     " another file, or create them at the brokers and delete them here"
                 )
             if _mirrors_users(connection) != self.mirrors_users and _has_rows(

@@ -45,7 +45,7 @@ def test_files_are_delivered_in_the_order_in_which_they_were_written(
 
 
 def test_nothing_but_event_files_is_read(tmp_path: Path, spool: Spool) -> None:
-    """Who can write into the folder must not have other files delivered, or the deliverer wait."""
+    """A user with write access to the folder cannot add other files or block delivery."""
     (tmp_path / "secret").write_text("secret\n")
     (tmp_path / "events-a.jsonl").symlink_to(tmp_path / "secret")
     (tmp_path / "events-b.jsonl.open").symlink_to(tmp_path / "secret")

@@ -33,7 +33,7 @@ Client = tuple[str | None, ...]
 
 @dataclass
 class Connection:
-    """What became of one connection."""
+    """Outcome of one connection."""
 
     client: Client
     version: int | None
@@ -209,7 +209,7 @@ def _is_past(event: Event, age_ms: int | None, lifetime_ms: int) -> bool:
 
 
 def _verdict(connections: list[Connection], day: int) -> str:
-    """Judge a client by what was known at the end of a day."""
+    """Judge a client by the events up to the end of a day."""
     own = [each for each in connections if min(each.seen_on) <= day]
     failed = [on for each in own for on in each.failed_on if on <= day]
     renewed = [on for each in own for on in each.renewed_on if on <= day]

@@ -77,7 +77,7 @@ def test_what_a_failing_client_has_not_shown_is_not_held_against_it() -> None:
 
 
 def test_a_client_that_was_killed_once_and_is_good_since_is_ready_since() -> None:
-    """Killed on the first day, good on the eleven after it; both are said."""
+    """Killed on the first day, good on the next eleven: the report shows both."""
     late = later(EventKind.REAUTHENTICATED, 17, sequence=2, authentications=2)
     days = [
         later(EventKind.REAUTHENTICATED, 1440 * day, sequence=day + 2, authentications=day + 2)
@@ -116,7 +116,7 @@ def test_a_client_that_was_ready_and_fails_is_regressed_until_it_is_ready_again(
 
 
 def test_what_cannot_be_told_a_lifetime_does_not_learn_it() -> None:
-    """By another program of that name, say; whoever enforces it breaks the old one."""
+    """For example by another program of that name: enforcement would break the old one."""
     old = login(connection_id="old", authenticate_version=0)
     tomorrow = later(EventKind.REAUTHENTICATED, 1440, authentications=2, **TOLD)
     assert verdict(old, login(**TOLD), tomorrow)["verdict"] == "not_capable"
@@ -163,7 +163,7 @@ def test_a_principal_is_as_ready_as_its_worst_client() -> None:
 
 
 def test_what_breaks_comes_first_and_unknown_clients_last() -> None:
-    """So that a limit on the rows leaves out those of whom there is least to say."""
+    """A limit on the rows leaves out the clients with the least evidence."""
     given = [
         event(kind=EventKind.FAILED, authentications=0, connection_id="unknown"),
         *(

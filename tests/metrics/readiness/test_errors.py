@@ -12,5 +12,5 @@ from metrics.readiness.errors import ReportError, explained
     ],
 )
 def test_an_error_is_one_printable_line(error: Exception, text: str) -> None:
-    """Whoever may write into a shared folder chooses the names of its files."""
+    """A user with write access to a shared folder chooses the names of its files."""
     assert explained(error) == text

@@ -102,7 +102,7 @@ def test_a_damaged_file_costs_that_file(
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
-    """A pipe blocks whoever opens it, and a link may lead to any file of the machine."""
+    """Opening a pipe blocks, and a link may lead to any file of the machine."""
     events = tmp_path / "events"
     events.mkdir()
     (events / "a.jsonl").write_bytes(LOG)

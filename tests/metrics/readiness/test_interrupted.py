@@ -1,4 +1,4 @@
-"""A report that is told to end: by one error, whatever it was at."""
+"""An interrupted report ends with one error at any stage."""
 
 import os
 import signal

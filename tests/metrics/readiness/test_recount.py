@@ -1,4 +1,4 @@
-"""What the report says, against a recount; with clocks that are decades off."""
+"""The report against a recount, with clocks that are decades off."""
 
 import json
 import random

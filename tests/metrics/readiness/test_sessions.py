@@ -71,7 +71,7 @@ USED_LATE = {
         "failing",
     ),
 }
-"""What is known after a login, and where its connection stands."""
+"""Fields known after a login, and the standing of its connection."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def used_late() -> dict[str, dict[str, Any]]:
 def test_a_session_used_past_what_it_was_told_is_a_kill_though_that_event_is_lost(
     used_late: dict[str, dict[str, Any]], name: str, standing: str
 ) -> None:
-    """The proxy drops events if the disk refuses; what it announced stands in the others."""
+    """The proxy drops events if the disk refuses them; the others have the announced lifetime."""
     session = used_late[name]
     assert (session["standing"], session["would_be_kills"]) == (standing, standing == "failing")
 
@@ -111,7 +111,7 @@ def test_a_kill_with_an_event_counts_once() -> None:
 
 
 def test_the_request_that_met_the_expired_session_is_a_use_of_it() -> None:
-    """In `enforce` it is refused and stands in no count of requests."""
+    """In `enforce` it is refused, and no count of requests includes it."""
     killed = later(EventKind.EXPIRED_KILLED, 20, last_request_ms=EPOCH_MS + 2 * MINUTE_MS, **TOLD)
     assert session_of([login(**TOLD), killed])["used_ms"] == 20 * MINUTE_MS
 
@@ -284,7 +284,7 @@ def test_a_connection_without_sasl_is_no_session() -> None:
 
 
 def test_conflicting_events_of_one_name_are_settled_alike_in_any_order() -> None:
-    """Two proxies that give one id: nobody can tell the connections apart, but runs must agree."""
+    """Two proxies assign one id: the connections are indistinguishable, but runs must agree."""
     one = [login(), later(EventKind.CLOSED, 3)]
     other = [replace(each, client_host="10.0.0.8", timestamp_ms=EPOCH_MS + 5) for each in one]
     there, back = session_of([*one, *other]), session_of([*other, *one])

@@ -22,7 +22,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", ["events-a.jsonl", "events-a.jsonl.gz"])
 @pytest.mark.parametrize("end", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_line_costs_one_line(tmp_path: Path, name: str, end: bytes) -> None:
-    """Whoever may write a file in a folder cannot keep others from a report."""
+    """A user with write access to a folder cannot prevent the report."""
     around = (EVENT + b"}\n") * 3
     content = around + EVENT + end + b"\n" + around
     if name.endswith(".gz"):
@@ -68,7 +68,7 @@ def test_portions_are_bounded_and_lose_no_line(
 
 @pytest.mark.parametrize("over", [0, 1, MAX_LINE_BYTES, 2 * MAX_LINE_BYTES])
 def test_the_longest_line_that_may_be_an_event(tmp_path: Path, over: int) -> None:
-    """Wherever the line's end falls in what is read at once."""
+    """For every position of the line's end in a read."""
     longest = b"x" * (MAX_LINE_BYTES - 1 + over)
     (tmp_path / "a").write_bytes(longest + b"\nnext\n")
     place = tmp_path / "portion"

@@ -59,7 +59,7 @@ def run(folder: Path, as_of_ms: int) -> None:
 
 
 def make_old(file: Path) -> None:
-    """Have the first connection use a version that Kafka 4.0 dropped, and its client in a group."""
+    """Add a version that Kafka 4.0 dropped to the first connection, and a group to its client."""
     first, *others = file.read_text().splitlines(keepends=True)
     event = json.loads(first)
     assert event["kind"] == "authenticated"
@@ -91,7 +91,7 @@ def test_the_notebook_runs(
 
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_a_table_has_the_columns_that_are_documented(folder: Path, name: str) -> None:
-    """Also one without rows, `denials` here; the files say what the columns mean."""
+    """Also one without rows, `denials` here; the files describe their columns."""
     query = f"DESCRIBE FROM '{folder}/report/tables/{name}/*.parquet'"
     found = duckdb.connect().execute(query).fetchall()
     columns = (*TABLES[name].columns, *RUN)
@@ -188,7 +188,7 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
 
 
 def test_days_before_the_last_ones_are_removed_from_a_history(tmp_path: Path) -> None:
-    """By their names: a folder may have been copied. What is no day of a run is left alone."""
+    """By their names, as a folder may have been copied. Other files are left alone."""
     days = ("2026-05-31", "2026-06-01", "2026-06-02", "2026-06-03")
     for table in ("clients", "of_an_earlier_version"):
         for day in (*days, "oldest"):

@@ -73,7 +73,7 @@ def test_large_files_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
 def test_whenever_a_run_is_killed_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is on the disk at each step of runs that write several files and merge them."""
+    """The files on disk at each step of runs that write several files and merge them."""
     folder, topic = tmp_path / "table", Topic()
     topic.write(4)
     run(folder, topic)

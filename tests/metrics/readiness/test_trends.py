@@ -61,7 +61,7 @@ def test_summaries_alone_tell_of_the_same_storms() -> None:
 
 @pytest.mark.parametrize("first_kept", [0, 1], ids=["all", "summaries"])
 def test_an_authentication_is_one_however_many_summary_rows_tell_of_it(first_kept: int) -> None:
-    """One at the very end of a period goes on in the next row, and so may a login."""
+    """A session at the very end of a period continues in the next row, and so may a login."""
 
     def begun(number: int, minutes: int) -> AuthInterval:
         return AuthInterval(
@@ -144,7 +144,7 @@ def test_a_client_is_ready_from_the_day_it_was_repaired() -> None:
 
 
 def test_a_client_that_failed_and_never_re_authenticated_is_failing_still() -> None:
-    """It is recorded once for each session, which may go on for days."""
+    """It is recorded once for each session, which may last for days."""
     failing = later(EventKind.WOULD_BE_KILLED, 16, **TOLD)
     days = [later(EventKind.CHECKPOINT, 1440 * n, sequence=1 + n, **TOLD) for n in (1, 2)]
     found = table("by_day", [login(**TOLD), failing, *days])

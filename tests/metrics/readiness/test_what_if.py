@@ -17,7 +17,7 @@ LIFETIMES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 2, 5, 15, 30, 60, 24
 def kills_by_the_rule(uses: Sequence[float], lifetime: float, begin: float) -> int:
     """KIP-368: a connection used more than `lifetime` after it authenticated is killed.
 
-    The client comes back at once, and authenticates anew.
+    The client comes back at once, and authenticates again.
     """
     killed = 0
     for use in uses:
@@ -110,7 +110,7 @@ def intervals_of(events: Sequence[SessionEvent]) -> list[Row]:
 def test_the_kills_lie_between_the_least_and_the_most(
     connections: dict[str, Any], view: str
 ) -> None:
-    """The rule itself, on the times of all requests, against what is read from the log."""
+    """The rule itself, on the times of all requests, against the result from the log."""
     wanted = {"both": (True, False), "events": (False,), "summaries": (True,)}[view]
     events = [
         each

@@ -1,4 +1,4 @@
-"""What is too much to be collected is counted all the same."""
+"""Items beyond the limit of collection are still counted."""
 
 import re
 from dataclasses import replace

@@ -65,8 +65,8 @@ def test_no_command_allows_more_than_was_asked_for(more: dict[str, Any]) -> None
     """To kafka-acls `*` is every topic, no operation is all of them, and blanks are nothing.
 
     A name that was cut is another's.
-    What is not printable stands on the page as an escape, which names something else.
-    `orders-*` is denied to who subscribes to `orders-.*`, and is no topic's name.
+    The page escapes unprintable characters, and the escaped text is another name.
+    `orders-*` is denied to a client that subscribes to `orders-.*`; no topic has this name.
     """
     (row,) = missing_acls([denial(**more)])
     assert row["command"] is None

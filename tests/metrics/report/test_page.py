@@ -1,4 +1,4 @@
-"""The page holds names that clients chose, and needs nothing but itself."""
+"""The page contains names that clients chose, and is self-contained."""
 
 import re
 from collections import defaultdict
@@ -204,7 +204,7 @@ def test_the_first_screen_says_what_makes_it_doubtful() -> None:
 
 
 def test_nothing_at_all_says_where_to_look() -> None:
-    """And nothing but denials is something."""
+    """A log with only denials is not empty."""
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in collected("User:alice").rows}
     rows["denied_count"] = [{"resources": 0}]
     rows["observed"] = [{"from_ms": None, "to_ms": None, "covered_ms": None}]

@@ -54,7 +54,7 @@ KEPT = (
 )
 CASES = Path(__file__).parents[1] / "readiness" / "cases"
 OF_CASES = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4", "memberships", "groups")
-"""What is kept where a connection used dropped versions, or a client has groups."""
+"""Fields set only if a connection used dropped versions, or a client has groups."""
 ONLY_IN_CASES = {"denials", "dropped_versions", "groups", "client_groups"}
 YEAR_MS = 365 * 86_400_000
 AS_OF_MS = EPOCH_MS + 30 * 86_400_000

@@ -1,4 +1,4 @@
-"""What object stores and the JVM say when it goes wrong, and what is made of it: one sentence."""
+"""Errors of object stores and the JVM become one sentence."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ NO_JAR = "Spark has no jar for such addresses; docs/readiness.md says where to g
 
 
 def of_jvm(text: str) -> Exception:
-    """As the bridge tells it: its own line, the exception, where it was thrown."""
+    """As the bridge reports it: its own line, the exception, where it was thrown."""
     error: Exception = Py4JError(
         f"An error occurred while calling o40.text.\n: {text}\n\tat org.apache.spark.A.b(A.scala:1)"
     )

@@ -335,7 +335,7 @@ def test_the_events_of_an_address_give_the_report_of_the_folder(
     kind: str,
     answered_by: str,
 ) -> None:
-    """From DuckDB with what Hadoop has fetched, and from both as on a cluster; neither leaves
+    """From DuckDB on files that Hadoop fetched, and from both as on a cluster; neither leaves
     anything behind."""
     monkeypatch.setattr(on_spark, "is_one_machine", lambda _: answered_by == "duckdb")
     events = folder
@@ -459,7 +459,7 @@ def test_a_file_that_cannot_be_unpacked_is_named(
 
 
 def test_spark_is_not_given_what_is_no_regular_file(spark: SparkSession, tmp_path: Path) -> None:
-    """It would follow the link, and wait at a pipe for ever."""
+    """It would follow the link, and wait at a pipe forever."""
     (tmp_path / "a.jsonl").write_text("{}")
     os.mkfifo(tmp_path / "b.jsonl")
     with pytest.raises(

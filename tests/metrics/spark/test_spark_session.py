@@ -89,7 +89,7 @@ def session(master: str, *sizes: int) -> Any:
 
 
 def test_elsewhere_nothing_is_waited_for() -> None:
-    """Nor are executors counted: there is no number to be had."""
+    """Nor are executors counted: their number is unknown."""
     wait_for_executor(session("local[2]"))
 
 

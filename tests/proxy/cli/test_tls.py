@@ -164,7 +164,7 @@ def test_who_is_somebody_else(through: Through, trust: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("shown", "problem"),
     [
-        (None, "the other side wants a certificate of ours"),
+        (None, "the other side requires a client certificate"),
         ("untrusted", "the other side does not trust our certificate"),
         ("expired", "the other side considers our certificate expired"),
     ],
@@ -180,7 +180,7 @@ def test_a_certificate_of_ours_that_is_refused(
     """By TLS 1.3 the refusal comes when the handshake is over for us."""
     mine = store("keystore", files / f"{shown}.pem") if shown else ()
     way = through(MUTUAL, "SSL", *trust, *mine, f"ssl.enabled.protocols={version}")
-    refused(run("list", *way), problem, "the other side refuses the handshake: it may want")
+    refused(run("list", *way), problem, "the other side refuses the handshake: it may require")
 
 
 def test_tls_where_there_is_none_and_none_where_there_is(

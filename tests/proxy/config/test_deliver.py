@@ -91,7 +91,7 @@ def test_settings() -> None:
         (
             {"to": "kafka:a"},
             {"listener": RELAYED, "upstream": {"security.protocol": "SASL_PLAINTEXT"}},
-            "is required: the proxy has no login of its own in upstream",
+            "is required: upstream configures no login of the proxy",
         ),
     ],
 )
