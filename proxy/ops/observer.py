@@ -189,7 +189,10 @@ class SessionObserver:
             line = history.would_be_killed(api_key, usage(connection), now, throttled)
         if line is not None:
             self._emit_all(history, [line])
-            self._worker.incidents.note(self._incident(history, kind, _api_name(api_key), now))
+            incident = self._incident(history, kind, _api_name(api_key), now)
+            self._worker.incidents.note(incident)
+            if kind is EventKind.EXPIRED_KILLED:
+                self._log(incident, f"session expired before {incident.what}")
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
         """Record that a client reached the wrong broker, and was rejected."""
@@ -331,7 +334,8 @@ class SessionObserver:
         }
         parts += [f"{name} {text!a}" for name, text in named.items() if text is not None]
         cause = f"{incident.what} {incident.client_host}"
-        self._shell.inform(cause, ", ".join(parts), detail=incident.claimed_principal or "")
+        name = incident.claimed_principal or incident.principal or ""
+        self._shell.inform(cause, ", ".join(parts), detail=name)
 
     def _incident(
         self, history: SessionHistory, kind: EventKind, what: str, now: float, *, times: int = 1

@@ -196,6 +196,11 @@ def test_an_expired_session_that_is_used(
         seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
     one = seen.only()  # in `probe` too: what is told once is shown once
     assert (one.kind, one.what, one.principal) == (kind, what, "User:alice")
+    killed = enforcement is Enforcement.ENFORCE
+    assert [line.split(", ")[0] for line in seen.told] == [
+        f"closed: session expired before {what}"
+    ] * killed
+    assert seen.details == ["User:alice"] * killed
 
 
 @pytest.mark.parametrize(
