@@ -11,6 +11,7 @@ from pathlib import Path
 from metrics.delivery.position import Position, read_position
 from metrics.delivery.spool import count_lines
 from metrics.event_files import EventFile, beyond_retention, file_stem, recover_orphans
+from metrics.integrity import chained
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class EventLogSettings:
     None if no file is removed."""
     delivered: bool = False
     """True to count events that are removed before they were delivered."""
+    chained: bool = False
+    """True to chain the lines of each file by hashes."""
 
 
 class EventLog:
@@ -49,6 +52,8 @@ class EventLog:
         self._file_opened_at = 0.0
         self._file_events = 0
         """Number of events in the open file."""
+        self._chain = ""
+        """Chain value of the last line of the open file; empty before the first line."""
         self._retry_at: float | None = None
         self._warn_at: float | None = None
         self.written = 0
@@ -71,11 +76,14 @@ class EventLog:
         if self._retry_at is not None and now < self._retry_at:
             self.dropped += len(lines)
             return
-        data = "".join(f"{line}\n" for line in lines).encode("ascii")
         self._abandon_if_removed(now)
         try:
             if self._file is None:
                 self._begin(now, wall)
+            chain = self._chain
+            if self._settings.chained:
+                lines, chain = chained(lines, chain)
+            data = "".join(f"{line}\n" for line in lines).encode("ascii")
             if self._file is not None:
                 self._file.write(data)
         except OSError as error:
@@ -83,6 +91,7 @@ class EventLog:
             self._give_up(error, now)
             return
         self._retry_at = None
+        self._chain = chain
         self._file_events += len(lines)
         self.written += len(lines)
         self.written_bytes += len(data)
@@ -150,6 +159,7 @@ class EventLog:
         self._file = EventFile(settings.directory, stem)
         self._file_opened_at = now
         self._file_events = 0
+        self._chain = ""
 
     def _abandon_if_removed(self, now: float) -> None:
         """Abandon the file if it was removed or moved, and count its events as lost."""

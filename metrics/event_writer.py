@@ -10,6 +10,7 @@ from collections import deque
 from typing import Final
 
 from metrics.event_log import EventLog, EventLogSettings
+from metrics.integrity import numbered
 from metrics.registry import EVENT_LOG_BYTES, EVENTS_DROPPED, EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
 
@@ -45,6 +46,7 @@ class EventWriter:
         self._flush_seconds = flush_seconds
         self._wake = threading.Event()
         self._closing = False
+        self._emitted = 0
         self._queue_full = 0
         self._thread = threading.Thread(target=self._run, name="event-writer", daemon=True)
 
@@ -53,12 +55,14 @@ class EventWriter:
         self._thread.start()
 
     def emit(self, line: str) -> None:
-        """Add an event's line to the queue; it is dropped and counted if the queue is full."""
+        """Number an event's line and add it to the queue; it is dropped and counted if the queue is
+        full, which leaves a gap in the numbers."""
         waiting = len(self._queue)
         if waiting < self._max_events:
-            self._queue.append(line)
+            self._queue.append(numbered(line, self._emitted))
         else:
             self._queue_full += 1
+        self._emitted += 1
         if waiting + 1 >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 

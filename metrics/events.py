@@ -154,6 +154,14 @@ class SessionEvent:
         """Number of this event within its connection, from 0. A number that comes twice is a
         duplicate; one that is missing was dropped."""
     )
+    log_sequence: int | None = _optional(
+        """Number of this event among all of its worker since its start, from 0. One that is missing
+        was dropped or removed. Null: by an older version of the proxy."""
+    )
+    chain: str | None = _optional(
+        """SHA-256 of the chain of the line before it in the file and of this line without it
+        (`events.hash.chain`). Null: not chained."""
+    )
     connected_ms: int = _column("When the connection was accepted, epoch ms.")
     listener: str = _column("Name of the listener.")
     enforcement: str = _column("observe, probe or enforce, as it applies to this connection.")

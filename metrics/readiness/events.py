@@ -33,6 +33,8 @@ MAX_COUNT = 2**50 - 1
 _UNREAD = frozenset(
     {
         "worker",
+        "log_sequence",
+        "chain",
         "session_lifetime_ms",
         "request_bytes",
         "response_bytes",

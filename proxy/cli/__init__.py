@@ -34,6 +34,7 @@ GROUPS: Final = (
     "token",
     "sessions",
     "events",
+    "audit",
     "report",
 )
 """Commands with a module of their own, `proxy.cli.NAME`."""

@@ -347,6 +347,9 @@ class Events(Section):
     """Interval between two summaries of an open connection."""
     retention_bytes: Bytes | None = setting(10_737_418_240, source=OWN, unit="bytes")
     """Total size above which the oldest closed files are deleted; null: never."""
+    hash_chain: StrictBool = setting(False, source=OWN)
+    """true: each line has a hash of itself and the line before it, so that `audit verify` finds the
+    line that was changed."""
     deliver: Deliver = setting({}, source=OWN)
 
     @model_validator(mode="after")

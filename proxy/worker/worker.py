@@ -178,6 +178,7 @@ class Worker:
                 rotate_seconds=events.rotate_ms / 1000,
                 retention_bytes=events.retention_bytes,
                 delivered=events.deliver.to is not None,
+                chained=events.hash_chain,
             )
         )
 

@@ -53,6 +53,7 @@ NOT_RUN: Final = {
 }
 """Programs that are not run, and why."""
 NEEDS: Final = {
+    "audit": "needs events; tests/proxy/cli",
     "demo": "takes a minute; `make demo`",
     "events": "needs Kafka; tests/kafka",
     "report": "needs events; tests/metrics/readiness",

@@ -64,6 +64,19 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     assert figures(writer)[2] == {"queue_full": 9990}
 
 
+def test_a_dropped_event_leaves_a_gap_in_the_numbers(tmp_path: Path) -> None:
+    writer = writer_in(tmp_path, queue_events=2)
+    for _ in range(4):
+        writer.emit(line())
+    writer.start()
+    wait_for_one(writer)
+    writer.emit(line())
+    assert writer.close()
+    (path,) = tmp_path.iterdir()
+    numbers = [json.loads(line)["log_sequence"] for line in path.read_text().splitlines()]
+    assert numbers == [0, 1, 4]
+
+
 def test_events_of_a_directory_that_was_removed_are_counted_as_lost(tmp_path: Path) -> None:
     """Without an event in between: the thread looks by itself."""
     writer = writer_in(tmp_path / "events")
