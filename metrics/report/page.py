@@ -87,8 +87,8 @@ def _by_principal(facts: Facts) -> str:
     total = sum(verdicts.values())
     return (
         '<section id="principals"><h2>By principal</h2>'
-        '<p class="soft">Clients of each principal, the worst first; a bar is as long as there '
-        "are clients. A principal can be enforced "
+        '<p class="soft">Clients of each principal, the worst first; the longer a bar, the '
+        "more clients. A principal can be enforced "
         f"when all its clients are ready: {number(verdicts['ready'])} of {number(total)} can be."
         f"</p>{plots.principal_bars(rows, total)}</section>"
     )
@@ -196,8 +196,8 @@ def _tokens(facts: Facts) -> str:
         failed = sum(row["count"] for row in failures)
         shown += (
             '<section id="failures"><h2>Failed authentications</h2>'
-            '<p class="soft">First ones never got in; a failed re-authentication ends a '
-            f"connection.</p><details><summary>{count(failed, 'failure')}</summary>"
+            '<p class="soft">Each failure closed a connection.</p>'
+            f"<details><summary>{count(failed, 'failure')}</summary>"
             f"{tables.failures(failures)}</details></section>"
         )
     return shown

@@ -142,7 +142,7 @@ def _who(facts: Facts) -> Iterator[str]:
         named = [name_of(each, SHORT) for each in ids[:_CLIENTS]]
         if never_in > len(named):
             named.append(f'<a href="#clients">{number(never_in - len(named))} more</a>')
-        yield f"{count(never_in, 'client')} never got in: {', '.join(named)}."
+        yield f"{count(never_in, 'client')} never logged in: {', '.join(named)}."
 
 
 def _no_longer_ready(regressed: Facts) -> Iterator[str]:

@@ -189,7 +189,7 @@ def _old(report: Report, sessions: ObservedSessions) -> Finding:
 def _rejected(report: Report, sessions: ObservedSessions) -> Finding:
     return _finding(
         f"{sessions.client_id} (OAUTHBEARER, tokens signed with an unknown key) tried"
-        f" {sessions.refusals} times, and got in {sessions.authentications} times.",
+        f" {sessions.refusals} times, and logged in {sessions.authentications} times.",
         (sessions.authentications == 0, "the proxy let it in"),
         (report.delivered + report.received == 0, "it wrote or read messages"),
         (sessions.refusals > 0, "the proxy never refused it"),

@@ -86,7 +86,7 @@ def test_what_a_link_promises_is_on_the_page(verdict: str) -> None:
         ("failing", ["1 of 1 client would break", "WhoUser:alice (1 failing)", "upgrade"]),
         ("unproven", ["1 of 1 client has not been proven", "Not proven: User:alice", "prove 1"]),
         ("ready", ["The one client is ready", "Nowenforce 1 principal"]),
-        ("unknown", ["0 of 1 client are ready", "1 client never got in: User:alice"]),
+        ("unknown", ["0 of 1 client are ready", "1 client never logged in: User:alice"]),
     ],
 )
 def test_the_first_screen_says_who_breaks_and_what_to_do(verdict: str, answers: list[str]) -> None:
