@@ -12,7 +12,7 @@ from zipfile import ZipFile
 ROOT = Path(__file__).resolve().parents[2]
 COMPILE_SECONDS = 900
 _BESIDE = ("tests", "benchmarks", "pyproject.toml")
-"""What is not in the wheel."""
+"""Parts of the checkout that the wheel lacks."""
 
 
 def lacking() -> str | None:
@@ -30,7 +30,7 @@ def compiled_copy(directory: Path) -> Path:
     """Copy the project into `directory`, with its packages from a compiled wheel, and return it.
 
     The wheel is made as for a release, of the sdist: a wheel that is compiled in a checkout leaves
-    the compiled modules beside their sources. Raises RuntimeError with what the compiler said.
+    the compiled modules beside their sources. Raises RuntimeError with the compiler's output.
     """
     dist = directory / "dist"
     _build([sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", dist])

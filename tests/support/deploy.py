@@ -164,7 +164,7 @@ _VALUES: dict[str, dict[str, Any]] = {
 
 
 def verifying_tokens(config: Document, jwks: str, issuer: str) -> None:
-    """Let the proxy authenticate clients, in front of brokers without SASL."""
+    """Make the proxy authenticate clients in front of brokers without SASL."""
     config["upstream"].pop("security.protocol", None)
     (listener,) = config["listeners"]
     listener |= {

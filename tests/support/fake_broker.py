@@ -385,7 +385,7 @@ def against(
     return asyncio.run(run())
 
 
-# A broker that may lie during logins, and a record of what it received
+# A broker that may lie during logins, and its record of the messages it received
 
 NAME, PASSWORD = "gate", "gate-secret,=1"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
@@ -580,7 +580,7 @@ def _token(version: int, frame: bytes) -> bytes:
     return found
 
 
-# What a false broker says to the proxy's login: honest each time, but for one lie
+# Answers of a false broker to the proxy's login: all honest except one
 
 
 TOKEN = "a.token.of.the.proxys"

@@ -1,7 +1,7 @@
 """Playbook: one connection with scripted bytes on both sides, and its transcript.
 
 The connection, its session, its mechanisms and what it offers are the real ones; the clock is
-`Playbook.now`. Nothing is read from a side that the connection paused, as sockets do it.
+`Playbook.now`. A side that the connection paused is not read, as with sockets.
 """
 
 import struct

@@ -119,12 +119,12 @@ PATIENCE_SECONDS: Final = 90.0
 async def until(condition: Callable[[], bool]) -> None:
     """Run the event loop until the condition holds; raise TimeoutError if it never does."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        while not condition():  # noqa: ASYNC110 - the condition sends no notification
             await asyncio.sleep(0.005)
 
 
 async def turns(count: int = 50) -> None:
-    """Let the event loop run what is ready."""
+    """Run the event loop's ready callbacks."""
     for _ in range(count):
         await asyncio.sleep(0.001)
 
@@ -173,7 +173,7 @@ def _missing() -> str | None:
 class Namespace:
     name: str
     address: str = ""
-    """Address for other namespaces; empty if it has none or several."""
+    """Address for other namespaces; empty if it has no address or several."""
 
     @property
     def prefix(self) -> tuple[str, ...]:

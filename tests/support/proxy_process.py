@@ -298,7 +298,7 @@ class Proxy(Serving):
 async def running(
     directory: Path, workers: int = 2, *, replaces: bool = True
 ) -> AsyncIterator[Proxy]:
-    """Run a proxy and its broker; `replaces` says whether hanging processes are replaced."""
+    """Run a proxy and its broker; `replaces`: whether hanging processes are replaced."""
     async with FakeBroker() as broker:
         proxy = Proxy(directory, workers, broker)
         if not replaces:

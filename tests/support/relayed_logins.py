@@ -85,7 +85,7 @@ Send = Callable[[bytes], None]
 
 @dataclass
 class Login:
-    """One SCRAM login of a client, message by message; the broker's part is said by `broker`."""
+    """One SCRAM login of a client, message by message; `broker` sends the broker's part."""
 
     play: Playbook
     broker: Send

@@ -158,7 +158,7 @@ def pass_through(api_key: int, version: int, body: bytes, cuts: list[int]) -> by
 
 
 def judge(entity: Entity, body: bytes, received: bytes) -> None:
-    """Compare with the response without end points, as kio rejects unknown tags."""
+    """Compare with the response without endpoints, as kio rejects unknown tags."""
     assert len(received) == len(body)
     if not entity.node_endpoints:
         assert received == body

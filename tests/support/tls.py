@@ -215,7 +215,7 @@ class Turns:
             pass
 
     def take(self) -> bool:
-        """Run the waiting callbacks; return False if there are none."""
+        """Run the waiting callbacks; return False if there was nothing to run."""
         waiting, self.waiting = self.waiting, []
         for go_on in waiting:
             go_on()

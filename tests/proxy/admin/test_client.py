@@ -216,7 +216,7 @@ def test_answers_that_cannot_be() -> None:
 
 
 def test_fewer_results_than_items() -> None:
-    """Nobody could tell which ACL is not there."""
+    """It would be unknown which ACL is missing."""
 
     async def work(client: AdminClient) -> None:
         with pytest.raises(BrokerUnavailable, match="the response has 0 results for 1 items"):

@@ -1,4 +1,4 @@
-"""The client over TLS; and what it says where the two sides do not agree on it."""
+"""The client over TLS, and its errors if only one side uses TLS."""
 
 import asyncio
 import ssl
@@ -72,7 +72,7 @@ def test_a_certificate_that_is_not_good(server: object, ours: ssl.SSLContext, pr
 
 
 def test_tls_where_there_is_none() -> None:
-    """What it reads for a frame is too long for it."""
+    """The bytes that it reads as a frame's size are too large."""
     problem = "it closes the connection in the TLS handshake; does it speak TLS?"
     against(Peer(), failing(problem), tls=TRUSTING)
 

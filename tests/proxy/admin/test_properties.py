@@ -72,7 +72,7 @@ def test_plain(tmp_path: Path, protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "sasl_ssl"])
 def test_tls(tmp_path: Path, protocol: str) -> None:
-    """What it is made of, `test_tls` says."""
+    """`test_tls` covers the content of the context."""
     found = settings(tmp_path, SCRAM.replace("SASL_PLAINTEXT", protocol) + LOGIN)
     assert found.ssl_context is not None
     assert (found.login is None) == (protocol == "SSL")

@@ -70,7 +70,7 @@ def trust(tmp_path: Path) -> tuple[str, ...]:
 def test_whoever_comes_from_the_truststore_is_trusted_and_nobody_else(
     tmp_path: Path, form: str
 ) -> None:
-    """Java tells JKS and PKCS12 apart by what is in the file: JKS is the default of the type."""
+    """Java distinguishes JKS and PKCS12 by the file's content: JKS is the default of the type."""
     pem = AUTHORITY.certificate
     if form == "file":
         lines = trusting(AUTHORITY.write(tmp_path))
@@ -312,7 +312,7 @@ def test_a_keystore_that_does_not_open(tmp_path: Path, password: str) -> None:
 
 
 def test_stores_of_the_wrong_kind(tmp_path: Path) -> None:
-    """Java trusts the certificate of a key alone, not those above it: we could not tell them."""
+    """Java trusts the certificate of a key alone, without those above it, which look the same."""
     keys = written(tmp_path / "me.p12", keystore(ME, OTHERS.certificate))
     with pytest.raises(ConfigError, match="must contain no private key"):
         context(tmp_path, *trusting(keys, "PKCS12"), f"ssl.truststore.password={PASSWORD}")

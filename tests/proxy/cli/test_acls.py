@@ -268,7 +268,7 @@ def test_what_programs_get(store: Path) -> None:
     ],
 )
 def test_where_there_are_no_acls(store: Path, options: str, status: int) -> None:
-    """One line, and the status that says whether trying again may help."""
+    """One line, and a status that shows if another attempt may help."""
     store.with_name("broken.db").write_bytes(b"not a database" * 100)
     store.with_name("empty").write_text("")
     result = run("list", *options.format(store.parent).split())
@@ -323,7 +323,7 @@ def test_a_file_of_filters(store: Path, given: str) -> None:
     ],
 )
 def test_a_file_that_says_something_else(store: Path, text: str, problem: str) -> None:
-    """One line that says where, and status 2; quotas have the same parser, and more cases."""
+    """One line with the place, and status 2; quotas have the same parser, and more cases."""
     result = run("list", "--file", "-", "--store", store, stdin=text)
     assert result.exit_code == 2, result.output
     unwrapped = " ".join(result.stderr.replace("│", " ").split())

@@ -116,7 +116,7 @@ def test_wrong_options_are_status_2(config: Path, options: tuple[str, ...]) -> N
 
 
 def test_nobody_to_ask_for_the_password(config: Path) -> None:
-    """In a pipe without --password-file, nothing is guessed from what stands on stdin."""
+    """In a pipe without --password-file, stdin is not read as a password."""
     result = run(
         *("users", "add", "alice", "--config", config, "--mechanism", "SCRAM-SHA-256"),
         stdin="secret\n",

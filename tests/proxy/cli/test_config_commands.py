@@ -31,7 +31,7 @@ quotas:
 
 
 def test_all_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
-    """What is missing because of a misspelt key, or empty because of a wrong item, is no other."""
+    """A misspelt key or a wrong item is not reported again as a missing or empty value."""
     file = tmp_path / "proxy.yaml"
     file.write_text(MISTAKES)
     done = run("config", "check", file)
@@ -144,7 +144,7 @@ def test_secrets_are_shown_by_their_source(tmp_path: Path) -> None:
 
 
 def test_a_trial_connects(tmp_path: Path) -> None:
-    """A port that is taken, a broker that is not there, keys: each is told."""
+    """A port in use, a missing broker and the keys are all reported."""
     (tmp_path / "jwks.json").write_bytes(document(*(key.jwk() for key in all_keys())))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -276,7 +276,7 @@ def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
     ],
 )
 def test_a_file_that_says_something_else(peer: Peer, text: str, problem: str) -> None:
-    """One line that says where, status 2, and nobody is asked."""
+    """One line with the place, status 2, and no request."""
     result = asked(peer, "--file", "-", stdin=text)
     assert result.exit_code == 2, result.output
     assert problem in unwrapped(result)

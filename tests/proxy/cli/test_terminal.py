@@ -69,7 +69,7 @@ def on_terminal(*arguments: object, columns: int = 80) -> list[str]:
         try:
             while piece := os.read(ours, 65_536):
                 text += piece
-        except OSError:  # Linux's way to say that nobody has the terminal open any more
+        except OSError:  # on Linux: no process has the terminal open any more
             pass
         os.close(ours)
         assert process.wait(120) == 0, text

@@ -157,7 +157,7 @@ def test_of_no_users_no_file_is_made(file: Path, config: Path) -> None:
 
 
 def test_unknown_users_get_the_same_salts_after_an_export(file: Path, config: Path) -> None:
-    """Or whoever asked before and after would know who exists."""
+    """Otherwise a client that asks before and after would know which users exist."""
     from proxy.store import open_store
 
     assert run("users", "add", "alice", *ADD, "--config", config).exit_code == 0

@@ -65,7 +65,7 @@ listeners:
 {items}"""
 
 
-# What is replaced in BASE, by what, and the line that says so; DIR is the file's directory.
+# Each replacement in BASE, and the reported line; DIR is the file's directory.
 # fmt: off
 ISSUERS_MISTAKES = [
     ("- {E: https://a, A: kafka}", "[0].sasl.oauthbearer.jwks.endpoint.url: is required for OAUTHBEARER"),
@@ -670,7 +670,7 @@ def _sections(section: type[Section]) -> set[type[Section]]:
 
 
 def test_every_setting_is_documented() -> None:
-    """What is not in the model is not in the reference."""
+    """The reference is made from the model."""
     for section in _sections(Config):
         assert section.__doc__
         for key, name, field in keys(section):

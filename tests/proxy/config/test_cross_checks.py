@@ -20,7 +20,7 @@ def problems(mapping: Any, directory: Path) -> list[str]:
 
 
 def test_all_are_found_whose_settings_are_right(tmp_path: Path) -> None:
-    """Nothing is said of the gateway's TLS, as its protocol is wrong, or of ports that are."""
+    """The gateway's TLS is not reported, since its protocol is wrong, nor are wrong ports."""
     sidecar = {
         "name": "a",
         "address": "0.0.0.0:9094",

@@ -1,4 +1,4 @@
-"""Secrets of the proxy that the network could read are told of at the start."""
+"""The start reports secrets of the proxy that the network could read."""
 
 from pathlib import Path
 from typing import Any

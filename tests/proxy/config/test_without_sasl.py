@@ -25,7 +25,7 @@ def read(settings: dict[str, Any], **top: Any) -> Config:
 
 @pytest.mark.parametrize("settings", [PLAINTEXT, KEYSTORE, MUTUAL])
 def test_without_sasl_nothing_of_it_is_needed(settings: dict[str, Any]) -> None:
-    """An authorizer neither: who wants none of both is told what that means (`exposures`)."""
+    """Nor is an authorizer; without both, the start warns (`exposures`)."""
     (listener,) = read(settings).listeners
     assert not listener.sasl
     assert listener.sasl_enabled_mechanisms == ()
@@ -34,7 +34,7 @@ def test_without_sasl_nothing_of_it_is_needed(settings: dict[str, Any]) -> None:
 
 
 def test_nothing_is_enforced_without_sasl() -> None:
-    """The status page and the event log must not say that it is."""
+    """The status page and the event log must not show `enforce`."""
     assert read(PLAINTEXT).listeners[0].enforcement_in_effect() is Enforcement.OBSERVE
     assert read(SCRAM).listeners[0].enforcement_in_effect() is Enforcement.ENFORCE
 
@@ -57,7 +57,7 @@ def test_nothing_is_enforced_without_sasl() -> None:
     ],
 )
 def test_what_makes_no_sense_without_sasl_is_refused(protocol: str, key: str, value: Any) -> None:
-    """A security setting that silently does nothing is worse than none."""
+    """A security setting must not silently do nothing."""
     settings = PLAINTEXT if protocol == "PLAINTEXT" else MUTUAL
     with pytest.raises(ConfigError) as refused:
         read(settings | {key: value})
@@ -65,7 +65,7 @@ def test_what_makes_no_sense_without_sasl_is_refused(protocol: str, key: str, va
 
 
 def test_null_is_not_a_value() -> None:
-    """Templates write it for what is left out."""
+    """Templates write it for omitted values."""
     assert read(PLAINTEXT | {"sasl.oauthbearer.jwks.endpoint.url": None}).listeners
 
 
@@ -101,7 +101,7 @@ def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication()
             SCRAM
             | MUTUAL
             | {"security.protocol": "SASL_SSL"}
-            # the principal would go on being SASL's
+            # the principal would still be SASL's
             | {"ssl.principal.mapping.rules": "DEFAULT"},
             f"ssl.principal.mapping.rules: {NO_MEANING} SASL_SSL",
         ),
@@ -156,7 +156,7 @@ ENFORCE = {"mode": "enforce"}
 def test_what_needs_no_authentication_is_reported(
     settings: dict[str, Any], authorizer: dict[str, Any], reported: str
 ) -> None:
-    """Who is let in without a word, and held back by nothing, may be so by mistake."""
+    """Access without authentication or authorization may be a mistake."""
     (line,) = exposures(read(settings, authorizer=authorizer))
     assert line.startswith(
         "listener clients serves every client that reaches 127.0.0.1:9094 (security.prot"

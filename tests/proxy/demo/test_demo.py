@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 SECONDS = 24
 TRIES = 4
 HELD_UP = re.compile(r"the proxy killed \d+ of its connections|it lost \d+ connections")
-"""What is said of a client that came too late to renew its session."""
+"""The finding about a client that renewed its session too late."""
 PATIENCE = SECONDS + 900
 """The report at its end may take 15 s, or minutes on a busy machine."""
 

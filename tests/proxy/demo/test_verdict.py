@@ -1,4 +1,4 @@
-"""What the demo accepts, and what it does not."""
+"""The verdicts of the demo, passed and failed."""
 
 from dataclasses import replace
 from typing import Any

@@ -29,7 +29,7 @@ CLUSTER = Cluster(leaders={}, behind=frozenset())
 
 
 class Scripted(DefaultQuotaCallback):
-    """Does what the test says."""
+    """Behaves as the test sets it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -124,8 +124,8 @@ def test_a_changed_limit_applies_at_the_next_record() -> None:
 
 
 def test_what_is_not_yet_told_to_others_is_little() -> None:
-    """Between two looks a worker uses a tenth of a second's worth at most, and half of its fair
-    share of what is left."""
+    """Between two checks a worker uses a tenth of a second's worth at most, and half of its fair
+    share of the rest."""
     first, second = meters(2, 1_000.0)
     for step in range(50):
         assert first.record(200, now=50.0 + step / 1_000_000) == 0
@@ -166,7 +166,7 @@ def test_without_room_in_the_table_a_worker_counts_alone() -> None:
 
 
 def test_an_idle_quota_gives_its_room_away_without_loss() -> None:
-    """The ninth takes the place of one that owes nothing; of one that does, nothing is forgiven."""
+    """The ninth takes the place of one without debt; no debt is dropped."""
     table = UsageTable(workers=1, config=CONFIG, rows=8)
     crowd = [
         Meter(table, 0, kind="k", tags={"user": str(name)}, limit=1_000.0) for name in range(9)
@@ -201,8 +201,8 @@ SECONDS = 30
 def passed(
     workers: int, connections: int, limit: float, size: int, start: float, demand: float = 10.0
 ) -> list[tuple[float, int]]:
-    """Let connections ask for `demand` times the limit together, each held as it is told; return
-    when how many bytes passed, for two minutes."""
+    """Simulate two minutes of connections that together ask for `demand` times the limit and are
+    held as announced; return the times and numbers of bytes that passed."""
     shared = meters(workers, limit)
     pause = size * connections / (limit * demand)
     due = [(start + pause * index / connections, index) for index in range(connections)]
@@ -268,8 +268,8 @@ def test_a_quota_that_is_kept_throttles_nobody() -> None:
     )
 )
 def test_over_any_long_time_the_average_is_kept(steps: list[tuple[int, int, int]]) -> None:
-    """used(s, t) <= limit * max(window, t - s), but for the last request and what two workers do
-    not know of each other, when everybody is held as told."""
+    """used(s, t) <= limit * max(window, t - s), except the last request and the usage that two
+    workers have not exchanged yet, if all clients are held as announced."""
     limit, window = 1_000.0, 11.0
     shared, held, time, log = meters(2, limit), [0.0, 0.0], 1_000.0, [(1_000.0, 0)]
     for worker, wait, amount in steps:
@@ -285,7 +285,7 @@ def test_over_any_long_time_the_average_is_kept(steps: list[tuple[int, int, int]
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_who_was_limited_too_much_for_a_while_waits_no_longer(workers: int) -> None:
-    """What was used before, and owed meanwhile, weighs what it weighs by the limit of now."""
+    """Earlier usage and debt are weighed by the current limit."""
     some = meters(workers, 1_000_000.0)
     for meter in some:
         meter.record(2_000_000, now=50.0)

@@ -117,7 +117,7 @@ def _hammer(table: UsageTable, at: int) -> None:
 
 
 def test_no_reader_sees_half_a_word(hammered: tuple[UsageTable, int]) -> None:
-    """The law the table stands on; both by item and by row. Every bit differs between A and B."""
+    """The table relies on it, for items and for rows. Every bit differs between A and B."""
     table, at = hammered
     seen = set()
     for _ in range(60_000):

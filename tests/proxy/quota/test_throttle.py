@@ -105,7 +105,7 @@ def test_however_many_connections_are_opened_the_average_is_the_quota(batch: int
 
 
 def test_a_claim_ends_by_itself() -> None:
-    """Who has nothing to fetch keeps nobody waiting for it."""
+    """A client with nothing to fetch does not delay others."""
     fetches = meter(2_000.0, ClientQuotaType.FETCH)
     first, second = (
         Throttle({ClientQuotaType.FETCH: fetches}, Mode.ENFORCE, lambda _: None) for _ in range(2)
@@ -166,7 +166,7 @@ def test_in_audit_a_hold_is_not_told_twice() -> None:
 
 
 def test_in_audit_no_quota_hides_another() -> None:
-    """Who would be held by one of them all the time is told of the others too."""
+    """A client that one quota would always hold is reported for the others too."""
     connection, reported = throttle(Mode.AUDIT)
     connection.spent(60_000_000_000, now=100.0)
     connection.produced(12_000, now=100.5)
@@ -188,7 +188,7 @@ def test_without_quotas_nothing_is_counted() -> None:
 
 
 def test_a_hold_outlives_the_quota_it_is_for() -> None:
-    """A client that was told to wait waits; what it does then falls under what is set now."""
+    """A client that has been throttled waits; its later requests fall under the current quota."""
     connection, _ = throttle()
     connection.produced(12_000, now=100.0)
     connection.apply({})

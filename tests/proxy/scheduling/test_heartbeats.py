@@ -1,4 +1,4 @@
-"""Who is silent for too long: counted in looks, so that no clock is needed."""
+"""Processes that are silent for too long: counted in checks, without a clock."""
 
 import os
 
@@ -32,7 +32,7 @@ def test_a_start_may_take_longer() -> None:
 
 
 def test_another_life_is_a_sign_of_life() -> None:
-    """One that is started anew has the time of a start, not what its predecessor left of it."""
+    """A restarted process has the full time of a start, not the rest of its predecessor's."""
     heartbeat = Heartbeat()
     heartbeat.begin()
     heartbeat.beat()

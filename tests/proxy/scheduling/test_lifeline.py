@@ -1,4 +1,4 @@
-"""What goes on for as long as a worker runs."""
+"""Tasks that run as long as a worker."""
 
 import asyncio
 import logging

@@ -7,7 +7,7 @@ from proxy.scheduling.memory_budget import FairQueue, MemoryBudget
 
 
 class Waiting:
-    """Who was let in, in order."""
+    """The names of admitted waiters, in order."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.budget = budget

@@ -114,7 +114,7 @@ def begun(writing: int) -> tuple[Output, Heartbeat]:
 
 
 def test_a_child_queues_lines_in_their_order_and_counts_the_rest() -> None:
-    """When it ends, a reader that goes on gets all that were queued."""
+    """When it ends, a reader that continues gets all queued lines."""
     reading, writing = a_pipe()
     stream, heartbeat = begun(writing)
     count = 3 * MAX_QUEUED_BYTES // 1_000

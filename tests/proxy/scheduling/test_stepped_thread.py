@@ -1,4 +1,4 @@
-"""Plain functions done in steps: as if they had been done at once, but for the pauses."""
+"""Plain functions run in steps, with the result of a single run."""
 
 import gc
 import threading
@@ -173,7 +173,7 @@ def test_items_are_all_gone_through_in_their_order(length: int) -> None:
 
 
 class Item:
-    """Tells when it is freed."""
+    """Records when it is freed."""
 
     def __init__(self, freed: list[str]) -> None:
         self._freed = freed

@@ -2,7 +2,7 @@
 
 Run `python -m tests.support.kafka.capture` from the repository's root; it needs Java and takes
 a minute.
-Each file's first line says what it holds; the rest is one response frame in hexadecimal, from the
+Each file's first line describes it; the rest is one response frame in hexadecimal, from the
 correlation id on (without the four bytes of its size).
 """
 

@@ -60,7 +60,7 @@ FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 class KafkaUnavailable(Exception):
-    """This machine cannot run Kafka; the message says what to install."""
+    """This machine cannot run Kafka; the message names what to install."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

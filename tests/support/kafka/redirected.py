@@ -16,7 +16,7 @@ Inside = Callable[[Callable[[], Any]], Any]
 
 
 def run_unprivileged(process: ProxyProcess, here: Namespace, directory: Path) -> None:
-    """Have a proxy whose files are in `directory` start in the namespace as `PROXY_UID`, who may
+    """Start a proxy whose files are in `directory` in the namespace, as `PROXY_UID`, who may
     read this tree."""
     for file in (directory, *directory.iterdir()):
         os.chown(file, int(PROXY_UID), -1)

@@ -4,8 +4,8 @@ All programs do the same for each login. Ten times a second an idempotent produc
 partitions of the login's topic, and twice a second a transactional one to a third, of which every
 third transaction is aborted. Values are their numbers in their partition, and a group of one, which
 reads what is committed, must see 0, 1, 2 …: what is lost, doubled or out of order ends the program.
-A group that joins again before it has committed reads again from there, which is no fault.
-They go on until a file is there, and print how many records each partition has.
+A group that joins again before it has committed reads from there again, which is correct.
+They continue until a file exists, and print how many records each partition has.
 """
 
 import itertools
@@ -243,7 +243,7 @@ class _Client(ABC):
 
     @abstractmethod
     def poll(self) -> list[Record]:
-        """Read records; waits a moment if there are none."""
+        """Read records; wait a moment if no record has arrived."""
 
     @abstractmethod
     def close(self) -> None:

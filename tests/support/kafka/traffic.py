@@ -218,7 +218,7 @@ def end_offset(kafka: KafkaCluster, topic: str, partition: int) -> int:
 
 # Raw clients that never reconnect: a closed connection is an error.
 #
-# A partition is written by one of them alone, so the offsets that it is told are 0, 1, 2 …
+# Only one of them writes a partition, so the offsets in its answers are 0, 1, 2 …
 
 PRODUCE, FETCH = 0, 1
 
@@ -288,7 +288,7 @@ def write(
 ) -> int:
     """Write records of these sizes repeatedly; return their number.
 
-    `window` requests are in flight when it pauses; a login is done anew after `renew_seconds`.
+    `window` requests are in flight when it pauses; it logs in again after `renew_seconds`.
     """
     bodies = [_produce_body(topic, record_batch(bytes(size))) for size in sizes]
     written = 0

@@ -15,11 +15,11 @@ from tests.support.kafka.acl_differential.side import Client, Side
 from tests.support.kafka.java import is_since
 from tests.support.kafka.wire_client import Address, Outcome, ask
 
-# Where the proxy means to authorize or administer otherwise than Kafka, and what shows it.
+# Intended differences from Kafka's authorization and administration, and their questions.
 #
-# Each row is the first cell of a row of docs/compatibility.md, which says why
+# Each row is the first cell of a row of docs/compatibility.md, which has the reason
 
-#: Who may describe `one`, but not all that begins with `on`; and who not even `one`.
+#: Users who may describe `one` but not everything beginning with `on`, or not even `one`.
 _MAY_DESCRIBE_ONE = (
     "one",
     "only-read",
@@ -132,7 +132,7 @@ _SHARE_FETCH = 78
 #: What names an item of a list of everything there is.
 _NAME_FIELDS = ("name", "topic", "topic_name", "group_id", "transactional_id", "resource_name")
 
-#: With at most so many the number of foreign items is told; there are more if all are shown.
+#: Up to this number, foreign items are counted; there are more if all are shown.
 _FEW = 40
 
 
@@ -181,7 +181,7 @@ class Normal:
         self._topics = topics
 
     def text(self, api_key: int, message: Any, *, is_list: bool = False) -> str:
-        """One line; `is_list` hides what belongs to others and tells how much it is."""
+        """One line; `is_list` hides and counts the items of others."""
         return _Writer(self._names, self._topics, api_key, is_list=is_list).value("", message)
 
 

@@ -140,7 +140,7 @@ def _produced(stage: Stage, acks: int, *shorts: str, **more: Any) -> Values:
 @script("acks0-none")
 @script("acks0-both", "+topic:one:WRITE", "+topic:two:WRITE")
 def _acks_of_nobody(stage: Stage) -> None:
-    """What is allowed is written; then the connection is closed."""
+    """Allowed records are written, then the connection is closed."""
     written = {topic: stage.end_offset(topic) for topic in ("one", "two")}
     for version, shorts in itertools.product((3, 8, 9, 12, 13), (("one", "two"), ("two",))):
         stage.client.send(0, version, _produced(stage, 0, *shorts))
@@ -156,8 +156,8 @@ def _acks_of_nobody(stage: Stage) -> None:
 
 
 def _until_written(stage: Stage, offsets: Mapping[str, int]) -> None:
-    # What has no answer may still be on its way. What must not be written shows at the latest at
-    # the next look: no offset goes back.
+    # Records without an answer may arrive later. Forbidden ones show at the next look at the
+    # latest, since no offset goes back.
     wait_until(
         lambda: all(stage.end_offset(topic) >= end for topic, end in offsets.items()),
         what=f"not written what the ACLs allow: {offsets}",
@@ -168,7 +168,7 @@ def _until_written(stage: Stage, offsets: Mapping[str, int]) -> None:
 
 
 class _Session:
-    """Fetches as a client does, beginning anew when the session is gone."""
+    """Fetches like a client, and starts a new session when the old one is gone."""
 
     def __init__(self, stage: Stage, version: int) -> None:
         self._stage = stage

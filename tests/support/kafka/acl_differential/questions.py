@@ -24,7 +24,7 @@ _THREE = ("one", "two", "missing")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Whose question, and where."""
+    """The names and the server of a question."""
 
     names: Names
     side: Side
@@ -62,11 +62,11 @@ class Question:
     label: str
     build: Build
     versions: Callable[[int], bool]
-    """Which versions it is asked in."""
+    """The versions to ask."""
     is_list: bool
     """It asks for everything there is."""
     profiles: Sequence[str] | None
-    """Who asks; None: everybody."""
+    """The askers; None for all."""
 
 
 QUESTIONS: list[Question] = []

@@ -76,7 +76,7 @@ _DEADLINE_SECONDS = 60.0
 
 
 class Client:
-    """A connection of one user, opened anew when the server has closed it."""
+    """A connection of one user, opened again after the server has closed it."""
 
     def __init__(self, address: Address, user: str | None) -> None:
         self._address = address
@@ -318,7 +318,7 @@ class Side:
         return len(waiting) or self._take_partitions(owners)
 
     def _take_partitions(self, owners: Mapping[str, Names]) -> int:
-        # They are given to a member that says which epoch it knows.
+        # They are given to a member that sends the epoch it knows.
         fields = {"group_ids": list(owners), "include_authorized_operations": False}
         waiting = 0
         for group in self._broker.ask(77, 1, fields).groups:

@@ -128,8 +128,8 @@ def side_by_side(left: Transcript, right: Transcript, names: tuple[str, str]) ->
     return "\n".join(rows)
 
 
-#: Where the proxy means to differ from Kafka, and the programs that show it. Each is the first
-#: cell of a row of docs/compatibility.md, which says what Kafka does and why the proxy does not.
+#: Intended differences from Kafka, and the programs that show them. Each is the first
+#: cell of a row of docs/compatibility.md, which describes both behaviours and the reason.
 _PROGRAMS_BY_DIFFERENCE: dict[str, tuple[str, ...]] = {
     "An unknown user": (
         "SCRAM first: unknown user",

@@ -1,7 +1,7 @@
 """Programs that speak SASL to a listener, and their transcripts, which can be compared.
 
-A transcript holds what was sent (a label) and what came back, decoded, with what must differ
-between two servers (nonces, salts, signatures, milliseconds) replaced by whether it was right.
+A transcript holds labels of the messages sent and the decoded answers. Values that differ between
+servers (nonces, salts, signatures, milliseconds) are replaced by whether they were correct.
 """
 
 import math
@@ -33,7 +33,7 @@ TOPIC = "programs"
 
 METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 3, 17, 36
 
-#: What `connections.max.reauth.ms` may be told as it is; other lifetimes are a token's.
+#: Announced lifetimes that are kept; others are a token's.
 _CONFIGURED_LIFETIMES = (0, 2_000, 3_600_000)
 
 #: Seconds of silence after which a connection counts as open.
