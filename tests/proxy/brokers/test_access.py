@@ -1,4 +1,4 @@
-"""The way to brokers, as it is configured, and what it tells metrics of itself."""
+"""The configured access to brokers, and its metrics."""
 
 import asyncio
 import base64
@@ -72,7 +72,7 @@ def values(*pairs: tuple[Metric, float]) -> dict[str, float]:
 
 
 async def begin(access: Access) -> bytes:
-    """What is said first in a login; the mechanism's own words."""
+    """The first message of a login, in the mechanism's own format."""
     assert access.identity is not None
     return (await access.identity.exchange()).first()
 
@@ -334,7 +334,7 @@ def test_an_environment_that_holds_no_text(monkeypatch: pytest.MonkeyPatch, tmp_
     ],
 )
 def test_no_password_no_login(tmp_path: Path, content: str | None, problem: str) -> None:
-    """And the old one is not used either: whoever took it away meant it."""
+    """And the old one is not used either: its removal was intended."""
     with pytest.raises(LoginError, match=problem) as caught:
         by_password(tmp_path, "PLAIN", "one", content)
     assert "one" not in str(caught.value).replace(str(tmp_path), "")

@@ -137,7 +137,7 @@ def test_a_broker_whose_port_cannot_be_listened_on_is_not_shown() -> None:
     ("host", "port"), [("", 1), ("kafka", 0), ("kafka", 65_536), ("a\nforged", 1), ("a..b", 1)]
 )
 def test_what_a_response_says_is_no_news_if_nobody_can_be_there(host: str, port: int) -> None:
-    """It would be dialled, and stand in the log; the cluster's own view is judged likewise."""
+    """It would be dialled and logged; the cluster's own view is judged likewise."""
     news: list[tuple[int, str, int]] = []
     table = BrokerTable()
     table.apply(view(b1=1), now=0)

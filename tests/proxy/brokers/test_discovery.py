@@ -242,7 +242,7 @@ def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
 
 @pytest.mark.parametrize("highest", [4, 5])
 def test_the_broker_at_an_original_destination_is_known(highest: int) -> None:
-    """By what it says or, where it is too old for that, by the address that it advertises."""
+    """By its own answer or, if it is too old for that, by the address that it advertises."""
 
     async def run() -> None:
         async with FakeBroker(versions={18: (0, highest), 3: (0, 13)}, node_id=2) as fake:
@@ -284,7 +284,7 @@ def test_silence_of_all_brokers_changes_nothing() -> None:
 
 
 def reach(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of whether brokers can be reached."""
+    """Log lines about whether brokers can be reached."""
     return [one for one in caplog.messages if "can be reached" in one]
 
 
@@ -411,8 +411,8 @@ def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_mi
 def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nor read to the end; those that were known go on being served, and one line a minute is
-    written, though it is asked again and again."""
+    """Nor is it read to the end; known brokers are still served, and one line a minute is written,
+    although the request is repeated."""
 
     async def transcript(cluster: Cluster) -> None:
         discovery = cluster.discovery

@@ -53,7 +53,7 @@ def test_api_versions_of_brokers_old_and_new(highest: int) -> None:
 
 
 def identified(broker: FakeBroker, node_id: int | None = None) -> BrokerIdentity:
-    """What a broker at its own address is known as; `node_id`: what it is said to be."""
+    """Identity of a broker at its own address; `node_id`: the expected one."""
 
     async def conversation() -> BrokerIdentity:
         async with broker:
@@ -192,7 +192,7 @@ def test_a_view_with_an_impossible_broker_is_refused() -> None:
 
 
 def test_a_login_whose_answer_has_a_broken_header() -> None:
-    """Its tagged fields say how many they are and are not there."""
+    """The number of tagged fields is there, and the fields are missing."""
 
     class Sent:
         def write(self, data: bytes) -> None:
@@ -212,7 +212,7 @@ def test_a_login_whose_answer_has_a_broken_header() -> None:
 
 
 class Somebody:
-    """Who logs in by PLAIN."""
+    """A user that logs in with PLAIN."""
 
     async def exchange(self) -> ClientExchange:
         return PlainClient("ann", "secret")

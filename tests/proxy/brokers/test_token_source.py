@@ -29,7 +29,7 @@ from tests.support.upstream import (
 
 
 def test_what_the_endpoint_is_asked() -> None:
-    """The client credentials grant, with what Kafka's client sends."""
+    """The client credentials grant, with the fields that Kafka's client sends."""
 
     async def run() -> None:
         async with providing() as (provider, url):
@@ -64,7 +64,7 @@ def test_those_who_wait_share_one_fetch() -> None:
         provider.answering.clear()
         waiting = [asyncio.create_task(tokens.current()) for _ in range(50)]
         await until(lambda: len(provider.asked) > 0)
-        waiting[0].cancel()  # who gives up, be it the first, stops nobody else's
+        waiting[0].cancel()  # a waiter that gives up, even the first, stops no other
         provider.answering.set()
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert found[1:] == ["token-1"] * 49
@@ -221,7 +221,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status: int) -> None:
-    """Or whoever can make the endpoint redirect is sent our secret, or hands out tokens."""
+    """Otherwise a redirect could send our secret elsewhere, or choose the tokens."""
 
     async def test(tokens: EndpointTokens, provider: Provider) -> None:
         provider.status, provider.headers = status, {"Location": "/other"}

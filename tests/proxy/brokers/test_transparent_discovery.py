@@ -1,4 +1,4 @@
-"""Brokers that clients dialled: what is remembered of them, and what the log says."""
+"""Brokers that clients dialled: the facts remembered about them, and the log lines."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from tests.support.processes import PATIENCE_SECONDS, free_ports
 
 
 def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever may connect could fill the disk otherwise, a line for each time."""
+    """Otherwise any client could fill the disk, with a line per connection."""
     nobody = Address("127.0.0.1", *free_ports(1))
 
     async def run() -> None:

@@ -206,7 +206,7 @@ def test_100_000_filters() -> None:
 
 
 def test_the_same_filter_100_000_times() -> None:
-    """Answered from what was found for the first."""
+    """Answered with the result of the first."""
     store = MemoryAclStore(acl())
     item = body_of([asking()])[1:-1]
     assert [len(one.resources) for one in described(store, asking())] == [1]

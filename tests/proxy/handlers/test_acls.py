@@ -98,7 +98,7 @@ def versioned(
 def test_create_answers_as_kafka_does(
     version: int, changes: dict[str, Any], expected: Result
 ) -> None:
-    """One mistake spoils nothing else, and what is told is what was done."""
+    """An invalid item affects no other, and the answer matches the changes made."""
     store = MemoryAclStore()
     around = creation(principal="User:other", resource_name="first"), creation(principal="User:z")
 
@@ -244,7 +244,7 @@ def test_describe_by_unknown_is_an_error(changes: dict[str, Any], expected: Resu
 
 
 def test_version_0_shows_no_prefixed_acls() -> None:
-    """Kafka up to 3.9: its clients could not tell them from literal ones."""
+    """Kafka up to 3.9: its clients could not distinguish them from literal ones."""
     store = MemoryAclStore(acl(), acl(pattern_type=PatternType.PREFIXED))
     assert acls_of(described(store, asking(), version=0)) == [acl()]
     assert len(acls_of(described(store, asking(), version=1))) == 2
@@ -257,7 +257,7 @@ def test_version_0_shows_no_prefixed_acls() -> None:
 def test_nobody_administers_without_authorization(version: int) -> None:
     denied = ("cluster_authorization_failed", "Cluster authorization failed.")
     store = MemoryAclStore(acl())
-    # nothing is told of what is wrong with an item
+    # the answer does not reveal errors of an item
     creations = creation(), creation(resource_name="")
     assert created(store, *creations, version=version, may_alter=False) == [denied] * 2
     results = deleted(store, asking(), asking(operation=99), version=version, may_alter=False)

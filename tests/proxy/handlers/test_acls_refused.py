@@ -62,7 +62,7 @@ class Refusing(MemoryAclStore):
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("code", CODES)
 def test_creations_keep_their_own_mistakes(version: int, code: ErrorCode) -> None:
-    """What is wrong with an item is its own, whatever the brokers say of the others."""
+    """An invalid item keeps its own error, whatever the brokers answer for the others."""
     store = Refusing(code=code)
     refused = (code.name.lower(), WHY)
     items = creation(), creation(resource_name=""), creation(operation=99), creation(host="h")

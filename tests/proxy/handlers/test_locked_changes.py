@@ -90,7 +90,7 @@ def outcomes(asked: AnswerFromStore, items: str, reading: Reading) -> list[tuple
 def test_a_locked_store_is_an_error_for_each_item(
     store: Store, path: Path, caplog: pytest.LogCaptureFixture, api: str, lock: str
 ) -> None:
-    """Not the end of the connection; the operator is told why, and nothing was changed."""
+    """The connection stays open, the log has the reason, and nothing was changed."""
     reading = Reading(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute(lock)

@@ -210,7 +210,7 @@ def test_filters_that_make_no_sense(
 
 
 def test_nobody_without_authorization(filled: MemoryStore) -> None:
-    """Nor is anything said of what exists, or of what is wrong with the request."""
+    """The answer reveals neither existing quotas nor errors of the request."""
     before = filled.quota_version()
     reported = alter(
         filled, ([("user", "a")], [(PRODUCER, 7.0)]), ([("group", "")], []), authorized=False

@@ -98,7 +98,7 @@ def test_alter_answers_as_kafka_does(
 
     assert altered(store, *changes) == expected
 
-    # what is told is what was done
+    # the answer matches the changes made
     after = set(store.credential_snapshot().credentials)
     changed = {user for user, outcome in expected.items() if outcome == DONE}
     assert {user for user, _ in before ^ after} == changed
@@ -129,7 +129,7 @@ def test_what_is_stored_lets_the_user_in(store: Store) -> None:
 
 
 def test_nobody_alters_without_authorization(store: Store) -> None:
-    """Each user once, and nothing is said of what else is wrong, or of who exists."""
+    """Each user once; the answer reveals neither other errors nor which users exist."""
     altered(store, upsert("old"))
     denied = ("cluster_authorization_failed", "Cluster authorization failed.")
 
@@ -201,7 +201,7 @@ def test_the_answer_is_the_truth(
     requests: list[list[Change]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Whatever is asked: who is told `none` has changed as asked, nobody else has changed."""
+    """For any request: users answered with `none` have changed as requested, and no others."""
     store = open_store(f"sqlite:{tmp_path_factory.mktemp('store') / 'state.db'}")
     model: dict[tuple[str, int], int] = {}
     for request in requests:
@@ -237,7 +237,7 @@ BILLIONS = [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07", b"\x80\x80\x80\x80
 def test_an_array_that_claims_billions_is_the_clients_fault(
     store: Store, api_key: int, before: bytes, claim: bytes, behind: bytes
 ) -> None:
-    """A reader that made room for them would fail, and take the whole worker along."""
+    """A reader that allocated memory for them would fail, and with it the whole worker."""
     with pytest.raises(ClientFault):
         answer(api_key, before + claim + behind, store, authorized=False)
 

@@ -1,4 +1,4 @@
-"""Certificates: which are believed, and which settings fit."""
+"""Certificates: which are trusted, and which settings fit."""
 
 import ssl
 from pathlib import Path

@@ -21,7 +21,7 @@ def exchanged(
     form: Mapping[str, str] | None = None,
     max_bytes: int = 10,
 ) -> tuple[bytes, tuple[int, bytes]]:
-    """Requests as they are sent, and what is made of their answers."""
+    """The requests sent, and their parsed answers."""
     sent = b""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -18,7 +18,7 @@ from tests.support.processes import PATIENCE_SECONDS, free_port_range
 
 
 def refusal(first: str, second: str, ports: str, http: str | None = None) -> str:
-    """What is said of two gateways; nothing: all is well."""
+    """The error about two gateways; empty if they are valid."""
     listeners = [
         {
             "name": name,

@@ -159,7 +159,7 @@ def test_many_small_frames_between_large_ones() -> None:
 
 
 def test_long_requests_and_responses_of_a_judged_connection() -> None:
-    """What is judged in steps, and cut in steps, keeps its place among the others."""
+    """Frames that are judged and cut in steps keep their order among the others."""
     names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
     judge = Judge(group(Operation.DESCRIBE, "mine", *names))
     requests = [
@@ -177,7 +177,7 @@ def test_long_requests_and_responses_of_a_judged_connection() -> None:
         assert b"hidden" not in await read_frame(reader)
         for correlation_id in (1, 2, 3):
             writer.write(long[:4] + struct.pack(">i", correlation_id) + long[8:])
-        # what is kept of a long one, for its response, is too much for others to be taken meanwhile
+        # the data kept for the response to a long one leaves no memory for others meanwhile
         assert sized(await read_frame(reader)) == requests[4]
         writer.write(long[:4] + struct.pack(">i", 5) + long[8:])
         await reader.read()
@@ -305,7 +305,7 @@ def test_a_client_that_goes_takes_its_broker_along() -> None:
 def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A close waits for what was written, but not for ever: `LINGER`."""
+    """A close waits for what was written, but not forever: `LINGER`."""
     monkeypatch.setattr(module, "LINGER", 1.0)
 
     async def test(relay: Relay) -> None:
@@ -359,8 +359,8 @@ PARTLY_DENIED = denied_produce(3, "mine", "other", acks=0)
 
 @pytest.mark.parametrize("secured", [Secured(), FRONT])
 def test_a_denial_closes_when_the_broker_has_read_the_rest(secured: Secured) -> None:
-    """What is allowed was written when the client hears of the end: with acks=0 nothing else
-    tells it. (With TLS to brokers asyncio, which is the broker here, closes by itself.)"""
+    """Allowed records were written when the client sees the end: with acks=0 it gets no other
+    answer. (With TLS to brokers asyncio, which is the broker here, closes by itself.)"""
     steps: list[str] = []
 
     async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:

@@ -101,7 +101,7 @@ def test_another_kind_of_key_leaves_none_of_the_old(tls: Tls, directory: Path) -
 
 
 def test_who_is_trusted_no_more_is_not_resumed_either(directory: Path) -> None:
-    """A session that is resumed is not verified anew: its ticket must go with the trust."""
+    """A resumed session is not verified again: its ticket must end with the trust."""
     tls = opened(directory, ssl_client_auth="required", ssl_truststore_location="ca.pem").listeners[
         "clients"
     ]

@@ -215,7 +215,7 @@ def test_clients_of_an_activated_proxy_wait_while_it_is_restarted(tmp_path: Path
 
 
 def test_a_socket_for_no_listener_is_a_mistake(tmp_path: Path) -> None:
-    """Its clients would wait for ever."""
+    """Its clients would wait forever."""
     proxy = Activated(tmp_path, workers=1)
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)) as proxy.passed, closing(proxy.passed):

@@ -159,7 +159,7 @@ def test_a_key_update_among_data_goes_unnoticed(updating: Updating) -> None:
 
 
 def test_answers_that_nobody_reads_are_an_end(updating: Updating) -> None:
-    """The client is read on while it does not read: nothing else would bound what is kept."""
+    """The proxy still reads a client that does not read: nothing else would bound the buffer."""
     updating.tls.pause_writing()
     for count in range(MAX_UNREAD_ANSWERS + 2):  # the first answer leaves with the second
         assert not updating.wire.aborted, count

@@ -54,7 +54,7 @@ from tests.support.tls import (
 
 
 class TlsClient:
-    """TLS over plain streams: unlike asyncio's it can end its sending and go on reading."""
+    """TLS over plain streams: unlike asyncio's it can end its sending and continue to read."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
@@ -259,8 +259,8 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
 def test_much_behind_the_last_bytes_of_a_handshake(
     front: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of the handshake and a long request in one read: the side meets it as bulk, for its
-    own way of carrying bulk is none for what is encrypted."""
+    """The end of the handshake and a long request in one read: the side reads it as bulk, because
+    its own path for bulk does not handle encrypted bytes."""
     monkeypatch.setattr(module, "BULK_READ", 2 * RECORD)
     request = produce(3, records=os.urandom(8 * RECORD))
     arrived: list[bytes] = []
@@ -374,7 +374,7 @@ def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
 
 
 def test_tls_where_there_is_none_is_told() -> None:
-    """A client with the wrong security.protocol: the log says so, once it is closed."""
+    """A client with the wrong security.protocol: logged once the connection is closed."""
 
     async def test(relay: Relay) -> None:
         port = relay.writer.get_extra_info("peername")[1]
@@ -386,7 +386,7 @@ def test_tls_where_there_is_none_is_told() -> None:
 
 
 def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> None:
-    """It closes when it meets a handshake: whoever dials learns of it, and nobody is told more."""
+    """It closes when it sees a handshake: only the caller that dials gets the error."""
 
     async def run() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -396,7 +396,7 @@ def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> Non
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             loop = asyncio.get_running_loop()
             connected = loop.create_future()
-            # A side that would be told anything fails here: there is none.
+            # There is no side: a call of any method fails here.
             nobody: Any = None
             await loop.create_connection(
                 lambda: ClientTls(
@@ -412,7 +412,7 @@ def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> Non
 
 
 def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
-    """A frame of the client's is never decrypted into what the broker's side still has to send."""
+    """A frame of the client's is never decrypted into the broker side's unsent bytes."""
     body = os.urandom(3 * MEGABYTE)
 
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -557,7 +557,7 @@ def test_a_closed_connection_keeps_nothing_of_openssls() -> None:
 
 
 def test_what_comes_behind_the_end_is_not_kept() -> None:
-    """Who says close_notify and waits for answers could send on for as long as there are none."""
+    """A client that sends close_notify and waits for answers could send more until they arrive."""
     talk = Conversation()
     talk.ear.waits_behind_the_end = True
     talk.tls.data_received(talk.encrypted(b"request") + talk.farewell())
