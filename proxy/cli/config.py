@@ -128,6 +128,9 @@ def _connect(config: "Config") -> tuple[list[str], list[ConfigError]]:
 def show(
     file: ConfigArgument = None,
     config: SameConfigOption = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only the settings that the file sets.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show every setting in force, defaults included, and where each value is from.
@@ -141,7 +144,8 @@ def show(
         from proxy.config.document import Lines
 
         text = read(path)
-        found = list(settings_in_force(judged(text, path), Lines(text)))
+        every = settings_in_force(judged(text, path), Lines(text))
+        found = [one for one in every if one.line is not None or not changed]
     listing: Listing[SettingInForce] = Listing(
         items="settings",
         headings=("Setting", "Value", "From"),

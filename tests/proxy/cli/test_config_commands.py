@@ -125,6 +125,9 @@ def test_what_is_in_force_is_shown_with_its_origin(tmp_path: Path) -> None:
     assert by_key["store.url"]["value"] == f"sqlite:{tmp_path / 'state.db'}"
     table = run("config", "show", file).stdout
     assert re.search(rf"^listeners\[0\].reauth.enforcement +observe +line {line}$", table, re.M)
+    changed = json.loads(run("config", "show", file, "--changed", "-o", "json").stdout)
+    assert changed == [one for one in shown if one["from"] != "default"]
+    assert 0 < len(changed) < len(shown)
 
 
 def test_secrets_are_shown_by_their_source(tmp_path: Path) -> None:
