@@ -24,7 +24,7 @@ SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
 	$(wildcard docs/*.md) $(wildcard tests/*.py) $(addprefix tests/,cluster deploy docs drift fuzz kafka metrics sasl support upgrade) \
-	$(addprefix tests/proxy/,admin brokers cli config delivery demo handlers net quota scheduling)
+	$(addprefix tests/proxy/,admin brokers cli config delivery demo handlers net ops process quota scheduling)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast pythons slow cluster check static fmt lint types imports prose docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock

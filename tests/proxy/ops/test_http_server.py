@@ -33,7 +33,7 @@ async def hello(request: Request) -> Response:
 
 
 def answer_to(sent: bytes) -> bytes:
-    """All that a server answers until it closes, or to the end of what is sent."""
+    """The whole answer of a server until it closes, or until the end of the request."""
 
     async def run() -> bytes:
         listening = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The HTTP port and whoever reaches it: other hosts, garbage, held connections."""
+"""The HTTP port and untrusted peers: other hosts, garbage, held connections."""
 
 import asyncio
 import logging
@@ -79,7 +79,7 @@ def test_only_an_address_or_localhost_is_no_other_host(host: str, answered: bool
 
 
 async def answer_to(port: int, sent: bytes) -> bytes:
-    """The whole answer to what is sent."""
+    """The whole answer to the bytes sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     answer = await reader.read()
@@ -173,7 +173,7 @@ def test_oversize_headers_are_refused() -> None:
     ids=["NUL", "long", "upgraded", "pipelined", "garbage", "chunked"],
 )
 def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """A traceback for each, with the bytes in it, would fill the disk for whoever asks for it."""
+    """A traceback for each, with the bytes in it, would let any peer fill the disk."""
 
     async def run() -> None:
         async with served() as port:
@@ -221,7 +221,7 @@ def test_fewer_connections_than_may_be_are_kept() -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 def test_a_body_is_not_unpacked(encoding: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is not read; that it is not what it says to be, would be a traceback for each."""
+    """It is not read; a wrong encoding would log a traceback for each."""
 
     async def run() -> None:
         async with served() as port:

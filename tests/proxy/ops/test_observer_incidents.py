@@ -67,7 +67,7 @@ def session(
 
 
 class Observed:
-    """A connection, and what its observer tells of it."""
+    """A connection, and the incidents of its observer."""
 
     def __init__(
         self, event_limit: UnauthenticatedEventLimit | None = None, tally: Tally | None = None
@@ -113,7 +113,7 @@ def test_an_authentication_has_the_groups_of_the_client() -> None:
 
 
 def test_a_misrouted_client() -> None:
-    """It is told of with whom it meant; the broker may be that one by now, so it is queried."""
+    """The incident names the intended broker; it may be that one by now, so it is queried."""
     seen = Observed()
     request = ApiVersionsRequest(NO_SOFTWARE, "other", 7)
     seen.observer.misrouted(seen.connection, request, NOW + 1)
@@ -194,7 +194,7 @@ def test_an_expired_session_that_is_used(
     seen.log_in(session(enforcement))
     for _ in range(2 if enforcement is Enforcement.PROBE else 1):
         seen.observer.expired(seen.connection, session(enforcement), api_key, NOW + 61)
-    one = seen.only()  # in `probe` too: what is told once is shown once
+    one = seen.only()  # in `probe` too: one event is shown once
     assert (one.kind, one.what, one.principal) == (kind, what, "User:alice")
     killed = enforcement is Enforcement.ENFORCE
     assert [line.split(", ")[0] for line in seen.told] == [

@@ -1,4 +1,4 @@
-"""What is counted and recorded of clients that brokers authenticate."""
+"""Metrics and events of clients that brokers authenticate."""
 
 import pytest
 

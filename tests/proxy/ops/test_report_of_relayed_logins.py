@@ -1,4 +1,4 @@
-"""The readiness report on clients that brokers authenticate, from what their connections record."""
+"""The readiness report on clients that brokers authenticate, from their events."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_a_renewal_over_a_side_connection_shows_that_a_client_is_ready(facts: Fa
 
 
 def test_opaque_clients_are_counted_by_mechanism_and_address(facts: Facts) -> None:
-    """Nobody is taken for another user, and the name stands on the page."""
+    """No client is mistaken for another user, and the page has the name."""
     found = client(facts, "Opaque:X-OWN@192.0.2.1")
     assert (found["verdict"], found["connections"]) == ("failing", 2)
     assert "Opaque:X-OWN@192.0.2.1" in facts["page"]

@@ -86,7 +86,7 @@ def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None
         assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, f"{EACH} killed")
         assert len(await reported(proxy, "list")) == EACH - 1
 
-        # Who did it is in the log, and what became of it in the metrics and on the page.
+        # The log has the operator, the metrics and the page the result.
         who = f"uid {os.getuid()} (pid {os.getpid()})"
         assert f"{who} killed {EACH} sessions of client_id 'app-2'" in proxy.log()
         _, metrics = await proxy.fetch("/metrics")
@@ -143,7 +143,7 @@ async def three(proxy: Proxy) -> bool:
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
-    """What the other worker has is told all the same."""
+    """The sessions of the other worker are still listed."""
 
     async def test(proxy: Proxy) -> None:
         for _ in range(12):
@@ -219,7 +219,7 @@ with socket.socket(socket.AF_UNIX) as sock:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can try it as another user")
 def test_another_user_is_refused() -> None:
-    """By the file's mode, and if somebody widens that, by what the kernel says of who connects."""
+    """By the file's mode and, if that is widened, by the peer's credentials from the kernel."""
 
     async def test(proxy: Proxy) -> None:
         await proxy.log_in("alice")

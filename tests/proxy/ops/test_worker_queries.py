@@ -19,7 +19,7 @@ from tests.support.status import session
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a machine that has something else to do; where time is to run out, the test says so."""
+    """For a busy machine; a test that needs a timeout sets it."""
     for seconds in ("ANSWER_SECONDS", "PARTS_SECONDS"):
         monkeypatch.setattr(worker_queries, seconds, PATIENCE_SECONDS)
     for ask in (WorkerLink.ask, WorkerLink.ask_for_parts):
@@ -93,7 +93,7 @@ def test_an_answer_of_many_reads() -> None:
 
 
 def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
-    """A worker must not be deaf, nor its clients wait, while it tells of 5,000 sessions."""
+    """A worker must answer others, and its clients must not wait, while it lists 5,000 sessions."""
 
     async def test(link: WorkerLink) -> None:
         with_throttle_time = asyncio.ensure_future(link.ask_for_parts("count", to=100))

@@ -1,4 +1,4 @@
-"""What a worker tells of its sessions, and how it kills them, slice by slice."""
+"""How a worker lists and kills its sessions, slice by slice."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -178,7 +178,7 @@ def test_a_refused_connection_that_is_closed_is_not_told() -> None:
 
 
 def test_names_are_cut() -> None:
-    """A worker does not tell half a megabyte for a session."""
+    """A worker does not send half a megabyte per session."""
     play = Playbook()
     play.connection.authentication.client_id = "x" * 30_000
     client_id = facts_of(play.connection, 0, NOW).client_id
@@ -251,7 +251,7 @@ def test_another_question_is_refused() -> None:
 
 
 def test_a_scrape_counts_slice_by_slice() -> None:
-    """Whoever is gone, or has no lifetime, is not counted."""
+    """Connections that have closed, or have no lifetime, are not counted."""
     listener = crowd(SURVEY_SLICE + 3)
     for play in list(listener.clients)[:5]:
         logged_in(play)

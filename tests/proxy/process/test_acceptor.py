@@ -1,4 +1,4 @@
-"""How connections come to workers: evenly, to none that hangs, and whoever of them dies."""
+"""How workers get connections: evenly, never to a hung one, and after any of them dies."""
 
 import os
 import signal

@@ -18,7 +18,7 @@ BROKER = EndpointId(0, 7)
 
 
 class Stage:
-    """An acceptor, and workers who take what they are sent when the test says so."""
+    """An acceptor, and workers that take their connections on the test's command."""
 
     def __init__(self, workers: int, stack: ExitStack) -> None:
         self._stack = stack
@@ -143,7 +143,7 @@ def test_an_address_is_left_alone_until_somebody_serves_it(stack: ExitStack) -> 
 
 
 def test_what_workers_do_not_take_stays_in_the_backlog(stack: ExitStack) -> None:
-    """From where whoever has time first can have it."""
+    """The first worker with time can take it from there."""
     stage = Stage(2, stack)
     stage.offer(OWN_ADDRESS)
     stage.turn()

@@ -19,7 +19,7 @@ KILLED = "worker 0 was ended by SIGKILL, "
 def kill_worker_0(serving: Serving) -> None:
     """Kill it as soon as it is there again, until the proxy loses patience.
 
-    That is after five times, but for a machine so busy that a life of it takes five seconds.
+    That is after five times, except on a machine so busy that each life takes five seconds.
     """
     dying, *others = serving.children()
     for times in count(1):
@@ -36,7 +36,7 @@ def is_logged(serving: Serving, times: int) -> bool:
 
 
 def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
-    """And says where it hung, if it can: one that is stopped cannot."""
+    """It logs its stack if it can: a stopped one cannot."""
     serving.check_often()
     serving.start()
     eventually(lambda: serving.workers_up() == [True, True], "workers answer")
@@ -144,7 +144,7 @@ def test_a_worker_that_keeps_dying_does_not_end_the_others(serving: Serving) -> 
 
 
 def test_a_proxy_whose_only_worker_keeps_dying_ends(tmp_path: Path) -> None:
-    """Whoever runs it may know better what to do."""
+    """Its supervisor may know better what to do."""
     serving = Serving(tmp_path, workers=1)
     try:
         serving.start()

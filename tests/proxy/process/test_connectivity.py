@@ -1,4 +1,4 @@
-"""Trial of what a configuration connects to, at brokers whose clients log in themselves."""
+"""Trial of a configuration's connections, at brokers whose clients log in themselves."""
 
 import asyncio
 from pathlib import Path

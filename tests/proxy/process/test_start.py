@@ -131,7 +131,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_no_start_waits_for_what_it_does_not_need(config: Path) -> None:
-    """What is imported before the first fork delays the first connection."""
+    """Imports before the first fork delay the first connection."""
     with started(UNTIL_THE_FORK, config) as process:
         reported, errors = process.communicate(timeout=DEADLINE_SECONDS)
     loaded = set(reported.split())

@@ -68,7 +68,7 @@ class Waiting(Serving):
         return []
 
     def wait_unknown(self) -> None:
-        """Until both workers say that the broker has not answered."""
+        """Wait until both workers report that the broker has not answered."""
         address = f"{NOT_KNOWN}: 127.0.0.1:{self.broker_port}: "
         eventually(
             lambda: len(self.reasons()) == 2 and all(address in one for one in self.reasons()),
@@ -96,7 +96,7 @@ def is_readable(client: socket.socket) -> bool:
 def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(
     serving: Waiting,
 ) -> None:
-    """With no ACLs everything would be allowed here; whoever came meanwhile is not served."""
+    """With no ACLs everything would be allowed here; clients that came meanwhile are not served."""
     serving.launch()
     serving.wait_unknown()
     with serving.client() as client:
@@ -118,7 +118,7 @@ def test_a_proxy_whose_brokers_are_away_accepts_nobody_and_can_be_stopped(
 
 
 def test_clients_are_let_in_when_the_brokers_have_answered(serving: Waiting) -> None:
-    """Those who wait, too; and whoever keeps the copy up to date is replaced if it dies."""
+    """Waiting clients, too; and the follower that updates the copy is replaced if it dies."""
     serving.launch()
     serving.wait_unknown()
     with serving.client() as client:

@@ -79,7 +79,7 @@ class Kept(Serving):
         eventually(lambda: self.outcomes(user) == {let_in}, f"{user} is let in by all: {let_in}")
 
     def reasons(self) -> list[str]:
-        """Why each worker is not ready; of brokers nothing is said, there are none."""
+        """Why each worker is not ready; brokers are not mentioned, since none exists."""
         _, body = self.get("/readyz")
         return ["; ".join(one["reasons"]) for one in json.loads(body)["workers"]]
 
@@ -140,7 +140,7 @@ def test_a_backup_that_is_put_in_place_is_what_applies(proxy: Kept, tmp_path: Pa
     assert proxy.command("users", "remove", "bob").returncode == 0
     proxy.until_all("bob", let_in=False)
     assert proxy.outcomes("alice") == {True}
-    # a worker that starts anew sees the same
+    # a restarted worker sees the same
     os.kill(proxy.workers()[0], signal.SIGKILL)
     eventually(
         lambda: "was ended by SIGKILL" in proxy.log() and proxy.workers_up() == [True, True],
@@ -194,7 +194,7 @@ def test_another_store_is_not_taken_up_before_a_restart(proxy: Kept, tmp_path: P
 
 @pytest.mark.parametrize("how", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
 def test_a_store_that_is_locked_serves_on(proxy: Kept, how: str) -> None:
-    """A worker that starts anew, too, where SQLite lets anybody read."""
+    """A restarted worker serves too, if SQLite allows reading."""
     with closing(sqlite3.connect(proxy.store_path, isolation_level=None)) as other:
         other.execute(how)
         assert proxy.outcomes("alice") == {True}
@@ -244,7 +244,7 @@ def fill(directory: Path) -> None:
 
 
 def test_a_full_disk_takes_no_changes_and_serves_on(small_disk: Path) -> None:
-    """A worker that starts anew, and a whole proxy, too: reading needs no write."""
+    """Also a restarted worker, and a whole proxy: reading needs no write."""
     proxy = Kept(small_disk.parent)
     proxy.store_path = small_disk / "state.db"
     proxy.settings["store"]["url"] = f"sqlite:{proxy.store_path}"

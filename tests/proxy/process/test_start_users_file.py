@@ -34,7 +34,7 @@ def test_a_start_with_a_bad_file_ends(tmp_path: Path, file: Path, found: str | N
 
 
 def test_all_workers_follow_the_file(tmp_path: Path, file: Path) -> None:
-    """And say why nobody should come while it is broken."""
+    """And report why they are not ready while it is broken."""
     put(file, content(alice=of(SHA_256)))
     proxy = Serving(tmp_path, workers=2)
     proxy.settings["store"]["users.file"] = str(file)

@@ -24,7 +24,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     assert serving.handshake_error() == 0
     assert len(serving.children()) == 4
 
-    # A reload says what it cannot do, and does what it can.
+    # A reload applies what it can, and logs the rest.
     serving.settings["workers"] = 3
     serving.settings["listeners"][0]["reauth.enforcement"] = "enforce"
     serving.path.with_name("keys.json").write_text('{"keys": []}')
@@ -43,7 +43,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     reloaded = "reloaded: listeners[clients].reauth.enforcement"
     eventually(lambda: reloaded in serving.log(), "what was done is told")
 
-    # A mistake in the file changes nothing, is told, and can be watched until it is mended.
+    # A mistake in the file changes nothing, is logged, and has a metric until it is fixed.
     stale = "kafka_reauth_proxy_configuration_stale"
     right = serving.path.read_text()
     serving.path.write_text("listeners: [")
@@ -56,7 +56,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     serving.process.send_signal(signal.SIGHUP)
     eventually(lambda: f"{stale} 0.0" in serving.get("/metrics")[1], "it is mended")
 
-    # A worker that dies is started anew; the line to the HTTP process holds.
+    # A worker that dies is restarted; the line to the HTTP process holds.
     before = serving.children()
     os.kill(before[0], signal.SIGKILL)
     eventually(lambda: "worker 0 was ended by SIGKILL, restarting it" in serving.log(), "noticed")
@@ -66,7 +66,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     refused = {serving.handshake_error() for _ in range(20)}
     assert refused == {None}, "the new worker holds to what was reloaded, like the old one"
 
-    # So is the HTTP process.
+    # The HTTP process is restarted, too.
     os.kill(serving.children()[-2], signal.SIGKILL)
     eventually(lambda: serving.workers_up() == [True, True], "metrics are served again")
 

@@ -64,7 +64,7 @@ def not_ready(serving: Serving) -> list[str]:
 
 
 def test_a_listener_whose_keys_are_too_old_makes_the_proxy_not_ready(serving: Serving) -> None:
-    """Though another listener's clients could be served: the reason says which it is."""
+    """Although another listener's clients could be served: the reason names the listener."""
     (passwords,) = serving.settings["listeners"]
     keys = serving.path.with_name("keys.json")
     keys.write_bytes(document(ed_key().jwk()))

@@ -125,7 +125,7 @@ def test_a_broken_configuration_leaves_the_running_proxy_serving(gateway: Gatewa
 
 
 def test_what_fails_only_after_the_hand_over_leaves_it_serving_too(gateway: Gateway) -> None:
-    """And it says so: this is found when it has the sockets."""
+    """And logs it: the new one finds the error when it has the sockets."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         gateway.settings["http"] = {"address": f"127.0.0.1:{taken.getsockname()[1]}"}
         with another(gateway) as broken:
@@ -358,7 +358,7 @@ def test_the_end_of_the_running_proxy_is_noticed(successor: Successor, path: Pat
 def test_a_process_that_hangs_is_not_waited_for(
     successor: Successor, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Should it go on after all, it must not take the silence for the end of the running one."""
+    """If it continues, it must not take the silence for the end of the running one."""
     with closing(taking_over(successor, path)) as predecessor:
         assert not polled(successor, HELD_SECONDS - 0.1)
         assert successor.is_starting

@@ -1,4 +1,4 @@
-"""What is remembered of what went wrong, and that nobody can fill it."""
+"""The memory of incidents, which no client can fill."""
 
 from proxy.ops.status.recent import (
     MAX_PER_KIND,

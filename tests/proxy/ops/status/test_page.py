@@ -138,7 +138,7 @@ def test_throttling_of_a_session(left: float, said: str) -> None:
 
 @pytest.mark.parametrize("sign", ["&", "'", "\N{PILE OF POO}", "\ud800", "<"])
 def test_names_cannot_fill_it(sign: str) -> None:
-    """Whoever may choose 5,000 names of any length."""
+    """A client may choose 5,000 names of any length."""
     who = sign * 5_000
     sessions = [
         session(
@@ -206,7 +206,7 @@ def test_what_an_operator_asks_for_is_there(taken: Overview, said: str) -> None:
 
 
 def test_clients_without_sasl_are_not_said_to_be_able_to_reauthenticate_nor_not() -> None:
-    """Their listener says why; "not yet" or "cannot" would count them to a migration."""
+    """Their listener has the reason; "not yet" or "cannot" would count them to a migration."""
     plain = session(
         principal="User:ANONYMOUS",
         mechanism=None,
