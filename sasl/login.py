@@ -40,6 +40,7 @@ _ERROR_ACKNOWLEDGED: Final = b"\x01"
 MAX_SALTED_PASSWORDS: Final = 16
 """Maximum number of cached keys, whatever salts a server sends."""
 _GS2_HEADER: Final = "n,,"
+_TOKEN_EXTENSION: Final = ",tokenauth=true"  # noqa: S105 - no password
 _CHANNEL_BINDING: Final = messages.encode_base64(_GS2_HEADER.encode())
 
 
@@ -193,19 +194,22 @@ class ScramClient:
         password: str,
         salted: SaltedPasswords | None = None,
         *,
+        is_token: bool = False,
         nonce: str | None = None,
     ) -> None:
         """`salted` holds keys derived in other logins of the same user; None to share no keys.
 
-        `nonce` is for tests that replay a known exchange.
+        With `is_token`, the name is the id of a delegation token, and the password its HMAC in
+        Base64 (KIP-48). `nonce` is for tests that replay a known exchange.
         """
         self.mechanism: Final = mechanism.value
-        self.expires: Final = False
+        self.expires: Final = is_token
         self.secret: Final = password
         self._scram = mechanism
         self._salted = SaltedPasswords() if salted is None else salted
         self._nonce = nonce or new_nonce()
-        self._bare = f"n={messages.encode_saslname(username)},r={self._nonce}"
+        extension = _TOKEN_EXTENSION if is_token else ""
+        self._bare = f"n={messages.encode_saslname(username)},r={self._nonce}{extension}"
         self._expected: bytes | None = None
         """Signature that the server must send; None before the proof."""
 

@@ -8,13 +8,15 @@ Laws:
 - Rules apply to the principal at brokers, and are judged again at each login, including renewals.
 """
 
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from proxy import config
 from proxy.acl.principals import ANONYMOUS, PrincipalMapping
-from proxy.brokers.access import PasswordIdentity, TokenIdentity
+from proxy.brokers.access import Access, PasswordIdentity, TokenIdentity
+from proxy.brokers.delegation_tokens import TokenLogins
 from proxy.brokers.token_source import FileTokens
 from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.values import Secret
@@ -22,9 +24,6 @@ from sasl.identity import USER_TYPE
 from sasl.login import ClientExchange, LoginError
 from sasl.states import Authenticated
 from sasl.untrusted import fit_for_log
-
-if TYPE_CHECKING:
-    from proxy.brokers.minted_tokens import MintedLogins
 
 MAX_KEPT: Final = 4_096
 """Maximum number of principals whose keys are kept, which saves SCRAM's iterations."""
@@ -97,7 +96,7 @@ class MappedLogins:
         self._directory, self._mechanism = directory, mechanism
         self._kept: dict[str, PasswordIdentity] = {}
 
-    async def exchange(self, name: str) -> ClientExchange:
+    async def exchange(self, name: str, _broker: tuple[str, int]) -> ClientExchange:
         """Begin a login for `User:name`. Raises LoginError if there are no credentials for it."""
         try:
             encoded = quote(name, safe="")
@@ -119,7 +118,17 @@ class MappedLogins:
         return exchange
 
 
-def _logins(settings: config.Listener) -> "MappedLogins | MintedLogins":
+class Logins(Protocol):
+    """A way to log in as the client."""
+
+    async def exchange(self, name: str, broker: tuple[str, int], /) -> ClientExchange:
+        """Begin a login for `User:name` at a broker's host and port. Raises LoginError."""
+        ...
+
+
+def _logins(settings: config.Listener, access: Access, workers: int) -> Logins:
+    if settings.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN:
+        return TokenLogins(settings, access, workers)
     if settings.upstream_identity is UpstreamIdentity.MINTED_TOKEN:
         from proxy.brokers.minted_tokens import MintedLogins
 
@@ -134,18 +143,20 @@ def _logins(settings: config.Listener) -> "MappedLogins | MintedLogins":
 class ClientLogins:
     """Logins of a listener's clients to brokers. See the laws at the head of this module."""
 
-    def __init__(self, settings: config.Listener, own: str | None) -> None:
-        """`own` is the proxy's own user name at brokers; None if it is unknown."""
-        self._own = own
-        self._logins = _logins(settings)
+    def __init__(self, settings: config.Listener, access: Access, workers: int = 1) -> None:
+        """`access` has the proxy's own login; limits are divided by the number of `workers`."""
+        self._own = access.username
+        self._logins = _logins(settings, access, workers)
         self.apply(settings)
 
     def apply(self, settings: config.Listener) -> None:
         """Apply the rules of a reload to later logins, including renewals."""
         self._principals = BrokerPrincipals(settings, self._own)
 
-    async def exchange(self, client: Authenticated | None) -> ClientExchange:
-        """Begin a login as the client. Raises ClientRefused.
+    async def exchange(
+        self, client: Authenticated | None, broker: tuple[str, int]
+    ) -> ClientExchange:
+        """Begin a login as the client at a broker's host and port. Raises ClientRefused.
 
         None, a client that is not authenticated any more, is refused.
         """
@@ -153,9 +164,15 @@ class ClientLogins:
             raise ClientRefused("a client may not log in: it is not authenticated")
         name = self._principals.name(client)
         try:
-            return await self._logins.exchange(name)
+            return await self._logins.exchange(name, broker)
         except LoginError as error:
             reason = fit_for_log(error.reason, ())
             who = _quoted(client.principal)
             at_brokers = _quoted(USER_TYPE + name)
             raise ClientRefused(f"{who} has no login as {at_brokers}: {reason}") from None
+
+    def failed(self, client: Authenticated | None, broker: tuple[str, int]) -> None:
+        """Take note that the broker refused a login as the client."""
+        if client is not None and isinstance(self._logins, TokenLogins):
+            with suppress(ClientRefused):
+                self._logins.failed(self._principals.name(client), broker)

@@ -81,7 +81,7 @@ class MintedLogins:
             except LoginError:
                 self._key = None  # the first login reports it
 
-    async def exchange(self, name: str) -> ClientExchange:
+    async def exchange(self, name: str, _broker: tuple[str, int]) -> ClientExchange:
         """Begin a login for `User:name`. Raises LoginError."""
         # Brokers trim `sub` as Java does, so that another name would log in
         if name != name.strip() or min(name[0], name[-1]) <= " ":

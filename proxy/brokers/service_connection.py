@@ -28,9 +28,11 @@ from proxy.wire.apis import (
     SASL_AUTHENTICATE,
     response_body_at,
 )
+from proxy.wire.codec import decode, encode
 from proxy.wire.metadata import ClusterView
 from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
+from proxy.wire.schema import Message
 from sasl.login import LoginError
 from sasl.messages import MAX_RESPONSE_BYTES
 
@@ -43,6 +45,7 @@ _LOGIN_EXPECTED: Final = (
 )
 
 Answer = TypeVar("Answer")
+M = TypeVar("M", bound=Message)
 
 
 async def fetch_broker(
@@ -181,6 +184,27 @@ class ServiceConnection:
         if INT32.unpack_from(answer)[0] != OWN_CORRELATION_ID:
             raise BrokerFault("an answer to another request")
         return answer[INT32.size :]
+
+    async def asked(self, api_version: int, request: Message, response: type[M]) -> M:
+        """Send a request, and return its response. Raises BrokerFault.
+
+        The response, which may be large, is decoded in a thread.
+        """
+        api_key = request.HEAD.api_key
+        low, high = self.offered.apis.get(api_key, (0, -1))
+        if not low <= api_version <= high:
+            raise BrokerFault(f"API {api_key}: v{api_version} is not offered")
+        answer = await self.request(api_key, api_version, encode(request, api_version))
+        return await asyncio.to_thread(_decoded, response, api_version, answer)
+
+
+def _decoded(response: type[M], api_version: int, answer: bytes) -> M:
+    api_key = response.HEAD.api_key
+    try:
+        position = response_body_at(api_key, api_version, answer, 0)
+        return decode(response, api_version, answer, position)
+    except Malformed as malformed:
+        raise BrokerFault(f"API {api_key}: {malformed}") from None
 
 
 async def _identity(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, Final, Literal, Self
 
 from proxy.config.section import OWN, KeyProblemError, Section, setting
@@ -25,6 +26,8 @@ class UpstreamIdentity(StrEnum):
 
     PROXY = "proxy"
     """The proxy's own."""
+    DELEGATION_TOKEN = "delegation-token"  # noqa: S105 - no password
+    """The client's, with a delegation token that the proxy creates."""
     MAPPED = "mapped"
     """The client's, with its credentials from a directory."""
     MINTED_TOKEN = "minted-token"  # noqa: S105 - no password
@@ -32,6 +35,7 @@ class UpstreamIdentity(StrEnum):
 
 
 _WAYS: Final[Mapping[UpstreamIdentity, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    UpstreamIdentity.DELEGATION_TOKEN: (("mechanism",), ()),
     UpstreamIdentity.MAPPED: (("directory", "mechanism"), ()),
     UpstreamIdentity.MINTED_TOKEN: (
         ("signing_key_files", "token_issuer", "token_audience"),
@@ -47,9 +51,10 @@ class ClientIdentity(Section):
     upstream_identity: Annotated[
         UpstreamIdentity, BeforeValidator(available(*UpstreamIdentity))
     ] = setting(UpstreamIdentity.PROXY, source=OWN)
-    """The identity that brokers see. `proxy`: the proxy's own. `mapped`: each client's, with a
-    login of its own from `upstream.identity.directory`. `minted-token`: each client's, with a token
-    (OAUTHBEARER) that the proxy signs. See docs/client-identity.md."""
+    """The identity that brokers see. `proxy`: the proxy's own. `delegation-token`: each client's,
+    with a delegation token that the proxy creates. `mapped`: each client's, with a login of its own
+    from `upstream.identity.directory`. `minted-token`: each client's, with a token (OAUTHBEARER)
+    that the proxy signs. See docs/client-identity.md."""
     upstream_identity_principal_mapping_rules: MappingRules | None = setting(
         None, source=OWN, reloadable=True
     )
@@ -82,8 +87,9 @@ class ClientIdentity(Section):
     upstream_identity_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None
     ) = setting(None, source=OWN)
-    """`mapped` only, and required there: the mechanism of the logins. OAUTHBEARER uses `token`, the
-    others `username` and `password`."""
+    """Required with `mapped` and `delegation-token`, and only there: the mechanism of the logins.
+    With `mapped`, OAUTHBEARER uses `token`, the others `username` and `password`; delegation tokens
+    need SCRAM."""
 
     upstream_identity_signing_key_files: Annotated[
         tuple[PathValue, ...], BeforeValidator(one_or_list)
@@ -132,14 +138,19 @@ class ClientIdentity(Section):
         return self
 
     def _check_way(self, mode: str) -> None:
-        """Refuse missing settings of the chosen way, and settings of the other one."""
-        for way, (needed, optional) in _WAYS.items():
-            for name in map("upstream_identity_{}".format, needed + optional):
-                if way is not self.upstream_identity and name in self.model_fields_set:
-                    raise KeyProblemError(_key(name), f"has no meaning with {mode}")
-            for name in map("upstream_identity_{}".format, needed):
-                if way is self.upstream_identity and not getattr(self, name):
-                    raise KeyProblemError(_key(name), f"is required with {mode}")
+        """Refuse missing settings of the chosen way, and settings of the others."""
+        needed, optional = _WAYS[self.upstream_identity]
+        for other in sorted({name for one in _WAYS.values() for name in chain(*one)}):
+            name = f"upstream_identity_{other}"
+            if other in needed and not getattr(self, name):
+                raise KeyProblemError(_key(name), f"is required with {mode}")
+            if other not in needed + optional and name in self.model_fields_set:
+                raise KeyProblemError(_key(name), f"has no meaning with {mode}")
+        mechanism = self.upstream_identity_mechanism or ""
+        if self.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN and "SCRAM" not in mechanism:
+            raise KeyProblemError(
+                "upstream.identity.mechanism", f"must be SCRAM-SHA-256 or SCRAM-SHA-512 with {mode}"
+            )
 
     def _check_types(self) -> None:
         """Refuse principals that no client can have at brokers: rules would silently not apply."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from metrics.delivery.selection import HIDEABLE, Kinds
 from metrics.delivery.target import MEANT, Target, parse_target
 from proxy.acl.model import AuthorizerMode
+from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.listener import Listener, Routing
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, OWN, KeyProblemError, Section, setting
 from proxy.config.security import UpstreamSasl, Zookeeper
@@ -488,6 +489,13 @@ class Config(Section):
                 raise KeyProblemError(
                     f"listeners[{index}].upstream.identity",
                     "needs upstream.security.protocol: SASL_SSL, or SASL_PLAINTEXT",
+                )
+            by_token = one.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN
+            if by_token and self.upstream.sasl_username is None:
+                raise KeyProblemError(
+                    "upstream.sasl.username",
+                    f"is required with upstream.identity: {one.upstream_identity}: the tokens name"
+                    " the proxy's user as their renewer",
                 )
             if self.store.at_brokers or self.store.in_zookeeper:
                 raise KeyProblemError(

@@ -56,6 +56,9 @@ class ObservedListener(Protocol):
     def upstream_failed(self, broker: DiscoveredBroker, problem: str, detail: str) -> None:
         """Handle a failed connection to a broker."""
 
+    def login_failed(self, client: Authenticated | None, broker: DiscoveredBroker) -> None:
+        """Handle a failed login as a client."""
+
     def may_have_changed(self, broker: DiscoveredBroker, now: float) -> None:
         """Handle a sign that a broker is another one, or offers other versions."""
 
@@ -258,6 +261,7 @@ class SessionObserver:
         broker, problem = cast(BrokerView, connection.target).broker, "login failed"
         if connection.rules.presents_clients:
             problem = f"login of client {bounded_text(ascii(connection.principal))} failed"
+            self._shell.login_failed(connection.authentication.established, broker)
         self._shell.upstream_failed(broker, problem, reason)
 
     def connected(self, seconds: float) -> None:

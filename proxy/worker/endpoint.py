@@ -403,7 +403,7 @@ class Endpoint:
             if isinstance(step, GetIdentity):
                 assert client.connection is not None
                 established = client.connection.authentication.established
-                exchange = await self._listener.exchange(established)
+                exchange = await self._listener.exchange(established, client.dialled)
                 client.call(
                     lambda connection, now: connection.upstream_login.identified(exchange, now)
                 )

@@ -16,6 +16,7 @@ from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientLogins
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.brokers.gateway import Gateway
+from proxy.config.client_identity import UpstreamIdentity
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import LatencySampler
@@ -198,7 +199,9 @@ class Listener:
         self._unauthenticated_memory = MemoryBudget(MAX_BYTES_UNAUTHENTICATED)
         self.quotas = quotas
         self._client_logins = (
-            ClientLogins(settings, services.access.username) if settings.presents_clients else None
+            ClientLogins(settings, services.access, open_connections.workers)
+            if settings.presents_clients
+            else None
         )
         """Logins to brokers as the client; None if the proxy logs in as itself."""
         self.apply(settings)
@@ -248,13 +251,23 @@ class Listener:
             unauthenticated_memory=self._unauthenticated_memory,
         )
 
-    async def exchange(self, client: Authenticated | None) -> ClientExchange:
-        """Begin the login of a client's upstream connection. Raises LoginError."""
+    async def exchange(
+        self, client: Authenticated | None, broker: tuple[str, int]
+    ) -> ClientExchange:
+        """Begin the login of a client's upstream connection to a host and port.
+
+        Raises LoginError.
+        """
         if self._client_logins is not None:
-            return await self._client_logins.exchange(client)
+            return await self._client_logins.exchange(client, broker)
         identity = self.services.access.identity
         assert identity is not None
         return await identity.exchange()
+
+    def login_failed(self, client: Authenticated | None, broker: DiscoveredBroker) -> None:
+        """Take note that a broker refused the login of a client's upstream connection."""
+        if self._client_logins is not None:
+            self._client_logins.failed(client, (broker.host, broker.port))
 
     def _relay_settings(self, settings: config.Listener) -> RelaySettings:
         rules = settings.sasl_broker_opaque_principal_mapping_rules
@@ -331,6 +344,8 @@ class Listener:
         if not self.relays_logins and self._client_logins is None:
             return frozenset(), frozenset()
         theirs = CREDENTIAL_APIS if self.relays_logins else frozenset()
+        if self.settings.upstream_identity is UpstreamIdentity.DELEGATION_TOKEN:
+            theirs = CREDENTIAL_APIS - SCRAM_APIS  # brokers refuse them in such sessions
         if isinstance(self._rights, NoAuthorizer):
             passes = theirs | ACL_APIS | (QUOTA_APIS if self.quotas is None else frozenset())
             return passes, passes

@@ -1,13 +1,13 @@
 """Cluster metadata for quota callbacks: partition leaders, and brokers behind this proxy.
 
 Requested only when a custom callback is configured, on short connections of the proxy's own
-(`service_connection`); responses, which may be large, are decoded in a thread.
+(`service_connection`).
 """
 
 import asyncio
 import logging
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from proxy import config
 from proxy.brokers.access import Access
@@ -15,17 +15,11 @@ from proxy.brokers.service_connection import ServiceConnection, ask
 from proxy.errors import BrokerFault
 from proxy.quota.callback import Cluster
 from proxy.wire import messages
-from proxy.wire.apis import response_body_at
-from proxy.wire.codec import decode, encode
 from proxy.wire.error_codes import ErrorCode
-from proxy.wire.primitives import Malformed
-from proxy.wire.schema import Message
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.quota_service import QuotaService
 
 log = logging.getLogger(__name__)
-
-_Response = TypeVar("_Response", messages.MetadataResponse, messages.DescribeConfigsResponse)
 
 METADATA_VERSION: Final = 9
 """Version of Metadata: the first flexible one; later ones add topic ids, which are not needed
@@ -41,7 +35,7 @@ async def _cluster(connection: ServiceConnection, *, alone: bool) -> Cluster:
     With `alone`, it is the only broker behind this proxy; otherwise all brokers are.
     """
     question = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-    response = await _asked(connection, METADATA_VERSION, question, messages.MetadataResponse)
+    response = await connection.asked(METADATA_VERSION, question, messages.MetadataResponse)
     brokers = frozenset(one.node_id for one in response.brokers)
     leaders: dict[str, list[int | None]] = {}
     for topic in response.topics:
@@ -63,26 +57,11 @@ async def _own_id(connection: ServiceConnection, brokers: frozenset[int]) -> int
             resource(resource_type=BROKER, resource_name=str(one)) for one in sorted(brokers)
         )
     )
-    response = await _asked(
-        connection, DESCRIBE_CONFIGS_VERSION, question, messages.DescribeConfigsResponse
+    response = await connection.asked(
+        DESCRIBE_CONFIGS_VERSION, question, messages.DescribeConfigsResponse
     )
     own = [one for one in response.results if one.error_code == ErrorCode.NONE]
     return int(own[0].resource_name) if len(own) == 1 else None
-
-
-async def _asked(
-    connection: ServiceConnection, version: int, request: Message, response: type[_Response]
-) -> _Response:
-    answer = await connection.request(request.HEAD.api_key, version, encode(request, version))
-    return await asyncio.to_thread(_read, response, version, answer)
-
-
-def _read(response: type[_Response], version: int, answer: bytes) -> _Response:
-    api_key = response.HEAD.api_key
-    try:
-        return decode(response, version, answer, response_body_at(api_key, version, answer, 0))
-    except Malformed as malformed:
-        raise BrokerFault(f"API {api_key}: {malformed}") from None
 
 
 async def follow(

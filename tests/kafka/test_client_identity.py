@@ -1,5 +1,6 @@
 """Brokers see the clients of a proxy that terminates SASL: they answer as if connected directly."""
 
+import base64
 import json
 import re
 import uuid
@@ -31,15 +32,22 @@ from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 METADATA, CREATE_TOPICS, DESCRIBE_ACLS, CREATE_ACLS = 3, 19, 29, 30
+CREATE_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKENS = 38, 40, 41
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
+NOT_ALLOWED = 64
+"""DELEGATION_TOKEN_REQUEST_NOT_ALLOWED."""
 SCRAM = "SCRAM-SHA-256"
-LITERAL, PREFIXED, ANY, TOPIC, ALLOW = 3, 4, 1, 2, 3
-ALL = 2
+LITERAL, PREFIXED, ANY, TOPIC, USER, DENY, ALLOW = 3, 4, 1, 2, 7, 2, 3
+ALL, CREATE_TOKENS = 2, 13
+TOKENS, TOKENS_SECRET = "tokens", "tokens-secret"
+"""The user of a proxy that may create delegation tokens, and that is no super user."""
 RUN = uuid.uuid4().hex
 CAROL, DAVE = f"carol-{RUN}", f"dave,={RUN}"
 """Users of the brokers and of the proxy; SCRAM must escape Dave's name."""
 ERIN = f"erin-{RUN}"
 """The proxy authenticates her, but has no login for her at brokers."""
+FRANK = f"frank-{RUN}"
+"""Brokers do not let the proxy create tokens for him."""
 
 
 def secret_of(name: str) -> str:
@@ -62,27 +70,33 @@ def sasl_kafka(issuer: Issuer, files: Path) -> Iterator[KafkaCluster]:
     jwks.write_text(json.dumps({"keys": trusted}))
     with sasl_cluster(jwks, files) as cluster:
         add_proxys_users(cluster)
+        cluster.add_scram_user(TOKENS, TOKENS_SECRET, SCRAM)
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def brokers(sasl_kafka: KafkaCluster) -> KafkaCluster:
-    """Carol may create topics, Dave may read one of them."""
+    """Carol may create topics, Dave may read one of them; the proxy may create tokens for them."""
     for name in (CAROL, DAVE):
         sasl_kafka.add_scram_user(name, secret_of(name), SCRAM)
     sasl_kafka.create_topic(f"{RUN}-topic")
-    rules = [(CAROL, f"{RUN}-", PREFIXED, ALL), (DAVE, f"{RUN}-topic", LITERAL, ALL)]
+    rules = [
+        (CAROL, TOPIC, f"{RUN}-", PREFIXED, ALL, ALLOW),
+        (DAVE, TOPIC, f"{RUN}-topic", LITERAL, ALL, ALLOW),
+        (TOKENS, USER, "User:", PREFIXED, CREATE_TOKENS, ALLOW),
+        (TOKENS, USER, f"User:{FRANK}", LITERAL, CREATE_TOKENS, DENY),
+    ]
     creations = [
         {
-            "resource_type": TOPIC,
+            "resource_type": resource,
             "resource_name": name,
             "resource_pattern_type": kind,
             "principal": f"User:{user}",
             "host": "*",
             "operation": operation,
-            "permission_type": ALLOW,
+            "permission_type": permission,
         }
-        for user, name, kind, operation in rules
+        for user, resource, name, kind, operation, permission in rules
     ]
     sasl_kafka.ask(CREATE_ACLS, 3, creations=creations)
     return sasl_kafka
@@ -98,7 +112,8 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-MINTED, MAPPED = "minted-token", "mapped"
+DELEGATED, MINTED, MAPPED = "delegation-token", "minted-token", "mapped"
+WAYS = DELEGATED, MINTED, MAPPED
 
 
 @contextmanager
@@ -106,7 +121,10 @@ def serving(
     brokers: KafkaCluster, listener: str, jwks: Path, directory: Path, way: dict[str, Any]
 ) -> Iterator[ProxyProcess]:
     """Run a proxy in front of a listener of the brokers."""
-    config = sidecar_of(brokers, listener, jwks, by_password(SCRAM, directory))
+    login = by_password(SCRAM, directory)
+    if way["upstream.identity"] == DELEGATED:
+        login = by_password(SCRAM, directory, name=TOKENS, password=TOKENS_SECRET)
+    config = sidecar_of(brokers, listener, jwks, login)
     config["listeners"][0] |= way | {
         "upstream.identity.allow.prefixes": ["User:"],
         "upstream.identity.super.users": [],
@@ -130,7 +148,7 @@ def ways(files: Path, entries: Path) -> dict[str, dict[str, Any]]:
     }
     return {
         way: {"upstream.identity": way, **{f"upstream.identity.{k}": v for k, v in given.items()}}
-        for way, given in ((MAPPED, mapped), (MINTED, minted))
+        for way, given in zip(WAYS, ({"mechanism": SCRAM}, minted, mapped), strict=True)
     }
 
 
@@ -198,7 +216,7 @@ def shown(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("user", [CAROL, DAVE])
-@pytest.mark.parametrize("way", [MAPPED, MINTED])
+@pytest.mark.parametrize("way", WAYS)
 def test_the_broker_answers_as_if_the_client_were_connected_directly(
     brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer, way: str, user: str
 ) -> None:
@@ -208,10 +226,10 @@ def test_the_broker_answers_as_if_the_client_were_connected_directly(
     assert None not in behind
     created = [topic.error_code for topic in behind[1].topics]
     assert created == ([0, 29] if user == CAROL else [29, 29])
-    assert behind[2].error_code == 31  # the proxy's own login is a super user's
+    assert behind[2].error_code == 31  # which is not the answer to the proxy's own login
 
 
-@pytest.mark.parametrize("way", [MAPPED, MINTED])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_client_that_is_denied_gets_no_other_identity(
     proxies: dict[str, ProxyProcess], issuer: Issuer, way: str
 ) -> None:
@@ -252,7 +270,7 @@ def test_the_published_keys_are_those_that_sign(
     assert proxies[MAPPED].page("/jwks.json")[0] == 404
 
 
-@pytest.mark.parametrize("way", [MAPPED, MINTED])
+@pytest.mark.parametrize("way", WAYS)
 def test_sessions_are_renewed_in_place_as_the_client(
     brokers: KafkaCluster,
     jwks: Path,
@@ -277,3 +295,79 @@ def test_sessions_are_renewed_in_place_as_the_client(
             return False
 
         wait_until(is_renewed, what="not renewed", details=proxy.log)
+
+
+def is_let_in(proxy: ProxyProcess, issuer: Issuer, user: str) -> bool:
+    return answers(proxy.addresses()["LONG"], issuer, user)[0] is not None
+
+
+def tokens_of(brokers: KafkaCluster, user: str) -> list[Any]:
+    """The tokens that the proxy can see."""
+    with WireClient(brokers.address(listener=LITTLE)) as client:
+        actor = Actor(client, Issuer())
+        actor.scram(TOKENS, password=TOKENS_SECRET)
+        owners = [{"principal_type": "User", "principal_name": user}]
+        answer = actor.ask(DESCRIBE_TOKENS, 3, request_body(DESCRIBE_TOKENS, 3, owners=owners))
+    assert answer.error_code == 0
+    return list(answer.tokens)
+
+
+def test_who_may_not_have_a_token_gets_no_other_identity(
+    proxies: dict[str, ProxyProcess], issuer: Issuer
+) -> None:
+    proxy = proxies[DELEGATED]
+    assert not is_let_in(proxy, issuer, FRANK)
+    line = f"User:{TOKENS} needs the operation CreateTokens on the user User:{FRANK}"
+    wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
+
+
+def test_a_restarted_proxy_finds_its_tokens_and_keeps_no_secret(
+    brokers: KafkaCluster,
+    jwks: Path,
+    issuer: Issuer,
+    proxies: dict[str, ProxyProcess],
+    ways: dict[str, dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    assert is_let_in(proxies[DELEGATED], issuer, DAVE)
+    before = {token.token_id for token in tokens_of(brokers, DAVE)}
+    with serving(brokers, LITTLE, jwks, tmp_path, ways[DELEGATED]) as proxy:
+        assert is_let_in(proxy, issuer, DAVE)
+    after = tokens_of(brokers, DAVE)
+    assert {token.token_id for token in after} == before
+    secrets = [base64.b64encode(token.hmac) for token in after] + [token.hmac for token in after]
+    kept = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [secret for secret in secrets for content in kept if secret in content]
+
+
+def test_a_token_that_somebody_expired_is_replaced(
+    brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer
+) -> None:
+    """The login that finds it out may be refused; it never gets another identity."""
+    proxy = proxies[DELEGATED]
+    assert is_let_in(proxy, issuer, CAROL)
+    expired = tokens_of(brokers, CAROL)
+    with WireClient(brokers.address(listener=LITTLE)) as client:
+        actor = Actor(client, issuer)
+        actor.scram(TOKENS, password=TOKENS_SECRET)
+        for token in expired:
+            fields = {"hmac": token.hmac, "expiry_time_period": -1}
+            answer = actor.ask(EXPIRE_TOKEN, 2, request_body(EXPIRE_TOKEN, 2, **fields))
+            assert answer.error_code == 0, "the proxy is its tokens' renewer"
+    wait_until(lambda: not tokens_of(brokers, CAROL), what="still known")
+    wait_until(lambda: is_let_in(proxy, issuer, CAROL), what="refused", details=proxy.log)
+    assert tokens_of(brokers, CAROL)
+
+
+def test_clients_cannot_create_tokens(proxies: dict[str, ProxyProcess], issuer: Issuer) -> None:
+    """As in every session that began with a delegation token."""
+    with WireClient(proxies[DELEGATED].addresses()["LONG"]) as client:
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint(CAROL))
+        create = request_body(CREATE_TOKEN, 2, renewers=[], max_lifetime=-1)
+        actor.send(CREATE_TOKEN, 2, create)
+        answer = client.receive()  # kio cannot read it, because its times are -1
+        assert isinstance(answer, bytes), proxies[DELEGATED].log()
+        assert int.from_bytes(answer[5:7]) == NOT_ALLOWED
+        describe = request_body(DESCRIBE_TOKENS, 2, owners=None)
+        assert actor.ask(DESCRIBE_TOKENS, 2, describe).error_code == NOT_ALLOWED

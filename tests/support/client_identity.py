@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from proxy.brokers.access import Access
 from proxy.config import from_mapping
 from proxy.config.listener import Listener
 from sasl.identity import Identity
 from sasl.states import Authenticated, Enforcement
+
+ACCESS = Access(timeout_s=10, username="proxy")
+BROKER = "127.0.0.1", 9092
 
 
 def client(principal: str) -> Authenticated:

@@ -315,7 +315,7 @@ class _Conversation:
         """RFC 5802, independent of the implementation under test."""
         text = message.decode()
         if not self._scram:
-            nonce = text.rsplit("r=", 1)[1] + "server"
+            nonce = text.split(",r=")[1].split(",")[0] + "server"
             first = f"r={nonce},s={base64.b64encode(SALT).decode()},i={ITERATIONS}"
             self._scram = [text.removeprefix("n,,"), first]
             return first.encode()

@@ -9,7 +9,7 @@ import pytest
 from proxy.brokers import access as access_module
 from proxy.brokers.client_identity import MAX_KEPT, ClientLogins, ClientRefused, MappedLogins
 from proxy.config.listener import Listener
-from tests.support.client_identity import client, listener_with
+from tests.support.client_identity import ACCESS, BROKER, client, listener_with
 
 PASSWORD = "pass,word=1"
 
@@ -25,7 +25,7 @@ def settings(directory: Path, mechanism: str = "PLAIN", **rules: Any) -> Listene
 
 
 def logins(directory: Path, mechanism: str = "PLAIN", **rules: Any) -> ClientLogins:
-    return ClientLogins(settings(directory, mechanism, **rules), "proxy")
+    return ClientLogins(settings(directory, mechanism, **rules), ACCESS)
 
 
 def entry(directory: Path, encoded: str, username: str, password: str = PASSWORD) -> None:
@@ -36,7 +36,7 @@ def entry(directory: Path, encoded: str, username: str, password: str = PASSWORD
 
 def first(one: ClientLogins, principal: str) -> bytes:
     """The first message of the login."""
-    return asyncio.run(one.exchange(client(principal))).first()
+    return asyncio.run(one.exchange(client(principal), BROKER)).first()
 
 
 def plain(username: str, password: str = PASSWORD) -> bytes:
@@ -122,7 +122,7 @@ def test_rules(tmp_path: Path, rules: dict[str, Any], principal: str, name: str 
 
 def test_who_is_not_authenticated_any_more_has_no_login(tmp_path: Path) -> None:
     with pytest.raises(ClientRefused):
-        asyncio.run(logins(tmp_path).exchange(None))
+        asyncio.run(logins(tmp_path).exchange(None, BROKER))
 
 
 def test_a_reload_applies_at_the_next_login(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from proxy.config.listener import Listener
 from proxy.errors import ConfigError
 from sasl.login import Login, LoginError
 from sasl.messages import authenticate_response, handshake_response
-from tests.support.client_identity import client, listener_with
+from tests.support.client_identity import ACCESS, BROKER, client, listener_with
 
 LIFETIME_S = 600
 
@@ -60,7 +60,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def minted(logins: ClientLogins, principal: str = "User:alice") -> str:
-    first = asyncio.run(logins.exchange(client(principal))).first()
+    first = asyncio.run(logins.exchange(client(principal), BROKER)).first()
     return first.partition(b"auth=Bearer ")[2].rstrip(b"\x01").decode()
 
 
@@ -75,7 +75,7 @@ def verified(token: str, published: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_token_names_the_client_and_verifies_by_the_published_keys(keys: Path) -> None:
-    logins = ClientLogins(settings(keys), "proxy")
+    logins = ClientLogins(settings(keys), ACCESS)
     before = int(time.time())
     claims = verified(minted(logins, "User:a,b=é"), read_jwks([keys / "one.pem"]))
     assert claims.keys() == {"iss", "aud", "sub", "iat", "exp"}
@@ -93,16 +93,16 @@ def test_what_is_published_holds_no_private_key(keys: Path) -> None:
 def test_keys_rotate_with_overlap(keys: Path) -> None:
     """Both are published; a token by the old key verifies while the new one signs."""
     published = read_jwks([keys / "one.pem", keys / "two.pem"])
-    old = minted(ClientLogins(settings(keys), "proxy"))
+    old = minted(ClientLogins(settings(keys), ACCESS))
     swapped = settings(keys, signing_key_files=["two.pem", "one.pem"])
-    new = minted(ClientLogins(swapped, "proxy"))
+    new = minted(ClientLogins(swapped, ACCESS))
     kids = [jwt.get_unverified_header(token)["kid"] for token in (old, new)]
     assert kids == [one["kid"] for one in published["keys"]]
     assert verified(old, published)["sub"] == verified(new, published)["sub"] == "alice"
 
 
 def test_the_keys_are_published_in_a_file_before_the_first_login(keys: Path) -> None:
-    logins = ClientLogins(settings(keys, jwks_file="jwks.json"), "proxy")
+    logins = ClientLogins(settings(keys, jwks_file="jwks.json"), ACCESS)
     assert json.loads((keys / "jwks.json").read_text()) == read_jwks(
         [keys / "one.pem", keys / "two.pem"]
     )
@@ -114,7 +114,7 @@ def test_the_keys_are_published_in_a_file_before_the_first_login(keys: Path) -> 
 
 def test_what_cannot_be_published_signs_nothing(keys: Path) -> None:
     """Brokers could not verify it, and would know no reason."""
-    logins = ClientLogins(settings(keys, jwks_file="none/jwks.json"), "proxy")
+    logins = ClientLogins(settings(keys, jwks_file="none/jwks.json"), ACCESS)
     with pytest.raises(ClientRefused, match="cannot be written"):
         minted(logins)
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_published_signs_nothing(keys: Path) -> None:
 @pytest.mark.parametrize("fault", ["missing", "empty", "half", "P-384", "RSA-1024", "encrypted"])
 def test_a_key_that_is_missing_weak_or_half_written_signs_nothing(keys: Path, fault: str) -> None:
     """Nor does the key that was in the file before; the proxy's identity is no substitute."""
-    logins = ClientLogins(settings(keys), "proxy")
+    logins = ClientLogins(settings(keys), ACCESS)
     minted(logins)
     path = keys / "one.pem"
     match fault:
@@ -151,20 +151,20 @@ def test_a_key_that_is_missing_weak_or_half_written_signs_nothing(keys: Path, fa
 def test_a_name_that_brokers_would_trim_is_refused(keys: Path, name: str) -> None:
     """Kafka trims `sub`: the client would be a super user."""
     with pytest.raises(ClientRefused):
-        minted(ClientLogins(settings(keys), "proxy"), f"User:{name}")
+        minted(ClientLogins(settings(keys), ACCESS), f"User:{name}")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a\u202eb"])
 def test_a_name_that_json_or_logs_could_change_is_refused(keys: Path, name: str) -> None:
     with pytest.raises(ClientRefused):
-        minted(ClientLogins(settings(keys), "proxy"), f"User:{name}")
+        minted(ClientLogins(settings(keys), ACCESS), f"User:{name}")
 
 
 def test_a_broker_that_announces_no_end_is_refused(keys: Path) -> None:
     """It takes the token for expired, and closes the connection at the next request."""
-    logins = ClientLogins(settings(keys), "proxy")
+    logins = ClientLogins(settings(keys), ACCESS)
     for lifetime_ms in (0, 5_000):
-        login = Login(asyncio.run(logins.exchange(client("User:alice"))), 2)
+        login = Login(asyncio.run(logins.exchange(client("User:alice"), BROKER)), 2)
         login.begin()
         login.answered(handshake_response(0, ("OAUTHBEARER",)))
         body = authenticate_response(

@@ -15,6 +15,10 @@ MAPPED: dict[str, Any] = {
     "upstream.identity.mechanism": "SCRAM-SHA-512",
     "upstream.identity.allow": ["User:alice"],
 }
+DELEGATED: dict[str, Any] = {
+    "upstream_identity": "delegation-token",
+    "upstream_identity_directory": None,
+}
 PREFIXES = {"upstream.identity.allow.prefixes": ["User:team-"]}
 
 
@@ -119,3 +123,29 @@ def test_clients_must_be_authenticated_and_changes_must_be_theirs(
     with pytest.raises(ConfigError) as refused:
         loaded(tmp_path, **changes)
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("problem", "changes"),
+    [
+        ("upstream.identity.mechanism: is required", {"upstream_identity_mechanism": None}),
+        ("upstream.identity.mechanism: must be SCRAM", {"upstream_identity_mechanism": "PLAIN"}),
+        ("upstream.identity.directory: has no meaning", {"upstream_identity_directory": "mapped"}),
+    ],
+)
+def test_settings_of_delegation_tokens(
+    tmp_path: Path, problem: str, changes: dict[str, Any]
+) -> None:
+    assert loaded(tmp_path, **DELEGATED).listeners[0].presents_clients
+    with pytest.raises(ConfigError, match=problem):
+        loaded(tmp_path, **DELEGATED | changes)
+
+
+def test_delegation_tokens_need_the_proxys_user_name(tmp_path: Path) -> None:
+    login = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "file:///token",
+    }
+    with pytest.raises(ConfigError, match=r"upstream\.sasl\.username: is required"):
+        loaded(tmp_path, upstream=login, **DELEGATED)

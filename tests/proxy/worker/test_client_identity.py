@@ -14,7 +14,7 @@ from proxy.connection.interfaces import NoAuthorizer
 from proxy.wire.apis import ACL_APIS, CREDENTIAL_APIS, QUOTA_APIS
 from proxy.worker.listener import Listener
 from sasl.login import PlainClient
-from tests.support.client_identity import client, listener_with
+from tests.support.client_identity import BROKER, client, listener_with
 from tests.support.playbook import VERSIONS
 from tests.support.relay import Services, room_for
 from tests.support.sasl import FAKE_SECRET, alice
@@ -60,7 +60,7 @@ def test_the_proxys_login_is_no_substitute(tmp_path: Path, principal: str | None
     async def log_in() -> None:
         listener = mapped(tmp_path)
         assert listener.rules.logs_in
-        await listener.exchange(None if principal is None else client(principal))
+        await listener.exchange(None if principal is None else client(principal), BROKER)
 
     with pytest.raises(ClientRefused):
         asyncio.run(log_in())
@@ -70,7 +70,7 @@ def test_by_default_it_is_the_proxy_that_logs_in(tmp_path: Path) -> None:
 
     async def first() -> bytes:
         listener = opened(tmp_path, "proxy", {})
-        return (await listener.exchange(client("User:alice"))).first()
+        return (await listener.exchange(client("User:alice"), BROKER)).first()
 
     assert b"proxy" in asyncio.run(first())
 

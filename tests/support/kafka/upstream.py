@@ -66,6 +66,7 @@ def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
         sidecar_port=free_ports(1)[0],
         properties={
             **sasl_properties({**LISTENERS, BEHIND: 3_600_000}, jwks),
+            "delegation.token.secret.key": "secret-of-all-brokers",
             f"listener.name.{LITTLE.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER",
             "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
             f"listener.name.{SECURE.lower()}.ssl.keystore.type": "PEM",
