@@ -195,7 +195,11 @@ class SessionObserver:
             incident = self._incident(history, kind, _api_name(api_key), now)
             self._worker.incidents.note(incident)
             if kind is EventKind.EXPIRED_KILLED:
-                self._log(incident, f"session expired before {incident.what}")
+                detail = f"session expired before {incident.what}"
+                if throttled is not None:
+                    throttle_ms, quota = throttled
+                    detail += f" during a throttle of {throttle_ms} ms by {bounded_text(quota)!a}"
+                self._log(incident, detail)
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
         """Record that a client reached the wrong broker, and was rejected."""

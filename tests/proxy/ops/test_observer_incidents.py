@@ -225,6 +225,9 @@ def test_a_throttle_beyond_the_end_of_a_session_is_recorded(
     seen.observer.expired(seen.connection, session(Enforcement.ENFORCE), PRODUCE, NOW + 81)
     killed = read(seen.lines[-1])
     assert (killed.throttled_ms, killed.throttled_by) == event
+    cause = f" during a throttle of {event[0]} ms by {event[1]!r}" if event[0] else ""
+    logged = seen.told[-1].split(", ")[0]
+    assert logged == f"closed: session expired before Produce{cause}"
 
 
 @pytest.mark.parametrize(("would_be", "kind"), [(False, "denied"), (True, "would-be-denied")])
