@@ -1,4 +1,3 @@
-import math
 import os
 import platform
 from pathlib import Path
@@ -16,7 +15,6 @@ from metrics.process import report_process
 from metrics.registry import (
     EVENT_LOOP_LAG,
     METRICS,
-    READY,
     SESSION_LIFETIME_LEFT,
     SUCCESSFUL_AUTHENTICATION,
 )
@@ -37,7 +35,6 @@ def everything() -> Snapshot:
         else:
             snapshot.observe(metric, 0.002, *labels)
             snapshot.observe(metric, 1e6, *labels)
-            snapshot.observe(metric, 0.002, *("other" for _ in labels))
     return snapshot
 
 
@@ -70,51 +67,6 @@ def test_buckets_are_cumulative() -> None:
     assert f'{name}_bucket{{le="0.5"}} 3.0' in lines
     assert f'{name}_bucket{{le="+Inf"}} 4.0' in lines
     assert f"{name}_count 4.0" in lines
-
-
-def test_both_formats_carry_the_same_samples() -> None:
-    """Apart from the form, as in prometheus_client's own: its parsers read names and labels."""
-    text, openmetrics = (expose(everything(), one)[0].decode() for one in ("", OPENMETRICS))
-    parsed = parse_text(text), parse_openmetrics(openmetrics)  # type: ignore[no-untyped-call]
-    of_text, of_openmetrics = (
-        {
-            (sample.name, *sorted(sample.labels.items())): sample.value
-            for family in families
-            for sample in family.samples
-        }
-        for families in parsed
-    )
-    assert of_text == of_openmetrics
-    escaped = {value for name, *labels in of_text for label, value in labels if label != "le"}
-    assert escaped == {'a"b\\c\nd', "other"}
-
-
-def test_values_that_are_not_finite() -> None:
-    snapshot = Snapshot()
-    for number, name in ((math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN")):
-        snapshot.gauge(READY, number, "0")
-        assert f'{READY.name}{{worker="0"}} {name}\n' in expose(snapshot, "")[0].decode()
-
-
-@pytest.mark.parametrize(
-    ("accept", "openmetrics"),
-    [
-        # What Prometheus 3.5 sends
-        (
-            f"{OPENMETRICS};escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
-            True,
-        ),
-        ("text/plain;version=0.0.4;q=0.5, application/openmetrics-text", True),
-        ("application/openmetrics-text; version=1.2.0", True),
-        ("application/openmetrics-text; version=0.0.1,*/*;q=0.1", False),
-        ("application/openmetrics-text; version=2.0.0", False),
-        ("*/*", False),
-    ],
-)
-def test_the_header_selects_the_format(accept: str, openmetrics: bool) -> None:
-    body, content_type = expose(everything(), accept)
-    assert content_type.startswith(OPENMETRICS) is openmetrics
-    assert body.endswith(b"# EOF\n") is openmetrics
 
 
 def test_hostile_accept_headers_get_text() -> None:
