@@ -5,7 +5,7 @@
 set -eu
 case "${1-}" in
 page)
-    exec nginx -c /etc/reauth-report-nginx.conf
+    exec /usr/sbin/nginx -c /etc/reauth-report-nginx.conf
     ;;
 driver)
     shift

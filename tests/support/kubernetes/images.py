@@ -62,7 +62,7 @@ def machine(into: Path) -> Path:
 
 _SOURCES: Final = (
     *("Dockerfile", "build_root.py", "image_root.py", "sbom.py", "transparent"),
-    *("spark/entrypoint.sh", "spark/submit.py"),
+    *("report/nginx.conf", "spark/entrypoint.sh", "spark/submit.py"),
     *("../metrics", "../proxy", "../pyproject.toml", "../requirements", "../sasl"),
 )
 """Inputs of the images."""
