@@ -17,10 +17,11 @@ _SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
 
 
 def exposures(config: Config) -> tuple[str, ...]:
-    """Return a sentence for each open listener, each unchecked claim, the permissions that clients
-    get from the proxy's own identity, and each secret that is sent in the clear."""
+    """Return a sentence for each open listener, each unchecked claim or address, the permissions
+    that clients get from the proxy's own identity, and each secret that is sent in the clear."""
     return (
         *_open_listeners(config),
+        *_claimed_addresses(config),
         *_unverified_tokens(config),
         *_borrowed_permissions(config),
         *_readable_secrets(config.upstream),
@@ -39,6 +40,17 @@ def _open_listeners(config: Config) -> Iterator[str]:
                 f"listener {one.name} serves every client that reaches {one.address} ({cause}),"
                 f" and {granted}"
             )
+
+
+def _claimed_addresses(config: Config) -> Iterator[str]:
+    """Yield a sentence for each listener on which every client can choose its address."""
+    for one in config.listeners:
+        for network in one.proxy_protocol_trusted:
+            if network.prefixlen == 0:
+                yield (
+                    f"listener {one.name}: every client can claim any address"
+                    f" (proxy.protocol.trusted: {network})"
+                )
 
 
 def _unverified_tokens(config: Config) -> Iterator[str]:

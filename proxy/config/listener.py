@@ -19,6 +19,7 @@ from proxy.config.values import (
     KeepaliveIdle,
     MappingRules,
     Milliseconds,
+    NetworkValue,
     PathValue,
     PositiveMilliseconds,
     Principal,
@@ -59,6 +60,15 @@ class Routing(StrEnum):
     TRANSPARENT = "transparent"
     """Clients connect to brokers and are redirected here; their original destination is the
     broker."""
+
+
+class ProxyProtocol(StrEnum):
+    """Use of the PROXY protocol on a listener."""
+
+    OFF = "off"
+    """Clients connect directly, or their addresses are not known."""
+    REQUIRED = "required"
+    """Every connection begins with a header that names the client's address."""
 
 
 class ReauthOverride(Section):
@@ -450,6 +460,15 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ClientIdenti
     such as `9100-9199`; or a map of broker ids to ports, such as `{1001: 9101, 1002: 9102}`. The
     proxy reserves all of these ports when it starts; each takes a file descriptor in the parent and
     in each worker."""
+    proxy_protocol: ProxyProtocol = setting(ProxyProtocol.OFF, source=OWN)
+    """`required`: every connection begins with a PROXY protocol header, version 1 or 2, complete
+    within 5 s. ACLs, limits, quotas, events and logs then use the client's address from it. A
+    balancer's own connection (LOCAL) has the balancer's address."""
+    proxy_protocol_trusted: Annotated[tuple[NetworkValue, ...], BeforeValidator(one_or_list)] = (
+        setting((), source=OWN, repeated_or_one=True)
+    )
+    """Networks of the load balancers, such as `10.1.2.0/24`; required with `proxy.protocol:
+    required`. Connections from other addresses are closed."""
     sasl_termination: SaslTermination = setting(SaslTermination.PROXY, source=OWN)
     """The side that authenticates clients. `proxy`: the proxy, with its own users and keys; brokers
     see the identity of `upstream.identity`. `broker`: the broker; logins are relayed frame by
@@ -610,6 +629,22 @@ class Listener(SessionSettings, OauthbearerSettings, LimitSettings, ClientIdenti
         if self.broker_ports is not None and self.address.port in self.broker_ports:
             raise KeyProblemError(
                 "broker.ports", f"must not contain the port of the address, {self.address.port}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_proxy_protocol(self) -> Self:
+        if self.proxy_protocol is ProxyProtocol.OFF:
+            if self.proxy_protocol_trusted:
+                raise KeyProblemError(
+                    "proxy.protocol.trusted", "has no meaning with proxy.protocol: off"
+                )
+        elif self.routing is Routing.TRANSPARENT:
+            raise KeyProblemError("proxy.protocol", "must be off with routing: transparent")
+        elif not self.proxy_protocol_trusted:
+            raise KeyProblemError(
+                "proxy.protocol.trusted",
+                "is required with proxy.protocol: required; set it to the load balancers' networks",
             )
         return self
 

@@ -203,6 +203,19 @@ def _broker_ports(value: object) -> PortRange | PortMap:
     return PortMap.parse(value) if isinstance(value, dict) else PortRange.parse(value)
 
 
+def _network(value: object) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Parse a network. IPv4-mapped ones are refused: peers with such addresses count as IPv4."""
+    try:
+        network = ipaddress.ip_network(str(value))
+        if network.version == 6 and network.network_address.ipv4_mapped is not None:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"must be a network, such as 10.0.0.0/8 or 2001:db8::/32, got {shown(value)}"
+        ) from None
+    return network
+
+
 @dataclass(frozen=True, slots=True)
 class Destinations:
     """Allowed destinations: a network, and its ports from `first` to `last`."""
@@ -504,6 +517,12 @@ BrokerPortsValue = Annotated[
             ]
         }
     ),
+]
+NetworkValue = Annotated[
+    ipaddress.IPv4Network | ipaddress.IPv6Network,
+    PlainValidator(_network),
+    PlainSerializer(str),
+    WithJsonSchema({"type": "string", "title": "NETWORK"}),
 ]
 DestinationsValue = Annotated[
     Destinations,

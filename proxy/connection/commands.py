@@ -69,6 +69,9 @@ class CloseReason(StrEnum):
     """The TLS handshake failed, or the client began with another protocol."""
     DESTINATION_REFUSED = "destination_refused"
     """`transparent`: not redirected, or to a destination outside `upstream.allowed`."""
+    PROXY_HEADER = "proxy_header"
+    """`proxy.protocol: required`: the PROXY protocol header is missing, invalid or late, or comes
+    from outside `proxy.protocol.trusted`."""
     DRAINED = "drained"
     """The proxy is shutting down."""
     KILLED = "killed"

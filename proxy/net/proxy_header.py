@@ -1,7 +1,7 @@
 """PROXY protocol headers, versions 1 and 2, in which a load balancer names the client's address.
 
-Source: HAProxy's `doc/proxy-protocol.txt` (2020/03/05). The parser is pure, and strict: whatever it
-does not understand is an error, because a guessed address could match another client's ACLs.
+Source: HAProxy's `doc/proxy-protocol.txt` (2020/03/05). The parser is pure, and strict: anything
+unknown is an error, because a guessed address could match another client's ACLs.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ _TLV_BYTES: Final = 3
 
 
 class ProxyHeaderError(ValueError):
-    """The header is invalid; the message contains nothing of what was sent."""
+    """A header is invalid, or its sender is not trusted; the message contains no received bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class ProxyHeader:
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """Return the header at the start of a connection's bytes; None: more bytes are needed.
+    """Return the header at the start of a connection's bytes, or None if more bytes are needed.
 
-    Raises ProxyHeaderError. If the result is None, `data` is shorter than 16 bytes + `MAX_BODY`.
+    Raises ProxyHeaderError. Incomplete headers are shorter than 16 bytes + `MAX_BODY`.
     """
     if data.startswith(_V2[: len(data)]):
         return _parse_v2(data)

@@ -150,10 +150,21 @@ class _Side(asyncio.Protocol):
 class ClientSide(_Side):
     """Client's half of a relayed connection, which owns the broker's half."""
 
-    __slots__ = ("_broker", "_shell", "_side", "_timer", "_wakes_at", "connection", "dialled")
+    __slots__ = (
+        "_address",
+        "_broker",
+        "_shell",
+        "_side",
+        "_timer",
+        "_wakes_at",
+        "connection",
+        "dialled",
+    )
 
-    def __init__(self, shell: RelayHost) -> None:
+    def __init__(self, shell: RelayHost, address: str = "") -> None:
+        """`address`: the client's, if a load balancer has named it; empty: the peer's."""
         super().__init__(shell)
+        self._address = address
         self._shell = shell
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
@@ -171,7 +182,7 @@ class ClientSide(_Side):
     def peer_host(self) -> str:
         """Address of the client, without its port."""
         assert self._transport is not None
-        return peer_address(self._transport) or "unknown"
+        return self._address or peer_address(self._transport) or "unknown"
 
     # From the transport
 

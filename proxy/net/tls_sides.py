@@ -9,8 +9,10 @@ from typing import Final, Protocol, cast
 from proxy.connection.frames import Bytes
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, HandshakeResult, WrongProtocol
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
+from proxy.net.sockets import peer_address
 from proxy.net.tls_input import FIRST_PIECE, MAX_HANDSHAKE, PIECE, HandshakeMessages
 from proxy.net.tls_transport import TOO_LONG, TlsTransport, Wait, handshake_fault
+from proxy.quota.model import address_group
 
 monotonic: Final = time.monotonic
 """Clock in seconds; see `proxy.net.relay`."""
@@ -45,7 +47,15 @@ class ServerTls(TlsTransport):
     one, OpenSSL allocates no memory, and at most `MAX_KEPT` bytes of the client are kept.
     """
 
-    __slots__ = ("_began_at", "_context", "_has_slot", "_messages", "_on_handshake", "_slots")
+    __slots__ = (
+        "_address",
+        "_began_at",
+        "_context",
+        "_has_slot",
+        "_messages",
+        "_on_handshake",
+        "_slots",
+    )
 
     def __init__(
         self,
@@ -55,10 +65,12 @@ class ServerTls(TlsTransport):
         context: ssl.SSLContext,
         slots: HandshakeSlots,
         on_handshake: Callable[[BufferedSide, HandshakeResult], None],
+        address: str = "",
     ) -> None:
         """`on_handshake` gets `side` with the completed handshake, or with the reason for its
-        failure; then the connection closes."""
+        failure; then the connection closes. `address`: see `ClientSide`."""
         super().__init__(side, buffer, wait)
+        self._address = address
         self._pace.largest = FIRST_PIECE
         self._context = context
         self._slots = slots
@@ -73,6 +85,10 @@ class ServerTls(TlsTransport):
         """Handle a client that connected, before its handshake."""
         super().connection_made(transport)
         self._side.connection_made(cast(asyncio.Transport, self))
+
+    @property
+    def _group(self) -> str:
+        return address_group(self._address or peer_address(self._socket) or "")
 
     def _handshake_bytes(self, data: Bytes) -> None:
         if self._messages is not None:

@@ -33,6 +33,7 @@ from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import Bytes
 from proxy.errors import ClientFault
 from proxy.net.handshake_errors import HandshakeResult, WrongProtocol, handshake_error
+from proxy.net.proxied_client import ProxiedClient
 from proxy.net.read_buffer import BufferedSide
 from proxy.net.relay import BrokerSide, ClientSide, NotServed, SideConnection
 from proxy.net.tls_sides import ClientTls, ServerTls
@@ -75,9 +76,14 @@ class Endpoint:
         self._wait = listener.services.work_queues.time_slices.wait
         self._on_handshake = self._handshake_ended
 
-    def client(self) -> ClientSide | ServerTls:
-        """Return the protocol of a client that connects."""
-        side = ClientSide(self)
+    def client(self) -> ClientSide | ServerTls | ProxiedClient:
+        """Return the protocol of a client that connects, perhaps through a load balancer."""
+        headers = self._listener.proxy_headers
+        return self._client_at("") if headers is None else ProxiedClient(headers, self._client_at)
+
+    def _client_at(self, address: str) -> ClientSide | ServerTls:
+        """Return the protocol of the client at an address; empty: the peer's."""
+        side = ClientSide(self, address)
         if self._listener.tls is None:
             return side
         return ServerTls(
@@ -87,6 +93,7 @@ class Endpoint:
             self._listener.tls.context,
             self._services.handshakes,
             self._on_handshake,
+            address,
         )
 
     def _handshake_ended(self, side: BufferedSide, result: HandshakeResult) -> None:

@@ -22,8 +22,10 @@ from proxy.connection.connection import Connection
 from proxy.connection.inflight import LatencySampler
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.errors import host_port
+from proxy.net.proxied_client import AwaitedHeaders
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
+from proxy.net.sockets import BACKLOG
 from proxy.net.tls_contexts import Tls
 from proxy.net.tls_sides import ServerTls
 from proxy.ops.observer import SessionObserver
@@ -182,6 +184,17 @@ class Listener:
         """The view of each broker, by broker id, or by address if the id is unknown."""
         self.waiting: set[object] = set()
         """The connections that are kept unserved."""
+        self.proxy_headers = (
+            AwaitedHeaders(
+                settings.proxy_protocol_trusted,
+                min(BACKLOG, self.max_connections),
+                self._header_refused,
+                lambda: self.ended(),
+            )
+            if settings.proxy_protocol_trusted
+            else None
+        )
+        """The connections that wait for their PROXY protocol header; None without that protocol."""
         self.ended: Callable[[], None] = lambda: None
         """Callback for the end of a connection."""
         self.gateway: Gateway | None = None
@@ -397,8 +410,13 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        """Number of connections, including those that are kept unserved."""
-        return len(self.clients) + len(self.waiting)
+        """Number of connections, including those that are not served, or not yet."""
+        headers = 0 if self.proxy_headers is None else self.proxy_headers.count
+        return len(self.clients) + len(self.waiting) + headers
+
+    def _header_refused(self, host: str, problem: str) -> None:
+        self.observer.refused(CloseReason.PROXY_HEADER)
+        self.warn(problem, f"{host} is refused: {problem}")
 
     def warn(self, cause: str, text: str) -> None:
         """Log an event that unauthenticated clients can cause: once a minute for each cause."""

@@ -295,6 +295,9 @@ class Worker:
     async def _drain(self) -> None:
         """Accept no clients, and let requests in flight finish, within `shutdown.drain.ms`."""
         self._endpoints.close()
+        for listener in self._listeners:
+            if listener.proxy_headers is not None:
+                listener.proxy_headers.close()
         patience = self._settings.shutdown_drain_ms / 1000
         deadline = self.loop.time() + patience
         clients = self._clients()

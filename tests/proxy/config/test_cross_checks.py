@@ -108,3 +108,51 @@ def test_a_misspelt_key_is_not_missing_elsewhere(path: tuple[Any, ...], tmp_path
     section[f"{path[-1]}x"] = section.pop(path[-1])
     (found,) = problems(mapping, tmp_path)
     assert f"unknown key, did you mean {path[-1]}?" in found
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (
+            {"proxy.protocol": "required"},
+            "proxy.protocol.trusted: is required with proxy.protocol: required; set it to the load"
+            " balancers' networks",
+        ),
+        (
+            {"proxy.protocol.trusted": "10.0.0.0/8"},
+            "proxy.protocol.trusted: has no meaning with proxy.protocol: off",
+        ),
+        (
+            {"proxy.protocol": "required", "proxy.protocol.trusted": "10.0.0.1/8"},
+            "proxy.protocol.trusted[0]: must be a network, such as 10.0.0.0/8 or 2001:db8::/32, got"
+            " '10.0.0.1/8'",
+        ),
+        (
+            {"proxy.protocol": "required", "proxy.protocol.trusted": ["::ffff:10.0.0.0/104"]},
+            "proxy.protocol.trusted[0]: must be a network, such as 10.0.0.0/8 or 2001:db8::/32, got"
+            " '::ffff:10.0.0.0/104'",
+        ),
+        (
+            {
+                "routing": "transparent",
+                "proxy.protocol": "required",
+                "proxy.protocol.trusted": "10.0.0.0/8",
+            },
+            "proxy.protocol: must be off with routing: transparent",
+        ),
+    ],
+)
+def test_clients_addresses_come_from_named_load_balancers_only(
+    given: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    listener = {
+        "name": "a",
+        "address": "0.0.0.0:9094",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    upstream = {"bootstrap.servers": "b:1"}
+    if given.get("routing") == "transparent":
+        upstream = {"allowed": "10.0.0.0/8"}
+    mapping = {"upstream": upstream, "listeners": [listener | given]}
+    assert problems(mapping, tmp_path) == [f"listeners[0].{problem}"]

@@ -91,6 +91,17 @@ def test_a_listener_that_verifies_too_little_is_warned_of(
     ]
 
 
+def test_a_listener_on_which_clients_choose_their_address_is_warned_of() -> None:
+    listener = {"name": "clients", "address": "0.0.0.0:9094", "routing": "sidecar", **SASL} | {
+        "proxy.protocol": "required",
+        "proxy.protocol.trusted": ["10.0.0.0/8", "::/0"],
+    }
+    mapping = {"upstream": {"bootstrap.servers": "localhost:9092"}, "listeners": [listener]}
+    assert exposures(from_mapping(mapping, base_dir=Path("/etc/reauth-proxy"))) == (
+        "listener clients: every client can claim any address (proxy.protocol.trusted: ::/0)",
+    )
+
+
 def test_each_secret_is_told_by_itself() -> None:
     lines = reported(CLEAR | ASKED | REMOTE | {URL: "http://idp/token"})
     assert [line.split()[2] for line in lines] == ["token", "client"]
