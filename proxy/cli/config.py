@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,9 +25,8 @@ from proxy.cli.listing import Listing, Output, OutputOption, print_document, pri
 from proxy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from proxy.config import Config, Routing
+    from proxy.config import Config, Located, Routing
     from proxy.config.changes import SettingInForce
-    from proxy.config.document import Lines
 
 app = typer.Typer(
     help="Check, show and begin the configuration.", no_args_is_help=True, rich_markup_mode=None
@@ -53,7 +52,7 @@ def check(
     warnings: list[str] = []
     works: list[str] = []
     with explained(path):
-        from proxy.config import judged_entirely, read
+        from proxy.config import judged_entirely, located, read
         from proxy.config.exposure import exposures
         from proxy.process.preflight import certificate_warnings, problems_of_named
 
@@ -67,9 +66,9 @@ def check(
         if connect:
             works, problems = _connect(checked)
             status = Exit.REFUSED
-    lines = _lines(text)
-    found = sorted((_problem(one, lines) for one in problems), key=lambda one: one["line"] or 0)
-    document = {"file": str(path), "ok": not found, "problems": found}
+    found = located(problems, text)
+    listed = [{"key": one.key, "line": one.line, "problem": one.problem} for one in found]
+    document = {"file": str(path), "ok": not found, "problems": listed}
     if not print_document(document | {"warnings": warnings, "works": works}, output):
         _print_findings(path, found, warnings, works)
     if found:
@@ -77,38 +76,17 @@ def check(
 
 
 def _print_findings(
-    path: Path, problems: list[dict[str, Any]], warnings: list[str], works: list[str]
+    path: Path, problems: "list[Located]", warnings: list[str], works: list[str]
 ) -> None:
     """Print results on stdout, problems and warnings on stderr."""
     for line in works:
         say(printable(f"{path}: {line}"))
     for one in problems:
-        place = f"{path}:{one['line']}" if one["line"] else str(path)
-        note(": ".join(filter(None, (place, one["key"], one["problem"]))))
+        note(one.described(path))
     for line in warnings:
         typer.echo(printable(f"{path}: warning: {line}"), err=True)
     if not problems:
         say(f"{path}: ok")
-
-
-def _lines(text: bytes) -> "Lines | None":
-    """Return the lines of the settings; None if it is not YAML, whose mistake has its own line."""
-    from proxy.config.document import Lines, parse
-
-    try:
-        parse(text)
-    except ConfigError:
-        return None
-    return Lines(text)
-
-
-def _problem(error: ConfigError, lines: "Lines | None") -> dict[str, Any]:
-    from proxy.config.document import NotADocument
-
-    if isinstance(error, NotADocument):
-        return {"key": None, "line": error.line, "problem": error.problem}
-    line = lines.near(error.path) if lines is not None else None
-    return {"key": error.path or None, "line": line, "problem": error.problem}
 
 
 def _connect(config: "Config") -> tuple[list[str], list[ConfigError]]:

@@ -13,7 +13,16 @@ from proxy.config.listener import (
     OauthbearerIssuer,
     Routing,
 )
-from proxy.config.load import from_mapping, json_schema, judged, judged_entirely, load, read
+from proxy.config.load import (
+    Located,
+    from_mapping,
+    json_schema,
+    judged,
+    judged_entirely,
+    load,
+    located,
+    read,
+)
 from proxy.config.model import Authorizer, Config, Events, Http, Quotas, QuotasMode, Store, Upstream
 from proxy.config.values import Address, PortRange
 
@@ -26,6 +35,7 @@ __all__ = (
     "Http",
     "IssuerSettings",
     "Listener",
+    "Located",
     "MechanismName",
     "OauthbearerIssuer",
     "PortRange",
@@ -40,5 +50,6 @@ __all__ = (
     "judged",
     "judged_entirely",
     "load",
+    "located",
     "read",
 )

@@ -1,10 +1,10 @@
 """Loader of the configuration file: every problem is one sentence with the key's path."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from metrics.delivery.target import missing_library
 from proxy.config.model import Config
@@ -81,6 +81,42 @@ def judged_entirely(text: bytes, path: Path) -> tuple[Config | None, list[Config
         found += checks.problems
         return None, list({str(one): one for one in found}.values())
     return config, list(_file_problems(config))
+
+
+class Located(NamedTuple):
+    """Problem of a configuration file, with its place."""
+
+    line: int | None
+    """From 1; None if the problem is not in the text."""
+    key: str | None
+    """The setting concerned, such as `listeners[0].address`; None if it is the whole file."""
+    problem: str
+    """The problem and its solution, in one sentence."""
+
+    def described(self, path: Path) -> str:
+        """Return one line of output with the file, the line and the key."""
+        place = f"{path}:{self.line}" if self.line else str(path)
+        return ": ".join(filter(None, (place, self.key, self.problem)))
+
+
+def located(problems: Iterable[ConfigError], text: bytes) -> list[Located]:
+    """Return the problems of a file with this content, in the order of their lines."""
+    from proxy.config import document
+
+    try:
+        document.parse(text)
+    except document.NotADocument:
+        lines = None
+    else:
+        lines = document.Lines(text)
+    found = []
+    for one in problems:
+        if isinstance(one, document.NotADocument):
+            found.append(Located(one.line, None, one.problem))
+        else:
+            line = None if lines is None else lines.near(one.path)
+            found.append(Located(line, one.path or None, one.problem))
+    return sorted(found, key=lambda one: one.line or 0)
 
 
 def from_mapping(mapping: dict[str, Any], *, base_dir: Path) -> Config:

@@ -97,13 +97,25 @@ class Changed(NamedTuple):
     """Warnings about its exposure that did not apply before."""
 
 
+class InvalidFile(ProxyError):
+    """The configuration file has problems."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+        """One line for each, with the file and its line."""
+
+
 def validate(path: Path) -> Validated:
-    """Validate the file for a start. Raises ConfigError."""
+    """Validate the file for a start. Raises InvalidFile, or ConfigError if it cannot be read."""
     declarations.validate_too()
-    from proxy.config import load
+    from proxy.config import judged_entirely, located, read
     from proxy.config.exposure import exposures
 
-    config = load(path)
+    text = read(path)
+    config, problems = judged_entirely(text, path)
+    if config is None or problems:
+        raise InvalidFile(tuple(one.described(path) for one in located(problems, text)))
     return Validated(pickle.dumps(config), exposures(config))
 
 
@@ -224,6 +236,10 @@ def _serve(path: Path, *, follow: bool, take_over: bool) -> int:
         validated = validating.result()
         raise_file_limit()
         server = Server(path, validated, heartbeat, follow=follow, take_over=take_over, begun=begun)
+    except InvalidFile as error:
+        for line in error.problems:
+            _say(printable(line))
+        return UNUSABLE
     except ProxyError as error:
         _say(printable(f"{path}: {error}"))
         return UNUSABLE

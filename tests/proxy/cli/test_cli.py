@@ -225,20 +225,33 @@ def test_a_check_reports_what_needs_no_authentication(config: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [("config", "show"), ("serve",), ("users", "list")])
+@pytest.mark.parametrize("command", [("config", "show"), ("users", "list")])
 def test_a_wrong_configuration_is_one_line_and_status_2(
     config: Path, command: tuple[str, ...]
 ) -> None:
-    """In a process of its own: `serve` replaces the standard streams."""
     config.write_text(config.read_text() + "    connections.max.reauth.ms: x\n")
-    whole = [sys.executable, "-m", "proxy", *command, "--config", str(config)]
-    result = subprocess.run(whole, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
+    result = run(*command, "--config", config)
+    assert result.exit_code == 2
     assert result.stderr == (
         f"reauth-proxy: {config}: listeners[0].connections.max.reauth.ms:"
         " must be a whole number of milliseconds, got 'x'\n"
     )
     assert result.stdout == ""
+
+
+def test_a_start_lists_all_mistakes_with_their_lines(config: Path) -> None:
+    """In a process of its own: `serve` replaces the standard streams."""
+    text = config.read_text() + "    connections.max.reauth.ms: x\n    max.connections: 0\n"
+    config.write_text(text)
+    last = text.count("\n")
+    whole = [sys.executable, "-m", "proxy", "serve", "--config", str(config)]
+    result = subprocess.run(whole, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        f"reauth-proxy: {config}:{last - 1}: listeners[0].connections.max.reauth.ms:"
+        " must be a whole number of milliseconds, got 'x'",
+        f"reauth-proxy: {config}:{last}: listeners[0].max.connections: must be at least 1, got 0",
+    ]
 
 
 def test_a_missing_configuration_is_one_line_and_status_2(tmp_path: Path) -> None:
