@@ -219,7 +219,7 @@ def _api(request: Head) -> Api:
     name = request.name.removesuffix("Request")
     throttle_times = [
         int(line.split(" ")[2].removesuffix("+"))
-        for line in BLOCKS[f"{name}Response"]
+        for line in BLOCKS[f"{name}Response"].splitlines()
         if line.startswith("throttle_time_ms ")
     ]
     return Api(
