@@ -595,6 +595,7 @@ class Server:
     def _stop(self, status: int) -> int:
         """Drain the workers, wait for the delivery of their events, end all children; return
         `status`."""
+        log.info("draining for up to %d ms (shutdown.drain.ms)", self._config.shutdown_drain_ms)
         self._close_listening()
         if self._predecessor is not None:
             self._predecessor.close()
@@ -609,6 +610,7 @@ class Server:
         if self._successor is not None:
             self._successor.close()
             remove_left_over(path_beside(path))
+        log.info("stopped")
         return status
 
 

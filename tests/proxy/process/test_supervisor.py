@@ -221,6 +221,16 @@ def test_a_store_that_cannot_be_opened_is_one_line_with_its_key(serving: Serving
     assert line.startswith("reauth-proxy: store.url: ")
 
 
+def test_a_stop_is_logged_at_its_beginning_and_end(serving: Serving) -> None:
+    serving.settings["shutdown.drain.ms"] = 4321
+    serving.write()
+    serving.start()
+    serving.process.terminate()
+    assert serving.process.wait(PATIENCE_SECONDS) == 0
+    found = re.findall(r"proxy\.process\.supervisor: (draining .+|stopped)\n", serving.log())
+    assert found == ["draining for up to 4321 ms (shutdown.drain.ms)", "stopped"]
+
+
 @pytest.mark.parametrize("name", ["clients", "http"])
 def test_a_configuration_with_a_mistake_is_one_line(serving: Serving, name: str) -> None:
     if name == "clients":
