@@ -33,7 +33,7 @@ def name_of(text: str | None, longest: int = MAX_TEXT_CHARS) -> str:
     A name longer than `longest` is truncated: a forged log could contain one that fills the page.
     """
     if text is None:
-        return '<span class="none">none</span>'
+        return '<span class="none">unknown</span>'
     shown = text if len(text) <= longest else f"{text[: longest - 1]}…"
     return f"<bdi>{plain(shown)}</bdi>"
 

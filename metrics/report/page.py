@@ -240,7 +240,8 @@ def _probe(principals: Sequence[str], total: int) -> str:
     return (
         '<h3 id="probe">Prove with <code>probe</code> and a lifetime</h3>'
         "<p class='soft'>With <code>reauth.enforcement: probe</code> and "
-        "<code>connections.max.reauth.ms</code> these are told a lifetime, and nobody is killed; "
+        "<code>connections.max.reauth.ms</code> the proxy announces a lifetime to these and kills "
+        "nobody; "
         "once their connections have outlasted it, the next report knows.</p><p>"
         + "; ".join(name_of(name, SHORT) for name in principals[:_NAMED])
         + (f" and {number(more)} more" if more > 0 else "")

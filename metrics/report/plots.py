@@ -124,7 +124,7 @@ def session_lengths(rows: Rows, lifetimes: Rows) -> str:
         key=legend(row["standing"] for row in rows),
         marks=marks,
         caption=" Dashed: the candidate lifetimes. Colours: what the connection showed; one that "
-        "was told no lifetime, or did not stay to its end, counts as ready if its client is.",
+        "received no lifetime, or did not stay to its end, counts as ready if its client is.",
     )
 
 

@@ -186,8 +186,8 @@ def _when(facts: Facts) -> Iterator[str]:
     if cut_short:
         ended = count(cut_short[-1]["cut_short_connections"], "connection was", "connections were")
         yield (
-            f"From {duration(cut_short[0]['lifetime_ms'])} on not all is known: {ended} cut short, "
-            "by a kill or a failed re-authentication."
+            f"From {duration(cut_short[0]['lifetime_ms'])} on the figures are incomplete: "
+            f"{ended} cut short, by a kill or a failed re-authentication."
         )
     too_long = [row for row in rows if not is_judged(row)]
     if too_long:

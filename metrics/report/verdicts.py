@@ -39,9 +39,9 @@ VERDICT_LABELS: Mapping[str, str] = {
 
 VERDICT_MEANINGS: Mapping[str, str] = {
     Verdict.READY: "has re-authenticated, always in time",
-    Verdict.UNPROVEN: "speaks SaslAuthenticate v1 or later, so it can be told a lifetime; nobody "
+    Verdict.UNPROVEN: "speaks SaslAuthenticate v1 or later, so it can learn its lifetime; nobody "
     "has seen yet what it does then",
-    Verdict.NOT_CAPABLE: "speaks SaslAuthenticate v0, or sends raw tokens: it cannot be told a "
+    Verdict.NOT_CAPABLE: "speaks SaslAuthenticate v0, or sends raw tokens: it cannot learn its "
     "lifetime, and breaks when one ends",
     Verdict.FAILING: "was given a lifetime and used a connection past it, failed to "
     "re-authenticate, or does so too often",

@@ -133,13 +133,14 @@ def lifetime(
         ),
         (
             [lifetime(5, 3), lifetime(15, 0, cut_short=3), lifetime(30, 0, cut_short=4)],
-            "A lifetime of 5 min would have killed 3 connections of 1 client. From 15 min on not "
-            "all is known: 4 connections were cut short, by a kill or a failed re-authentication.",
+            "A lifetime of 5 min would have killed 3 connections of 1 client. From 15 min on "
+            "the figures are incomplete: 4 connections were cut short, by a kill or a failed "
+            "re-authentication.",
         ),
         (
             [lifetime(5, 3), lifetime(15, 0), lifetime(30, 0), lifetime(60, 0, cut_short=1)],
             "A lifetime of 5 min would have killed 3 connections of 1 client; from 15 min to 30 "
-            "min none. From 1 h on not all is known: 1 connection was cut short,",
+            "min none. From 1 h on the figures are incomplete: 1 connection was cut short,",
         ),
         ([lifetime(5, 1)], "A lifetime of 5 min would have killed 1 connection of 1 client."),
         (
@@ -244,6 +245,10 @@ def test_the_trend_says_how_many_of_how_many(days: list[Any], outlook: str) -> N
     verdicts = [row | {"clients": 60, "logged_in": 60} for row in given.rows["clients_by_verdict"]]
     rows = dict(given.rows) | {"by_day": days, "clients_by_verdict": verdicts}
     assert outlook in page(build_facts(replace(given, rows=rows)))
+
+
+def test_a_missing_name_is_unknown() -> None:
+    assert name_of(None) == '<span class="none">unknown</span>'
 
 
 def test_a_name_of_ten_thousand_characters_is_cut() -> None:
