@@ -56,8 +56,7 @@ _MACROS = {
     "make_dt_interval(days, hours, minutes, seconds)": "to_microseconds("
     "CAST((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000000 AS BIGINT))",
     "named_struct(one, first, other, second)": "struct_pack(a := first, b := second)",
-    "xxhash64(a, b, c, d, e, f, g, h, i, j, k)": "CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1"
-    " AS BIGINT)",
+    "conv(digits, sixteen, ten)": "CAST(concat('0x', digits) AS BIGINT)",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
 }

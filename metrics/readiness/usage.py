@@ -176,7 +176,7 @@ def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
         return f"SELECT *, CAST(1 AS BIGINT) AS alike FROM ({found}) AS found"
     # the same classes of length as in `trends.session_lengths`
     name = f"""concat('alike-', identity_id, '-', day, '-',
-        coalesce(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})), -1))"""
+        coalesce(CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS INT), -1))"""
     named = f"""SELECT *, CASE WHEN {_is_plain(shortest_ms)} THEN {name} ELSE connection_id END
         AS name FROM ({found}) AS found"""
     return f"""SELECT problem, name AS connection_id, day, {_added()}, count(*) AS alike
@@ -194,10 +194,14 @@ _SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
 
 
 def _identity_id() -> str:
-    """Return the SQL for an identity's hash, which distinguishes null from other values."""
+    """Return the SQL for an identity's hash, which distinguishes null from other values.
+
+    It is the same in both engines: where two proxies used a connection id, it chooses one of them.
+    """
     numbers = ("handshake_version", "authenticate_version")
     values = (f"coalesce({name}, {-1 if name in numbers else _NO_TEXT})" for name in IDENTITY)
-    return f"xxhash64({', '.join(values)})"
+    texts = ", ".join(f"length(CAST({one} AS STRING)), ':', {one}" for one in values)
+    return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
 
 
 def _is_plain(shortest_ms: int) -> str:

@@ -168,4 +168,4 @@ def test_the_last_events_of_a_deleted_pod_are_in_the_report(fleet: Fleet, broker
         assert count <= len(fleet.sessions(pod)) <= fleet.connections(pod)
     page = fleet.page("/")
     assert all(pod in page for pod in (first, *others))
-    assert "kafka_reauth_proxy_readiness_clients" in fleet.page("/metrics")
+    assert "kafka_reauth_proxy_readiness_clients" in fleet.page("/report.prom")

@@ -122,33 +122,13 @@ LOGS = {
 }
 
 
-SLOW = {
-    "same ids": [
-        pytest.mark.slow,
-        pytest.mark.xfail(
-            strict=True,
-            reason="each engine hashes identities in its own way, and chooses the greatest hash of "
-            "a connection id that two proxies used",
-        ),
-    ]
-}
-
-
 def rows(found: list[Row]) -> list[Any]:
-    """What is the same in both engines: each has hashes of its own."""
-    for row in found:
-        row.pop("identity_id", None)
-        if str(row.get("connection_id")).startswith("alike-"):
-            row["connection_id"] = "alike"
-    return sorted((comparable(row) for row in found), key=str)
+    return sorted(map(comparable, found), key=str)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        each if each == "cases" else pytest.param(each, marks=SLOW.get(each, [pytest.mark.slow]))
-        for each in LOGS
-    ],
+    [each if each == "cases" else pytest.param(each, marks=pytest.mark.slow) for each in LOGS],
 )
 def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
     lines = LOGS[name]()
