@@ -1,10 +1,8 @@
 import fcntl
 import logging
 import os
-import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from metrics.event_files import (
     recover_orphans,
 )
 from metrics.event_log import RETRY_SECONDS, WARNING_SECONDS, EventLog, EventLogSettings
+from tests.support.metrics import full_disk
 
 WALL = 1_800_000_000.0
 
@@ -27,17 +26,6 @@ def log_in(directory: Path, **more: float) -> EventLog:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-@contextmanager
-def full_disk(free_bytes: int) -> Iterator[None]:
-    """The kernel refuses to let a file grow beyond this: EFBIG, a real short write."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_name_cannot_leave_the_directory() -> None:

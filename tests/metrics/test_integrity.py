@@ -8,8 +8,7 @@ import pytest
 from metrics import integrity
 from metrics.event_log import RETRY_SECONDS, EventLog, EventLogSettings
 from metrics.integrity import Verification, event_files, numbered, verify
-from tests.metrics.test_event_files import WALL, full_disk
-from tests.support.metrics import event, to_json_line
+from tests.support.metrics import EPOCH, event, full_disk, to_json_line
 
 
 def line(number: int, *, run: str = "r", **more: object) -> str:
@@ -26,7 +25,7 @@ def write(directory: Path, *files: range, chained: bool = True) -> list[Path]:
     log = log_in(directory, chained=chained)
     for second, numbers in enumerate(files):
         for number in numbers:
-            log.append([line(number)], 0.0, WALL + second)
+            log.append([line(number)], 0.0, EPOCH + second)
         log.close(0.0)
     return sorted(directory.glob("*.jsonl"))
 
@@ -44,14 +43,14 @@ def lines_of(path: Path, change: Callable[[list[bytes]], object]) -> None:
 
 def test_an_untouched_log_has_no_findings(tmp_path: Path) -> None:
     write(tmp_path, range(3), range(3, 9))
-    log_in(tmp_path, worker=1).append([line(0, run="other")], 0.0, WALL)  # left open
+    log_in(tmp_path, worker=1).append([line(0, run="other")], 0.0, EPOCH)  # left open
     assert checked(tmp_path) == Verification(files=3, records=10)
 
 
 def test_lines_that_were_written_together_are_chained_alike(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    log.append([line(0), line(1)], 0.0, WALL)
-    log.append([line(2)], 0.0, WALL)
+    log.append([line(0), line(1)], 0.0, EPOCH)
+    log.append([line(2)], 0.0, EPOCH)
     log.close(0.0)
     assert checked(tmp_path) == Verification(files=1, records=3)
 
@@ -137,8 +136,8 @@ def test_retention_is_no_finding_but_is_counted(tmp_path: Path) -> None:
 
 def test_what_the_proxy_dropped_is_told_from_what_was_removed(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    log.append([line(0)], 0.0, WALL)
-    log.append([line(4)], 0.0, WALL)
+    log.append([line(0)], 0.0, EPOCH)
+    log.append([line(4)], 0.0, EPOCH)
     log.close(0.0)
     (finding,) = checked(tmp_path).findings
     assert finding.problem == (
@@ -148,11 +147,11 @@ def test_what_the_proxy_dropped_is_told_from_what_was_removed(tmp_path: Path) ->
 
 def test_a_full_disk_leaves_a_gap_and_a_chain_that_holds(tmp_path: Path) -> None:
     log = log_in(tmp_path)
-    log.append([line(0)], 0.0, WALL)
+    log.append([line(0)], 0.0, EPOCH)
     (path,) = tmp_path.iterdir()
     with full_disk(path.stat().st_size + 50):
-        log.append([line(1)], 1.0, WALL + 1)
-    log.append([line(2)], 1.0 + RETRY_SECONDS, WALL + 9)
+        log.append([line(1)], 1.0, EPOCH + 1)
+    log.append([line(2)], 1.0 + RETRY_SECONDS, EPOCH + 9)
     log.close(9.0)
     result = checked(tmp_path)
     assert (result.files, result.records) == (2, 2)
@@ -210,7 +209,7 @@ def test_hostile_files_take_bounded_memory(tmp_path: Path, monkeypatch: pytest.M
 def test_values_of_clients_cannot_pass_for_numbers_or_chains(tmp_path: Path) -> None:
     log = log_in(tmp_path)
     hostile = '","log_sequence":7,"chain":"' + "0" * 64 + '"}'
-    log.append([line(0, client_id=hostile), line(1)], 0.0, WALL)
+    log.append([line(0, client_id=hostile), line(1)], 0.0, EPOCH)
     log.close(0.0)
     assert checked(tmp_path) == Verification(files=1, records=2)
     (path,) = tmp_path.iterdir()

@@ -2,6 +2,9 @@
 
 import json
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -283,3 +286,14 @@ def first_screen(facts: dict[str, Any]) -> str:
     """The report's text before the second section."""
     written = page(facts)
     return re.sub("<[^>]*>", "", written[written.index("<header>") : written.index("</section>")])
+
+
+@contextmanager
+def full_disk(free_bytes: int) -> Iterator[None]:
+    """The kernel refuses to let a file grow beyond this: EFBIG, a real short write."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (free_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -1,4 +1,4 @@
-"""PROXY protocol headers: what is read, and what a forged or broken one costs."""
+"""PROXY protocol headers: valid ones, and the cost of forged or broken ones."""
 
 import random
 from ipaddress import ip_address

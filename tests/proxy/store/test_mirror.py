@@ -114,7 +114,7 @@ def test_a_file_with_something_of_its_own_is_refused_and_stays_as_it_is(
     refused = open_store(f"broker:{path}")
     with pytest.raises(StoreError) as reported:
         refused.begin()
-    assert str(reported.value).startswith(f"{path}: has ACLs or quotas of its own")
+    assert str(reported.value).startswith(f"{path}: already has ACLs or quotas")
     assert (own.mirror(), shown(own)) == (None, before)
     own.begin()
     for one in (own, refused):
@@ -144,7 +144,7 @@ def test_a_copy_becomes_its_own_when_the_proxy_starts_so(mirror: SqliteMirror, p
     own.begin()
     assert own.mirror() is None
     assert shown(own) == ([acl()], LIMITED)
-    with pytest.raises(StoreError, match="of its own"):
+    with pytest.raises(StoreError, match="already has ACLs or quotas"):
         mirror.begin()
     own.delete_acls([AclFilter()])
     own.alter_quotas({ALICE: {PRODUCER: None}})
