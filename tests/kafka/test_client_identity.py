@@ -215,7 +215,7 @@ def shown(answer: Any) -> str:
     return re.sub(r"Request\(processor=.*?\) needs", "it needs", repr(answer))
 
 
-@pytest.mark.parametrize("user", [CAROL, DAVE])
+@pytest.mark.parametrize("user", [CAROL, DAVE], ids=["plain", "escaped"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_broker_answers_as_if_the_client_were_connected_directly(
     brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer, way: str, user: str
