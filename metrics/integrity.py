@@ -78,7 +78,7 @@ class Verification:
     unnumbered_files: int = 0
     """Files without numbers, in which a removed record is not visible: of an older version."""
     begun_late: int = 0
-    """Runs of a worker whose first records are not in the files: removed by retention, or moved."""
+    """Runs of a worker without their first records: retention removed them, or they were moved."""
     findings: list[Finding] = field(default_factory=list)
     unlisted_findings: int = 0
     """Findings beyond `MAX_FINDINGS`."""
@@ -91,7 +91,7 @@ class Verification:
             self.unlisted_findings += 1
 
 
-def event_files(path: Path) -> list[Path]:
+def files_of_log(path: Path) -> list[Path]:
     """Return the event files of a folder, or `path` itself if it is a file. Raises OSError."""
     if not path.is_dir():
         return [path]

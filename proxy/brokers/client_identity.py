@@ -1,10 +1,10 @@
 """Logins to brokers as the client (`upstream.identity`).
 
-Laws:
+Rules:
 
 - A login is made only for an authentication that succeeded (`Authenticated`), never for a name.
-- A client whose principal the rules do not allow is refused. It never gets another identity, and in
-  particular not the proxy's.
+- If `upstream.identity.allow` and its relatives do not allow a client's principal, the client is
+  refused. It never gets another identity, least of all the proxy's.
 - Rules apply to the principal at brokers, and are judged again at each login, including renewals.
 """
 
@@ -26,7 +26,7 @@ from sasl.states import Authenticated
 from sasl.untrusted import fit_for_log
 
 MAX_KEPT: Final = 4_096
-"""Maximum number of principals whose keys are kept, which saves SCRAM's iterations."""
+"""Maximum number of principals with cached keys; a cached key saves SCRAM's iterations."""
 
 
 class ClientRefused(LoginError):
@@ -55,9 +55,8 @@ class BrokerPrincipals:
         """
         if client.principal == ANONYMOUS or not client.principal.startswith(USER_TYPE):
             raise _refused(client, "it is not a user that was authenticated")
-        name: str | None = client.principal.removeprefix(USER_TYPE)
-        if self._mapping is not None and name is not None:
-            name = self._mapping.try_name_of(name)
+        user = client.principal.removeprefix(USER_TYPE)
+        name = user if self._mapping is None else self._mapping.try_name_of(user)
         if not name:
             raise _refused(client, "no rule of upstream.identity.principal.mapping.rules matches")
         principal = USER_TYPE + name
@@ -141,7 +140,7 @@ def _logins(settings: config.Listener, access: Access, workers: int) -> Logins:
 
 
 class ClientLogins:
-    """Logins of a listener's clients to brokers. See the laws at the head of this module."""
+    """Logins of a listener's clients to brokers. The module docstring has its rules."""
 
     def __init__(self, settings: config.Listener, access: Access, workers: int = 1) -> None:
         """`access` has the proxy's own login; limits are divided by the number of `workers`."""

@@ -1,6 +1,6 @@
 """Delegation tokens for the clients' logins to brokers (`delegation-token`; KIP-48, KIP-373).
 
-Laws:
+Rules:
 
 - A token is owned by the client's principal and requested by the proxy, which is also its renewer.
   A restarted proxy and other replicas find it at the brokers; no token is stored on disk.
@@ -14,7 +14,7 @@ import asyncio
 import base64
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -59,7 +59,7 @@ VERSION: Final = 3
 """Version of the requests: the first with an owner (KIP-373)."""
 
 _USER: Final = USER_TYPE.removesuffix(":")
-_CAUSES: Final = {
+_CAUSES: Final[Mapping[int, str]] = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key at all brokers",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (
         "the proxy must log in to brokers with SASL, and not with a delegation token"
@@ -348,9 +348,7 @@ async def described(connection: ServiceConnection, name: str, own: str) -> list[
 def _check(api: str, error_code: int, name: str, own: str) -> None:
     if error_code == ErrorCode.NONE:
         return
-    known = {one.value: one for one in ErrorCode}.get(error_code)
-    shown = f"error {error_code}" if known is None else known.name
-    cause = "" if known is None else _CAUSES.get(known, "")
-    if cause:
+    shown = next((one.name for one in ErrorCode if one == error_code), f"error {error_code}")
+    if (cause := _CAUSES.get(error_code)) is not None:
         shown += f": {cause.format(own=own, name=name)}"
     raise BrokerFault(f"{api}: {shown}")

@@ -59,7 +59,15 @@ def _base64(data: bytes) -> str:
 
 def read_jwks(paths: Sequence[Path]) -> dict[str, Any]:
     """Return the JWKS of these private keys. Raises LoginError if one cannot be used."""
-    return {"keys": [SigningKey(path).public for path in dict.fromkeys(paths)]}
+    return _jwks(_read_keys(paths))
+
+
+def _read_keys(paths: Sequence[Path]) -> list[SigningKey]:
+    return [SigningKey(path) for path in dict.fromkeys(paths)]
+
+
+def _jwks(keys: Sequence[SigningKey]) -> dict[str, Any]:
+    return {"keys": [key.public for key in keys]}
 
 
 class MintedLogins:
@@ -105,10 +113,10 @@ class MintedLogins:
 
     def _read(self) -> SigningKey:
         """Return the key that signs, and publish all of them in the file if they have changed."""
-        key = SigningKey(self._paths[0])
         if self._jwks_file is None:
-            return key
-        content = json.dumps(read_jwks(self._paths)).encode()
+            return SigningKey(self._paths[0])
+        keys = _read_keys(self._paths)
+        content = json.dumps(_jwks(keys)).encode()
         try:
             if not (self._jwks_file.exists() and self._jwks_file.read_bytes() == content):
                 draft = self._jwks_file.with_name(f".{self._jwks_file.name}.{os.getpid()}")
@@ -116,4 +124,4 @@ class MintedLogins:
                 draft.replace(self._jwks_file)
         except OSError as error:
             raise LoginError(f"{self._jwks_file} cannot be written: {error.strerror}") from None
-        return key
+        return keys[0]

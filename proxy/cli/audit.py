@@ -34,10 +34,10 @@ def verify(
 
     Exit status 0: none; 1: some; 2: they cannot be read.
     """
-    from metrics.integrity import event_files, verify
+    from metrics.integrity import files_of_log, verify
 
     try:
-        found = verify(event_files(path))
+        found = verify(files_of_log(path))
     except OSError as error:
         raise fail(f"{path} cannot be read: {error.strerror}", Exit.USAGE) from None
     if not found.files:

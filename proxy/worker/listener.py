@@ -362,10 +362,8 @@ class Listener:
         if isinstance(self._rights, NoAuthorizer):
             passes = theirs | ACL_APIS | (QUOTA_APIS if self.quotas is None else frozenset())
             return passes, passes
-        return (
-            SCRAM_APIS & theirs,
-            theirs,
-        )  # no guard could judge the requests about delegation tokens
+        # No guard could judge the requests about delegation tokens
+        return SCRAM_APIS & theirs, theirs
 
     def login_slots(self, broker: DiscoveredBroker) -> "_LoginSlots":
         """Return the slots of first logins to a broker, and those of re-authentications aside."""

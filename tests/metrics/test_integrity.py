@@ -7,7 +7,7 @@ import pytest
 
 from metrics import integrity
 from metrics.event_log import RETRY_SECONDS, EventLog, EventLogSettings
-from metrics.integrity import Verification, event_files, numbered, verify
+from metrics.integrity import Verification, files_of_log, numbered, verify
 from tests.support.metrics import EPOCH, event, full_disk, to_json_line
 
 
@@ -31,7 +31,7 @@ def write(directory: Path, *files: range, chained: bool = True) -> list[Path]:
 
 
 def checked(directory: Path) -> Verification:
-    return verify(event_files(directory))
+    return verify(files_of_log(directory))
 
 
 def lines_of(path: Path, change: Callable[[list[bytes]], object]) -> None:

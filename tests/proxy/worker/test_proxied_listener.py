@@ -1,6 +1,7 @@
 """A listener behind load balancers: whose address counts, and what a bad header costs."""
 
 import asyncio
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ async def ends(reader: asyncio.StreamReader) -> bool:
         return await reader.read(1) == b""
     except ConnectionError:
         return True
+
+
+async def refuses(running: RunningListener, sent: bytes) -> None:
+    """Assert that what is sent ends the connection, and is recorded once."""
+    reader, writer = await running.connect()
+    writer.write(sent)
+    assert await ends(reader)
+    assert running.log == [REFUSED]
+    assert running.listener.connection_count == 0
+    writer.close()
 
 
 def hosts(running: RunningListener) -> list[str]:
@@ -101,15 +112,7 @@ def test_tls_begins_after_the_header(directory: Path) -> None:
 def test_a_bad_header_ends_the_connection(
     directory: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(running: RunningListener) -> None:
-        reader, writer = await running.connect()
-        writer.write(sent + b"\r\nforged\r\n")
-        assert await ends(reader)
-        assert running.log == [REFUSED]
-        assert running.listener.connection_count == 0
-        writer.close()
-
-    listen(directory, BEHIND, test)
+    listen(directory, BEHIND, partial(refuses, sent=sent + b"\r\nforged\r\n"))
     (line,) = caplog.messages
     assert line.startswith("listener clients: 127.0.0.1 is refused: ")
     assert "forged" not in line
@@ -167,15 +170,7 @@ def test_a_header_that_is_not_complete_in_time_ends_the_connection(
 ) -> None:
     monkeypatch.setattr("proxy.net.proxied_client.HEADER_SECONDS", 0.2)
 
-    async def test(running: RunningListener) -> None:
-        reader, writer = await running.connect()
-        writer.write(sent)
-        assert await ends(reader)
-        assert running.log == [REFUSED]
-        assert running.listener.connection_count == 0
-        writer.close()
-
-    listen(directory, BEHIND, test)
+    listen(directory, BEHIND, partial(refuses, sent=sent))
 
 
 def test_a_health_check_that_stays_connected_is_closed_without_a_trace(directory: Path) -> None:
