@@ -1,6 +1,6 @@
 """Files of the event log in their directory: creation, closing, recovery, retention.
 
-Laws of a file:
+Rules of a file:
 
 - While it is written, its name ends with `.open`; it is renamed after fsync, and never changes
   again. A reader that opens only closed files sees only whole lines.

@@ -4,7 +4,7 @@ Failed logins cost a client nothing. Two thousand a second would fill 10 GB in a
 retention would remove the events of real clients. While a broker is down, its clients log in
 again and again. So a token bucket limits these lines.
 
-Laws: the lines of such a connection are written all or not at all, so that readers never miss a
+Rules: the lines of such a connection are written all or not at all, so that readers never miss a
 sequence number or the end of a connection. Dropped lines are counted.
 """
 

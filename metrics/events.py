@@ -1,6 +1,6 @@
 """Schema of the session event log: every kind and field of a line, defined once.
 
-Laws of the log:
+Rules of the log:
 
 - A line is one JSON object in ASCII, terminated by a newline; a field that is null is left out.
 - Numbers are signed 64-bit integers; times are epoch milliseconds (UTC), durations have their unit

@@ -1,6 +1,6 @@
 """History of one connection, and the events that describe it.
 
-Laws:
+Rules:
 
 - Time is monotonic seconds and always an argument; a `Timeline` converts it to epoch milliseconds.
 - `Usage` has the totals since the connection began; differences are computed here.

@@ -1,6 +1,6 @@
 """Declarations of all metrics of the proxy.
 
-Laws of the table:
+Rules of the table:
 
 - Names begin with `kafka_reauth_proxy_`, units are base units, counters end with `_total`.
 - The help states what is not counted.

@@ -1,6 +1,6 @@
 """Identity of a client: its principal, and its groups, such as those that a token names.
 
-Laws:
+Rules:
 
 - An identity is immutable, and its size is bounded: a mechanism rejects a login that exceeds the
   bounds here, with a reason. Nothing is truncated, because an ACL may deny a group.

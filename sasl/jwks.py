@@ -1,6 +1,6 @@
 """Key set of an identity provider (RFC 7517): its keys, their age, and when to fetch it.
 
-Pure: the caller fetches the document from its file or URL and reports the result. Laws:
+Pure: the caller fetches the document from its file or URL and reports the result. Rules:
 
 - Only a valid document replaces the keys; an invalid one counts as a failed fetch.
 - During an outage of the identity provider the keys stay in use for `max_age_ms`; after that,

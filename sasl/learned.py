@@ -1,6 +1,6 @@
 """Readers of relayed exchanges, one per mechanism: they extract the principal and the progress.
 
-The broker authenticates the client (`sasl.termination: broker`); these readers only observe. Laws:
+The broker authenticates the client (`sasl.termination: broker`); these readers only observe. Rules:
 
 - A principal counts only once the broker has accepted the exchange.
 - If a reader does not understand a message to the last byte, the principal is opaque, so a named

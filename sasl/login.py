@@ -1,6 +1,6 @@
 """Client half of SASL over Kafka's protocol.
 
-SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Laws:
+SaslHandshake v1, then SaslAuthenticate v0 to v2 (KIP-43, KIP-152, KIP-368). Rules:
 
 - Bytes in, bytes out: the caller sends the request that a `Send` holds, and passes the body of the
   response to `answered`. No sockets, no clock.
@@ -263,7 +263,7 @@ class ScramClient:
 
 
 class Login:
-    """Login, or re-authentication on the same connection (KIP-368). See the laws above."""
+    """Login, or re-authentication on the same connection (KIP-368). See the rules above."""
 
     def __init__(self, exchange: ClientExchange, highest_version: int) -> None:
         """`highest_version` is that of SaslAuthenticate in the server's ApiVersions; -1 if it is

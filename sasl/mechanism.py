@@ -1,7 +1,7 @@
 """Contract between a connection and a SASL mechanism.
 
 A mechanism is long-lived and shared; an exchange is one authentication of one connection.
-Laws of an exchange:
+Rules of an exchange:
 
 - `step` is called with each message of the client, in order, and never after it returned
   `Success` or `Failure`. A message is at most `sasl.server.max.receive.size` bytes.
@@ -150,7 +150,7 @@ Step = Challenge | Success | Failure | KeysNeeded
 
 
 class Exchange(Protocol):
-    """Authentication in progress; see the laws above."""
+    """Authentication in progress; see the rules above."""
 
     def step(self, message: bytes, now: float) -> Step:
         """Process the client's next message, and return the result."""

@@ -1,6 +1,6 @@
 """OAUTHBEARER on the server's side (RFC 7628, KIP-255, KIP-768).
 
-Laws of this module:
+Rules of this module:
 
 - A message that does not parse ends the exchange. A rejected token is answered with the error as
   JSON, and the client's next message ends the exchange; a valid token in it is accepted, as in
@@ -72,7 +72,7 @@ class OAuthBearerServer:
 
 
 class OAuthBearerServerExchange:
-    """OAUTHBEARER authentication; see the laws of `sasl.mechanism`."""
+    """OAUTHBEARER authentication; see the rules of `sasl.mechanism`."""
 
     __slots__ = ("_claimed", "_ended", "_keys_requested", "_rejected", "_server")
 
@@ -181,7 +181,7 @@ class VerifiedTokens:
     lookup; the least recently used token is evicted first.
 
     A client sends the same token on each of its connections until it has a new one: when a broker
-    restarts, thousands of connections send a few tokens at once. Laws:
+    restarts, thousands of connections send a few tokens at once. Rules:
 
     - An entry records the key object and the issuer that verified the token in a message, and the
       accepted claims. Each lookup checks whether the key is still in use, and whether the token is

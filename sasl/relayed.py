@@ -1,7 +1,7 @@
 """SASL session of a connection whose broker authenticates the client (`sasl.termination: broker`).
 
 The counterpart of `sasl.session.Session`: the same states, but each message is relayed and the
-broker's answer decides. Laws:
+broker's answer decides. Rules:
 
 - Only SaslHandshake, SaslAuthenticate and the tokens after SaslHandshake v0 are relayed, one at a
   time: the next message waits for the broker's answer.
@@ -170,7 +170,7 @@ class _Grant:
 
 @final
 class RelayedSession:
-    """Session of one connection. See the laws at the head of this module."""
+    """Session of one connection. The module docstring has its rules."""
 
     __slots__ = (
         "_asked",

@@ -1,6 +1,6 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 on the server's side (RFC 5802, RFC 7677).
 
-Laws of this module:
+Rules of this module:
 
 - A client cannot find out whether a user exists: an unknown user and a wrong password fail at the
   second message, with the same text and after the same hashing, and the salt for a name is always
@@ -202,7 +202,7 @@ _State = _AwaitFirst | _AwaitFinal | _Ended
 
 
 class ScramServerExchange:
-    """SCRAM authentication; see the laws of `sasl.mechanism`."""
+    """SCRAM authentication; see the rules of `sasl.mechanism`."""
 
     __slots__ = ("_identity_of", "_lookup", "_mechanism", "_server_nonce", "_state")
 

@@ -1,7 +1,7 @@
 """Cache of the proxy's own bearer token, with the schedule of its refreshes.
 
 Pure: the caller sends the request to the token endpoint (RFC 6749 section 4.4) and reports the
-result. Laws:
+result. Rules:
 
 - Only a valid response replaces the token; an invalid one counts as a failed fetch.
 - During an outage of the identity provider the token stays in use until it expires.

@@ -1,6 +1,6 @@
 """Delivery of the event log: its files are the spool, and a position file records the progress.
 
-Laws:
+Rules:
 
 - Every line arrives at least once. The position is written only after the sink has confirmed the
   lines before it, so a crash may cause duplicates but never loses a line.

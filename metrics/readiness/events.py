@@ -1,6 +1,6 @@
 """Validity of event rows, and the reason for each invalid one.
 
-Laws:
+Rules:
 
 - A bad line affects no other line. It is never fatal, and always counted.
 - Unknown kinds and schema versions are set aside, as docs/events.md requires of readers.

@@ -1,6 +1,6 @@
 """Kafka topic as a source of event lines, read with librdkafka up to its present end.
 
-Laws:
+Rules:
 
 - Partitions are assigned and offsets are never committed, so READ on the topic is sufficient.
   librdkafka looks up a group coordinator anyway; it does not matter if that is denied.

@@ -13,7 +13,7 @@ from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.security import ClientAuth
 
 _SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
-"""What a login sends in the clear without TLS, by mechanism."""
+"""The part of a login that is readable without TLS, by mechanism."""
 
 
 def exposures(config: Config) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
 
 
 def _readable_client_secrets(config: Config) -> Iterator[str]:
-    """Yield a sentence for each listener whose clients' credentials are sent in the clear."""
+    """Yield a sentence for each listener to which clients send credentials without TLS."""
     broker = _broker_elsewhere(config.upstream)
     for one in config.listeners:
         secret = _SECRETS.get(one.upstream_identity_mechanism or "")

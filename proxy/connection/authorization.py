@@ -1,6 +1,6 @@
 """Authorization stage: each request judged by its API's guard.
 
-Laws:
+Rules:
 
 - A request is judged by the ACLs that apply now.
 - Allowed requests are recognized by their bytes, and allowed topics remembered, until rights

@@ -1,6 +1,6 @@
 """Connection: the decisions of one client connection, without sockets or clock.
 
-Laws:
+Rules:
 
 - The shell passes in the bytes that it reads (`client_bytes`, `broker_bytes`), then carries out
   `commands`. Bytes that cannot be processed yet are kept, and precede the next read.
@@ -102,7 +102,7 @@ later iteration of the event loop."""
 
 
 class Connection:
-    """Decisions of one connection. See the laws at the head of this module."""
+    """Decisions of one connection. The module docstring has its rules."""
 
     __slots__ = (
         "_judged_as",

@@ -1,10 +1,10 @@
 """Enforcement mode of a client's sessions: the listener's rule and its overrides.
 
-Laws: each setting is decided separately, by the most specific rule that sets it. An exact principal
-beats a prefix, a longer prefix beats a shorter one, the client's own principal beats its groups,
-any override beats the mechanism's own lifetime, and that beats the listener's. Of several groups
-the strictest decides: `enforce` before `probe` before `observe`, and the shortest lifetime, where 0
-is the longest.
+Rules: each setting is decided separately, by the most specific rule that sets it. An exact
+principal beats a prefix, a longer prefix beats a shorter one, the client's own principal beats its
+groups, any override beats the mechanism's own lifetime, and that beats the listener's. Of several
+groups the strictest decides: `enforce` before `probe` before `observe`, and the shortest lifetime,
+where 0 is the longest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

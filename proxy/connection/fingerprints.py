@@ -1,6 +1,6 @@
 """Fingerprints of allowed frames, ignoring volatile fields: frames that match them pass.
 
-Laws:
+Rules:
 
 - A fingerprint has every byte of its frame that the verdict depended on, and the frame's size if
   the verdict depended on its end. A frame that matches it would be judged the same.

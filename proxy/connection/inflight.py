@@ -1,6 +1,6 @@
 """In-flight queue of one connection: the responses owed, in the order of the requests.
 
-Laws:
+Rules:
 
 - Only this module changes the queue, except that the pipes append and remove plain routes, several
   at a time.

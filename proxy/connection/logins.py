@@ -236,7 +236,7 @@ def _body(route: Question, content: bytes) -> bytes:
 
 
 class RelayedLogin:
-    """Login of a client that its broker authenticates. See the laws at the head of this module."""
+    """Login of a client that its broker authenticates. The module docstring has its rules."""
 
     __slots__ = (
         "_data",

@@ -3,7 +3,7 @@
 Reading a request item by item, judging it and writing the allowed rest costs at most ten
 microseconds per byte, if its items are small and denied. A request of more than a few hundred bytes
 is therefore judged in steps, by the same guards, in `proxy.scheduling.stepped_thread`, which costs
-about fifty microseconds. Laws:
+about fifty microseconds. Rules:
 
 - A connection takes no other request while its own long request is judged, so order is kept.
 - The ACLs that apply are those at the time of judging, not of arrival.

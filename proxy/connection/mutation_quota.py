@@ -1,6 +1,6 @@
 """Mutation stage: limit on creating and deleting topics (KIP-599).
 
-Laws:
+Rules:
 
 - Only clients with a controller_mutation_rate are limited, after authorization: denied items do not
   count, and a throttle time reveals nothing that may not be described.

@@ -1,7 +1,7 @@
 """Pipe: the first look at requests, and one write for all that are forwarded.
 
 It knows which requests pass (`proxy.connection.fingerprints`), which responses they are owed
-(`proxy.connection.inflight`), how many may pass (`proxy.quota.throttle`) and how to write. Laws:
+(`proxy.connection.inflight`), how many may pass (`proxy.quota.throttle`) and how to write. Rules:
 
 - It stops at the first frame that it does not recognize.
 - Forwarded bytes are never copied, and leave in one piece: when all of a read has been processed

@@ -1,6 +1,6 @@
 """Client direction of one connection: requests, cut from the bytes read, and judged in order.
 
-Laws:
+Rules:
 
 - Requests are only forwarded while the session is authenticated and alive.
 - A frame that passes at a first look is forwarded as it was read, in one piece with its neighbours.

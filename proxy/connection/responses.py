@@ -1,6 +1,6 @@
 """Broker direction of one connection: responses, cut into frames.
 
-Laws:
+Rules:
 
 - An answer of the proxy's own is sent at once when its turn comes: it is never next in the queue
   (`proxy.connection.inflight`) between two whole responses.

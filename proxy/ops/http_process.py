@@ -1,8 +1,9 @@
 """HTTP process: queries the workers, answers Prometheus, the kubelet and operators.
 
-It serves `/metrics`, `/healthz`, `/readyz`, `/` and `/sessions.json`. In a separate process,
-so that a scrape costs the data path only the workers' answers. On a loopback address, pages that
-name users are served only to requests whose host is an IP address or `localhost`.
+It serves `/metrics`, `/healthz`, `/readyz`, `/`, `/sessions.json` and, with minted tokens,
+`/jwks.json`. The process is separate, so that a scrape costs the data path only the workers'
+answers. On a loopback address, it serves pages that name users only if the request's host is an IP
+address or `localhost`.
 """
 
 import asyncio

@@ -188,7 +188,7 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
 
 
 def test_days_before_the_last_ones_are_removed_from_a_history(tmp_path: Path) -> None:
-    """By their names, as a folder may have been copied. Other files are left alone."""
+    """A folder's name is its day, because the history may be a copy; other files are left alone."""
     days = ("2026-05-31", "2026-06-01", "2026-06-02", "2026-06-03")
     for table in ("clients", "of_an_earlier_version"):
         for day in (*days, "oldest"):

@@ -98,7 +98,7 @@ class Cluster:
 
 
 def obtain(cluster: Cluster, replica: Tokens, broker: Broker) -> Token:
-    """What TokenLogins does; a login that waits in vain for a token is repeated."""
+    """Do what TokenLogins does, and repeat a login that got no token in time."""
     token = attempt(cluster, replica, broker)
     if token is None:
         cluster.now += PROPAGATION_SECONDS + 1
