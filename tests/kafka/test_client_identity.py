@@ -241,7 +241,7 @@ def test_a_client_that_is_denied_gets_no_other_identity(
         details=proxy.log,
     )
     line = f"'User:{ERIN}' may not log in as 'User:{ERIN}': upstream.identity.deny"
-    wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
+    proxy.until_logged(line)
 
 
 def test_a_login_that_brokers_refuse_closes_the_connection(
@@ -257,7 +257,7 @@ def test_a_login_that_brokers_refuse_closes_the_connection(
 
         wait_until(is_refused, what="let in by an old password", details=proxy.log)
         line = f"login of client 'User:{CAROL}' failed: "
-        wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
+        proxy.until_logged(line)
     finally:
         password.write_text(secret_of(CAROL))
 
@@ -318,7 +318,7 @@ def test_who_may_not_have_a_token_gets_no_other_identity(
     proxy = proxies[DELEGATED]
     assert not is_let_in(proxy, issuer, FRANK)
     line = f"User:{TOKENS} needs the operation CreateTokens on the user User:{FRANK}"
-    wait_until(lambda: line in proxy.log(), what="not logged", details=proxy.log)
+    proxy.until_logged(line)
 
 
 def test_a_restarted_proxy_finds_its_tokens_and_keeps_no_secret(

@@ -160,7 +160,7 @@ def test_traffic_while_certificates_are_replaced(
         assert proxy.metric("connections_closed_total", reason=reason) == 0
     assert proxy.metric("certificate_expiry_timestamp_seconds") > time.time()
     assert proxy.metric("upstream_certificate_expiry_timestamp_seconds") > time.time()
-    assert "replaced" in proxy.log()
+    proxy.until_logged("replaced")
     assert "ERROR" not in proxy.log()
 
 
@@ -168,7 +168,7 @@ def test_a_client_without_tls_is_told_in_the_log(proxy: ProxyProcess) -> None:
     with WireClient(proxy.addresses()["LONG"]) as client:
         client.send_frame(API_VERSIONS, 0, 1, "plain", b"")
         assert client.receive() is Outcome.CLOSED
-    assert "speaks Kafka's protocol without TLS" in proxy.log()
+    proxy.until_logged("speaks Kafka's protocol without TLS")
 
 
 def test_programs_hear_the_same_over_tls(

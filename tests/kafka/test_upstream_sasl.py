@@ -248,7 +248,7 @@ def test_refusal_is_told_and_closes_clients(
         for _ in range(ATTEMPTS):
             assert brokers_seen(proxy, issuer) is None
         assert len(proxy.log().splitlines()) - before <= MAX_LINES
-        assert reason in proxy.log()
+        proxy.until_logged(reason)
         assert proxy.readiness() == 503
 
 
@@ -267,7 +267,7 @@ def test_proxy_without_a_login_where_one_is_wanted(
         assert (
             f"broker {upstream}: closed the connection after its ApiVersions response" in reported
         )
-        assert "set upstream.security.protocol: SASL_SSL" in proxy.log()
+        proxy.until_logged("set upstream.security.protocol: SASL_SSL")
         assert brokers_seen(proxy, issuer) is None
 
 
@@ -336,7 +336,7 @@ def test_an_identity_provider_with_an_authority_of_ones_own(
         }
         with serving(config, tmp_path) as proxy:
             assert proxy.readiness() == 503
-            assert "CERTIFICATE_VERIFY_FAILED" in proxy.log()
+            proxy.until_logged("CERTIFICATE_VERIFY_FAILED")
             assert brokers_seen(proxy, issuer) is None
         process = ProxyProcess(config, tmp_path)
         process.prefix = ("env", f"SSL_CERT_FILE={tmp_path / 'ca.pem'}")

@@ -526,6 +526,10 @@ class ProxyProcess:
         """The proxy's stderr."""
         return self._log.read_text()
 
+    def until_logged(self, text: str) -> None:
+        """Wait for a text in the log: workers do not wait for their lines to be written."""
+        wait_until(lambda: text in self.log(), what=f"{text!r} is not logged", details=self.log)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         os.kill(self.pid, number)

@@ -88,7 +88,8 @@ def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None
 
         # The log has the operator, the metrics and the page the result.
         who = f"uid {os.getuid()} (pid {os.getpid()})"
-        assert f"{who} killed {EACH} sessions of client_id 'app-2'" in proxy.log()
+        logged = f"{who} killed {EACH} sessions of client_id 'app-2'"
+        await until(lambda: logged in proxy.log())
         _, metrics = await proxy.fetch("/metrics")
         killed_in_all = f'reason="killed"}} {3 * EACH + 1}.0'
         assert f'connections_closed_total{{listener="clients",{killed_in_all}' in metrics
@@ -229,7 +230,7 @@ def test_another_user_is_refused() -> None:
         assert "only root and the user of the proxy" in await asyncio.to_thread(
             as_another_user, path
         )
-        assert "uid 65534" in proxy.log()
+        await until(lambda: "uid 65534" in proxy.log())
         assert len(await reported(proxy, "list")) == 1
 
     with tempfile.TemporaryDirectory() as directory:
