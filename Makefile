@@ -10,21 +10,15 @@ COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-h
 	--no-emit-index-url --custom-compile-command "make lock"
 PROJECT := pyproject.toml requirements/build.in
 
-# A file's tests share what they started.
-TWO := --numprocesses 2 --dist loadfile
-# Three on two cores, as most tests wait for Kafka, Spark or a process; in the order of the folders,
-# which begins with those that wait longest: xdist would end with them.
+# A file's tests share what they started. Three processes on two cores, as most tests wait for Kafka,
+# Spark or another process; in the order of the folders, which begins with those that wait longest:
+# xdist would end with them.
 THREE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
-
-# What the code declares, written down: tables of the docs, the chart's schema, the dashboards.
-MODULES := docs.generate.configuration docs.generate.reference
-SCRIPTS := deploy/grafana/generate.py deploy/helm/schema.py docs/draw.py
 
 # The prose linter, and the texts that it checks.
 VALE := github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
 PROSE := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md deploy/README.md docs/generate proxy sasl metrics \
-	$(wildcard docs/*.md) $(wildcard tests/*.py) $(addprefix tests/,cluster deploy docs drift fuzz kafka metrics sasl support upgrade) \
-	$(addprefix tests/proxy/,admin brokers cli config delivery demo handlers net ops process quota scheduling)
+	$(wildcard docs/*.md) tests benchmarks deploy/grafana $(wildcard deploy/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test fast pythons slow cluster check static fmt lint types imports prose docs site pictures docs-check cov fuzz bench kafka-drift record schemas lock
@@ -39,7 +33,7 @@ test: $(VENV)/test ## the tests, without those that take long
 	$(BIN)/pytest $(THREE) -m "not slow and not cluster"
 
 slow: $(VENV)/test ## the tests that take long
-	$(BIN)/pytest $(TWO) -m "slow and not cluster"
+	$(BIN)/pytest $(THREE) --durations 30 -m "slow and not cluster"
 
 cluster: $(VENV)/test ## the manifests on a real Kubernetes, before a release; needs root
 	$(BIN)/pytest tests/cluster --log-cli-level INFO
@@ -73,18 +67,16 @@ prose: ## plain English in docs, docstrings and comments; needs Vale
 	vale --output=line $(PROSE)
 
 docs: $(VENV)/test ## write the generated pages and tables anew
-	set -e; for module in $(MODULES); do $(BIN)/python -m $$module; done
-	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script; done
+	$(BIN)/python -m docs.generate
 
 site: $(VENV)/docs ## the docs as a site with search, in build/site; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 pictures: $(VENV)/test ## take the README's screenshots anew; needs Chromium
-	$(BIN)/python docs/draw.py --pages
+	$(BIN)/python docs/draw.py
 
 docs-check: $(VENV)/test ## whether they are as they would be written
-	set -e; for module in $(MODULES); do $(BIN)/python -m $$module --check; done
-	set -e; for script in $(SCRIPTS); do $(BIN)/python $$script --check; done
+	$(BIN)/python -m docs.generate --check
 
 cov: $(VENV)/test ## coverage by module
 	$(BIN)/coverage run -m pytest -m "not slow and not kafka and not cluster"
@@ -110,7 +102,7 @@ lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra docs --output-file requirements/docs.lock
-	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra kafka --extra zookeeper --output-file requirements/runtime.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra aws --extra azure --extra gcp --extra htpasswd --extra kafka --extra zookeeper --output-file requirements/runtime.lock
 	$(COMPILE) --constraint requirements/test.lock pyproject.toml --extra kafka --extra report --extra spark --output-file requirements/report.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 

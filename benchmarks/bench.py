@@ -297,7 +297,7 @@ class Bench:
                 target,
                 connections=count,
                 seconds=self._plan.reauth_seconds,
-                requests="fetch",  # Kafka closes on records that are none
+                requests="fetch",  # Kafka closes on invalid records
             )
 
     def metadata(self) -> None:
@@ -321,8 +321,7 @@ class Bench:
     def _rows(self, rows: Sequence[Row], lab: Lab | None = None) -> Iterator[dict[str, Target]]:
         """Start these rows; one that cannot run here is left out, with a line about the reason.
 
-        `lab` is None for the bench's own.
-        """
+        None as `lab`: the one of the bench."""
         targets = {}
         with ExitStack() as stack:
             for row in rows:

@@ -26,7 +26,7 @@ class Limits:
     features: float
     """The limit of a proxy with an authorizer, with quotas, or with both."""
     tls: float | None = None
-    """The limit of a proxy whose clients speak TLS; None: there is none."""
+    """The limit of a proxy whose clients speak TLS; None: unlimited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class HandshakeCost:
     cpu_us: Mapping[str, float]
     """The cost by kind of handshake."""
     ratios: Mapping[str, float]
-    """The same over the baseline's of the same round; empty: there is none."""
+    """Ratio to the baseline of the same round; empty: without a baseline."""
 
 
 def handshakes(
@@ -346,9 +346,9 @@ def reauthentication(
     seconds: float,
     requests: str = "produce",
 ) -> Reauthenticated:
-    """Let connections that logged in over `seconds` re-authenticate over as long.
+    """Measure connections that log in over `seconds` and re-authenticate over as long.
 
-    `requests` is what each sends afterwards.
+    Each sends `requests` afterwards.
     """
     measured = generator.measure(
         target,

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,13 @@ def generate(proxies: int, events: int, out: Path) -> int:
 
 def report(out: Path, *source: str) -> Figure:
     """Make the report of a source."""
-    end_ms = round((EPOCH + DAYS * 86_400) * 1000)
-    options = ["--engine", "duckdb", "--out", str(out), "--as-of-ms", str(end_ms)]
+    end = datetime.fromtimestamp(EPOCH + DAYS * 86_400, UTC).isoformat()
+    options = ["--engine", "duckdb", "--out", str(out), "--as-of", end]
     return measured([sys.executable, "-m", "proxy", "report", "--events", *source, *options])
 
 
 def facts(out: Path) -> dict[str, Any]:
-    """Read what a report says, without what names the run and its source."""
+    """Read the content of a report, without the names of the run and its source."""
     found: dict[str, Any] = json.loads((out / "report.json").read_text())
     del found["run_id"], found["source"]
     return found

@@ -1,4 +1,4 @@
-"""Cost of a login by a token that names groups, beside one by a token that names none.
+"""Cost of a login by a token that names groups, compared with one without groups.
 
     python -m benchmarks.group_logins [--compiled]
 

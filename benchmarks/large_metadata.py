@@ -29,7 +29,8 @@ from proxy.acl.model import (
     Permission,
     ResourceType,
 )
-from proxy.connection.long_work import PausingAuthority, changed_in_steps
+from proxy.connection.long_work import changed_in_steps
+from proxy.connection.usage import RequestAuthority
 from proxy.wire.codec import encode
 from proxy.wire.messages import (
     DescribeTopicPartitionsRequest,
@@ -118,7 +119,7 @@ Case = tuple[str, Guard, Message, Message, int]
 
 
 def cases() -> list[Case]:
-    """Return name, guard, request, response and version of what is measured."""
+    """Return name, guard, request, response and version of the measured API."""
     described = DescribeTopicPartitionsRequest()
     return [
         *(
@@ -139,7 +140,7 @@ def measured(case: Case, principal: str, rounds: int) -> tuple[float, float]:
         index = AclIndex(acls(), version=1)
         authorizer = Authorizer(index, mode=AuthorizerMode.ENFORCE, report=lambda _: None)
         authority = authorizer.authority((principal,), "127.0.0.1")
-        pausing = PausingAuthority(authority, lambda: None)
+        pausing = RequestAuthority(authority, lambda: None)
         inquiry = Inquiry(
             api_version=version, body=asked, authority=pausing, topics={}, listed=sorted(names())
         )

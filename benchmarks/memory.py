@@ -157,7 +157,7 @@ OTHER_SIDECARS: Mapping[str, Start] = {
     "1 worker, keys by HTTP": _keys_by_http,
     "1 worker, brokers authenticate": proxy("relaying", mechanism=OAUTHBEARER, relays_logins=True),
 }
-"""Proxies of which the first table has a row besides."""
+"""Further proxies with a row in the first table."""
 
 
 CHARGED_CONNECTIONS = (0, 1_000, 10_000)

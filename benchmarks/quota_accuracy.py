@@ -86,11 +86,11 @@ class Broker:
                 return b"\0\x01\0\0\0\0\0"
             case 1:  # no error, no session, no topics; the proxy ignores the rest
                 return b"\0" + b"\0\0\0\0\0\0\0\0\0\0\x01\0".ljust(MESSAGE - 5, b"\0")
-            case 3:  # the proxy requests partition leaders for the callback: there are none
+            case 3:  # the proxy requests partition leaders for the callback: no topics
                 return b"\0" + encode(MetadataResponse(), version)
             case 18:
                 return _api_versions(version)
-            case 32:  # the proxy asks for the broker's id: it has none
+            case 32:  # the proxy asks for the broker's id: not configured
                 return b"\0" + encode(DescribeConfigsResponse(), version)
             case _:
                 raise AssertionError(f"API {key} is not asked for")

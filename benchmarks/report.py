@@ -17,7 +17,7 @@ from benchmarks.figures import (
 from benchmarks.logins import Authenticated, EarlyAuthentication
 from benchmarks.targets import OAUTHBEARER, SCRAM, Row
 
-#: CPU per authentication to reach, as a share of what Kafka's own listener takes.
+#: CPU per authentication to reach, as a share of that of Kafka's own listener.
 _AUTH_LIMITS = {SCRAM: 1 / 3, OAUTHBEARER: 1 / 2}
 #: CPU per relayed login to reach, as a share of one that the proxy ends.
 _RELAYED_LIMIT = 1 / 2

@@ -49,7 +49,7 @@ _PARTS: Final = 10
 _FILLED: Final = 3
 """Number of the line that the last one is compared with."""
 KINDS: Final = ("requests", "logins", "reloads", "scrapes", "pages")
-"""What is done, as it is counted."""
+"""Kinds of operations that are counted."""
 PROCESSES: Final = ("parent", "worker", "HTTP")
 """The proxy's processes, in the order in which they are forked."""
 _RELOAD_SECONDS: Final = 180.0
@@ -66,7 +66,7 @@ class Soak:
         self._generator = generator
         self._config, self._log = directory / "proxy.yaml", directory / "proxy.log"
         self.done: Counter[str] = Counter()
-        """What was done since the start, by kind."""
+        """Number of operations since the start, by kind."""
 
     def round(self) -> None:
         """Do everything once. Raises MeasurementFailed."""

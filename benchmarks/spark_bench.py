@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.events.generate import EPOCH
@@ -50,7 +51,7 @@ class Figure:
 def measured(command: Sequence[str], checkout: Path | None = None) -> Figure:
     """Run a command, in a checkout if one is given.
 
-    Raises RuntimeError with the end of what it wrote if it fails.
+    Raises RuntimeError with the end of its output if it fails.
     """
     begin = time.monotonic()
     peak = 0
@@ -149,8 +150,8 @@ def pick_summaries(raw: Path, out: Path) -> int:
 
 def command(tool: str, events: Path, out: Path) -> list[str]:
     """Make the whole report."""
-    end_ms = round((EPOCH + DAYS * 86_400) * 1000)
-    options = ["--out", str(out), "--as-of-ms", str(end_ms)]
+    end = datetime.fromtimestamp(EPOCH + DAYS * 86_400, UTC).isoformat()
+    options = ["--out", str(out), "--as-of", end]
     job = [sys.executable, "-m", "proxy", "report", *options, "--events"]
     match tool:
         case "duckdb":

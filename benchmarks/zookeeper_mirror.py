@@ -1,8 +1,8 @@
-"""CPU time of a change's way from what was read of ZooKeeper to the mirror, beside many ACLs.
+"""CPU time to mirror one change of ZooKeeper, beside many ACLs.
 
     python -m benchmarks.zookeeper_mirror [--acls 100000] [--changes 20]
 
-Each change is of one resource, whose ACLs are two. ZooKeeper itself has no part in it.
+Each change concerns one resource with two ACLs. ZooKeeper itself is not measured.
 """
 
 import argparse

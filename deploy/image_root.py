@@ -1,13 +1,13 @@
-"""Smallest root directory for programs of Debian: what is named, and the libraries it loads.
+"""Smallest root directory for programs of Debian: the named files, and the libraries they load.
 
     python3 image_root.py --into DIR PATH...
 
 Runs in a build stage of deploy/Dockerfile, on Debian's Python alone. Each PATH is copied: a file, a
-directory with all in it, or a link with what it leads to; then each shared library that the dynamic
-loader would load for them. What wheels bring loses its debugging symbols, which Debian's packages
-have not either. Python's modules are compiled, so that no start has to, and to the same bytes each
-time. DIR/var/lib/dpkg/status.d lists the packages of these files, where image scanners look for
-them; DIR/usr/share/doc has their licences.
+directory with its content, or a link with its target; then each shared library that the dynamic
+loader would load for them. Debugging symbols of wheels are removed, as Debian removes its own.
+Python's modules are compiled ahead of the start, to the same bytes each time.
+DIR/var/lib/dpkg/status.d lists the packages of these files, where image scanners look for them;
+DIR/usr/share/doc has their licences.
 """
 
 # ruff: noqa: S603, S607 - runs programs of the stage that it runs in
@@ -36,7 +36,7 @@ _STDLIB = (
 _LEFT_OUT = (
     *(f"/usr/lib/python3.*/{part}" for part in _STDLIB),
     "*/__pycache__",  # compiled again
-    *("*.a", "*.c", "*.h", "*.pxd", "*.pyi", "*.pyx"),  # sources of what is compiled, and types
+    *("*.a", "*.c", "*.h", "*.pxd", "*.pyi", "*.pyx"),  # sources of compiled modules, and types
     *("/opt/*/bin/*ctivate*", "/opt/*/include"),
     *("/usr/share/zoneinfo/posix", "/usr/share/zoneinfo/right"),  # the same zones again
 )

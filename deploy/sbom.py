@@ -5,13 +5,13 @@
 NAME is the name of the image; its version is that of ./pyproject.toml. Below ROOT are
 
 - the packages of Debian, as dpkg or image_root.py listed them;
-- Python's distributions in /opt, each with the programs and libraries that its wheel has inside, as
-  far as the wheel says so (PEP 770);
-- the jars of PySpark, each with the artifacts that are packed in it, as far as it says so.
+- Python's distributions in /opt, each with the programs and libraries inside its wheel, if the
+  wheel lists them (PEP 770);
+- the jars of PySpark, each with the artifacts packed in it, if the jar lists them.
 
-Hashes are those of what was downloaded: of Debian's archive by apt, of Python's packages by the
-REPORT of `pip install`, of jars by the files themselves. When and where it is written makes no
-difference. What was built from source has no hash.
+Hashes are those of the downloads: of Debian's packages from apt, of Python's packages from the
+REPORT of `pip install`, of jars from the files themselves. The output does not depend on the
+time or the directory. Packages built from source have no hash.
 """
 
 # ruff: noqa: S603, S607, T201 - a script, for the person or the job that runs it
@@ -32,7 +32,7 @@ from urllib.parse import quote
 from zipfile import ZipFile
 
 _KEPT = ("type", "name", "version", "purl", "hashes", "licenses")
-"""What is taken over from a wheel's own bill; the rest refers to other parts of that bill."""
+"""Fields copied from a wheel's own bill; the others refer to other parts of that bill."""
 
 _GROUPS = {
     "RoaringBitmap": "org.roaringbitmap",
@@ -140,7 +140,7 @@ def _of_archive(package: str) -> dict[str, Any]:
 
 
 def java_components(root: Path) -> Iterator[dict[str, Any]]:
-    """Describe the jars of PySpark, by the pom.properties that Maven puts into what it packs."""
+    """Describe the jars of PySpark, by the pom.properties that Maven adds to each jar."""
     for file in sorted(root.glob("opt/*/lib/python3*/site-packages/pyspark/jars/*.jar")):
         with ZipFile(file) as jar:
             artifacts = [

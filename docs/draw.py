@@ -1,11 +1,8 @@
-"""Pictures of the README: the diagram, and with `--pages` screenshots, by Chromium.
+"""Pictures of the README: the diagram, which `make docs` draws; as a program, screenshots.
 
-The diagram is text, and `--check` compares it; screenshots differ from machine to machine.
+Chromium takes the screenshots, which differ from machine to machine.
 """
 
-# ruff: noqa: T201 - a script, for the person or the job that runs it
-
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -15,7 +12,6 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 HERE: Final = Path(__file__).parent / "pictures"
-DIAGRAM: Final = HERE / "diagram.svg"
 CHROMIUM: Final = "chromium"
 
 _WIDTH, _HEIGHT = 860, 300
@@ -28,10 +24,10 @@ _STYLE: Final = (
 )
 
 
-def diagram() -> str:
-    """Return the diagram of clients, proxy and brokers as SVG."""
+def diagrams() -> dict[Path, str]:
+    """Return the file of the diagram of clients, proxy and brokers."""
     body = "\n".join(_parts())
-    return (
+    diagram = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}"'
         f' width="{_WIDTH}" height="{_HEIGHT}" role="img"'
         ' aria-label="Clients connect to the proxy, the proxy to the brokers">\n'
@@ -41,6 +37,7 @@ def diagram() -> str:
         '<path d="M0 0 8 4 0 8z" fill="#475569"/></marker></defs>\n'
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
+    return {HERE / "diagram.svg": diagram}
 
 
 def _parts() -> Iterator[str]:
@@ -121,23 +118,5 @@ def _take(page: Path, picture: Path, width: int, height: int) -> None:
     )
 
 
-def main() -> int:
-    """Draw, or check whether the diagram is as it would be drawn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--pages", action="store_true", help="take the screenshots, too")
-    arguments = parser.parse_args()
-    if arguments.check:
-        if DIAGRAM.is_file() and DIAGRAM.read_text() == diagram():
-            return 0
-        print(f"{DIAGRAM} is not up to date: run make docs", file=sys.stderr)
-        return 1
-    HERE.mkdir(exist_ok=True)
-    DIAGRAM.write_text(diagram())
-    if arguments.pages:
-        take_pages()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    take_pages()

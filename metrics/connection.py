@@ -51,6 +51,7 @@ class Client:
         "handshake_version",
         "mechanism",
         "principal",
+        "upstream_principal",
     )
 
     def __init__(
@@ -77,6 +78,8 @@ class Client:
         """API versions in use that Kafka 4.0 dropped, each with the API's name."""
         self.principal = principal
         """Principal of a client without SASL, for its denials; None if it uses SASL."""
+        self.upstream_principal: str | None = None
+        """Principal of the client at brokers (`upstream.identity`)."""
 
 
 @final

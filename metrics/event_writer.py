@@ -66,6 +66,12 @@ class EventWriter:
         if waiting + 1 >= self._wake_at and not self._wake.is_set():
             self._wake.set()
 
+    @property
+    def lost(self) -> int:
+        """Number of events lost since the start, without those of the rate limit."""
+        log = self._log
+        return self._queue_full + log.dropped + log.removed + log.undelivered
+
     def report(self, snapshot: Snapshot, *, rate_limited: int) -> None:
         """Add the log's counters; `rate_limited` is the number of lines that
         `UnauthenticatedEventLimit` dropped."""

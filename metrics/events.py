@@ -67,6 +67,18 @@ class EventKind(StrEnum):
     """A long session is still open; written periodically in the absence of other events."""
     SUMMARY = "summary"
     """One row about a period of a connection: every hour, and at its close."""
+    ADMINISTERED = "administered"
+    """`events.usage`: the outcome of an administrative request, such as CreateTopics, for one
+    resource; at most 200 for a request."""
+    USED = "used"
+    """`events.usage`: the uses of a resource by all connections of a client in five minutes, or the
+    number of those that exceed the bound, without principal and resource. It has no fields of a
+    connection; `connection_id` stands for the worker."""
+    PROMOTED = "promoted"
+    """`auto` or an operator enforced a principal, or shortened its sessions. Like `demoted`, it has
+    no fields of a connection, and proxies with the same store may repeat it."""
+    DEMOTED = "demoted"
+    """`auto` or an operator ended the enforcement of a principal, which is probed from then on."""
 
 
 class IntervalEnd(StrEnum):
@@ -138,6 +150,8 @@ class ApiVersion:
 _AUTHENTICATIONS = (EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED, EventKind.NO_REAUTH)
 _EXPIRIES = (EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)
 _DENIALS = (EventKind.DENIED, EventKind.WOULD_BE_DENIED)
+_USES = (*_DENIALS, EventKind.USED)
+_DECISIONS = (EventKind.PROMOTED, EventKind.DEMOTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +201,10 @@ class SessionEvent:
         """The side that verified the client's credentials: `proxy`, or `broker`
         (`sasl.termination`). Null: not authenticated, or by an older version of the proxy, which
         did it itself."""
+    )
+    upstream_principal: str | None = _optional(
+        """Principal that brokers see because of `upstream.identity`, e.g. `User:alice`. Null: they
+        see the proxy's, or, with `sasl.termination: broker`, the client's; or not authenticated."""
     )
     authentications: int = _column("Successful authentications of this connection so far.")
     authenticated_ms: int | None = _optional(
@@ -247,7 +265,11 @@ class SessionEvent:
         may name any. Null: not known.""",
         EventKind.FAILED,
     )
-    api_key: int | None = _optional("The request that met the expired session.", *_EXPIRIES)
+    api_key: int | None = _optional(
+        "The request that met the expired session, or was administrative.",
+        *_EXPIRIES,
+        EventKind.ADMINISTERED,
+    )
     throttled_ms: int | None = _optional(
         """Throttle time that lasted beyond the end of the session, so that the client could not
         re-authenticate in time. Null: it was not throttled then.""",
@@ -256,20 +278,32 @@ class SessionEvent:
     throttled_by: str | None = _optional(
         "The quota that throttled it so, e.g. `producer_byte_rate of user=alice`.", *_EXPIRIES
     )
-    operation: str | None = _optional("What was denied, e.g. `READ`.", *_DENIALS)
+    operation: str | None = _optional("What was denied or used, e.g. `READ`.", *_USES)
     resource_type: str | None = _optional(
         """To what, e.g. `TOPIC`; `UNKNOWN`, as is the operation: to requests of a version that ACLs
         cannot judge.""",
-        *_DENIALS,
+        *_USES,
     )
     resource_name: str | None = _optional(
-        "Its name; for a request that cannot be judged, its API and version, e.g. `Produce v2`.",
-        *_DENIALS,
+        """Its name; for a request that cannot be judged, its API and version, e.g. `Produce v2`. On
+        `administered` an ACL has all its fields here. Null: the request as a whole.""",
+        *_USES,
+        EventKind.ADMINISTERED,
+    )
+    error_code: int | None = _optional(
+        """Kafka's error code in the response, 0 without an error. Null: the connection ended before
+        the response, so the outcome is unknown.""",
+        EventKind.ADMINISTERED,
+    )
+    resources_omitted: int | None = _optional(
+        "How many other resources of the request have no record.", EventKind.ADMINISTERED
     )
     denials: int | None = _optional(
         """How often, since the last event about the same principal, operation and resource.""",
         *_DENIALS,
     )
+    decided_by: str | None = _optional("`auto`, or the operator who decided.", *_DECISIONS)
+    decision_reason: str | None = _optional("Why, as `rollout status` shows it.", *_DECISIONS)
     meant_cluster_id: str | None = _optional(
         "The cluster that the client meant.", EventKind.MISROUTED
     )
@@ -288,7 +322,10 @@ class SessionEvent:
         EventKind.SUMMARY,
     )
     period_start_ms: int | None = _optional(
-        "When the row's period began, epoch ms; it ends at timestamp_ms.", EventKind.SUMMARY
+        """When the row's period began, epoch ms; it ends at timestamp_ms. On `used`, when the first
+        of the requests came.""",
+        EventKind.SUMMARY,
+        EventKind.USED,
     )
     final: bool | None = _optional(
         "True: the connection has ended, no further row follows.", EventKind.SUMMARY

@@ -27,6 +27,7 @@ _WOULD_BE_KILLED: Final = str(EventKind.WOULD_BE_KILLED)
 _DENIED: Final = str(EventKind.DENIED)
 _WOULD_BE_DENIED: Final = str(EventKind.WOULD_BE_DENIED)
 _MISROUTED: Final = str(EventKind.MISROUTED)
+_ADMINISTERED: Final = str(EventKind.ADMINISTERED)
 _CLOSED: Final = str(EventKind.CLOSED)
 _CHECKPOINT: Final = str(EventKind.CHECKPOINT)
 _SUMMARY: Final = str(EventKind.SUMMARY)
@@ -140,6 +141,11 @@ class SessionHistory:
         """Id of the connection in logs and events."""
         return self._origin.connection_id
 
+    @property
+    def is_expired(self) -> bool:
+        """True if the session was used past its end, and not renewed since."""
+        return self._expired_from is not None or self._refused_at is not None
+
     def authenticated(self, grant: Grant, usage: Usage, now: float) -> list[str]:
         """Record a successful authentication or re-authentication."""
         first = self._grant is None
@@ -235,6 +241,28 @@ class SessionHistory:
         line.text("resource_type", resource_type)
         line.text("resource_name", resource_name)
         line.number("denials", denials)
+        return line.finish()
+
+    def administered(
+        self,
+        api_key: int,
+        resource: str | None,
+        error_code: int | None,
+        omitted: int,
+        usage: Usage,
+        now: float,
+    ) -> str:
+        """Record the outcome of an administrative request for a resource.
+
+        `error_code`: None without a response. `omitted`: number of resources without a record.
+        """
+        line = self._event(_ADMINISTERED, usage, now)
+        line.number("api_key", api_key)
+        if resource is not None:
+            line.unique_text("resource_name", resource)
+        line.optional_number("error_code", error_code)
+        if omitted:
+            line.number("resources_omitted", omitted)
         return line.finish()
 
     def misrouted(
@@ -398,6 +426,7 @@ class SessionHistory:
             line.rows("dropped_versions", [_version_row(*each) for each in client.dropped_versions])
         line.optional_number("handshake_version", client.handshake_version)
         line.optional_number("authenticate_version", client.authenticate_version)
+        line.optional_text("upstream_principal", client.upstream_principal)
         line.number("authentications", self._authentications)
         if grant is not None:
             line.text("authenticator", grant.authenticator)

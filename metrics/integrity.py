@@ -109,7 +109,7 @@ def verify(paths: Iterable[Path]) -> Verification:
     result = Verification()
     runs: dict[str, list[_Span]] = {}
     for path in paths:
-        file = _open(path)
+        file = open_regular(path)
         if file is None:
             continue
         with file:
@@ -122,7 +122,11 @@ def verify(paths: Iterable[Path]) -> Verification:
     return result
 
 
-def _open(path: Path) -> BinaryIO | None:
+def open_regular(path: Path) -> BinaryIO | None:
+    """Open an event file, even if it was closed meanwhile; None if it is not there, or not regular.
+
+    Raises OSError.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     closed = path.with_suffix("") if path.name.endswith(OPEN_SUFFIX) else path
     for name in (path, closed):  # it may have been closed since it was listed

@@ -120,6 +120,19 @@ EXPIRED_CONNECTIONS_WOULD_BE_KILLED = counter(
     " request, and stays open.",
     SESSION_LABELS,
 )
+AUTO_PRINCIPALS = gauge(
+    "auto_principals",
+    "Principals in each stage of `reauth.enforcement: auto`; those with an override are not"
+    " counted.",
+    ("stage",),
+    merge=Merge.MAX,
+)
+AUTO_DECISIONS = counter(
+    "auto_decisions_total",
+    "Decisions of `reauth.enforcement: auto` by this proxy: promoted, shortened (the next of"
+    " `auto.lifetimes.ms`), demoted or frozen; those of operators are not counted.",
+    ("decision",),
+)
 AUTHENTICATION_FAILURES = counter(
     "authentication_failures_total",
     "Failed authentications and failed re-authentications together, by reason.",
@@ -224,6 +237,32 @@ UPSTREAM_FAILED_REAUTHENTICATION = counter(
     " closed the client's.",
     LISTENER,
 )
+IDENTITY_REFUSED = counter(
+    "identity_refused_total",
+    "Logins to brokers as a client (`upstream.identity`) that the proxy did not try: its rules do"
+    " not allow the principal (not_allowed), too many principals need a token (limit), or it has no"
+    " credentials or token for the principal (no_login); logins that brokers refused are not"
+    " counted.",
+    ("listener", "reason"),
+)
+DELEGATION_TOKENS_CREATED = counter(
+    "delegation_tokens_created_total",
+    "Delegation tokens created for clients: the first of a principal in this worker (first), or one"
+    " that replaces another (renewal).",
+    ("listener", "kind"),
+)
+DELEGATION_TOKEN_WAITING = gauge(
+    "delegation_token_waiting",
+    "Principals that wait for a delegation token now, once for each broker.",
+    LISTENER,
+)
+DELEGATION_TOKEN_PROPAGATION = histogram(
+    "delegation_token_propagation_seconds",
+    "From the creation of a delegation token until the broker of the first login knew it; tokens"
+    " that it did not know within 30 seconds are not counted.",
+    LISTENER,
+    buckets=LATENCY_BUCKETS,
+)
 UPSTREAM_UNREACHABLE = gauge(
     "upstream_unreachable",
     "1 if no broker answered a worker's last request: sent when a connection for a client fails and"
@@ -291,6 +330,41 @@ STORE_AGE = gauge(
     "store_age_seconds",
     "Time since the store was last read successfully, or with broker: since the brokers were asked"
     " for what it has, of the worker for which it is the longest.",
+    unit="seconds",
+    merge=Merge.MAX,
+)
+
+BLOCKS = gauge("blocks", "Entries of the block list.", merge=Merge.MAX)
+BLOCKS_AGE = gauge(
+    "blocks_age_seconds",
+    "Time since the block list was last read successfully, or found unchanged, of the worker for"
+    " which it is the longest.",
+    unit="seconds",
+    merge=Merge.MAX,
+)
+BLOCKS_MAX_AGE = gauge(
+    "blocks_max_age_seconds",
+    "`block.max.age.ms`: the time within which a change of the block list is enforced.",
+    unit="seconds",
+    merge=Merge.MAX,
+)
+BLOCKS_MAX_STALE = gauge(
+    "blocks_max_stale_seconds",
+    "`block.max.stale.ms`: the age of the block list from which the proxy is not ready.",
+    unit="seconds",
+    merge=Merge.MAX,
+)
+
+BLOCK_SIGNALS = counter(
+    "block_signals_total",
+    "Signals of the identity provider, by result: blocked, ignored (of another type, or too old to"
+    " block a token) or refused (reported to the identity provider).",
+    ("result",),
+)
+BLOCK_SIGNALS_AGE = gauge(
+    "block_signals_age_seconds",
+    "Time since the identity provider was last polled for signals successfully, or since the start;"
+    " absent without block.signals.",
     unit="seconds",
     merge=Merge.MAX,
 )
@@ -407,7 +481,7 @@ UPSTREAM_TOKEN_EXPIRY = gauge(
 )
 UPSTREAM_TOKEN_REFRESH_FAILURES = counter(
     "upstream_token_refresh_failures_total",
-    "Failed attempts to load that token from its file or its endpoint, added up over workers.",
+    "Failed attempts to load that token from its source, added up over workers.",
     (),
 )
 

@@ -11,8 +11,9 @@ Rules:
   Core section 5.6.2, which Microsoft Entra ID uses above 200 groups; Entra's `hasgroups`).
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from sasl.untrusted import ABSENT, BrokenPath, value_at
 
@@ -64,6 +65,39 @@ class Identity:
 
     def _values(self) -> tuple[str, tuple[str, ...]]:
         return self.principal, self.groups
+
+
+class LoginFacts(NamedTuple):
+    """Facts of a login in addition to its identity, by which it can be blocked: the claims that
+    identify a token (RFC 7519 section 4.1). None if the login has no such claim."""
+
+    issuer: str | None = None
+    """`iss`, as `kept` returns it, like the next two."""
+    subject: str | None = None
+    """`sub`."""
+    token_id: str | None = None
+    """`jti`."""
+    issued_at: float | None = None
+    """`iat` in Unix seconds, rounded down."""
+    is_token: bool = False
+    """True if the login was a token."""
+    is_readable: bool = True
+    """False if a broker accepted a login that the proxy could not read although the mechanism has
+    a name in it: the client may be anyone."""
+
+
+MAX_FACT_CHARACTERS: Final = 512
+"""Number of characters up to which a claim is kept as it is."""
+
+
+def kept(text: object) -> str | None:
+    """Return the text of a claim, or its SHA-256 if it is long, so that the memory of a session is
+    bounded; None if it is not a text."""
+    if not isinstance(text, str):
+        return None
+    if len(text) <= MAX_FACT_CHARACTERS:
+        return text
+    return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
 def is_group_name(name: str) -> bool:

@@ -15,10 +15,17 @@ alone. Rules for several issuers:
 import base64
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sasl.jwks import KeyCache, KeyMissing
-from sasl.jwt_claims import AcceptedClaims, OAuthBearerSettings, judge_claims, subject_of
+from sasl.jwt_claims import (
+    MAX_LIFETIME_SECONDS,
+    AcceptedClaims,
+    OAuthBearerSettings,
+    judge_claims,
+    numeric_date,
+    subject_of,
+)
 from sasl.mechanism import FailureReason
 from sasl.untrusted import read_object
 
@@ -33,6 +40,8 @@ certificates takes about 12 KiB."""
 MAX_CLAIMED_BYTES: Final = 8 * 1024
 """Maximum size in bytes of the claims of a rejected token that are read."""
 
+_UNTIMELY: Final = {FailureReason.EXPIRED: "exp", FailureReason.NOT_YET_VALID: "nbf"}
+"""Claim that is the reason for a rejection, if the clock decides it."""
 _COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _LAST_CHARACTERS: Final = {
     0: "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
@@ -69,6 +78,8 @@ class SignedToken:
 
     algorithm: str
     kid: str | None
+    type: object
+    """`typ`; None without one."""
     signed: bytes
     payload: bytes
     signature: bytes
@@ -81,16 +92,10 @@ def judge_token(
 
     `wall_now` is seconds since 1970, `now` monotonic seconds.
     """
-    from sasl.signatures import ALGORITHMS
-
-    key = issuer.keys.find(token.algorithm, token.kid, now)
-    if isinstance(key, KeyMissing):
-        return key
-    if not ALGORITHMS[token.algorithm].verify(key, token.signed, token.signature):
-        return FailureReason.BAD_SIGNATURE
-    claims = read_object(token.payload)
-    if claims is None:
-        return FailureReason.BAD_CLAIMS
+    found = verified_claims(token, issuer.keys, now)
+    if not isinstance(found, tuple):
+        return found
+    key, claims = found
     accepted = judge_claims(claims, issuer.settings, wall_now)
     if isinstance(accepted, FailureReason):
         return accepted
@@ -99,11 +104,40 @@ def judge_token(
     )
 
 
+def verified_claims(
+    token: SignedToken, keys: KeyCache, now: float
+) -> "tuple[PublicKey, dict[str, Any]] | FailureReason | KeyMissing":
+    """Return the key that signed a token, and its claims, or the reason for its rejection. `now` is
+    monotonic seconds."""
+    from sasl.signatures import ALGORITHMS
+
+    key = keys.find(token.algorithm, token.kid, now)
+    if isinstance(key, KeyMissing):
+        return key
+    if not ALGORITHMS[token.algorithm].verify(key, token.signed, token.signature):
+        return FailureReason.BAD_SIGNATURE
+    claims = read_object(token.payload)
+    return FailureReason.BAD_CLAIMS if claims is None else (key, claims)
+
+
 def claimed_subject(token: SignedToken, settings: OAuthBearerSettings) -> str | None:
     """Return the name in a rejected token, which is unverified; None if it is unknown. Mapping
     rules are not applied to it."""
     claims = read_object(token.payload) if len(token.payload) <= MAX_CLAIMED_BYTES else None
     return None if claims is None else subject_of(claims, settings)
+
+
+def untimely_by(reason: FailureReason, token: SignedToken, wall_now: float) -> str:
+    """Return how far the times of a token with a valid signature are from the clock, which may be
+    wrong; empty if its times are not the reason for its rejection."""
+    name = _UNTIMELY.get(reason)
+    claims = None if name is None else read_object(token.payload)
+    time = None if claims is None else numeric_date(claims, name or "")
+    if time is None:
+        return ""
+    seconds = f"{min(abs(wall_now - time), MAX_LIFETIME_SECONDS):,.0f} s"
+    when = f"expired {seconds} ago" if name == "exp" else f"not valid for another {seconds}"
+    return f"{when} by this machine's clock"
 
 
 def parse_token(token: str) -> SignedToken | FailureReason:
@@ -128,6 +162,7 @@ def parse_token(token: str) -> SignedToken | FailureReason:
     return SignedToken(
         algorithm=algorithm,
         kid=kid,
+        type=header.get("typ"),
         signed=token[: match.end(2)].encode(),
         payload=payload,
         signature=signature,

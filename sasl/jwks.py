@@ -124,7 +124,8 @@ class KeyCache(RefreshSchedule):
         self._kids: frozenset[str] = frozenset()
         self._by_algorithm: Mapping[str, tuple[PublicKey, ...]] = {}
         self._by_algorithm_and_kid: Mapping[tuple[str, str], PublicKey] = {}
-        self._loaded_at: float | None = None
+        self.loaded_at: float | None = None
+        """Time of the last successful fetch in monotonic seconds; None before the first one."""
         self._tried_at: float | None = None
         self.ignored_keys: tuple[str, ...] = ()
         """One line of text for each unusable key of the last valid document, with the reason."""
@@ -157,7 +158,7 @@ class KeyCache(RefreshSchedule):
         self._by_algorithm_and_kid = {
             (name, each.kid): each.key for name, each in fitting if each.kid is not None
         }
-        self._loaded_at = self._tried_at = now
+        self.loaded_at = self._tried_at = now
         self._succeeded(now + self._settings.refresh_ms / 1000)
         self.ignored_keys = ignored
         return True
@@ -177,12 +178,16 @@ class KeyCache(RefreshSchedule):
 
     def age_seconds(self, now: float) -> float | None:
         """Return the seconds since the last successful fetch; None before the first one."""
-        return None if self._loaded_at is None else now - self._loaded_at
+        return None if self.loaded_at is None else now - self.loaded_at
 
     def are_usable(self, now: float) -> bool:
         """Return whether there are keys, and they are no older than `max_age_ms`."""
         age = self.age_seconds(now)
         return age is not None and age * 1000 <= self._settings.max_age_ms
+
+    def has(self, key: "PublicKey") -> bool:
+        """Return whether the last document that was loaded has a key, however old it is."""
+        return any(key == one for keys in self._by_algorithm.values() for one in keys)
 
     def find(self, algorithm: str, kid: str | None, now: float) -> "PublicKey | KeyMissing":
         """Return the key for a token's `alg` (a name in `sasl.signatures.ALGORITHMS`) and `kid`.

@@ -9,7 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sasl.identity import MAX_PRINCIPAL_CHARACTERS, USER_TYPE, BadGroups, Identity, groups_of
+from sasl.identity import (
+    MAX_PRINCIPAL_CHARACTERS,
+    USER_TYPE,
+    BadGroups,
+    Identity,
+    LoginFacts,
+    groups_of,
+    kept,
+)
 from sasl.mechanism import FailureReason
 from sasl.untrusted import BrokenPath, value_at
 
@@ -59,6 +67,8 @@ class AcceptedClaims:
     not_before: float
     """Time before which the token is not valid; minus infinity if it has no `nbf`."""
     expires_at: float
+    facts: LoginFacts
+    """Claims by which the token can be blocked."""
 
 
 def judge_claims(
@@ -107,6 +117,18 @@ def _accepted(
         identity=Identity(USER_TYPE + name, groups),
         not_before=not_before,
         expires_at=expires_at,
+        facts=facts_of(claims),
+    )
+
+
+def facts_of(claims: Mapping[str, Any]) -> LoginFacts:
+    """Return the claims by which a token can be blocked."""
+    return LoginFacts(
+        issuer=kept(claims.get("iss")),
+        subject=kept(claims.get("sub")),
+        token_id=kept(claims.get("jti")),
+        issued_at=numeric_date(claims, "iat"),
+        is_token=True,
     )
 
 

@@ -15,7 +15,9 @@ import binascii
 from enum import Enum, auto
 from typing import Final, Protocol, final
 
-from sasl.jwt_claims import text_of
+from sasl.identity import LoginFacts
+from sasl.jwt_claims import facts_of, text_of
+from sasl.mechanism import PASSWORD
 from sasl.messages import MalformedMessage, read_client_initial_response
 from sasl.scram_messages import read_client_first
 from sasl.untrusted import read_object
@@ -25,6 +27,10 @@ MAX_MESSAGE_BYTES: Final = 65_536
 with many claims have a few thousand."""
 _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - the name of an extension
 """SCRAM extension of delegation tokens (KIP-48): the user name is the id of a token."""
+
+
+UNREADABLE: Final = LoginFacts(is_readable=False)
+"""Facts of a login whose message the proxy could not read."""
 
 
 class Progress(Enum):
@@ -57,6 +63,11 @@ class Reader(Protocol):
         ...
 
     @property
+    def facts(self) -> LoginFacts:
+        """Facts by which the login can be blocked."""
+        ...
+
+    @property
     def is_opaque(self) -> bool:
         """True if messages of the mechanism never reveal a name or the end of the exchange."""
         ...
@@ -74,7 +85,7 @@ class Reader(Protocol):
 class ScramReader:
     """SCRAM (RFC 5802): the name is in the first message, the verdict in the second answer."""
 
-    __slots__ = ("_messages", "description", "name")
+    __slots__ = ("_messages", "description", "facts", "name")
 
     is_opaque: Final = False
 
@@ -82,6 +93,7 @@ class ScramReader:
         self._messages = 0
         self.name: str | None = None
         self.description = ""
+        self.facts = UNREADABLE
 
     def heard(self, message: bytes) -> None:
         """Read the client's next message; only the first one has a name."""
@@ -96,6 +108,7 @@ class ScramReader:
             self.description = f"{_TOKEN_EXTENSION}={first.username}"  # the owner is not in it
         else:
             self.name = first.username
+        self.facts = PASSWORD
 
     def answered(self, data: bytes) -> Progress:
         """Read the broker's challenge, then its proof. Raises MalformedMessage."""
@@ -112,22 +125,24 @@ class ScramReader:
 class PlainReader:
     """PLAIN (RFC 4616): one message with an authorization id, a name and a password."""
 
-    __slots__ = ("description", "name")
+    __slots__ = ("description", "facts", "name")
 
     is_opaque: Final = False
 
     def __init__(self) -> None:
         self.name: str | None = None
         self.description = ""
+        self.facts = UNREADABLE
 
     def heard(self, message: bytes) -> None:
         """Read the client's message."""
-        self.name = None
+        self.name, self.facts = None, UNREADABLE
         if len(message) > MAX_MESSAGE_BYTES or message.count(b"\0") != 2:
             return
         authorization_id, name, _ = message.split(b"\0")
         if name and authorization_id in (b"", name):
             self.name = _text(name)
+            self.facts = UNREADABLE if self.name is None else PASSWORD
 
     def answered(self, data: bytes) -> Progress:
         """Read the broker's answer, which has no data. Raises MalformedMessage."""
@@ -143,7 +158,7 @@ class OAuthBearerReader:
     The broker verifies the token, and must use the same claim for the principal's name.
     """
 
-    __slots__ = ("_sub_claim_name", "description", "name")
+    __slots__ = ("_sub_claim_name", "description", "facts", "name")
 
     is_opaque: Final = False
 
@@ -151,16 +166,18 @@ class OAuthBearerReader:
         self._sub_claim_name = sub_claim_name
         self.name: str | None = None
         self.description = ""
+        self.facts = UNREADABLE
 
     def heard(self, message: bytes) -> None:
         """Read the client's next message."""
-        self.name = None
+        self.name, self.facts = None, UNREADABLE
         response = None
         if len(message) <= MAX_MESSAGE_BYTES:
             response = read_client_initial_response(message)
         claims = None if response is None else _claims(response.token)
         if response is None or claims is None:
             return
+        self.facts = facts_of(claims)
         name = text_of(claims.get(self._sub_claim_name))
         if name is not None and response.authorization_id in (None, name):
             self.name = name
@@ -178,6 +195,7 @@ class OpaqueReader:
 
     name: Final = None
     description: Final = ""
+    facts: Final = PASSWORD
     is_opaque: Final = True
 
     def __init__(self, mechanism: str) -> None:

@@ -308,7 +308,7 @@ class Login:
         following = self._exchange.step(response.auth_bytes)
         if following is None:
             if self._exchange.expires and response.session_lifetime_ms <= 0:
-                raise LoginError("the server takes the token for expired, or ignores its expiry")
+                raise LoginError("the server considers the token expired, or ignores its expiry")
             return LoggedIn(max(0, response.session_lifetime_ms))
         return following if isinstance(following, Derive) else self._send_token(following)
 

@@ -8,14 +8,15 @@ Rules of an exchange:
 - It reads no clock, no socket and no file: `now` is an argument, in monotonic seconds.
 - It never raises because of a client's message: an invalid one is a `Failure`.
 - After `KeysNeeded`, `step` is called again with the same message when the keys were fetched, or
-  could not be fetched.
+  could not be fetched; after `PasswordCheck`, when it has its verdict.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol, final
 
-from sasl.identity import Identity
+from sasl.identity import Identity, LoginFacts
 
 MAX_QUOTED_CHARACTERS: Final = 256
 """Maximum number of characters of a name that is quoted to the client: the length of the
@@ -29,6 +30,8 @@ class FailureReason(StrEnum):
     """The message does not parse, or breaks the mechanism's grammar."""
     BAD_CREDENTIALS = "bad_credentials"
     """The user is unknown or the password is wrong; the two are not distinguished."""
+    DIRECTORY_UNAVAILABLE = "directory_unavailable"
+    """The directory of `sasl.plain.ldap.url` could not be reached, or check passwords."""
     BAD_SIGNATURE = "bad_signature"
     """The token's signature does not fit its key."""
     UNKNOWN_KEY = "unknown_key"
@@ -49,10 +52,15 @@ class FailureReason(StrEnum):
     not the token's subject."""
     BAD_GROUPS = "bad_groups"
     """The claim of the groups is malformed, names more groups than are accepted, or is in a
-    document outside the token."""
+    document outside the token; or the directory has such groups."""
     NO_PRINCIPAL = "no_principal"
     """No rule of `principal.mapping.rules` gives the client's name a principal, or the result has
     the `principal.prefix` of another issuer."""
+    BLOCKED = "blocked"
+    """An operator blocked the client or its credential (`reauth-proxy block`)."""
+    BLOCKS_UNKNOWN = "blocks_unknown"
+    """The block list could not be read for `block.max.stale.ms`, with `block.stale.logins:
+    refuse`."""
     NO_KEYS = "no_keys"
     """The JWKS was never loaded, or is too old to be used."""
     PRINCIPAL_CHANGED = "principal_changed"
@@ -78,6 +86,10 @@ class FailureReason(StrEnum):
     """The client did not finish in time, or disconnected before the end."""
 
 
+PASSWORD: Final = LoginFacts()
+"""Facts of a login without a token."""
+
+
 @final
 class Challenge:
     """The exchange continues: `data` is sent, and another message is expected."""
@@ -101,11 +113,19 @@ class Success:
     __slots__ = (
         "credential_deadline",
         "data",
+        "facts",
         "identity",
+        "is_current",
     )
 
     def __init__(
-        self, *, data: bytes, identity: Identity, credential_deadline: float | None
+        self,
+        *,
+        data: bytes,
+        identity: Identity,
+        credential_deadline: float | None,
+        facts: LoginFacts = PASSWORD,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         self.data: Final = data
         """Last message of the mechanism, sent with the success; it may be empty."""
@@ -114,6 +134,11 @@ class Success:
         self.credential_deadline: Final = credential_deadline
         """Expiry of the credential (a token) in monotonic seconds, not in the past: the present
         time if it expired within the clock skew. None if it does not expire."""
+        self.facts: Final = facts
+        """Facts by which the login can be blocked; not compared."""
+        self.is_current: Final = is_current
+        """Function that returns whether the credential is still the user's, or the token's key
+        still in the JWKS; not compared."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Success) and self._values() == other._values()
@@ -134,8 +159,9 @@ class Failure:
     """Text for the client; None for the session's neutral message, which is Kafka's."""
     claimed: str | None = field(default=None, compare=False)
     """Name that the client claimed and did not prove, for the operator; None if it is unknown."""
-    unknown_user: bool = field(default=False, compare=False)
-    """True if there is no such user, for the operator; clients see no difference."""
+    detail: str = field(default="", compare=False)
+    """More about the reason, for the operator, such as that the user does not exist; clients see no
+    difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +172,21 @@ class KeysNeeded:
     """Issuer whose keys are needed; empty if there is only one issuer."""
 
 
-Step = Challenge | Success | Failure | KeysNeeded
+@final
+class PasswordCheck:
+    """A password must be checked: set `verdict`, then call `step` with the message again."""
+
+    __slots__ = ("password", "user", "verdict")
+
+    def __init__(self, user: str, password: bytes) -> None:
+        self.user: Final = user
+        self.password = password
+        """The password; empty once it was checked."""
+        self.verdict: Success | Failure | None = None
+        """Result of the check; None before it, and if it could not be made."""
+
+
+Step = Challenge | Success | Failure | KeysNeeded | PasswordCheck
 
 
 class Exchange(Protocol):

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from sasl.json_web_token import (
@@ -24,9 +25,10 @@ from sasl.json_web_token import (
     claimed_subject,
     judge_token,
     parse_token,
+    untimely_by,
 )
 from sasl.jwks import KeyMissing
-from sasl.jwt_claims import AcceptedClaims, deadline_of, judge_times
+from sasl.jwt_claims import deadline_of, judge_times
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -74,7 +76,7 @@ class OAuthBearerServer:
 class OAuthBearerServerExchange:
     """OAUTHBEARER authentication; see the rules of `sasl.mechanism`."""
 
-    __slots__ = ("_claimed", "_ended", "_keys_requested", "_rejected", "_server")
+    __slots__ = ("_claimed", "_detail", "_ended", "_keys_requested", "_rejected", "_server")
 
     def __init__(self, server: OAuthBearerServer) -> None:
         self._server = server
@@ -83,6 +85,8 @@ class OAuthBearerServerExchange:
         """The reason why a token was rejected; None if no token was rejected."""
         self._claimed: str | None = None
         """The unverified name in that token; None if it is unknown."""
+        self._detail = ""
+        """How far its times are from the clock, if that is the reason; else empty."""
         self._ended = False
 
     def step(self, message: bytes, now: float) -> Step:
@@ -92,7 +96,7 @@ class OAuthBearerServerExchange:
         step = self._answer(message, now)
         self._ended = isinstance(step, Success | Failure)
         if isinstance(step, Failure) and self._rejected is not None:
-            return replace(step, reason=self._rejected, claimed=self._claimed)
+            return replace(step, reason=self._rejected, claimed=self._claimed, detail=self._detail)
         return step
 
     def _answer(self, message: bytes, now: float) -> Step:
@@ -100,9 +104,9 @@ class OAuthBearerServerExchange:
             return Failure(reason=self._rejected, message=INVALID_TOKEN)
         server = self._server
         wall_now = server.wall_clock()
-        claims = server.verified.find(message, wall_now, now)
-        if claims is not None:
-            return _success(claims, wall_now, now)
+        accepted = server.verified.find(message, wall_now, now)
+        if accepted is not None:
+            return _success(accepted, wall_now, now)
         return self._judge(message, wall_now, now)
 
     def _judge(self, message: bytes, wall_now: float, now: float) -> Step:
@@ -122,12 +126,13 @@ class OAuthBearerServerExchange:
                 return KeysNeeded(issuer.name)
             verdict = _REASONS[verdict]
         if isinstance(verdict, FailureReason):
+            self._detail = untimely_by(verdict, parsed, wall_now)
             return self._reject(verdict, claimed_subject(parsed, issuer.settings))
         authorization_id = response.authorization_id
         if authorization_id is not None and authorization_id != verdict.claims.subject:
             return _authorization_id_differs(authorization_id, verdict.claims.subject)
         server.verified.remember(message, verdict)
-        return _success(verdict.claims, wall_now, now)
+        return _success(verdict, wall_now, now)
 
     def _may_fetch_keys(self, issuer: TrustedIssuer, missing: KeyMissing, now: float) -> bool:
         if missing is KeyMissing.NO_FIT or self._keys_requested:
@@ -149,9 +154,15 @@ _REASONS: Final = {
 }
 
 
-def _success(claims: AcceptedClaims, wall_now: float, now: float) -> Success:
-    deadline = deadline_of(claims.expires_at, wall_now, now)
-    return Success(data=b"", identity=claims.identity, credential_deadline=deadline)
+def _success(accepted: AcceptedToken, wall_now: float, now: float) -> Success:
+    claims = accepted.claims
+    return Success(
+        data=b"",
+        identity=claims.identity,
+        credential_deadline=deadline_of(claims.expires_at, wall_now, now),
+        facts=claims.facts,
+        is_current=partial(accepted.issuer.keys.has, accepted.key),
+    )
 
 
 def _authorization_id_differs(authorization_id: str, name: str) -> Failure:
@@ -199,9 +210,8 @@ class VerifiedTokens:
     def __len__(self) -> int:
         return len(self._by_digest)
 
-    def find(self, message: bytes, wall_now: float, now: float) -> AcceptedClaims | None:
-        """Return the claims of a message's token if it is cached and valid; None if it must be
-        verified.
+    def find(self, message: bytes, wall_now: float, now: float) -> AcceptedToken | None:
+        """Return a message's token if it is cached and valid; None if it must be verified.
 
         `wall_now` is seconds since 1970, `now` monotonic seconds.
         """
@@ -220,7 +230,7 @@ class VerifiedTokens:
             del self._by_digest[digest]
             return None
         self._by_digest.move_to_end(digest)
-        return claims
+        return known
 
     def remember(self, message: bytes, accepted: AcceptedToken) -> None:
         """Cache the accepted token of `message`."""

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from sasl import messages
-from sasl.identity import Identity
+from sasl.identity import Identity, LoginFacts
 from sasl.learned import Progress, Reader, reader_of
 from sasl.mechanism import (
     Challenge,
@@ -53,7 +53,9 @@ from sasl.oauthbearer import ERROR_ACKNOWLEDGED
 from sasl.session import (
     MIN_REAUTHENTICATION_INTERVAL,
     NO_REPLY,
+    Admission,
     Outcome,
+    admit_all,
     end_of,
     enforced_lifetime_ms,
     invalid_credentials,
@@ -125,7 +127,9 @@ class _Grant:
         "broker_ms",
         "broker_name",
         "credential_ms",
+        "facts",
         "identity",
+        "is_current",
         "killed_after_ms",
         "lifetime_ms",
         "opaque",
@@ -144,7 +148,11 @@ class _Grant:
         broker_ms: int,
         credential_ms: int | None,
         at: float,
+        facts: LoginFacts,
+        is_current: Callable[[], bool],
     ) -> None:
+        self.facts: Final = facts
+        self.is_current: Final = is_current
         self.identity: Final = identity
         self.broker_name: Final = broker_name
         """Name in the messages, before mapping rules of the proxy; None if it is unknown."""
@@ -173,6 +181,7 @@ class RelayedSession:
     """Session of one connection. The module docstring has its rules."""
 
     __slots__ = (
+        "_admits",
         "_asked",
         "_broker_lifetime_ms",
         "_broker_name",
@@ -194,12 +203,17 @@ class RelayedSession:
     )
 
     def __init__(
-        self, settings: RelaySettings, terms: Callable[[Identity, str], Terms], peer: str
+        self,
+        settings: RelaySettings,
+        terms: Callable[[Identity, str], Terms],
+        peer: str,
+        admits: Admission = admit_all,
     ) -> None:
         """`terms(identity, mechanism)` returns the rules of a session; `peer` is the client's
         address."""
         self._settings = settings
         self._terms = terms
+        self._admits = admits
         self._peer = peer
         self._asked: _Asked | None = None
         self._reader: Reader | None = None
@@ -280,7 +294,7 @@ class RelayedSession:
         """Process a token without a request header, as clients send it after SaslHandshake v0."""
         return self._token(None, token, now)
 
-    def keys_refreshed(self, now: float) -> Outcome:
+    def resume(self, now: float) -> Outcome:
         """Verify the waiting message again after a fetch of keys, successful or not."""
         assert self._pending is not None
         exchange, version, token = self._pending
@@ -352,6 +366,9 @@ class RelayedSession:
         assert grant is not None
         if error_code != messages.NONE:
             return self._fail(FailureReason.REFUSED_BY_BROKER)
+        refused = self._admits(grant.identity, grant.facts, now)
+        if refused is not None:
+            return self._fail(refused)
         self._succeed(state, grant, now)
         return NO_REPLY
 
@@ -430,19 +447,22 @@ class RelayedSession:
         step = exchange.step(token, now)
         if isinstance(step, KeysNeeded):
             self._pending = exchange, version, token
-            return Outcome(wants_keys=step)
+            return Outcome(awaits=step)
         if isinstance(step, Challenge):  # rejected; the reason follows the acknowledgement
             step = exchange.step(ERROR_ACKNOWLEDGED, now)
         if isinstance(step, Success):
             expired = remaining_ms(step.credential_deadline, now) == 0
             terms = self._terms(step.identity, state.mechanism)
-            if not expired or terms.closes_at_token_expiry:
+            refused = self._admits(step.identity, step.facts, now)
+            if expired and not terms.closes_at_token_expiry:
+                refused = FailureReason.EXPIRED
+            if refused is None:
                 self._verified = step
                 return self._relay(version, None, now, self._channel)
-            step = Failure(reason=FailureReason.EXPIRED)
+            step = Failure(reason=refused)
         assert isinstance(step, Failure)
         message = step.message or invalid_credentials(state)
-        return self._refuse(step.reason, version, message)
+        return self._refuse(step.reason, version, message, step.detail)
 
     def _relay(
         self, version: int | None, handshake: str | None, now: float, channel: Channel
@@ -478,6 +498,9 @@ class RelayedSession:
         grant = self._grant(state, reader, version, broker_ms, now)
         if self._changes_principal(state, grant):
             return self._refuse_change(state, grant)
+        refused = self._admits(grant.identity, grant.facts, now)
+        if refused is not None:
+            return self._refuse(refused, version, invalid_credentials(state))
         is_complete = progress is Progress.COMPLETE or broker_ms > 0
         if is_complete and not (self.confirms_aside and self._channel is Channel.SIDE):
             self._succeed(state, grant, now)
@@ -510,6 +533,8 @@ class RelayedSession:
             broker_ms=broker_ms,
             credential_ms=credential_ms,
             at=now,
+            facts=reader.facts if verified is None else verified.facts,
+            is_current=(lambda: True) if verified is None else verified.is_current,
         )
 
     def _changes_principal(self, state: Authenticating, grant: _Grant) -> bool:
@@ -524,9 +549,11 @@ class RelayedSession:
         message = principal_changed(state.previous.principal, grant.identity.principal)
         return self._refuse(FailureReason.PRINCIPAL_CHANGED, grant.version, message)
 
-    def _refuse(self, reason: FailureReason, version: int | None, message: str) -> Outcome:
+    def _refuse(
+        self, reason: FailureReason, version: int | None, message: str, detail: str = ""
+    ) -> Outcome:
         """Refuse a login with a response of the proxy's own."""
-        self._fail(reason)
+        self._fail(reason, detail)
         if version is None:  # raw tokens have no response for an error
             return NO_REPLY
         return Outcome(
@@ -559,12 +586,14 @@ class RelayedSession:
             killed_after=grant.at + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
             authenticator=Authenticator.BROKER,
+            facts=grant.facts,
+            is_current=grant.is_current,
         )
 
-    def _fail(self, reason: FailureReason) -> Outcome:
+    def _fail(self, reason: FailureReason, detail: str = "") -> Outcome:
         claimed = None if self._reader is None else self._reader.name
         self._asked = self._reader = self._unconfirmed = self._verified = None
-        self.state = failed(self.state, reason, claimed)
+        self.state = failed(self.state, reason, claimed, detail=detail)
         return NO_REPLY
 
 

@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Final, final
 
 from sasl import scram_messages as messages
@@ -266,7 +267,7 @@ class ScramServerExchange:
             return Failure(
                 reason=FailureReason.BAD_CREDENTIALS,
                 claimed=state.client_first.username,
-                unknown_user=not state.verifier.exists,
+                detail="" if state.verifier.exists else "unknown user",
             )
         user: str = state.client_first.username
         identity = (
@@ -279,12 +280,19 @@ class ScramServerExchange:
             data=f"v={messages.encode_base64(signature)}".encode(),
             identity=identity,
             credential_deadline=None,
+            is_current=partial(_is_verifier, self._lookup, user, state.verifier.stored_key),
         )
 
     def _proves(self, proof: bytes, stored_key: bytes, signed: bytes) -> bool:
         """Return whether the proof yields the stored key (RFC 5802 section 3), in constant time."""
         client_key = xor(proof, self._mechanism.hmac(stored_key, signed))
         return hmac.compare_digest(self._mechanism.hash(client_key), stored_key)
+
+
+def _is_verifier(lookup: Callable[[str], _Verifier], user: str, stored_key: bytes) -> bool:
+    """Return whether a user exists, and has this verifier."""
+    found = lookup(user)
+    return hmac.compare_digest(found.stored_key, stored_key) and found.exists
 
 
 def _asks_for_token_authentication(client_first: ClientFirst) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from sasl import messages
-from sasl.identity import USER_TYPE, Identity
+from sasl.identity import USER_TYPE, Identity, LoginFacts
 from sasl.mechanism import (
     MAX_QUOTED_CHARACTERS,
     Challenge,
@@ -29,6 +29,7 @@ from sasl.mechanism import (
     FailureReason,
     KeysNeeded,
     Mechanism,
+    PasswordCheck,
     Success,
 )
 from sasl.states import (
@@ -58,25 +59,25 @@ class Outcome:
     """Result of a message: the connection's next action. `Session.state` is the new state."""
 
     __slots__ = (
+        "awaits",
         "confirms",
         "relay_to",
         "reply",
-        "wants_keys",
     )
 
     def __init__(
         self,
         *,
         reply: bytes | None = None,
-        wants_keys: KeysNeeded | None = None,
+        awaits: KeysNeeded | PasswordCheck | None = None,
         relay_to: Channel | None = None,
         confirms: bool = False,
     ) -> None:
         self.reply: Final = reply
         """Body of the response, or content of the frame for raw tokens; None for no response."""
-        self.wants_keys: Final = wants_keys
-        """The issuer whose signing keys must be fetched before anything else; then call
-        `keys_refreshed`. None if no keys are needed."""
+        self.awaits: Final = awaits
+        """Signing keys to fetch, or a password to check, before anything else; then call `resume`.
+        None if the message was processed."""
         self.relay_to: Final = relay_to
         """Connection to the broker for the unchanged frame; pass the answer to
         `RelayedSession.answered` before anything else. None if the frame is not relayed."""
@@ -87,22 +88,41 @@ class Outcome:
 
 NO_REPLY = Outcome()
 
+Admission = Callable[[Identity, LoginFacts, float], FailureReason | None]
+"""Function `admits(identity, facts, now)` that returns why valid credentials are refused; None if
+they are not."""
+
+
+def admit_all(_identity: Identity, _facts: LoginFacts, _now: float) -> None:
+    """Refuse no client."""
+
 
 class Session:
     """SASL session of one connection: its state, and all transitions."""
 
-    __slots__ = ("_mechanisms", "_pending_token", "_reauthentication_began", "_terms", "state")
+    __slots__ = (
+        "_admits",
+        "_mechanisms",
+        "_pending_token",
+        "_reauthentication_began",
+        "_terms",
+        "state",
+    )
 
     def __init__(
-        self, mechanisms: Mapping[str, Mechanism], terms: Callable[[Identity, str], Terms]
+        self,
+        mechanisms: Mapping[str, Mechanism],
+        terms: Callable[[Identity, str], Terms],
+        admits: Admission = admit_all,
     ) -> None:
         """Offer `mechanisms`, by name; `terms(identity, mechanism)` returns the rules of a
         session.
 
-        Both are read at each authentication, so they may change in between.
+        All are read at each authentication, so they may change in between.
         """
         self._mechanisms = mechanisms
         self._terms = terms
+        self._admits = admits
         self._reauthentication_began: float | None = None
         self._pending_token: tuple[int | None, bytes] | None = None
         self.state: State = AwaitHandshake()
@@ -172,8 +192,9 @@ class Session:
         """Process a token without a request header, as clients send it after SaslHandshake v0."""
         return self._step(None, token, now)
 
-    def keys_refreshed(self, now: float) -> Outcome:
-        """Process the waiting token again, whether newer keys were found or not."""
+    def resume(self, now: float) -> Outcome:
+        """Process the waiting token again, whether or not newer keys were found, or the password
+        could be checked."""
         assert self._pending_token is not None
         version, token = self._pending_token
         self._pending_token = None
@@ -230,9 +251,9 @@ class Session:
         match step:
             case Challenge():
                 return _token_reply(version, step.data, 0)
-            case KeysNeeded():
+            case KeysNeeded() | PasswordCheck():
                 self._pending_token = (version, token)
-                return Outcome(wants_keys=step)
+                return Outcome(awaits=step)
             case Failure():
                 return self._refuse(state, version, step)
             case Success():
@@ -247,6 +268,12 @@ class Session:
             message = principal_changed(previous.principal, principal)
             changed = Failure(reason=FailureReason.PRINCIPAL_CHANGED, message=message)
             return self._refuse(state, version, changed)
+        refused = self._admits(identity, success.facts, now)
+        if not success.is_current():  # it changed since the first message
+            refused = FailureReason.BAD_CREDENTIALS
+        if refused is not None:
+            claimed = principal.removeprefix(USER_TYPE)
+            return self._refuse(state, version, Failure(reason=refused, claimed=claimed))
         terms = self._terms(identity, state.mechanism)
         credential_ms = remaining_ms(success.credential_deadline, now)
         if credential_ms == 0 and not terms.closes_at_token_expiry:
@@ -268,6 +295,8 @@ class Session:
             deadline=end_of(lifetime_ms, credential_ms, now),
             killed_after=now + killed_after_ms / 1000 if killed_after_ms else None,
             reauthentications=0 if previous is None else previous.reauthentications + 1,
+            facts=success.facts,
+            is_current=success.is_current,
         )
         return _token_reply(version, success.data, lifetime_ms)
 
@@ -277,7 +306,7 @@ class Session:
         version: int | None,
         failure: Failure,
     ) -> Outcome:
-        self._fail(failure.reason, failure.claimed, unknown_user=failure.unknown_user)
+        self._fail(failure.reason, failure.claimed, detail=failure.detail)
         message = failure.message
         if version is None:  # raw tokens have no response for an error
             return NO_REPLY
@@ -290,9 +319,9 @@ class Session:
         )
 
     def _fail(
-        self, reason: FailureReason, claimed: str | None = None, *, unknown_user: bool = False
+        self, reason: FailureReason, claimed: str | None = None, *, detail: str = ""
     ) -> Outcome:
-        self.state = failed(self.state, reason, claimed, unknown_user=unknown_user)
+        self.state = failed(self.state, reason, claimed, detail=detail)
         return NO_REPLY
 
 

@@ -1,11 +1,12 @@
 """States of a SASL session; `session` has the transitions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
 
-from sasl.identity import Identity
-from sasl.mechanism import Exchange, FailureReason
+from sasl.identity import Identity, LoginFacts
+from sasl.mechanism import PASSWORD, Exchange, FailureReason
 
 
 class Enforcement(StrEnum):
@@ -15,6 +16,8 @@ class Enforcement(StrEnum):
     """Records sessions, and ignores `connections.max.reauth.ms`."""
     PROBE = "probe"
     """Announces the lifetime, and counts the sessions that `enforce` would close."""
+    AUTO = "auto"
+    """`enforce` for principals that are ready, `probe` for others; no session's terms have it."""
     ENFORCE = "enforce"
     """Announces the lifetime, and closes a connection that is used after it (KIP-368)."""
 
@@ -79,8 +82,10 @@ class Authenticated:
         "credential_lifetime_ms",
         "deadline",
         "enforcement",
+        "facts",
         "handshake_version",
         "identity",
+        "is_current",
         "killed_after",
         "latency",
         "mechanism",
@@ -105,7 +110,13 @@ class Authenticated:
         reauthentications: int,
         announced_lifetime_ms: int | None = None,
         authenticator: Authenticator = Authenticator.PROXY,
+        facts: LoginFacts = PASSWORD,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
+        self.is_current: Final = is_current
+        """`Success.is_current` of the last login."""
+        self.facts: Final = facts
+        """Facts of the last login by which the session can be blocked."""
         self.identity = identity
         """Identity of the client; its groups follow the file of memberships, if there is one."""
         self.mechanism: Final = mechanism
@@ -212,15 +223,15 @@ class Failed:
     """Session that was to be renewed; None at the first authentication."""
     claimed: str | None = field(default=None, compare=False)
     """Unproven name of the client; None if it is unknown."""
-    unknown_user: bool = field(default=False, compare=False)
-    """True if the claimed user does not exist."""
+    detail: str = field(default="", compare=False)
+    """Addition to the reason, for the log; it may be empty."""
 
 
 State = AwaitHandshake | Authenticating | Authenticated | Failed
 
 
 def failed(
-    state: State, reason: FailureReason, claimed: str | None = None, *, unknown_user: bool = False
+    state: State, reason: FailureReason, claimed: str | None = None, *, detail: str = ""
 ) -> Failed:
     """Return the state after a failure in `state`."""
     mechanism, handshake_version, previous = None, None, None
@@ -233,5 +244,5 @@ def failed(
         handshake_version=handshake_version,
         previous=previous,
         claimed=claimed,
-        unknown_user=unknown_user,
+        detail=detail,
     )

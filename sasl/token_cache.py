@@ -31,41 +31,23 @@ so that no token can end the message that carries it (RFC 7628 section 3.1), or 
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCacheSettings:
-    """Schedule of token refreshes: Kafka's `sasl.login.*`, with its defaults and bounds."""
+# Kafka's `sasl.login.*`, with its defaults
 
-    refresh_window_factor: float = 0.8
-    """Share of a token's lifetime after which it is refreshed
-    (`sasl.login.refresh.window.factor`)."""
-    refresh_window_jitter: float = 0.05
-    """Maximum of the random number that is added to the share
-    (`sasl.login.refresh.window.jitter`)."""
-    refresh_min_period_seconds: int = 60
-    """Minimum time in seconds between two refreshes (`sasl.login.refresh.min.period.seconds`).
-    Kafka also allows 0; then tokens with a lifetime of `refresh_buffer_seconds` would be refreshed
-    without a pause."""
-    refresh_buffer_seconds: int = 300
-    """Time in seconds before its expiry at which a token is refreshed at the latest
-    (`sasl.login.refresh.buffer.seconds`). If the lifetime is shorter than the minimum period and
-    this together, only the share counts."""
-    retry_backoff_ms: int = 100
-    """Wait in milliseconds after a failed fetch, which doubles with each further one
-    (`sasl.login.retry.backoff.ms`)."""
-    retry_backoff_max_ms: int = 10_000
-    """Maximum wait in milliseconds after a failed fetch (`sasl.login.retry.backoff.max.ms`)."""
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.refresh_window_factor <= 1:
-            raise ValueError("refresh_window_factor must be from 0.5 to 1")
-        if not 0 <= self.refresh_window_jitter <= 0.25:
-            raise ValueError("refresh_window_jitter must be from 0 to 0.25")
-        if not 1 <= self.refresh_min_period_seconds <= 900:
-            raise ValueError("refresh_min_period_seconds must be from 1 to 900")
-        if not 0 <= self.refresh_buffer_seconds <= 3600:
-            raise ValueError("refresh_buffer_seconds must be from 0 to 3600")
-        if not 0 < self.retry_backoff_ms <= self.retry_backoff_max_ms:
-            raise ValueError("retry_backoff_ms must be positive, at most retry_backoff_max_ms")
+REFRESH_WINDOW_FACTOR: Final = 0.8
+"""Share of a token's lifetime after which it is refreshed (`refresh.window.factor`)."""
+REFRESH_WINDOW_JITTER: Final = 0.05
+"""Maximum of the random number that is added to the share (`refresh.window.jitter`)."""
+REFRESH_MIN_PERIOD_SECONDS: Final = 60
+"""Minimum time in seconds between two refreshes (`refresh.min.period.seconds`)."""
+REFRESH_BUFFER_SECONDS: Final = 300
+"""Time in seconds before its expiry at which a token is refreshed at the latest
+(`refresh.buffer.seconds`). If the lifetime is shorter than the minimum period and this together,
+only the share counts."""
+RETRY_BACKOFF_MS: Final = 100
+"""Wait in milliseconds after a failed fetch, which doubles with each further one
+(`retry.backoff.ms`)."""
+RETRY_BACKOFF_MAX_MS: Final = 10_000
+"""Maximum wait in milliseconds after a failed fetch (`retry.backoff.max.ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +62,47 @@ class _Token:
 class TokenCache(RefreshSchedule):
     """Token of one endpoint and client; one per worker."""
 
-    def __init__(self, settings: TokenCacheSettings | None = None) -> None:
-        self._settings = settings or TokenCacheSettings()
-        super().__init__(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
+    def __init__(self) -> None:
+        super().__init__(RETRY_BACKOFF_MS, RETRY_BACKOFF_MAX_MS)
         self._held: _Token | None = None
 
-    def loaded(self, answer: bytes, *, now: float, wall_now: float, jitter: float) -> bool:
-        """Replace the token with that of a response; return False if it is invalid, which counts as
-        `failed`.
+    def loaded(
+        self,
+        found: bytes | tuple[object, float | None],
+        *,
+        now: float,
+        wall_now: float,
+        jitter: float,
+    ) -> bool:
+        """Replace the token with that of a response, or with a token and its expiry in Unix time
+        (None if the token's `exp` has it, or it is unknown).
 
-        `now` is the time of the request in monotonic seconds, `wall_now` the same in Unix time;
-        `jitter` is a random number from 0 to 1.
+        Returns False if it is invalid, which counts as `failed`. `now` is the time of the request
+        in monotonic seconds, `wall_now` the same in Unix time; `jitter` is a random number from 0
+        to 1.
         """
         try:
-            held = _read_answer(answer, now, wall_now)
+            if isinstance(found, bytes):
+                token, lifetime = _read_answer(found, wall_now)
+            else:
+                token, lifetime = _read_pair(*found, wall_now)
+            self._hold(token, lifetime, now=now, wall_now=wall_now, jitter=jitter)
         except _BadAnswerError as error:
             self.failed(str(error), now)
             return False
-        self._held = held
-        self._succeeded(_refresh_at(self._settings, now, held.deadline, jitter))
         return True
+
+    def _hold(
+        self, token: str, lifetime: float | None, *, now: float, wall_now: float, jitter: float
+    ) -> None:
+        if len(token) > MAX_ANSWER_BYTES:
+            raise _BadAnswerError(f"the token is larger than {MAX_ANSWER_BYTES} bytes")
+        if lifetime is not None and lifetime <= 0:
+            raise _BadAnswerError("the token has already expired by this clock")
+        deadline = math.inf if lifetime is None else now + lifetime
+        expires_at = None if lifetime is None else wall_now + lifetime
+        self._held = _Token(token=token, deadline=deadline, expires_at=expires_at)
+        self._succeeded(_refresh_at(now, deadline, jitter))
 
     def token(self, now: float) -> str | None:
         """Return the token; None if it was never loaded, or has expired."""
@@ -128,15 +131,19 @@ def expiry_claim(token: str) -> float | None:
 
     Nothing is verified, because only the refresh depends on it. Brokers verify the token.
     """
+    return numeric_date(unverified_claims(token), "exp")
+
+
+def unverified_claims(token: str) -> dict[str, Any]:
+    """Return a token's claims, which are not verified; empty if the token is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3:
-        return None
+        return {}
     try:
         payload = base64.urlsafe_b64decode(parts[1] + "==")
     except ValueError:
-        return None
-    claims = read_object(payload)
-    return None if claims is None else numeric_date(claims, "exp")
+        return {}
+    return read_object(payload) or {}
 
 
 def read_refusal(answer: bytes) -> str:
@@ -147,31 +154,42 @@ def read_refusal(answer: bytes) -> str:
     return ": ".join(text for text in texts if isinstance(text, str) and text)
 
 
-def _refresh_at(settings: TokenCacheSettings, now: float, deadline: float, jitter: float) -> float:
+def _refresh_at(now: float, deadline: float, jitter: float) -> float:
     """Return the time of the refresh of a token issued `now`, in monotonic seconds, like Kafka 4.1
     (`ExpiringCredentialRefreshingLogin.refreshMs`).
 
     Kafka counts from the token's `iat` if it has one; here the clocks of two machines are not
-    compared. Unlike in Kafka, where factor and jitter may exceed 1 together, it is never after the
-    deadline.
+    compared.
     """
     lifetime = deadline - now
     if math.isinf(lifetime):
         return now + UNKNOWN_LIFETIME_REFRESH_SECONDS
-    share = min(settings.refresh_window_factor + settings.refresh_window_jitter * jitter, 1.0)
-    at_share = now + lifetime * share
-    earliest, buffer = settings.refresh_min_period_seconds, settings.refresh_buffer_seconds
-    if lifetime < earliest + buffer:
+    at_share = now + lifetime * (REFRESH_WINDOW_FACTOR + REFRESH_WINDOW_JITTER * jitter)
+    if lifetime < REFRESH_MIN_PERIOD_SECONDS + REFRESH_BUFFER_SECONDS:
         return at_share
-    return min(max(at_share, now + earliest), deadline - buffer)
+    return min(max(at_share, now + REFRESH_MIN_PERIOD_SECONDS), deadline - REFRESH_BUFFER_SECONDS)
 
 
 class _BadAnswerError(Exception):
     """The response is invalid; the message does not quote it."""
 
 
-def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
-    """Parse a successful response (RFC 6749 section 5.1)."""
+def _read_pair(
+    token: object, expires_at: float | None, wall_now: float
+) -> tuple[str, float | None]:
+    """Like `_read_answer`, for a token and its expiry in Unix time."""
+    if not isinstance(token, str) or not _B64TOKEN.fullmatch(token):
+        raise _BadAnswerError("the result is not a bearer token in the grammar of RFC 6750")
+    if expires_at is None:
+        ends = expiry_claim(token)
+    elif (ends := numeric_date({"expires_at": expires_at}, "expires_at")) is None:
+        raise _BadAnswerError("the expiry is not a number of seconds")
+    return token, None if ends is None else deadline_of(ends, wall_now, 0.0)
+
+
+def _read_answer(answer: bytes, wall_now: float) -> tuple[str, float | None]:
+    """Return the token of a successful response (RFC 6749 section 5.1), and its remaining lifetime
+    in seconds; None if unknown."""
     if len(answer) > MAX_ANSWER_BYTES:
         raise _BadAnswerError(f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
     members = read_object(answer)
@@ -185,12 +203,7 @@ def _read_answer(answer: bytes, now: float, wall_now: float) -> _Token:
         isinstance(token_type, str) and token_type.lower() == "bearer"
     ):
         raise _BadAnswerError("the answer's token_type is not Bearer")
-    lifetime = _lifetime(members, token, wall_now)
-    if lifetime is None:
-        return _Token(token=token, deadline=math.inf, expires_at=None)
-    if lifetime <= 0:
-        raise _BadAnswerError("the token of the answer has already expired by this clock")
-    return _Token(token=token, deadline=now + lifetime, expires_at=wall_now + lifetime)
+    return token, _lifetime(members, token, wall_now)
 
 
 def _lifetime(members: dict[str, Any], token: str, wall_now: float) -> float | None:

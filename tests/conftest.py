@@ -1,8 +1,11 @@
 """Settings of all tests."""
 
+import asyncio
+import inspect
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
@@ -10,6 +13,8 @@ from xdist.scheduler import LoadFileScheduling
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+DEADLINE_SECONDS = 600.0
+"""For a coroutine that hangs; what tests wait for has less."""
 SPARK = "tests/metrics/spark/"
 """Its files share a JVM, which is slow to start."""
 
@@ -25,3 +30,18 @@ class SharedStarts(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Return the scheduler; None for other values of `--dist`."""
     return SharedStarts(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine, on a loop like the proxy's."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    coroutine = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+
+    async def bounded() -> None:
+        await asyncio.wait_for(coroutine, DEADLINE_SECONDS)
+
+    uvloop.run(bounded())
+    return True

@@ -24,7 +24,7 @@ class Behaviour(StrEnum):
     NOT_CAPABLE = "not_capable"
     FAILING = "failing"
     UNKNOWN = "unknown"
-    """The client never logs in: nothing but its failed attempts is known of it."""
+    """The client never logs in: only its failed attempts are known."""
 
 
 SHARES = {

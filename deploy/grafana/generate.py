@@ -1,18 +1,14 @@
-"""Writes the Grafana dashboards beside this file: `python deploy/grafana/generate.py [--check]`.
+"""Grafana dashboards; `make docs` writes them beside this file.
 
-panels.py declares the panels; the rest of what Grafana needs is the same for all of them.
+panels.py declares the panels; all other content is the same for all of them.
 """
 
-# ruff: noqa: T201 - a script, for the person or the job that runs it
-
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from panels import ANNOTATIONS, MIGRATION, OPERATION, Annotation, Panel, Row
+from deploy.grafana.panels import ANNOTATIONS, MIGRATION, OPERATION, Annotation, Panel, Row
 
 HERE = Path(__file__).parent
 _WIDTH = 24
@@ -137,23 +133,8 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Write, or check; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="check whether the files are current")
-    check = parser.parse_args().check
-    stale = []
-    for name in DASHBOARDS:
-        file = HERE / f"{name}.json"
-        text = json.dumps(dashboard(name), indent=1) + "\n"
-        if not check:
-            file.write_text(text)
-        elif file.read_text() != text:
-            stale.append(file.name)
-    if stale:
-        print(f"not current: {', '.join(stale)}", file=sys.stderr)
-    return bool(stale)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def dashboards() -> dict[Path, str]:
+    """Return the dashboards as files."""
+    return {
+        HERE / f"{name}.json": json.dumps(dashboard(name), indent=1) + "\n" for name in DASHBOARDS
+    }

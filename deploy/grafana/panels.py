@@ -195,6 +195,21 @@ MIGRATION = (
         "ops",
         [rates("opaque_authentication_total", "listener, mechanism")],
     ),
+    Row("Automatic migration: reauth.enforcement: auto"),
+    Panel(
+        "Principals by stage",
+        "Names and reasons: `reauth-proxy rollout status`.",
+        "short",
+        [("{{stage}}", "max by (stage) (P_auto_principals{@})")],
+        width=12,
+    ),
+    Panel(
+        "Promotions and demotions",
+        "In an hour.",
+        "short",
+        [("{{decision}}", "sum by (decision) (increase(P_auto_decisions_total{@}[1h]))")],
+        width=12,
+    ),
     Row("Fleet over time: the readiness report"),
     Stat(
         "Clients that are ready",
@@ -293,6 +308,12 @@ OPERATION = (
         "For the worst worker.",
         "s",
         [("", "max(P_store_age_seconds{@})")],
+    ),
+    Stat(
+        "Time since the block list was read",
+        "For the worst worker; its sessions end within `block.max.age.ms` of a block.",
+        "s",
+        [("", "max(P_blocks_age_seconds{@})")],
     ),
     Panel(
         "Requests",
@@ -418,6 +439,27 @@ OPERATION = (
             rates("upstream_failed_reauthentication_total", "listener", "not renewed: "),
             ("no token", per_second("upstream_token_refresh_failures_total", of="@")),
         ],
+    ),
+    Panel(
+        "Client identity at brokers",
+        "Logins as a client that were refused, and delegation tokens created, per second.",
+        "ops",
+        [
+            rates("identity_refused_total", "reason", "refused: "),
+            rates("delegation_tokens_created_total", "kind", "token: "),
+        ],
+    ),
+    Panel(
+        "Wait for delegation tokens",
+        "Principals that wait now.",
+        "short",
+        [("{{listener}}", "sum by (listener) (P_delegation_token_waiting{%})")],
+    ),
+    Panel(
+        "Propagation of delegation tokens",
+        "From creation until the broker knows the token; 99 of 100 took no longer.",
+        "s",
+        [("{{listener}}", quantile(99, "delegation_token_propagation_seconds", by="listener"))],
     ),
     Panel(
         "Session events",

@@ -1,14 +1,10 @@
-"""Writes the chart's generated files: `python deploy/helm/schema.py [--check]`.
+"""Generated files of the chart; `make docs` writes them.
 
 The schema of `config` in values.schema.json is the proxy's own, so that Helm refuses what the proxy
 would refuse. Rules, dashboards and policies are copies: Helm reads nothing outside of the chart.
 """
 
-# ruff: noqa: T201 - a script, for the person or the job that runs it
-
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +32,7 @@ SELECTED = ["app", "reauth-proxy", "reauth-report"]
 """Labels by which the chart's own selectors find pods."""
 RULES = {"type": "array", "items": ANYTHING}
 DIGEST = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
-IMAGE = {"repository": SOME_TEXT, "tag": TEXT, "digest": DIGEST}
+IMAGE: dict[str, Any] = {"repository": SOME_TEXT, "tag": TEXT, "digest": DIGEST}
 DURATION = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
 COUNT = {"type": "integer", "minimum": 0}
 POSITIVE = {"type": "integer", "minimum": 1}
@@ -91,6 +87,7 @@ def schema() -> dict[str, Any]:
             loadBalancerClass=TEXT,
             loadBalancerSourceRanges={"type": "array", "items": SOME_TEXT},
             brokers={"type": "array", "items": COUNT, "minItems": 1},
+            tlsRoute=section(parentRefs=RULES),
         ),
         serviceAccountName=TEXT,
         affinity=ANYTHING,
@@ -193,23 +190,8 @@ def report() -> dict[str, Any]:
     )
 
 
-def main() -> int:
-    """Write, or check; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="check whether the files are current")
-    wanted = {CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n"}
-    for copy in COPIES:
-        wanted[CHART / "files" / Path(copy).name] = (DEPLOY / copy).read_text()
-    if not parser.parse_args().check:
-        for file, text in wanted.items():
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(text)
-        return 0
-    stale = [file.name for file, text in wanted.items() if file.read_text() != text]
-    if stale:
-        print(f"not current: {', '.join(stale)}", file=sys.stderr)
-    return bool(stale)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def chart() -> dict[Path, str]:
+    """Return the chart's generated files."""
+    files = {CHART / "values.schema.json": json.dumps(schema(), indent=1) + "\n"}
+    copies = {CHART / "files" / Path(copy).name: (DEPLOY / copy).read_text() for copy in COPIES}
+    return files | copies

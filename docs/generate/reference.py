@@ -1,17 +1,14 @@
-"""Generator of the tables in the pages of docs/.
-
-    python -m docs.generate.reference            write them
-    python -m docs.generate.reference --check    write nothing; status 1 if a page is out of date
+"""Tables in the pages of docs/.
 
 The markers `<!-- NAME: begin -->` and `<!-- NAME: end -->` enclose a table; the rest is written by
 hand.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from docs.generate.configuration import settings
 from docs.generate.markdown import filled, members, table
 from docs.generate.metrics import EVENT_TABLES, METRIC_TABLES, READINESS_TABLES
 from proxy.connection.commands import CloseReason
@@ -25,11 +22,11 @@ DOCS = Path(__file__).resolve().parent.parent
 
 def apis() -> str:
     """Return the table of APIs: versions, and who answers them."""
-    rows = ["| Key | API | Versions | Who answers | Addresses rewritten |", "|---|---|---|---|---|"]
-    return "\n".join(rows + [_api_row(api) for api in APIS.values()])
+    head = ("Key", "API", "Versions", "Who answers", "Addresses rewritten")
+    return table(head, [_api_row(api) for api in APIS.values()])
 
 
-def _api_row(api: Api) -> str:
+def _api_row(api: Api) -> tuple[str, ...]:
     who = {
         Kind.FORWARDED: "the broker",
         Kind.ANSWERED: "the proxy",
@@ -40,7 +37,7 @@ def _api_row(api: Api) -> str:
         versions = str(api.min_version)
     rewritten = "" if api.addresses_since == NEVER else f"from v{api.addresses_since}"
     offered = "" if api.kind is Kind.NOT_OFFERED else versions
-    return f"| {api.key} | {api.name} | {offered} | {who} | {rewritten} |"
+    return str(api.key), api.name, offered, who, rewritten
 
 
 def session_states() -> str:
@@ -64,6 +61,7 @@ def close_reasons() -> str:
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "architecture.md": {"session states": session_states},
+    "configuration.md": {"settings": settings},
     "events.md": EVENT_TABLES,
     "metrics.md": METRIC_TABLES,
     "operations.md": {"failure reasons": failure_reasons, "close reasons": close_reasons},
@@ -73,26 +71,12 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
 """Tables of each page, by the names of their markers."""
 
 
-def main(arguments: list[str]) -> int:
-    """Write the tables, or with `--check` compare them; return the exit status."""
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write("usage: python -m docs.generate.reference [--check]\n")
-        return 2
-    status = 0
+def pages() -> dict[Path, str]:
+    """Return each page with its tables filled in."""
+    filled_in = {}
     for name, tables in TABLES.items():
-        path = DOCS / name
-        page = written = path.read_text()
+        page = (DOCS / name).read_text()
         for marker, content in tables.items():
             page = filled(page, marker, content())
-        if page == written:
-            continue
-        if arguments:
-            sys.stderr.write(f"{name} is stale: run python -m docs.generate.reference\n")
-            status = 1
-        else:
-            path.write_text(page)
-    return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        filled_in[DOCS / name] = page
+    return filled_in

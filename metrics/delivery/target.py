@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Final
 
 MEANT: Final = "must be kafka:TOPIC"
@@ -33,10 +32,3 @@ def parse_target(text: str) -> Target:
     if not _TOPIC.fullmatch(topic):
         raise ValueError("the topic must be 1 to 249 letters, digits, dots, hyphens, or _")
     return Target(topic)
-
-
-def missing_library() -> str | None:
-    """Return a message about the package to install; None if everything is installed."""
-    if find_spec("confluent_kafka") is None:
-        return "kafka: needs confluent-kafka: pip install 'confluent-kafka>=2.6'"
-    return None

@@ -3,20 +3,27 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from metrics.events import EventKind
 from metrics.readiness import (
+    acl_use,
     authentications,
     events,
     expired_uses,
+    rollout,
     sessions,
     trends,
     usage,
     what_if,
 )
-from metrics.readiness.engine import Engine, Events, Row, words
-from metrics.readiness.events import Problem
-from metrics.readiness.published import TABLES, comments, published
+from metrics.readiness.events import Problem, Row, words
+from metrics.readiness.output import CSV
+from metrics.readiness.published import CLIENT_HASH, TABLES, as_text, comments, published
+from metrics.report.tables import CLIENTS_SHOWN
+
+if TYPE_CHECKING:
+    from metrics.readiness.duckdb_engine import DuckEngine
 
 MAX_ROWS = 5_000
 """Maximum number of clients, and of principals, on the page; the tables have all of them."""
@@ -24,10 +31,31 @@ MAX_ROWS = 5_000
 BUSIEST = 20
 """Maximum number of minutes that are listed as storms."""
 
+TIMELINE_DAYS = 60
+"""Maximum number of days on which a client was seen that are drawn."""
+
 CLOCKS_NAMED = 5
 """Maximum number of implausible stretches of time that the report lists."""
 
 Progress = Callable[[str], None]
+
+
+class Events(Protocol):
+    """Events of one report, as named relations; a name is used only once.
+
+    Queries of events are written in Spark's SQL; DuckDB gets the functions that it lacks as
+    macros. The database of the report is always in DuckDB; its relation `nothing` has the fields
+    of the log, and no rows.
+    """
+
+    def view(self, name: str, query: str) -> None:
+        """Name a query of events; it runs again wherever it is used."""
+
+    def keep(self, name: str, query: str) -> None:
+        """Run a query of events once; its result becomes a relation of the report's database."""
+
+    def give(self, name: str) -> None:
+        """Make a relation of the report's database available to queries of events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +70,9 @@ class Question:
     since_ms: int | None = None
     until_ms: int | None = None
     """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
+    acls: Path | None = None
+    users: Path | None = None
+    """Files with the ACLs and the users to compare the use with; None: not compared."""
 
 
 class Analysis:
@@ -53,7 +84,7 @@ class Analysis:
     def __init__(
         self,
         log: Events,
-        engine: Engine,
+        engine: "DuckEngine",
         question: Question,
         progress: Progress,
         tables: str | None = None,
@@ -71,6 +102,11 @@ class Analysis:
         self._log = log
         self._engine = engine
         self._question = question
+        self._bounds: dict[str, Any] = {
+            "as_of_ms": question.as_of_ms,
+            "since_ms": question.since_ms,
+            "until_ms": question.until_ms,
+        }
         self._tables = tables
         self._run_id = run_id
         self._progress = progress
@@ -95,8 +131,8 @@ class Analysis:
         """
         log, engine, asked = self._log, self._engine, self._question
         log.view("judged", self._judged("log"))
-        shortest_ms = min(asked.lifetimes_ms) - 1
-        log.keep("seen", usage.usage("judged", both_views=False, shortest_ms=shortest_ms))
+        query = usage.usage("judged", both_views=False, lifetimes_ms=asked.lifetimes_ms)
+        log.keep("seen", query)
         found = engine.rows(usage.by_problem("seen"))
         problems = {row["problem"]: row["events"] for row in found}
         self.rows["ahead"] = [row for row in found if row["problem"] == Problem.FUTURE]
@@ -108,13 +144,7 @@ class Analysis:
 
     def _judged(self, rows: str) -> str:
         """Return the query that classifies rows of the log as valid or not."""
-        asked = self._question
-        return events.within(
-            f"({events.classified(rows)}) AS classified",
-            as_of_ms=asked.as_of_ms,
-            since_ms=asked.since_ms,
-            until_ms=asked.until_ms,
-        )
+        return events.classified(rows, **self._bounds)
 
     def _valid(self, rows: str) -> str:
         """Return the query for the valid rows of the log."""
@@ -192,14 +222,15 @@ class Analysis:
         if self._totals["expiring"]:
             log.keep("uses", self._uses())
         else:
-            engine.keep("uses", expired_uses.NONE)
+            engine.keep("uses", expired_uses.uses("nothing", "nothing", None))
         engine.keep("use_intervals", expired_uses.intervals("uses"))
         engine.view("outcomes", expired_uses.outcomes("use_intervals"))
         engine.keep("named", sessions.named("identities"))
         if self._totals["throttled"]:
-            log.keep("throttled", expired_uses.throttled("events"))
-        else:
-            engine.keep("throttled", expired_uses.NOT_THROTTLED)
+            late = usage.occurred(usage.Occurrence.THROTTLED)
+            self._choose("throttled_late", f"SELECT connection_id FROM connections WHERE {late}")
+            log.view("throttled_events", self._events_of("throttled_late"))
+        self._keep_if("throttled", "throttled", expired_uses.throttled, "throttled_events")
         engine.keep("sessions", sessions.sessions("connections", "named", "outcomes", "throttled"))
         engine.keep("hasty", sessions.hasty("sessions"))
         engine.keep(
@@ -218,8 +249,6 @@ class Analysis:
         self._choose("expiring", f"{expiring} AND whole")
         chosen = f"SELECT * FROM ({self._events_of('expiring')}) AS chosen"
         log.view("expiring_events", f"{chosen} WHERE {expired_uses.shows_use()}")
-        if not self._totals["parts"]:
-            return expired_uses.uses("expiring_events", None, since_ms)
         self._choose("expiring_parts", f"{expiring} AND NOT whole")
         log.view("events_of_expiring_parts", self._events_of("expiring_parts"))
         return expired_uses.uses("expiring_events", "events_of_expiring_parts", since_ms)
@@ -227,18 +256,15 @@ class Analysis:
     def _identities(self) -> None:
         """Identify each connection by its end, or by its last event if no end is recorded."""
         log, engine = self._log, self._engine
-        log.keep("identities_seen", usage.identities("events"))
+        left_out = bool(self._totals["left_out"])
+        log.keep("identities_seen", usage.identities("events", of_clients=left_out))
         engine.view("ended", sessions.ended("connections", "identities_seen"))
         engine.view("going_on", _not_of("connections", "ended"))
         engine.keep("unnamed", "SELECT connection_id, last_sequence FROM going_on")
         log.give("unnamed")
-        if self._totals["unnamed"]:
-            log.keep(
-                "last_of_open", sessions.last_events(f"({self._events_of('unnamed')})", "unnamed")
-            )
-            engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
-        else:
-            engine.view("identities", "SELECT * FROM ended")
+        last, source = sessions.last_events, f"({self._events_of('unnamed')})"
+        self._keep_if("unnamed", "last_of_open", lambda rows: last(rows, "unnamed"), source)
+        engine.view("identities", "SELECT * FROM ended UNION ALL SELECT * FROM last_of_open")
 
     def _authentication_counts(self) -> str:
         """Count from events, and use summary rows only for connections with incomplete events."""
@@ -268,25 +294,21 @@ class Analysis:
         # the event after a checkpoint repeats its data, so only the last checkpoint is needed
         wanted = f"""AS r WHERE {what_if.adds_to_intervals()} OR (r.connection_id, r.sequence) IN (
             SELECT connection_id, last_sequence FROM unnamed)"""
-        if self._totals["incomplete"]:
-            engine.view("listed_connections", "SELECT * FROM connections WHERE incomplete")
-            self._choose("listed", _of("concerned", "listed_connections"))
-            self._choose("complete", _not_of("concerned", "listed_connections"))
-            log.view("partly", self._events_of("listed"))
-            log.view("fully", f"SELECT * FROM ({self._events_of('complete')}) {wanted}")
-            parts, rest = what_if.intervals("partly"), what_if.intervals_if_complete("fully")
-            log.keep("intervals", f"{parts} UNION ALL {rest}")
-        else:
-            log.give("concerned")
-            log.view("fully", f"SELECT * FROM ({self._events_of('concerned')}) {wanted}")
-            log.keep("intervals", what_if.intervals_if_complete("fully"))
-        engine.keep("kills", what_if.kills("intervals", lifetimes_ms))
+        listed = "(SELECT * FROM connections WHERE incomplete)"
+        self._choose("listed", _of("concerned", listed))
+        self._choose("complete", _not_of("concerned", listed))
+        log.view("partly", self._events_of("listed"))
+        log.view("fully", f"SELECT * FROM ({self._events_of('complete')}) {wanted}")
+        parts, rest = what_if.intervals("partly"), what_if.intervals_if_complete("fully")
+        log.keep("intervals", f"{parts} UNION ALL {rest}")
+        added = what_if.kills_of_added("standing", lifetimes_ms)
+        engine.keep("kills", f"{what_if.kills('intervals', lifetimes_ms)} UNION ALL {added}")
         engine.keep("what_if", what_if.what_if("standing", "kills", "observed", lifetimes_ms))
 
     def tables(self) -> None:
         """Build the other tables, publish all of them, and keep the rows for the page."""
-        log, keep = self._log, self._engine.keep
-        keep("principals", sessions.principals("clients"))
+        keep, members = self._engine.keep, usage.memberships
+        keep("principals", sessions.by_principal("clients"))
         keep("regressed", sessions.regressed("clients", "client_days"))
         keep("storms", authentications.storms("authentication_counts"))
         keep("latencies", authentications.latencies("authentication_counts"))
@@ -295,102 +317,118 @@ class Analysis:
         keep("short_tokens", trends.short_tokens("clients"))
         keep("session_lengths", trends.session_lengths("standing"))
         keep("kills_by_client", what_if.kills_by_client("kills", "standing"))
-        absent = []
-        self.rows |= {"denied_resources": [], "denied_count": [{"resources": 0}]}
-        if self._totals["denied"]:
-            log.keep("denials", sessions.denials("events"))
-            keep("resources", sessions.denied_resources("denials"))
-            # by place, so that one principal's many denials do not displace the others'
-            self._show("denied_resources", "SELECT * FROM resources ORDER BY place, principal")
-            self._show("denied_count", "SELECT count(*) AS resources FROM resources")
-        else:
-            absent.append("denials")
-        self.rows |= {"breaks_at_kafka_4": [], "breaks_at_kafka_4_count": [{"clients": 0}]}
-        if self._totals["with_dropped_versions"]:
-            log.keep("dropped_uses", sessions.dropped_uses("events"))
-            keep("dropped_versions", sessions.dropped_versions("dropped_uses"))
-            keep("breaks_at_kafka_4", sessions.breaks_at_kafka_4("dropped_uses"))
-            key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
-            order = f"ORDER BY connections DESC, {key}"
-            self._show("breaks_at_kafka_4", f"SELECT * FROM breaks_at_kafka_4 {order}")
-            count = "SELECT count(*) AS clients FROM breaks_at_kafka_4"
-            self._show("breaks_at_kafka_4_count", count)
-        else:
-            absent.append("dropped_versions")
-        if not self._groups():
-            absent += ["groups", "client_groups"]
+        self._keep_if("denied", "denials", sessions.denials)
+        keep("resources", sessions.denied_resources("denials"))
+        self._keep_if("with_dropped_versions", "dropped_uses", sessions.dropped_uses)
+        keep("dropped_versions", sessions.dropped_versions("dropped_uses"))
+        keep("breaks_at_kafka_4", sessions.breaks_at_kafka_4("dropped_uses"))
+        self._keep_if("with_groups", "memberships", lambda rows: members(rows, "unnamed"))
+        keep("client_groups", sessions.client_groups("memberships", "sessions"))
+        keep("groups", sessions.groups("client_groups", "clients"))
+        self._rollout()
+        self._audit()
         if self._tables is not None:
-            run = self._run_id, self._question.as_of_ms
             for name in TABLES:
-                query = published(name, *run, is_empty=name in absent)
+                query = published(name, self._run_id, self._question.as_of_ms)
                 self._engine.write(query, f"{self._tables}/{name}", comments(name))
+                file = Path(self._tables).with_name(CSV) / f"{name}.csv"
+                self._engine.write_csv(as_text(name, query), file)
         self._first_rows()
 
-    def _groups(self) -> bool:
-        """Add up clients per group; return False if no client was a member of a group."""
-        log, engine = self._log, self._engine
-        self.rows |= {"groups": [], "group_count": [{"groups": 0}]}
-        if not self._totals["with_groups"]:
-            return False
-        grouped = usage.occurred(usage.Occurrence.GROUP)
-        self._choose("in_groups", f"SELECT connection_id FROM connections WHERE {grouped}")
-        log.view("events_in_groups", self._events_of("in_groups"))
-        log.keep("memberships", sessions.memberships("events_in_groups"))
-        engine.keep("client_groups", sessions.client_groups("memberships", "sessions"))
-        engine.keep("members", sessions.members("client_groups", "clients"))
-        engine.keep("groups", sessions.groups("members"))
-        self._show("groups", f"SELECT * FROM groups ORDER BY {sessions.rank()}, principal")
-        self._show("group_count", "SELECT count(*) AS groups FROM groups")
-        return True
+    def _rollout(self) -> None:
+        """Judge principals by the rules of `reauth.enforcement: auto`, on each day."""
+        log, totals, gaps = self._log, self._totals, "(SELECT * FROM events WHERE false)"
+        kinds = (EventKind.PROMOTED, EventKind.DEMOTED)
+        records = acl_use.records("log", *kinds, **self._bounds)
+        log.keep("decisions", rollout.decisions(records))
+        log.give("decisions")
+        self._choose("late", "SELECT connection_id, number FROM use_intervals WHERE NOT in_time")
+        if totals["suspects"] and totals["other_kinds"]:
+            gaps = "gaps"
+            log.view(gaps, rollout.gaps("suspected"))
+        log.keep("evidence", rollout.evidence("events", gaps, "late", "decisions"))
+        self._engine.keep("rollout", rollout.stages("evidence", "decisions", "clients"))
+
+    def _audit(self) -> None:
+        """Add up the use of resources, each record once, and compare it with the ACLs."""
+        log, engine, asked = self._log, self._engine, self._question
+        log.view("use_records", acl_use.records("log", EventKind.USED, **self._bounds))
+        log.keep("use_doubled", usage.with_duplicates("use_records"))
+        once = "use_records"
+        if engine.rows("FROM use_doubled LIMIT 1"):
+            log.view("use_once", usage.without_duplicates("use_records"))
+            once = "use_once"
+        log.keep("used_by_day", acl_use.by_day(once))
+        for name, query in acl_use.queries(asked.acls, asked.users).items():
+            engine.keep(name, query)
+
+    def _keep_if(
+        self, total: str, name: str, query: Callable[[str], str], source: str = "events"
+    ) -> None:
+        """Run a query of events only if `total` is not 0; otherwise its result is empty."""
+        if self._totals[total]:
+            self._log.keep(name, query(source))
+        else:
+            self._engine.keep(name, query("nothing"))
 
     def _first_rows(self) -> None:
-        rank, show = sessions.rank(), self._show
-        key = ", ".join(f"{name} NULLS FIRST" for name in sessions.CLIENT_KEY)
-        show("clients", f"SELECT * FROM clients ORDER BY principal IS NULL, {rank}, {key}")
-        show("regressed", f"SELECT * FROM regressed ORDER BY ready_until DESC, {key}")
-        show("regressed_count", "SELECT count(*) AS clients FROM regressed")
-        show("upgrades", sessions.breaking_software("clients"))
-        show(
-            "clients_by_verdict",
-            f"""SELECT verdict, count(*) AS clients, count(principal) AS logged_in,
-            {events.total("connections")} AS connections FROM clients GROUP BY verdict""",
-        )
-        show("observed", "SELECT * FROM observed")
-        show("principals", f"SELECT * FROM principals ORDER BY {rank}, principal")
-        show(
-            "enforceable",
-            "SELECT principal, listeners FROM principals WHERE enforceable ORDER BY principal",
-        )
-        show(
-            "principals_by_verdict",
-            "SELECT verdict, count(*) AS principals FROM principals GROUP BY verdict",
-        )
+        """Keep the rows for the page."""
+        rank = sessions.rank()
+        key = ", ".join(f"{name} NULLS FIRST" for name in usage.CLIENT_KEY)
+        worst_first = f"ORDER BY principal IS NULL, {rank}, {key}"
         # names are user input: hexadecimal digits need no quoting
         names = [name.encode(errors="replace").hex().upper() for name in self._question.principals]
-        if names:
-            columns = "principal, clients, ready, enforceable"
-            named = f"SELECT {columns} FROM principals"
-            if self._totals["with_groups"]:
-                named = f"{named} UNION ALL SELECT {columns} FROM groups"
-            wanted = f"hex(principal) IN ({words(names)})"
-            show("asked_for", f"SELECT * FROM ({named}) AS named WHERE {wanted}")
-        order = {
-            "what_if": "lifetime_ms",
-            "latencies": "mechanism NULLS FIRST, kind",
-            "by_day": "day",
-            "short_tokens": f"outlived_ms DESC NULLS LAST, {key}",
-            "session_lengths": "up_to_ms, standing",
-            "failures": "count DESC, mechanism NULLS FIRST, failure_reason NULLS FIRST,"
-            " reauthentication",
+        queries = {
+            "clients": f"SELECT *, {CLIENT_HASH} AS client_key FROM clients {worst_first}",
+            "timelines": f"""SELECT {CLIENT_HASH} AS client_key,
+                list((d.day, d.state) ORDER BY d.day DESC)[:{TIMELINE_DAYS}] AS days
+                FROM client_days AS d
+                SEMI JOIN (FROM clients {worst_first} LIMIT {min(CLIENTS_SHOWN, MAX_ROWS)}) AS c
+                ON {sessions.same_client("d", "c")} GROUP BY ALL""",
+            "regressed": f"FROM regressed ORDER BY ready_until DESC, {key}",
+            "regressed_count": "SELECT count(*) AS clients FROM regressed",
+            "upgrades": sessions.breaking_software("clients"),
+            "clients_by_verdict": f"""SELECT verdict, count(*) AS clients,
+                count(principal) AS logged_in, {events.total("connections")} AS connections
+                FROM clients GROUP BY verdict""",
+            "observed": "FROM observed",
+            "principals": f"FROM principals ORDER BY {rank}, principal",
+            "enforceable": """SELECT principal, listeners FROM principals WHERE enforceable
+                ORDER BY principal""",
+            "principals_by_verdict": """SELECT verdict, count(*) AS principals FROM principals
+                GROUP BY verdict""",
+            "groups": f"FROM groups ORDER BY {rank}, principal",
+            "group_count": "SELECT count(*) AS groups FROM groups",
+            "asked_for": f"""SELECT principal, clients, ready, enforceable
+                FROM (FROM principals UNION ALL BY NAME FROM groups)
+                WHERE list_contains([{words(names)}], hex(principal))""",
+            # by place, so that one principal's many denials do not displace the others'
+            "denied_resources": "FROM resources ORDER BY place, principal",
+            "denied_count": "SELECT count(*) AS resources FROM resources",
+            "breaks_at_kafka_4": f"FROM breaks_at_kafka_4 ORDER BY connections DESC, {key}",
+            "breaks_at_kafka_4_count": "SELECT count(*) AS clients FROM breaks_at_kafka_4",
+            "what_if": "FROM what_if ORDER BY lifetime_ms",
+            "latencies": "FROM latencies ORDER BY mechanism NULLS FIRST, kind",
+            "by_day": "FROM by_day ORDER BY day",
+            "short_tokens": f"FROM short_tokens ORDER BY outlived_ms DESC NULLS LAST, {key}",
+            "session_lengths": "FROM session_lengths ORDER BY up_to_ms, standing",
+            "failures": """FROM failures ORDER BY count DESC, mechanism NULLS FIRST,
+                failure_reason NULLS FIRST, reauthentication""",
+            "funnel": rollout.funnel("rollout"),
+            "rollout": """SELECT * EXCLUDE (day) FROM rollout
+                WHERE day = (SELECT max(day) FROM rollout) ORDER BY clients, principal""",
+            "needed_acls": "FROM needed_acls ORDER BY ALL",
+            "unused_acls": "FROM acl_use WHERE requests = 0 ORDER BY ALL",
+            "wider_acls": "FROM acl_use WHERE is_wider ORDER BY ALL",
+            "authorizer_verdicts": "FROM authorizer_verdicts ORDER BY verdict, principal",
+            "unseen_principals": "FROM unseen_principals ORDER BY principal",
+            "storm_profile": authentications.storm_profile("storms"),
+            "storms": """FROM storms ORDER BY authentications DESC, minute_ms,
+                mechanism NULLS FIRST""",
         }
-        for name, columns in order.items():
-            show(name, f"SELECT * FROM {name} ORDER BY {columns}")
-        show("storm_profile", authentications.storm_profile("storms"))
-        columns = "authentications DESC, minute_ms, mechanism NULLS FIRST"
-        show("storms", f"SELECT * FROM storms ORDER BY {columns}", BUSIEST)
-
-    def _show(self, name: str, query: str, most: int | None = None) -> None:
-        self.rows[name] = self._engine.rows(f"{query} LIMIT {most or MAX_ROWS}")
+        for name, query in queries.items():
+            most = BUSIEST if name == "storms" else MAX_ROWS
+            self.rows[name] = self._engine.rows(f"{query} LIMIT {most}")
 
 
 def _of(rows: str, connections: str) -> str:

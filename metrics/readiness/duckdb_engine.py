@@ -1,4 +1,4 @@
-"""Engine in this process: DuckDB, for events that fit on one machine; without Java."""
+"""DuckDB in this process: the report's database, and its events if they fit on one machine."""
 
 import json
 import re
@@ -11,19 +11,15 @@ from typing import Any, Final, Self
 
 import duckdb
 
-from metrics.readiness.analysis import Analysis, Progress, Question
-from metrics.readiness.engine import Row, words
 from metrics.readiness.errors import (
     BROKEN_FILE,
     GONE_FILE,
     SLOW_FILE,
-    BrokenFileError,
     Interrupted,
     ReportError,
 )
-from metrics.readiness.events import FIELDS, LISTS, bounded
+from metrics.readiness.events import FIELDS, LISTS, Row, bounded, words
 from metrics.readiness.folder import Folder
-from metrics.readiness.output import Staging
 from metrics.readiness.sieve import portions
 
 FILE_SECONDS: Final = 120.0
@@ -47,16 +43,13 @@ _MACROS = {
     "size(items)": "len(items)",
     "slice(items, first, number)": "list_slice(items, first, first + number - 1)",
     "sort_array(items)": "list_sort(items)",
-    "array_max(items)": "list_max(items)",
-    "array_min(items)": "list_min(items)",
-    "try_element_at(items, place)": "items[place]",
     "sequence(lowest, highest)": "generate_series(lowest, highest)",
     "shiftleft(value, bits)": "value << bits",
     "shiftright(value, bits)": "value >> bits",
-    "make_dt_interval(days, hours, minutes, seconds)": "to_microseconds("
-    "CAST((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000000 AS BIGINT))",
     "named_struct(one, first, other, second)": "struct_pack(a := first, b := second)",
+    "xxhash64(a, b, c, d, e)": "CAST(hash(a, b, c, d, e) >> 1 AS BIGINT)",
     "conv(digits, sixteen, ten)": "CAST(concat('0x', digits) AS BIGINT)",
+    "regexp_replace(text, pattern, other)": "system.main.regexp_replace(text, pattern, other, 'g')",
     "collect_list(value)": "coalesce(list(value) FILTER (WHERE value IS NOT NULL), [])",
     "collect_set(value)": "coalesce(list(DISTINCT value) FILTER (WHERE value IS NOT NULL), [])",
 }
@@ -88,9 +81,11 @@ class DuckEngine:
             options = {"memory_limit": MEMORY, "temp_directory": str(scratch)}
             for name, value in options.items():
                 self._database.execute(f"SET {name} = {_quoted(value)}")
-        self._database.execute("CREATE TYPE timestamp_ntz AS TIMESTAMP")
+        self._database.execute("SET TimeZone = 'UTC'")  # of times in CSV files
         for head, body in _MACROS.items():
             self._database.execute(f"CREATE MACRO {head} AS {body}")
+        fields = ", ".join(f"{name} {_type(kind)}" for name, kind in FIELDS.items())
+        self._database.execute(f"CREATE TABLE nothing ({fields}, problem VARCHAR)")
 
     def __enter__(self) -> Self:
         return self
@@ -235,6 +230,10 @@ class DuckEngine:
         names = [column[0] for column in answer.description or ()]
         return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
+    def write_csv(self, query: str, file: str | Path) -> None:
+        """Write the result of a query as a CSV file with a header."""
+        self._database.execute(f"COPY ({query}) TO {_quoted(file)} (FORMAT csv, HEADER)")
+
     def write(
         self, query: str, folder: str | Path, comments: Mapping[str, str] = MappingProxyType({})
     ) -> None:
@@ -245,38 +244,6 @@ class DuckEngine:
         self._database.execute(
             f"COPY ({query}) TO {path} (FORMAT parquet, KV_METADATA {{columns: {said}}})"
         )
-
-
-def answered(
-    read: Callable[[DuckEngine, Mapping[Path, str]], None],
-    question: Question,
-    progress: Progress,
-    made: Staging,
-) -> Analysis:
-    """Run the analysis; after an unreadable file, set the file aside and start again.
-
-    `read` reads the events, except for the files in its second argument. Raises ReportError.
-    """
-    broken: dict[Path, str] = {}
-    while True:
-        with DuckEngine(made.scratch) as engine:
-            try:
-                with duckdb_errors():
-                    read(engine, broken)
-                    analysis = Analysis(
-                        engine, engine, question, progress, str(made.tables), made.run_id
-                    )
-                    analysis.run()
-                    analysis.files_aside = engine.folder.aside
-                    return analysis
-            except BrokenFileError as error:
-                broken[error.path] = error.reason
-            except ReportError:
-                more = engine.broken()
-                if more.keys() <= broken.keys():
-                    raise
-                broken |= more
-        made.begin_tables()
 
 
 def _rows_of(files: Sequence[Path]) -> str:

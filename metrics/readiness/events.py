@@ -9,10 +9,12 @@ Rules:
 """
 
 from enum import StrEnum
+from typing import Any
 
 from metrics.events import EVENT_SCHEMA, SCHEMA_VERSION, EventKind
-from metrics.readiness.engine import words
 from metrics.readiness.sieve import MAX_ELEMENTS
+
+Row = dict[str, Any]
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -36,6 +38,9 @@ _UNREAD = frozenset(
         "log_sequence",
         "chain",
         "session_lifetime_ms",
+        "error_code",
+        "resources_omitted",
+        "decision_reason",
         "request_bytes",
         "response_bytes",
         "api_key",
@@ -74,6 +79,8 @@ DURATIONS = (
     "throttled_ms",
 )
 _COUNTS = ("sequence", "authentications", "requests", "expired_requests")
+NOT_OF_SESSIONS = (EventKind.USED, EventKind.PROMOTED, EventKind.DEMOTED)
+"""Kinds of records that belong to no connection."""
 _REQUIRED = ("schema_version", "kind", "timestamp_ms", "connection_id", "sequence")
 _SIGN = -(2**63)
 
@@ -100,7 +107,7 @@ class Problem(StrEnum):
 def problem() -> str:
     """Return the SQL for the reason why a row is not a valid event; null for valid ones.
 
-    `FUTURE` is not among the reasons: it depends on the time of the report (`within`).
+    `FUTURE` and `OUTSIDE` are not among the reasons: they depend on the report (`classified`).
     """
     named = " AND ".join(f"{name} IS NOT NULL" for name in _REQUIRED)
     known = f"kind IN ({words([kind.value for kind in EventKind])})"
@@ -139,10 +146,13 @@ def bounded() -> dict[str, str]:
     return {name: f"CASE WHEN {fits} THEN {name} END" for name in ("kind", *LISTS)}
 
 
-def classified(source: str) -> str:
-    """Add the column `problem`. Rows with a problem have all their numbers set to null.
+def classified(
+    source: str, *, as_of_ms: int, since_ms: int | None = None, until_ms: int | None = None
+) -> str:
+    """Add the column `problem`. Invalid rows have all their numbers set to null.
 
-    Durations are capped at `MAX_DURATION_MS`.
+    Durations are capped at `MAX_DURATION_MS`. `as_of_ms`, `since_ms` and `until_ms`: the report's
+    time and bounds (`analysis.Question`).
     """
     shortened = {name: at_most(name, MAX_DURATION_MS) for name in DURATIONS}
     numbers = {*_TIMES, *_COUNTS, *DURATIONS}
@@ -152,21 +162,30 @@ def classified(source: str) -> str:
         else name
         for name in FIELDS
     ]
-    judged = f"SELECT *, {problem()} AS problem FROM {source}"
-    return f"SELECT {', '.join(columns)}, problem FROM ({judged}) AS judged"
+    bounds = ((since_ms, "<"), (until_ms, ">="))
+    outside = "".join(
+        f" WHEN timestamp_ms {beyond} {bound} THEN '{Problem.OUTSIDE}'"
+        for bound, beyond in bounds
+        if bound is not None
+    )
+    # Uses and decisions are no sessions
+    of_sessions = f"kind IS NULL OR kind NOT IN ({words(NOT_OF_SESSIONS)})"
+    return f"""SELECT {", ".join(columns)}, CASE WHEN problem IS NOT NULL THEN problem
+        WHEN timestamp_ms > {as_of_ms + CLOCK_TOLERANCE_MS} THEN '{Problem.FUTURE}'{outside} END
+            AS problem
+        FROM (SELECT *, {problem()} AS problem FROM {source} WHERE {of_sessions}) AS judged"""
 
 
-def within(source: str, *, as_of_ms: int, since_ms: int | None, until_ms: int | None) -> str:
-    """Add the problems that depend on the report's time and bounds to the column `problem`."""
-    future = f"timestamp_ms > {as_of_ms + CLOCK_TOLERANCE_MS}"
-    bounds = []
-    if since_ms is not None:
-        bounds.append(f"timestamp_ms < {since_ms}")
-    if until_ms is not None:
-        bounds.append(f"timestamp_ms >= {until_ms}")
-    outside = f"WHEN {' OR '.join(bounds)} THEN '{Problem.OUTSIDE}'" if bounds else ""
-    return f"""SELECT {", ".join(FIELDS)}, CASE WHEN problem IS NOT NULL THEN problem
-        WHEN {future} THEN '{Problem.FUTURE}' {outside} END AS problem FROM {source}"""
+def values(name: str, numbers: tuple[int, ...]) -> str:
+    """Return a table of one column of numbers, as SQL."""
+    rows = ", ".join(f"(CAST({number} AS BIGINT))" for number in numbers)
+    return f"(VALUES {rows}) AS given({name})"
+
+
+def words(texts: object) -> str:
+    """Return constants as a list of SQL strings. Unsafe for text from a log: it is not escaped."""
+    assert isinstance(texts, (tuple, list))
+    return ", ".join(f"'{text}'" for text in texts)
 
 
 def day_of(time_ms: str) -> str:

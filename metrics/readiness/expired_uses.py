@@ -9,16 +9,6 @@ from metrics.events import EventKind, IntervalEnd
 from metrics.readiness.events import MAX_DURATION_MS, MAX_EPOCH_MS, day_of
 from metrics.readiness.usage import ROUNDING_MS, interval_start, is_kind, used_ms
 
-NONE = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS number, 0 AS day,
-    CAST(0 AS BIGINT) AS begin_ms, CAST(0 AS BIGINT) AS late_ms, 0 AS past, 0 AS unjudged,
-    0 AS renewed, 0 AS killed) AS one WHERE past > 0"""
-"""Query that returns no rows, with the columns of `uses`."""
-
-
-NOT_THROTTLED = """SELECT * FROM (SELECT 'x' AS connection_id, CAST(0 AS BIGINT) AS throttled_ms,
-    'x' AS throttled_by) AS one WHERE throttled_ms > 0"""
-"""The same with the columns of `throttled`."""
-
 
 def throttled(events: str) -> str:
     """One row per connection that was throttled beyond the end of a session, with the quota."""
@@ -64,7 +54,7 @@ def _from_lists(events: str) -> str:
             WHERE {is_kind(EventKind.SUMMARY)}) AS listed WHERE each.number > 0"""
 
 
-def uses(whole: str, parts: str | None, since_ms: int | None) -> str:
+def uses(whole: str, parts: str, since_ms: int | None) -> str:
     """One row per connection, authentication and day on which its session was used.
 
     `whole` are the events of complete connections that meet `shows_use`, `parts` all events of
@@ -75,13 +65,11 @@ def uses(whole: str, parts: str | None, since_ms: int | None) -> str:
     summary = is_kind(EventKind.SUMMARY)
     past = f"""{is_kind(EventKind.EXPIRED_KILLED, EventKind.WOULD_BE_KILLED)}
         OR coalesce(expired_requests > 0 AND NOT {summary}, false)"""
-    seen = _from_rows(whole, past)
-    if parts is not None:
-        # without usable intervals, the counter of a summary row shows a use past the end
-        unlisted = f"""coalesce({summary} AND would_be_kills > 0
-            AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
-        more = (_from_rows(parts, f"{past} OR {unlisted}"), _from_lists(parts))
-        seen = " UNION ALL ".join((seen, *more))
+    # without usable intervals, the counter of a summary row shows a use past the end
+    unlisted = f"""coalesce({summary} AND would_be_kills > 0
+        AND (coalesce(size(intervals), 0) < 1 OR announced_lifetime_ms = 0), false)"""
+    seen = f"""{_from_rows(whole, past)} UNION ALL {_from_rows(parts, f"{past} OR {unlisted}")}
+        UNION ALL {_from_lists(parts)}"""
     age = f"CASE WHEN age_ms BETWEEN 0 AND {MAX_DURATION_MS} THEN age_ms END"
     # reduces many checkpoints to a few rows before the window functions
     few = f"""SELECT connection_id, number, begin_ms, announced, max({age}) AS age_ms, past,

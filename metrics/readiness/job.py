@@ -8,14 +8,14 @@ import secrets
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from metrics.readiness.analysis import Analysis, Progress
-from metrics.readiness.errors import Interrupted, ReportError
+from metrics.readiness.errors import BrokenFileError, Interrupted, ReportError
 from metrics.readiness.folder import event_files, held, is_remote
 from metrics.readiness.output import (
     RUN_NAME,
@@ -25,10 +25,11 @@ from metrics.readiness.output import (
     publish,
     staging,
 )
+from metrics.readiness.published import TABLES
 from metrics.readiness.settings import Settings
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.facts import Collected, build_facts
-from metrics.report.requirements import duration_ms, judged
+from metrics.report.requirements import duration_ms, judged, requirement
 from metrics.report.write import write_report
 
 if TYPE_CHECKING:
@@ -38,13 +39,12 @@ FAILURES = (ReportError, OSError)
 """The exceptions of `run` when events cannot be read or the report cannot be written."""
 
 
+Read = Callable[["DuckEngine", Mapping[Path, str]], None]
+"""Function that reads the events into an engine, except for some files."""
+
+
 def by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[Analysis, str]:
     """Run the analysis with DuckDB; return it with the engine's name."""
-    try:
-        from metrics.readiness.duckdb_engine import answered
-    except ImportError:
-        needed = "pip install 'duckdb>=2.0'"
-        raise ReportError(f"this report needs DuckDB: {needed}") from None
     progress("reading events")
 
     def read(engine: "DuckEngine", broken: Mapping[Path, str]) -> None:
@@ -53,7 +53,39 @@ def by_duckdb(settings: Settings, made: Staging, progress: Progress) -> tuple[An
         else:
             engine.read(event_files(settings.events, broken))
 
-    return answered(read, settings.question, progress, made), "duckdb"
+    return answered(read, settings, made, progress), "duckdb"
+
+
+def answered(read: Read, settings: Settings, made: Staging, progress: Progress) -> Analysis:
+    """Run the analysis; after an unreadable file, set the file aside and start again.
+
+    Raises ReportError.
+    """
+    try:
+        from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
+    except ImportError:
+        needed = "pip install 'duckdb>=2.0'"
+        raise ReportError(f"this report needs DuckDB: {needed}") from None
+    broken: dict[Path, str] = {}
+    while True:
+        with DuckEngine(made.scratch) as engine:
+            try:
+                with duckdb_errors():
+                    read(engine, broken)
+                    analysis = Analysis(
+                        engine, engine, settings.question, progress, str(made.tables), made.run_id
+                    )
+                    analysis.run()
+                    analysis.files_aside = engine.folder.aside
+                    return analysis
+            except BrokenFileError as error:
+                broken[error.path] = error.reason
+            except ReportError:
+                more = engine.broken()
+                if more.keys() <= broken.keys():
+                    raise
+                broken |= more
+        made.begin_tables()
 
 
 def run(
@@ -79,6 +111,8 @@ def run(
             rows=analysis.rows,
             run_id=run_id,
             engine=answered_by,
+            tables=tuple(TABLES),
+            min_observed_ms=settings.min_observed_ms,
             files_aside=analysis.files_aside,
         )
         facts = build_facts(collected)
@@ -127,30 +161,60 @@ def _read_topic(settings: Settings, topic: str, engine: "DuckEngine", made: Stag
 
 
 @contextmanager
-def sigterm_as_sigint() -> Iterator[None]:
+def sigterm_as_sigint(progress: Progress) -> Iterator[Progress]:
     """Treat SIGTERM like Ctrl-C and delete scratch files. Raises Interrupted.
 
-    SIGTERM is ignored while Python and Spark shut down, to keep the report's exit status.
+    Yields `progress`, which also raises Interrupted if an earlier one was lost: Python ignores
+    exceptions in weakref callbacks, and Spark's client has many of those. SIGTERM is ignored while
+    Python and Spark shut down, to keep the report's exit status.
     """
+    told = False
 
     def interrupt(*_: object) -> NoReturn:
+        nonlocal told
+        told = True
         raise Interrupted
+
+    def step(text: str) -> None:
+        if told:
+            raise Interrupted
+        progress(text)
 
     was = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        yield step
     finally:
         signal.signal(signal.SIGTERM, was)
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
 
-def lifetimes(given: Iterable[str | int]) -> tuple[int, ...]:
-    """Return the default lifetimes and `given` ones, such as `90s` or milliseconds, in order.
+def settings_of(
+    *,
+    lifetime: Sequence[str],
+    require: Sequence[str],
+    as_of: str | None,
+    since: str | None,
+    until: str | None,
+    min_observed: str | None = None,
+    **more: Any,
+) -> Settings:
+    """Return the settings for texts of a command line; `more`: further settings.
 
     Raises ValueError.
     """
-    more = (each if isinstance(each, int) else duration_ms(each) for each in given)
-    return tuple(sorted({*DEFAULT_LIFETIMES_MS, *more}))
+    as_of_ms, since_ms, until_ms = (
+        None if text is None else time_ms(text) for text in (as_of, since, until)
+    )
+    if min_observed is not None:
+        more["min_observed_ms"] = duration_ms(min_observed)
+    return Settings(
+        lifetimes_ms=tuple(sorted({*DEFAULT_LIFETIMES_MS, *map(duration_ms, lifetime)})),
+        requirements=tuple(map(requirement, require)),
+        as_of_ms=time.time_ns() // 1_000_000 if as_of_ms is None else as_of_ms,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        **more,
+    )
 
 
 def time_ms(text: str) -> int:
@@ -164,8 +228,3 @@ def time_ms(text: str) -> int:
         raise ValueError(f"{text!r} is not a time such as 2026-06-01T12:00") from None
     given = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
     return round(given.timestamp() * 1000)
-
-
-def now_ms() -> int:
-    """Return the present time, epoch ms."""
-    return time.time_ns() // 1_000_000

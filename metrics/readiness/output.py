@@ -1,9 +1,9 @@
 """Folder of a report: a run publishes its files once they are complete.
 
     OUT/report.json                          of the last complete run; replaced last
-    OUT/index.html, OUT/tables/…             of the same run, at fixed paths
+    OUT/index.html, OUT/tables/…, OUT/csv/…  of the same run, at fixed paths
     OUT/runs/RUN/index.html, report.json     of each run; appears atomically
-    OUT/runs/RUN/tables/…
+    OUT/runs/RUN/tables/…, OUT/runs/RUN/csv/…
 
 Several files cannot be replaced atomically: the files beside `runs` may belong to two runs while a
 run replaces them, and for longer if it is killed meanwhile. The folder `runs/RUN` of the run that
@@ -29,6 +29,8 @@ from metrics.readiness import published
 from metrics.report.write import JSON_NAME
 
 TABLES = "tables"
+CSV = "csv"
+"""The folder with a CSV file per table."""
 RUN_NAME = "_RUN"
 """The file among the tables with the run's id; readers of tables skip such names."""
 
@@ -60,9 +62,10 @@ class Staging:
         return self.folder / TABLES
 
     def begin_tables(self) -> None:
-        """Create an empty folder for the new tables, and delete any earlier attempt."""
-        shutil.rmtree(self.tables, ignore_errors=True)
-        self.tables.mkdir(parents=True)
+        """Create empty folders for the new tables, and delete any earlier attempt."""
+        for folder in (self.tables, self.folder / CSV):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
 
 
 @contextmanager
@@ -91,9 +94,11 @@ def publish(made: Staging, out: Path) -> None:
     runs.mkdir(exist_ok=True)
     whole.rename(runs / made.run_id)
     old = out / f"{_OLD}{made.folder.name}"
-    if (out / TABLES).exists():
-        (out / TABLES).rename(old)
-    made.tables.rename(out / TABLES)
+    old.mkdir()
+    for name in (TABLES, CSV):
+        if (out / name).exists():
+            (out / name).rename(old / name)
+        (made.folder / name).rename(out / name)
     for file in sorted(made.folder.iterdir(), key=lambda file: file.name == JSON_NAME):
         if file.is_file():
             file.replace(out / file.name)

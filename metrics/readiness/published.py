@@ -7,9 +7,11 @@ types that other tools support, and name their run. DuckDB writes all tables.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
-from metrics.readiness.sessions import CLIENT_KEY
+from metrics.readiness.acl_use import ACL_FIELDS
+from metrics.readiness.usage import CLIENT_KEY, KEPT_UNSURE, is_added
 
 
 class ColumnType(StrEnum):
@@ -20,8 +22,8 @@ class ColumnType(StrEnum):
     COUNT = "BIGINT"
     NUMBER = "DOUBLE"
     FLAG = "BOOLEAN"
-    TIME = "TIMESTAMP"
-    """A time in UTC to the millisecond, without a time zone."""
+    TIME = "TIMESTAMP WITH TIME ZONE"
+    """An instant to the millisecond; Parquet's `isAdjustedToUTC` is true."""
     DAY = "DATE"
     """A day in UTC."""
 
@@ -30,8 +32,8 @@ class ColumnType(StrEnum):
 class Column:
     """Column of a published table."""
 
-    name: str
     type: ColumnType
+    name: str
     meaning: str
     source: str = ""
     """SQL expression for the value; empty for the column of the same name."""
@@ -45,36 +47,16 @@ class PublishedTable:
     """Subject of a row, as a noun phrase."""
     columns: tuple[Column, ...]
     grows_with_connections: bool = False
-    """True if there is a row per connection; such a table is left out of the history."""
+    """True if its rows are many, or of past days; such a table is left out of the history."""
 
 
-def _text(name: str, meaning: str) -> Column:
-    return Column(name, ColumnType.TEXT, meaning)
-
-
-def _texts(name: str, meaning: str) -> Column:
-    return Column(name, ColumnType.TEXTS, meaning)
-
-
-def _count(name: str, meaning: str) -> Column:
-    return Column(name, ColumnType.COUNT, meaning)
-
-
-def _number(name: str, meaning: str) -> Column:
-    return Column(name, ColumnType.NUMBER, meaning)
-
-
-def _flag(name: str, meaning: str, source: str = "") -> Column:
-    return Column(name, ColumnType.FLAG, meaning, source)
-
-
-def _time(name: str, meaning: str, source: str) -> Column:
-    return Column(name, ColumnType.TIME, meaning, source)
-
-
-def _day(name: str, meaning: str) -> Column:
-    return Column(name, ColumnType.DAY, meaning)
-
+_text = partial(Column, ColumnType.TEXT)
+_texts = partial(Column, ColumnType.TEXTS)
+_count = partial(Column, ColumnType.COUNT)
+_number = partial(Column, ColumnType.NUMBER)
+_flag = partial(Column, ColumnType.FLAG)
+_time = partial(Column, ColumnType.TIME)
+_day = partial(Column, ColumnType.DAY)
 
 RUN: Final = (
     _text("run_id", "Run of the report; the same in all tables, in the JSON and on the page."),
@@ -82,12 +64,12 @@ RUN: Final = (
 )
 """The last columns of every table."""
 
+CLIENT_HASH: Final = f"md5(CAST(to_json([{', '.join(CLIENT_KEY)}]) AS VARCHAR))"
+"""SQL expression for the key of a client in the published tables."""
+
 _CLIENT: Final = (
-    Column(
-        "client_key",
-        ColumnType.TEXT,
-        "Key of the client: the same in all tables and runs, for joins.",
-        f"md5(CAST(to_json([{', '.join(CLIENT_KEY)}]) AS VARCHAR))",
+    _text(
+        "client_key", "Key of the client: the same in all tables and runs, for joins.", CLIENT_HASH
     ),
     _text("principal", "Principal, such as `User:alice`. Null: never logged in."),
     _text("client_id", "Client id. Null: it named none."),
@@ -127,6 +109,11 @@ _BY_PRINCIPAL: Final = (
     _time("last_seen_at", "Last event.", "last_seen_ms"),
 )
 
+_RESOURCE: Final = (
+    _text("resource_type", "Type of the resource."),
+    _text("resource_name", "Name of the resource."),
+)
+
 TABLES: Final[Mapping[str, PublishedTable]] = {
     "clients": PublishedTable(
         "a client: a principal, client id, library, version and mechanism",
@@ -137,6 +124,11 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _day("ready_since", "Day from which it re-authenticated after its failures."),
             _count("connections", "Connections."),
             _count("open_connections", "Connections of which no end was recorded."),
+            _count(
+                "left_out_connections",
+                f"Connections beyond {KEPT_UNSURE:,} that are open, last for days, lack events or"
+                " may have been used past their end: with any, the client is not ready.",
+            ),
             _count("not_capable_connections", "Connections without SaslAuthenticate v1."),
             _count("raw_token_connections", "Connections with raw tokens (SaslHandshake v0)."),
             _count("authenticate_version", "Lowest version of SaslAuthenticate. Null: none."),
@@ -153,6 +145,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _count("killed", "Connections that were killed."),
             _count("would_be_kills", "Uses of expired sessions that `enforce` would have killed."),
             _count("reauth_failures", "Connections with a failed re-authentication."),
+            _count("reauth_refusals", "Those of them that were refused as illegal (error 34)."),
             _count("login_failures", "Connections whose first login failed."),
             _count("requests", "Requests."),
             _texts("hosts", "Up to five of its addresses."),
@@ -182,7 +175,7 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         (*_CLIENT, _text("group", "Group as a principal, such as `Group:analysts`.")),
     ),
     "sessions": PublishedTable(
-        "a connection, except [plain ones](readiness.md#what-it-costs), which other tables count",
+        "a connection, except those that are [added up](readiness.md#what-it-costs)",
         (
             _text("connection_id", "Connection."),
             *_CLIENT,
@@ -260,6 +253,21 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
             _number("ready_share", "Share of the clients that are ready, from 0 to 1."),
         ),
     ),
+    "rollout": PublishedTable(
+        "a principal and day, with its stage under `reauth.enforcement: auto` at the end of it",
+        (
+            _day("day", "Day."),
+            _text("principal", "Principal."),
+            _text("stage", "Stage: see [Rollout](readiness.md#rollout)."),
+            _count("clients", "Kinds of clients that were seen in the last 30 days."),
+            _text("client_id", "Client id of the one farthest from ready, `*` for what changes."),
+            _text("client_software_name", "Its library. Null: too old to say."),
+            _text("client_software_version", "Version of the library. Null: too old to say."),
+            _count("reauthentications", "Its re-authentications in time since the last failure."),
+            _count("evidence_ms", "Time from the first to the last of them."),
+        ),
+        grows_with_connections=True,
+    ),
     "storms": PublishedTable(
         "a minute and mechanism with authentications",
         (
@@ -322,14 +330,69 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
         "a principal, resource and operation that ACLs denied, or would have",
         (
             _text("principal", "Principal."),
-            _text("resource_type", "Type of the resource."),
-            _text("resource_name", "Name of the resource."),
+            *_RESOURCE,
             _text("operation", "Operation."),
             _count("denied", "Times that it was denied."),
             _count("would_be_denied", "Times that `enforce` would have denied it."),
             _texts("hosts", "Up to five addresses that it came from."),
             _time("first_at", "First denial.", "first_ms"),
             _time("last_at", "Last denial.", "last_ms"),
+        ),
+    ),
+    "used_by_day": PublishedTable(
+        "a day, client and use of a resource (`events.usage`)",
+        (
+            _day("day", "Day."),
+            _text("principal", "Principal. Null: there were too many uses to name them."),
+            _text("client_id", "Client id. Null: it named none."),
+            _text("client_host", "Address of the client."),
+            *_RESOURCE,
+            _text("operation", "Operation."),
+            _count("requests", "Requests."),
+            _time("last_used_at", "Last request.", "last_ms"),
+        ),
+        grows_with_connections=True,
+    ),
+    "needed_acls": PublishedTable(
+        "a principal and resource that it used, with the ACLs that this needs",
+        (
+            _text("principal", "Principal."),
+            *_RESOURCE,
+            _texts("operations", "Operations to allow; they include the others that it used."),
+        ),
+    ),
+    "acl_use": PublishedTable(
+        "an ACL of `--acls` that allows something",
+        (
+            *(_text(name, f"Field of the ACL: {name}.") for name in ACL_FIELDS[:-1]),
+            _count("requests", "Requests that it allows. 0: nothing used it."),
+            _time("last_used_at", "Last of them. Null: none.", "last_ms"),
+            _texts("used_operations", "Operations that were used."),
+            _count("resources", "Resources that were used."),
+            _texts("names", "Up to five of them."),
+            _flag("is_wider", "True if it is used, and for all operations or several names."),
+        ),
+    ),
+    "authorizer_verdicts": PublishedTable(
+        "a principal with recorded uses or denials",
+        (
+            _text("principal", "Principal."),
+            _text(
+                "verdict",
+                "`denied` if `enforce` would deny what `audit` lets pass, `ready` if it would not,"
+                " `unproven` without recorded uses.",
+            ),
+            _count("requests", "Uses."),
+            _count("would_be_denied", "Would-be denials that no ACL of `--acls` allows now."),
+            _time("last_denied_at", "Last of them. Null: none.", "last_ms"),
+        ),
+    ),
+    "unseen_principals": PublishedTable(
+        "a principal of `--acls` or `--users` that was never seen",
+        (
+            _text("principal", "Principal."),
+            _flag("has_acl", "True if an ACL names it."),
+            _flag("has_credential", "True if it is one of the users."),
         ),
     ),
     "dropped_versions": PublishedTable(
@@ -347,20 +410,30 @@ TABLES: Final[Mapping[str, PublishedTable]] = {
 }
 
 
-def published(name: str, run_id: str, as_of_ms: int, *, is_empty: bool = False) -> str:
-    """Return the query for a published table from the relation of the same name.
-
-    `is_empty`: return no rows; the relation need not exist.
-    """
-    run = f"'{run_id}' AS run_id, {_time_of(str(as_of_ms))} AS as_of"
-    if is_empty:
-        nulls = (
-            f'CAST(NULL AS {_TYPES[each.type]}) AS "{each.name}"' for each in TABLES[name].columns
-        )
-        return f"SELECT {', '.join(nulls)}, {run} WHERE false"
+def published(name: str, run_id: str, as_of_ms: int) -> str:
+    """Return the query for a published table from the relation of the same name."""
     columns = (f'{_expression(each)} AS "{each.name}"' for each in TABLES[name].columns)
-    source = "(SELECT * FROM sessions WHERE alike = 1)" if name == "sessions" else name
+    source = f"(SELECT * FROM sessions WHERE NOT {is_added()})"
+    if name != "sessions":
+        source = name
+    run = f"'{run_id}' AS run_id, {_time_of(str(as_of_ms))} AS as_of"
     return f"SELECT {', '.join(columns)}, {run} FROM {source} AS r"
+
+
+def as_text(name: str, query: str) -> str:
+    """Return the query for a published table as text, in which no cell is a formula.
+
+    Clients choose names, and spreadsheets run text that begins with one of these characters.
+    """
+    texts = {ColumnType.TEXT: '"{0}"', ColumnType.TEXTS: "array_to_string(\"{0}\", '; ')"}
+    named = ((each.name, texts[each.type]) for each in TABLES[name].columns if each.type in texts)
+    cells = ((column, text.format(column)) for column, text in named)
+    safe = ", ".join(
+        f"""CASE WHEN regexp_matches({cell}, '^[-=+@\\t\\r]') THEN concat(chr(39), {cell})
+            ELSE {cell} END AS "{column}\""""
+        for column, cell in cells
+    )
+    return f"SELECT * REPLACE ({safe}) FROM ({query})" if safe else query
 
 
 _TYPES: Final = {each: str(each) for each in ColumnType} | {
@@ -387,4 +460,4 @@ def _expression(column: Column) -> str:
 
 
 def _time_of(epoch_ms: str) -> str:
-    return f"make_timestamp(CAST({epoch_ms} AS BIGINT) * 1000)"
+    return f"(make_timestamp(CAST({epoch_ms} AS BIGINT) * 1000) AT TIME ZONE 'UTC')"

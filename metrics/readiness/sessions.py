@@ -1,23 +1,22 @@
 """Sessions: one row per connection with its identity. Clients: one row per `CLIENT_KEY`.
 
 The numbers come from `usage`, the text from the last event of each connection. A row may represent
-several plain connections (`alike`).
+several connections (`alike`).
 """
 
-from metrics.events import EventKind, IntervalEnd
+from metrics.events import IntervalEnd
 from metrics.readiness.events import counted, day_of, total
-from metrics.readiness.usage import GREATEST, IDENTITY, LEAST, Occurrence, is_kind, occurred
-from metrics.report.verdicts import WORST_FIRST, Verdict
-
-CLIENT_KEY = (
-    "principal",
-    "client_id",
-    "client_software_name",
-    "client_software_version",
-    "mechanism",
+from metrics.readiness.usage import (
+    CLIENT_KEY,
+    GREATEST,
+    IDENTITY,
+    LEAST,
+    MIN_REAUTH_INTERVAL_MS,
+    Occurrence,
+    member_of,
+    occurred,
 )
-"""The columns that identify a client. Its hosts are only listed, because a deployment moves between
-them."""
+from metrics.report.verdicts import WORST_FIRST, Verdict
 
 HOSTS_SHOWN = 5
 
@@ -29,10 +28,6 @@ PRINCIPALS_NAMED = 500
 
 NEVER = 2**31 - 1
 """A day that never comes, for a client whose state stays unknown."""
-
-MIN_REAUTH_INTERVAL_MS = 1_000
-"""Time in milliseconds within which a second re-authentication is refused (Kafka,
-KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
 
 HASTY_CONNECTIONS = 3
 """Minimum number of connections with such a hasty re-authentication: fewer are an accident."""
@@ -93,36 +88,32 @@ def sessions(
     `ended_since_auth_ms` is the age of its last session at the end. Connections without SASL, which
     are recorded only for denials, have no session to judge and are left out.
     """
-    events, in_summaries = "would_be_kill_events", "coalesce(would_be_kills_in_summaries, 0)"
     flags = {
         "killed": Occurrence.KILLED,
         "reauth_failures": Occurrence.REAUTH_FAILURE,
+        "reauth_refusals": Occurrence.REAUTH_REFUSAL,
         "renewal_failures": Occurrence.RENEWAL_FAILURE,
         "login_failures": Occurrence.LOGIN_FAILURE,
         "closed": Occurrence.CLOSED,
+        "left_out": Occurrence.LEFT_OUT,
     }
-    counts = f"""greatest({events}, {in_summaries}, coalesce(o.past_sessions, 0))
-            AS would_be_kills, o.past_end_ms, coalesce(o.unjudged, 0) AS unjudged,
-        o.connection_id IS NOT NULL AS looked_at, t.throttled_ms, t.throttled_by,
+    return f"""SELECT connection_id, alike, {", ".join((*LEAST, *GREATEST))},
+        i.* EXCLUDE (connection_id), o.past_end_ms, t.throttled_ms, t.throttled_by,
+        greatest(would_be_kill_events, coalesce(would_be_kills_in_summaries, 0),
+            coalesce(o.past_sessions, 0)) AS would_be_kills,
+        o.connection_id IS NOT NULL AS looked_at,
         greatest(event_requests, summary_requests) AS requests,
-        greatest(authentications - 1, 0) AS reauthentications,
-        {", ".join(f"CAST({occurred(bit)} AS BIGINT) AS {name}" for name, bit in flags.items())}"""
-    ended_by = f"""CASE WHEN killed > 0 THEN '{IntervalEnd.EXPIRED_KILLED}'
-        WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
-        WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END"""
-    kept = (*(each for each in LEAST if each != "first_sequence"), *GREATEST)
-    columns = f"""connection_id, alike, {", ".join(kept)}, would_be_kills, looked_at, past_end_ms,
-        throttled_ms, throttled_by, requests,
-        reauthentications, {", ".join(flags)}, {", ".join(IDENTITY)}"""
-    return f"""SELECT {columns}, ended_by,
+        greatest(CASE WHEN alike = 1 THEN authentications - 1
+            ELSE authentication_events - alike END, 0) AS reauthentications,
+        {", ".join(f"CAST({occurred(bit)} AS BIGINT) AS {name}" for name, bit in flags.items())},
+        CASE WHEN killed > 0 THEN '{IntervalEnd.EXPIRED_KILLED}'
+            WHEN reauth_failures + login_failures > 0 THEN '{IntervalEnd.FAILED}'
+            WHEN closed > 0 THEN '{IntervalEnd.CLOSED}' END AS ended_by,
         {standing()} AS standing
-        FROM (SELECT *, {ended_by} AS ended_by
-            FROM (SELECT c.*, {counts}, {", ".join(f"i.{name}" for name in IDENTITY)}
-                FROM {connection_rows} AS c JOIN {identity_rows} AS i
-                ON c.connection_id = i.connection_id
-                LEFT JOIN {outcome_rows} AS o ON c.connection_id = o.connection_id
-                LEFT JOIN {throttled_rows} AS t ON c.connection_id = t.connection_id
-                WHERE i.principal IS NULL OR c.authentications > 0) AS counted) AS ended"""
+        FROM {connection_rows} AS c JOIN {identity_rows} AS i USING (connection_id)
+        LEFT JOIN {outcome_rows} AS o USING (connection_id)
+        LEFT JOIN {throttled_rows} AS t USING (connection_id)
+        WHERE principal IS NULL OR authentications > 0"""
 
 
 def standing() -> str:
@@ -130,7 +121,7 @@ def standing() -> str:
     return f"""CASE WHEN principal IS NULL THEN '{Verdict.UNKNOWN}'
         WHEN NOT coalesce(authenticate_version >= 1, false) THEN '{Verdict.NOT_CAPABLE}'
         WHEN killed + would_be_kills + renewal_failures > 0 THEN '{Verdict.FAILING}'
-        WHEN unjudged > 0 THEN '{Verdict.UNPROVEN}'
+        WHEN coalesce(unjudged, 0) + left_out > 0 THEN '{Verdict.UNPROVEN}'
         WHEN reauthentications > 0 THEN '{Verdict.READY}' ELSE '{Verdict.UNPROVEN}' END"""
 
 
@@ -163,8 +154,8 @@ def client_days(
     ready the day after, and one that has not re-authenticated since is still failing. A session
     that is used past its end is a failure on each day of use; the re-authentication that ends it is
     late and does not make the client ready. If the log lacks `expired_requests`, a session that was
-    used past its end and has no recorded end makes its client unknown. A client to which no
-    lifetime can be announced stays not capable.
+    used past its end and has no recorded end makes its client unknown, and so does a connection
+    that was left out. A client to which no lifetime can be announced stays not capable.
 
     The last day's `state` is the client's verdict, so the trend and the verdict always agree.
     """
@@ -176,13 +167,15 @@ def client_days(
         max(coalesce(s.authenticate_version, 0)) AS version, {names}
         FROM {usage_rows} AS u JOIN {session_rows} AS s ON u.connection_id = s.connection_id
         WHERE s.principal IS NOT NULL GROUP BY u.connection_id, u.day, s.looked_at, {names}"""
+    left_out = occurred(Occurrence.LEFT_OUT)
     # null before the first day, which `greatest` ignores
     before = f"""SELECT *, greatest(max(authentications) OVER (PARTITION BY connection_id
         ORDER BY day ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 1) AS least
         FROM ({days}) AS days"""
     known = f"""SELECT day, {key}, CASE WHEN {occurred(bits)} THEN day END AS failed_on,
-            CASE WHEN NOT looked_at AND authentications > least THEN day END AS again_on,
-            CAST(NULL AS INT) AS unknown_on, version
+            CASE WHEN NOT looked_at AND NOT {left_out} AND authentications > least
+                THEN day END AS again_on,
+            CASE WHEN {left_out} THEN {NEVER} END AS unknown_on, version
         FROM ({before}) AS before
         UNION ALL SELECT r.day, {names}, CASE WHEN r.past > 0 THEN r.day END, NULL,
             CASE WHEN r.unjudged > 0 THEN r.day END, coalesce(s.authenticate_version, 0)
@@ -227,18 +220,20 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
     re-authenticated on a later day, `ready_since`.
     """
     key = ", ".join(CLIENT_KEY)
-    sums = (
-        "reauthentications",
-        "killed",
-        "would_be_kills",
-        "reauth_failures",
-        "login_failures",
-        "requests",
+    sums = ("reauthentications", "would_be_kills", "requests")
+    flags = ("killed", "reauth_failures", "reauth_refusals", "login_failures")
+    extremes = (
+        "announced_ms",
+        "used_ms",
+        "longest_gap_ms",
+        "outlived_credential_ms",
+        "past_end_ms",
+        "throttled_ms",
     )
-    extremes = ("announced_ms", "used_ms", "longest_gap_ms", "outlived_credential_ms")
     raw = "authenticate_version IS NULL AND principal IS NOT NULL"
     rows = f"""SELECT {key}, {total("alike")} AS connections,
-        count_if(ended_by IS NULL) AS open_connections,
+        coalesce({total("CASE WHEN ended_by IS NULL THEN alike END")}, 0) AS open_connections,
+        {total("left_out * alike")} AS left_out_connections,
         sort_array(collect_set(client_host)) AS all_hosts,
         sort_array(collect_set(listener)) AS listeners,
         min(authenticate_version) AS authenticate_version,
@@ -246,36 +241,18 @@ def clients(session_rows: str, client_day_rows: str, hasty_rows: str) -> str:
             AS not_capable_connections,
         {total(f"CASE WHEN {raw} THEN alike ELSE 0 END")} AS raw_token_connections,
         {", ".join(f"max({name}) AS {name}" for name in extremes)},
-        max(past_end_ms) AS past_end_ms, max(throttled_ms) AS throttled_ms,
         max_by(throttled_by, throttled_ms) AS throttled_by, count(throttled_by) > 0 AND
             count(throttled_by) >= count_if(standing = '{Verdict.FAILING}') AS only_throttled,
         min(credential_lifetime_ms) AS credential_lifetime_ms,
         min(first_event_ms) AS first_seen_ms, max(last_event_ms) AS last_seen_ms,
+        {", ".join(f"{total(f'{name} * alike')} AS {name}" for name in flags)},
         {", ".join(f"{total(name)} AS {name}" for name in sums)}
         FROM {session_rows} GROUP BY {key}"""
     last = f"""SELECT {key}, max(failed_on) AS failed_on, max_by(state, day) AS state,
         min(CASE WHEN renewed_today AND day > last_failed_on THEN day END) AS ready_since
         FROM (SELECT *, max(failed_on) OVER (PARTITION BY {key}) AS last_failed_on
             FROM {client_day_rows}) AS days GROUP BY {key}"""
-    columns = (
-        "connections",
-        "open_connections",
-        "listeners",
-        "authenticate_version",
-        "not_capable_connections",
-        "raw_token_connections",
-        *extremes,
-        "past_end_ms",
-        "throttled_ms",
-        "throttled_by",
-        "only_throttled",
-        "credential_lifetime_ms",
-        "first_seen_ms",
-        "last_seen_ms",
-        *sums,
-    )
-    return f"""SELECT {", ".join(f"c.{name}" for name in (*CLIENT_KEY, *columns))},
-        slice(c.all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
+    return f"""SELECT c.* EXCLUDE (all_hosts), slice(c.all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
         CAST(size(c.all_hosts) AS BIGINT) AS host_count, d.failed_on,
         CASE WHEN d.state = '{Verdict.READY}' THEN d.ready_since END AS ready_since,
         h.hasty_ms, h.ready_from_ms, coalesce(d.state, '{Verdict.UNKNOWN}') AS verdict
@@ -300,19 +277,9 @@ def by_their_clients(session_rows: str, client_rows: str) -> str:
     connections had no lifetime announced yet, or ended before they had to re-authenticate. Failures
     before it was repaired are no evidence of its present behaviour.
     """
-    columns = [
-        "connection_id",
-        "alike",
-        *CLIENT_KEY,
-        "used_ms",
-        "ended_by",
-        "ended_since_auth_ms",
-        "first_event_ms",
-        "last_event_ms",
-    ]
-    return f"""SELECT {", ".join(f"s.{name}" for name in columns)},
-        CASE WHEN c.verdict = '{Verdict.READY}' THEN '{Verdict.READY}' ELSE s.standing END
-            AS standing
+    return f"""SELECT s.connection_id, s.alike, {", ".join(f"s.{name}" for name in CLIENT_KEY)},
+        s.used_ms, s.ended_by, s.ended_since_auth_ms, s.left_out, s.authentications,
+        CASE WHEN c.verdict = '{Verdict.READY}' THEN c.verdict ELSE s.standing END AS standing
         FROM {session_rows} AS s JOIN {client_rows} AS c ON {same_client("s", "c")}"""
 
 
@@ -338,42 +305,24 @@ def breaking_software(client_rows: str) -> str:
             client_software_version NULLS FIRST"""
 
 
-def principals(client_rows: str) -> str:
-    """One row per principal: its clients by verdict, its worst verdict, and `enforceable`."""
-    return _by_principal(client_rows)
-
-
-def memberships(events: str) -> str:
-    """One row per connection and group named by its last login or re-authentication."""
-    kinds = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
-    return f"""SELECT connection_id, explode(groups) AS group_principal
-        FROM (SELECT connection_id, groups, row_number() OVER (
-            PARTITION BY connection_id ORDER BY sequence DESC) AS place
-            FROM {events} WHERE {kinds}) AS logins
-        WHERE place = 1 AND groups IS NOT NULL"""
-
-
 def client_groups(membership_rows: str, session_rows: str) -> str:
     """One row per client and group of which any of its connections was a member."""
     key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
     return f"""SELECT DISTINCT m.group_principal AS "group", {key} FROM {membership_rows} AS m
-        JOIN {session_rows} AS s ON m.connection_id = s.connection_id
+        JOIN {session_rows} AS s ON m.member = {member_of("s.")}
         WHERE m.group_principal IS NOT NULL"""
 
 
-def members(client_group_rows: str, client_rows: str) -> str:
-    """One row per group and member client, with the client's verdict."""
-    return f"""SELECT m."group" AS principal, c.principal AS member, c.verdict,
+def groups(client_group_rows: str, client_rows: str) -> str:
+    """One row per group, like `by_principal`, over the clients of all its members."""
+    members = f"""SELECT m."group" AS principal, c.principal AS member, c.verdict,
         c.connections, c.listeners, c.last_seen_ms
         FROM {client_group_rows} AS m JOIN {client_rows} AS c ON {same_client("m", "c")}"""
+    return by_principal(f"({members})", "count(DISTINCT member) AS principals,")
 
 
-def groups(member_rows: str) -> str:
-    """One row per group, like `principals`, over the clients of all its members."""
-    return _by_principal(member_rows, "count(DISTINCT member) AS principals,")
-
-
-def _by_principal(client_rows: str, more: str = "") -> str:
+def by_principal(client_rows: str, more: str = "") -> str:
+    """One row per principal: its clients by verdict, its worst verdict, and `enforceable`."""
     counts = ", ".join(f"count_if(verdict = '{each}') AS {each}" for each in Verdict)
     worst = " ".join(f"WHEN {each} > 0 THEN '{each}'" for each in WORST_FIRST)
     return f"""SELECT *, verdict = '{Verdict.READY}' AS enforceable
@@ -413,22 +362,27 @@ def denied_resources(denial_rows: str) -> str:
 
 
 def dropped_uses(events: str) -> str:
-    """One row per connection and API version in use that Kafka 4.0 dropped (KIP-896)."""
-    key = ", ".join((*CLIENT_KEY, "client_host", "listener", "connection_id"))
-    listed = f"""SELECT {key}, timestamp_ms, explode(dropped_versions) AS used
+    """Count connections that use API versions that Kafka 4.0 dropped (KIP-896).
+
+    One row per client, host, listener, API and version, and one per client, host and listener
+    with a null `api`.
+    """
+    key = ", ".join((*CLIENT_KEY, "client_host", "listener"))
+    listed = f"""SELECT {key}, connection_id, timestamp_ms, explode(dropped_versions) AS used
         FROM {events} WHERE dropped_versions IS NOT NULL AND principal IS NOT NULL"""
-    return f"""SELECT {key}, used.api AS api, used.version AS version,
+    return f"""SELECT {key}, api, version, count(DISTINCT connection_id) AS connections,
         min(timestamp_ms) AS first_ms, max(timestamp_ms) AS last_ms
-        FROM ({listed}) AS listed WHERE used.api IS NOT NULL AND used.version IS NOT NULL
-        GROUP BY {key}, used.api, used.version"""
+        FROM (SELECT *, used.api AS api, used.version AS version FROM ({listed}) AS listed) AS uses
+        WHERE api IS NOT NULL AND version IS NOT NULL
+        GROUP BY GROUPING SETS (({key}, api, version), ({key}))"""
 
 
 def dropped_versions(use_rows: str) -> str:
     """One row per client, API and version of `dropped_uses`: connections, listeners and times."""
     key = ", ".join((*CLIENT_KEY, "api", "version"))
-    return f"""SELECT {key}, count(DISTINCT connection_id) AS connections,
-        sort_array(collect_set(listener)) AS listeners,
-        min(first_ms) AS first_ms, max(last_ms) AS last_ms FROM {use_rows} GROUP BY {key}"""
+    return f"""SELECT {key}, {total("connections")} AS connections,
+        sort_array(collect_set(listener)) AS listeners, min(first_ms) AS first_ms,
+        max(last_ms) AS last_ms FROM {use_rows} WHERE api IS NOT NULL GROUP BY {key}"""
 
 
 def breaks_at_kafka_4(use_rows: str) -> str:
@@ -437,7 +391,8 @@ def breaks_at_kafka_4(use_rows: str) -> str:
     return f"""SELECT {key}, connections, slice(all_versions, 1, {VERSIONS_SHOWN}) AS versions,
         slice(all_hosts, 1, {HOSTS_SHOWN}) AS hosts,
         CAST(size(all_hosts) AS BIGINT) AS host_count, last_ms
-        FROM (SELECT {key}, count(DISTINCT connection_id) AS connections,
-            sort_array(collect_set(concat(api, ' v', version))) AS all_versions,
+        FROM (SELECT {key}, {total("CASE WHEN api IS NULL THEN connections END")} AS connections,
+            sort_array(collect_set(CASE WHEN api IS NOT NULL THEN concat(api, ' v', version) END))
+                AS all_versions,
             sort_array(collect_set(client_host)) AS all_hosts, max(last_ms) AS last_ms
             FROM {use_rows} GROUP BY {key}) AS added"""

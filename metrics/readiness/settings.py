@@ -1,6 +1,5 @@
 """Input and output of one report, and the choice of its engine."""
 
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,8 +8,9 @@ from typing import Any
 
 from metrics.readiness.analysis import Question
 from metrics.readiness.errors import ReportError
+from metrics.readiness.events import DAY_MS
 from metrics.readiness.folder import event_files, is_remote, is_within
-from metrics.readiness.output import RUNS, TABLES
+from metrics.readiness.output import CSV, RUNS, TABLES
 from metrics.readiness.what_if import DEFAULT_LIFETIMES_MS
 from metrics.report.requirements import Requirement
 
@@ -40,6 +40,8 @@ class Settings:
     since_ms: int | None = None
     until_ms: int | None = None
     """Bounds of the events' time, epoch ms: from `since_ms`, before `until_ms`; None: no bound."""
+    min_observed_ms: int = DAY_MS
+    """The time in milliseconds that events must cover before the report advises to enforce."""
     engine: EngineName = EngineName.AUTO
     master: str | None = None
     """Spark's master; None: all processors of this machine, or spark-submit's setting."""
@@ -51,6 +53,9 @@ class Settings:
     """The folder to which each run adds its tables; None: keep only the last run's."""
     history_days: int | None = None
     """The number of days for which the history is kept; None: forever."""
+    acls: Path | None = None
+    users: Path | None = None
+    """The files with ACLs and users to compare the use with, in JSON; None: not compared."""
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The settings of librdkafka for a topic; Spark does not use them."""
     bootstrap_servers: str | None = None
@@ -73,6 +78,8 @@ class Settings:
             principals=[each.principal for each in self.requirements if each.principal is not None],
             since_ms=self.since_ms,
             until_ms=self.until_ms,
+            acls=self.acls,
+            users=self.users,
         )
 
     def check(self) -> None:
@@ -117,7 +124,7 @@ class Settings:
         self._check_outside_tables("--history", str(history))
 
     def _check_outside_tables(self, option: str, path: str) -> None:
-        for name in (TABLES, RUNS):
+        for name in (TABLES, CSV, RUNS):
             if is_within(path, f"{self.out.rstrip('/')}/{name}"):
                 raise ReportError(
                     f"{path}: {option} is within the {name} of --out, which every run replaces; "
@@ -126,31 +133,18 @@ class Settings:
 
     @property
     def is_for_spark(self) -> bool:
-        """True if Spark reads the events, by choice or because DuckDB cannot."""
-        return self.engine is EngineName.SPARK or self._needs_spark
+        """True if Spark reads the events, by choice or because DuckDB cannot.
 
-    @property
-    def _needs_spark(self) -> bool:
-        """True if DuckDB cannot make this report."""
+        Raises ReportError if DuckDB was chosen but cannot.
+        """
         if self.topic is None:
             cannot_read = is_remote(self.events) or self.state is not None
         else:
             cannot_read = bool(self.kafka_options) or is_remote(self.state or "")
-        return cannot_read or is_remote(self.out) or self.master is not None
-
-    def choose_engine(self) -> EngineName:
-        """Choose DuckDB for a topic or a local folder, and Spark for everything else.
-
-        Raises ReportError if DuckDB was chosen but cannot make this report.
-        """
-        if self.is_for_spark:
-            if self.engine is EngineName.DUCKDB:
-                raise ReportError(
-                    "DuckDB reads a topic or a folder of this machine alone: an address, --state"
-                    " of a folder, and --master take --engine spark"
-                )
-            return EngineName.SPARK
-        asked = self.topic is not None or self.engine is EngineName.DUCKDB
-        if asked or importlib.util.find_spec("duckdb") is not None:
-            return EngineName.DUCKDB
-        return EngineName.SPARK
+        needed = cannot_read or is_remote(self.out) or self.master is not None
+        if needed and self.engine is EngineName.DUCKDB:
+            raise ReportError(
+                "DuckDB reads a topic or a folder of this machine alone: an address, --state"
+                " of a folder, and --master take --engine spark"
+            )
+        return needed or self.engine is EngineName.SPARK

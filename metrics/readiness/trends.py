@@ -1,7 +1,7 @@
 """Time covered by events, readiness by day, token lifetimes."""
 
 from metrics.readiness.events import DAY_MS, MINUTE_MS, total
-from metrics.readiness.sessions import CLIENT_KEY
+from metrics.readiness.usage import CLIENT_KEY
 from metrics.report.verdicts import Verdict
 
 MIN_SENSIBLE_TOKEN_MS = 60_000
@@ -38,7 +38,7 @@ def dated(usage_rows: str) -> str:
 
 
 def observed(usage_rows: str, session_rows: str) -> str:
-    """One row: connections with a principal, and the time covered by events.
+    """One row: connections with a principal, those left out, and the time covered by events.
 
     Hours without events are not covered. The first and the last hour may be covered in part.
     """
@@ -46,10 +46,11 @@ def observed(usage_rows: str, session_rows: str) -> str:
             max(last_ms) AS to_ms
         FROM (SELECT bit_or(hours) AS hours, min(first_event_ms) AS first_ms,
             max(last_event_ms) AS last_ms FROM {usage_rows} GROUP BY day) AS days"""
-    return f"""SELECT s.connections, h.from_ms, h.to_ms,
+    return f"""SELECT s.connections, s.left_out, h.from_ms, h.to_ms,
         least(h.to_ms - h.from_ms, h.hours * {_HOUR_MS}) AS covered_ms
         FROM (SELECT coalesce({total("CASE WHEN principal IS NOT NULL THEN alike END")}, 0)
-            AS connections FROM {session_rows}) AS s
+            AS connections, coalesce({total("left_out * alike")}, 0) AS left_out
+            FROM {session_rows}) AS s
         CROSS JOIN ({hours}) AS h"""
 
 

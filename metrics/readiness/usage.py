@@ -10,24 +10,36 @@ the hash of its identity at its end, and `identities` maps it to text. Problems 
 If no event of a connection is missing, one view is enough: the lists in its summary rows add
 nothing, and reading them would take longer than everything else.
 
-A fleet may have many short connections. Plain connections are added up per identity and day before
-they leave the events' engine: short, closed ones with all their events, one login and no need for
-further examination. `alike` is the number of connections that a row represents.
+A fleet may have many connections. Connections of the same identity, day and behaviour are added up
+by the events' engine, into rows with names that begin with `ADDED`. `alike` is the number of
+connections in a row:
+
+- plain connections: short, closed ones with all their events, at most one login, and no need for
+  further examination;
+- beyond `KEPT` of a client, other closed ones of one day with all their events; only the minutes of
+  their use are lost;
+- beyond `KEPT_UNSURE` of a client, all others. They are left out (`Occurrence.LEFT_OUT`): whatever
+  their single events would show is unknown.
 """
 
 from collections.abc import Mapping
 from enum import IntFlag
 
-from metrics.events import EventKind, IntervalEnd
-from metrics.readiness.engine import words
-from metrics.readiness.events import MAX_DURATION_MS, MINUTE_MS, counted, day_of, total
+from metrics.events import MAX_INT64, EventKind, IntervalEnd
+from metrics.readiness.events import MAX_DURATION_MS, MINUTE_MS, counted, day_of, total, words
 
-IDENTITY = (
+CLIENT_KEY = (
     "principal",
     "client_id",
     "client_software_name",
     "client_software_version",
     "mechanism",
+)
+"""The columns that identify a client. Its hosts are only listed, because a deployment moves between
+them."""
+
+IDENTITY = (
+    *CLIENT_KEY,
     "client_host",
     "proxy_id",
     "listener",
@@ -97,13 +109,32 @@ class Occurrence(IntFlag):
     """A re-authentication failed although a lifetime had been announced."""
     THROTTLED = 2048
     """A throttle lasted beyond the end of a session that was then used."""
+    REAUTH_REFUSAL = 4096
+    """A re-authentication was refused as illegal at that time (Kafka's error 34)."""
+    LEFT_OUT = 8192
+    """The connection is beyond the bound of its client, and its single events are not read."""
 
+
+ADDED = "alike-"
+"""Start of the name of a row of several connections; no id of a connection begins so."""
+
+KEPT = 1_000
+"""Maximum number of complete connections of a client that are single rows."""
+
+KEPT_UNSURE = 10_000
+"""Maximum number of a client's other connections, such as open ones, that are single rows."""
+
+MIN_REAUTH_INTERVAL_MS = 1_000
+"""Time in milliseconds within which a second re-authentication is refused (Kafka,
+KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS)."""
 
 ROUNDING_MS = 1
 """The error in milliseconds that rounding may add to the difference of two times."""
 
-_KILLED = ("expired", "token_expired")
-_REFUSED = ("authentication_failed", "authentication_timeout")
+KILLED = ("expired", "token_expired")
+_ILLEGAL = "illegal_state"
+"""`failure_reason` of a re-authentication that came too soon, or out of order."""
+REFUSED = ("authentication_failed", "authentication_timeout")
 """Values of `close_reason` for kills and failures, whose own events may be lost."""
 
 _SQUARABLE = 1_000_000
@@ -142,11 +173,16 @@ def used_ms(begin: str) -> str:
         CASE WHEN {expiry} THEN since_auth_ms END)"""
 
 
-def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
-    """One row per problem, connection and day; plain connections of a day and identity are one row.
+def is_added(connection_id: str = "connection_id") -> str:
+    """Return the SQL condition for rows of several connections."""
+    return f"{connection_id} LIKE '{ADDED}%'"
 
-    `both_views`: also read the intervals of summary rows. `shortest_ms`: connections whose session
-    was used longer are not plain; 0: no connection is plain.
+
+def usage(source: str, *, both_views: bool, lifetimes_ms: tuple[int, ...] = ()) -> str:
+    """One row per problem, connection and day, or per day and several connections (`is_added`).
+
+    `both_views`: also read the intervals of summary rows. `lifetimes_ms`: the candidates, which
+    separate the connections that are added up; empty: each connection has its rows.
     """
     rows = f"""SELECT *, {interval_start()} AS begin_ms, {is_kind(EventKind.SUMMARY)} AS is_summary
         FROM {source}"""
@@ -166,28 +202,101 @@ def usage(source: str, *, both_views: bool, shortest_ms: int = 0) -> str:
         min(sequence) AS first_sequence, max(sequence) AS last_sequence,
         min(timestamp_ms) AS first_event_ms, max(timestamp_ms) AS last_event_ms,
         {", ".join(f"min({name}) AS {name}" for name in LEAST[:6])},
-        {", ".join(f"max({name}) AS {name}" for name in GREATEST[2:])},
+        {", ".join(f"max({name}) AS {name}" for name in ("client", *GREATEST[2:]))},
         {", ".join(f"bit_or({name}) AS {name}" for name in BITS)},
         count_if(is_authentication) AS authentication_events,
         count_if(would_be_kill) AS would_be_kill_events,
         {", ".join(f"{total(name)} AS {name}" for name in SUMMED[5:])}
         FROM ({numbers}) AS numbers GROUP BY {keys}"""
-    if not shortest_ms:
+    if not lifetimes_ms:
         return f"SELECT *, CAST(1 AS BIGINT) AS alike FROM ({found}) AS found"
+    return _bounded(found, lifetimes_ms)
+
+
+def _bounded(found: str, lifetimes_ms: tuple[int, ...]) -> str:
+    """Add up plain connections, and those beyond the bounds of a client.
+
+    Connections of one `kind` (0: plain, 1: complete, 2: others) are counted in the order of their
+    ids. A connection that has no end yet is of the client that its events name.
+    """
+    shortest = f"""authentications <= 1
+        AND coalesce(used_ms, 0) + {ROUNDING_MS} < {min(lifetimes_ms)}"""
+    failed = Occurrence.KILLED | Occurrence.REAUTH_FAILURE | Occurrence.RENEWAL_FAILURE
+    failed |= Occurrence.REAUTH_REFUSAL
+    judged = f"""SELECT *, CASE WHEN {_is_complete()} AND {shortest} THEN 0
+        WHEN {_is_complete(failed.value)} THEN 1 ELSE 2 END AS kind FROM ({found}) AS found"""
+    outlasted = " + ".join(f"CASE WHEN used_ms > {each} THEN 1 ELSE 0 END" for each in lifetimes_ms)
     # the same classes of length as in `trends.session_lengths`
-    name = f"""concat('alike-', identity_id, '-', day, '-',
-        coalesce(CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS INT), -1))"""
-    named = f"""SELECT *, CASE WHEN {_is_plain(shortest_ms)} THEN {name} ELSE connection_id END
-        AS name FROM ({found}) AS found"""
-    return f"""SELECT problem, name AS connection_id, day, {_added()}, count(*) AS alike
-        FROM ({named}) AS named GROUP BY problem, name, day"""
+    alike = f"""'-', day, '-', saw, '-', least(authentications, 2), '-',
+        coalesce(CAST(ceil(log2(greatest(used_ms, {MINUTE_MS}) / {MINUTE_MS})) AS INT), -1), '-',
+        {outlasted}, '-', CASE WHEN shortest_gap_ms < {MIN_REAUTH_INTERVAL_MS} THEN 1 ELSE 0 END"""
+    plain = f"""SELECT problem, name AS connection_id, day, {_added()}, max(client) AS client,
+        max(kind) AS kind, count(*) AS alike
+        FROM (SELECT *, CASE WHEN kind = 0 THEN concat('{ADDED}', identity_id, {alike})
+            ELSE connection_id END AS name FROM ({judged}) AS judged) AS named
+        GROUP BY problem, name, day"""
+    owned = f"""SELECT *, max(client) OVER own AS owner, max(identity_id) OVER own AS identity,
+        max(kind) OVER own AS worst, day = max(day) OVER own AS is_last
+        FROM ({plain}) AS plain WINDOW own AS (PARTITION BY connection_id)"""
+    placed = f"""SELECT *, dense_rank() OVER (PARTITION BY owner, worst ORDER BY connection_id)
+        AS place FROM ({owned}) AS owned"""
+    beyond = f"""SELECT *, problem IS NULL AND place > CASE worst WHEN 1 THEN {KEPT}
+        WHEN 2 THEN {KEPT_UNSURE} END AS beyond FROM ({placed}) AS placed"""
+    changed = {name: name for name in ("day", *SUMMED, *LEAST, *GREATEST, *BITS)} | {
+        "name": f"concat('{ADDED}', worst, '-', coalesce(identity, owner, 0), {alike})",
+        "identity_id": "coalesce(identity, owner)",
+        "ended_sequence": "last_sequence",
+        "saw": f"saw | CASE WHEN worst = 2 THEN {Occurrence.LEFT_OUT.value} ELSE 0 END",
+        "alike": "CASE WHEN is_last THEN alike ELSE 0 END",
+    }
+    kept = {"name": "connection_id"}
+    columns = ", ".join(
+        name
+        if text == name
+        else f"CASE WHEN beyond THEN {text} ELSE {kept.get(name, name)} END AS {name}"
+        for name, text in changed.items()
+    )
+    return f"""SELECT problem, name AS connection_id, day, {_added()}, {total("alike")} AS alike
+        FROM (SELECT problem, {columns} FROM ({beyond}) AS beyond) AS named
+        GROUP BY problem, name, day"""
 
 
-def identities(source: str) -> str:
-    """Return the query for the identity of each `identity_id`; rows may repeat."""
-    return f"""SELECT DISTINCT {_identity_id()} AS identity_id, {", ".join(IDENTITY)} FROM {source}
-        WHERE {_ENDS}"""
+def identities(source: str, *, of_clients: bool) -> str:
+    """Return the query for the identity of each `identity_id`; rows may repeat.
 
+    `of_clients`: also the identities of clients with left-out connections that have no end.
+    """
+    names = ", ".join(IDENTITY)
+    ended = f"SELECT DISTINCT {_identity_id()} AS identity_id, {names} FROM {source} WHERE {_ENDS}"
+    clients = f"SELECT DISTINCT {_CLIENT} AS identity_id, {names} FROM {source}"
+    return f"{ended} UNION ALL {clients}" if of_clients else ended
+
+
+def memberships(events: str, open_connections: str) -> str:
+    """One row per identity, or per open connection, and group named by a last login.
+
+    Both are a `member`, which `member_of` returns for a row of a connection.
+    """
+    login = is_kind(EventKind.AUTHENTICATED, EventKind.REAUTHENTICATED)
+    own = "PARTITION BY connection_id"
+    logins = f"""SELECT connection_id, groups, {login} AS is_login, row_number() OVER ({own}
+            ORDER BY CASE WHEN {login} THEN 0 ELSE 1 END, sequence DESC) AS place,
+            max(CASE WHEN {_ENDS} THEN {_identity_id()} END) OVER ({own}) AS identity_id
+        FROM {events} WHERE {login} OR {_ENDS}"""
+    return f"""SELECT DISTINCT {member_of()} AS member, explode(groups) AS group_principal
+        FROM ({logins}) AS logins WHERE place = 1 AND is_login AND groups IS NOT NULL AND (
+            identity_id IS NOT NULL OR connection_id IN (
+                SELECT connection_id FROM {open_connections}))"""
+
+
+def member_of(row: str = "") -> str:
+    """Return the SQL for the `member` of `memberships` that a connection is."""
+    return f"coalesce(CAST({row}identity_id AS STRING), {row}connection_id)"
+
+
+_CLIENT = f"""(xxhash64({", ".join(f"coalesce({name}, {_NO_TEXT})" for name in CLIENT_KEY)})
+    & {MAX_INT64}) * CASE WHEN principal IS NULL THEN -1 ELSE 1 END"""
+"""The hash of a client, negative before its login; only the engine that made it understands it."""
 
 _ENDS = f"({is_kind(EventKind.CLOSED)} OR final)"
 _SMALL = f"CASE WHEN sequence < {_SQUARABLE} THEN sequence END"
@@ -204,13 +313,18 @@ def _identity_id() -> str:
     return f"CAST(conv(substr(md5(concat({texts})), 1, 15), 16, 10) AS BIGINT)"
 
 
-def _is_plain(shortest_ms: int) -> str:
-    """Return the SQL condition for rows with a complete, plain connection."""
-    plain = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.OTHER_KIND
-    return f"""problem IS NULL AND ended_sequence = last_sequence AND authentications = 1
-        AND authentication_events = 1 AND ({occurred(Occurrence.CLOSED)})
-        AND (saw | {plain.value}) = {plain.value} AND first_sequence = 0 AND {_is_run()}
-        AND NOT ({_is_expiring()}) AND coalesce(used_ms <= {shortest_ms}, true)"""
+def _is_complete(more: int = 0) -> str:
+    """Return the SQL condition for rows of a closed connection without missing events.
+
+    Only occurrences of harmless connections, and those of `more`, are allowed.
+    """
+    known = Occurrence.CLOSED | Occurrence.SUMMARY | Occurrence.OTHER_KIND | Occurrence.DENIAL
+    known |= Occurrence.DROPPED_VERSION | Occurrence.LOGIN_FAILURE | Occurrence.GROUP
+    harmless = known.value | more
+    return f"""problem IS NULL AND ended_sequence = last_sequence
+        AND authentication_events = authentications AND ({occurred(Occurrence.CLOSED)})
+        AND (saw | {harmless}) = {harmless} AND first_sequence = 0 AND {_is_run()}
+        AND NOT ({_is_expiring()})"""
 
 
 def _added() -> str:
@@ -264,11 +378,12 @@ def by_connection(source: str, since_ms: int | None) -> str:
     first = "0"
     if since_ms is not None:
         first = f"CASE WHEN opened_ms < {since_ms} THEN first_sequence ELSE 0 END"
-    return f"""SELECT *, NOT is_run AS suspect, is_run AND first_sequence = 0 AS whole,
+    return f"""SELECT *, NOT is_run AS suspect,
+        {is_added()} OR (is_run AND first_sequence = 0) AS whole,
         authentication_events < authentications AND {occurred(Occurrence.SUMMARY)} AS incomplete,
         authentication_events = 0 AS without_events, {_is_expiring()} AS expiring,
-        CASE WHEN alike > 1 THEN events ELSE last_sequence + 1 - {first} END AS numbered
-        FROM (SELECT *, alike > 1 OR {_is_run()} AS is_run
+        CASE WHEN {is_added()} THEN events ELSE last_sequence + 1 - {first} END AS numbered
+        FROM (SELECT *, {is_added()} OR {_is_run()} AS is_run
             FROM (SELECT connection_id, max(alike) AS alike, {_added()}
                 FROM {source} GROUP BY connection_id) AS added) AS judged"""
 
@@ -283,9 +398,11 @@ def totals(source: str) -> str:
         count_if({occurred(Occurrence.GROUP)}) AS with_groups,
         count_if({occurred(Occurrence.THROTTLED)}) AS throttled,
         count_if({occurred(Occurrence.OTHER_KIND)}) AS other_kinds,
+        count_if({occurred(Occurrence.LEFT_OUT)}) AS left_out,
         count_if(suspect) AS suspects, count_if(NOT whole) AS parts,
-        count_if(incomplete) AS incomplete,
-        count_if(incomplete AND without_events) AS without_events,
+        coalesce({total("CASE WHEN incomplete THEN alike END")}, 0) AS incomplete,
+        coalesce({total("CASE WHEN incomplete AND without_events THEN alike END")}, 0)
+            AS without_events,
         count_if(NOT coalesce(ended_sequence = last_sequence, false)) AS unnamed FROM {source}"""
 
 
@@ -326,6 +443,7 @@ def _of_events(*, both_views: bool) -> dict[str, str]:
         "day": f"CASE WHEN problem IS NULL THEN {day_of('timestamp_ms')} END",
         "is_event": "1",
         "identity_id": f"CASE WHEN problem IS NULL AND {_ENDS} THEN {_identity_id()} END",
+        "client": _CLIENT,
         "ended_sequence": f"CASE WHEN {_ENDS} THEN sequence END",
         "sequence": "sequence",
         "timestamp_ms": "timestamp_ms",
@@ -353,10 +471,12 @@ def _of_events(*, both_views: bool) -> dict[str, str]:
         "saw": f"""{_saw_in_any()} |
             CASE WHEN groups IS NOT NULL THEN {Occurrence.GROUP.value} ELSE 0 END |
             CASE WHEN {is_kind(EventKind.CLOSED)} THEN {Occurrence.CLOSED | other} | CASE
-                WHEN close_reason IN ({words(_KILLED)}) THEN {Occurrence.KILLED.value}
-                WHEN close_reason IN ({words(_REFUSED)}) THEN {failure} ELSE 0 END
+                WHEN close_reason IN ({words(KILLED)}) THEN {Occurrence.KILLED.value}
+                WHEN close_reason IN ({words(REFUSED)}) THEN {failure} ELSE 0 END
             WHEN {is_kind(EventKind.EXPIRED_KILLED)} THEN {Occurrence.KILLED | other}
-            WHEN {is_kind(EventKind.FAILED)} THEN {other.value} | {failure}
+            WHEN {is_kind(EventKind.FAILED)} THEN {other.value} | {failure} | CASE
+                WHEN authentications > 0 AND failure_reason = '{_ILLEGAL}'
+                THEN {Occurrence.REAUTH_REFUSAL.value} ELSE 0 END
             WHEN {is_kind(EventKind.DENIED, EventKind.WOULD_BE_DENIED)}
                 THEN {Occurrence.DENIAL | other}
             WHEN is_summary THEN {Occurrence.SUMMARY} | CASE WHEN final

@@ -9,7 +9,6 @@ unknown: `unproven`, sessions of clients that speak v1 but were never announced 
 """
 
 from metrics.events import MAX_INT64, MAX_INTERVALS, EventKind, IntervalEnd
-from metrics.readiness.engine import values, words
 from metrics.readiness.events import (
     DAY_MS,
     MAX_DURATION_MS,
@@ -18,9 +17,10 @@ from metrics.readiness.events import (
     at_most,
     minute_of,
     total,
+    values,
+    words,
 )
-from metrics.readiness.sessions import CLIENT_KEY
-from metrics.readiness.usage import interval_start, is_kind, used_ms
+from metrics.readiness.usage import CLIENT_KEY, interval_start, is_added, is_kind, used_ms
 from metrics.report.verdicts import Verdict
 
 HOUR_MS = 3_600_000
@@ -163,6 +163,18 @@ def kills(interval_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
         FROM ({walked}) AS walked"""
 
 
+def kills_of_added(session_rows: str, lifetimes_ms: tuple[int, ...]) -> str:
+    """Return the kills of connections that were added up; their intervals are unknown.
+
+    Each has at least one kill, and at most one every L in each session.
+    """
+    most = "CAST(floor((used_ms - 1) / lifetime_ms) AS BIGINT)"
+    return f"""SELECT connection_id, 1 AS number, lifetime_ms, alike AS kills_least,
+        alike * greatest(authentications, 1) * {most} AS kills_most
+        FROM {session_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
+        WHERE {is_added()} AND standing IN ({words(_CONCERNED)}) AND used_ms > lifetime_ms"""
+
+
 def _walk(due: str, period: str) -> str:
     """Count the kills in `runs`, greedily; within a run of active minutes they are periodic.
 
@@ -180,10 +192,12 @@ def _walk(due: str, period: str) -> str:
 def kills_by_client(kill_rows: str, session_rows: str) -> str:
     """One row per client and lifetime that would disconnect it, from `kills`."""
     key = ", ".join(f"s.{name}" for name in CLIENT_KEY)
-    return f"""SELECT {key}, k.lifetime_ms, count(DISTINCT k.connection_id) AS connections,
-        {total("k.kills_least")} AS kills_least, {total("k.kills_most")} AS kills_most
-        FROM {kill_rows} AS k JOIN {session_rows} AS s ON k.connection_id = s.connection_id
-        GROUP BY {key}, k.lifetime_ms"""
+    added = f"""SELECT connection_id, lifetime_ms, sum(kills_least) AS kills_least,
+        sum(kills_most) AS kills_most FROM {kill_rows} GROUP BY connection_id, lifetime_ms"""
+    return f"""SELECT {key}, lifetime_ms, {total("alike")} AS connections,
+        {total("kills_least")} AS kills_least, {total("kills_most")} AS kills_most
+        FROM ({added}) AS k JOIN {session_rows} AS s USING (connection_id)
+        GROUP BY {key}, lifetime_ms"""
 
 
 def what_if(
@@ -197,58 +211,36 @@ def what_if(
     not judged, and its results are null, unless a connection was used for longer than it.
     """
     outlasted = "coalesce(used_ms > lifetime_ms, false)"
-    unproven = f"standing = '{Verdict.UNPROVEN}'"
     cut_short = f"""ended_by IN ({words(_CUT_SHORT)})
         AND coalesce(ended_since_auth_ms, 0) <= lifetime_ms"""
-    key = ", ".join(CLIENT_KEY)
-    found = f"""SELECT {key}, lifetime_ms, used_ms - lifetime_ms AS late_ms,
-        CASE WHEN {outlasted} THEN CASE WHEN {unproven} THEN 'unproven' ELSE 'killed' END
-            WHEN {cut_short} THEN 'cut_short' END AS found
+    found = f"""SELECT lifetime_ms, row({", ".join(CLIENT_KEY)}) AS client, principal, alike,
+        used_ms - lifetime_ms AS late_ms, CASE
+            WHEN ({outlasted} OR left_out > 0) AND standing = '{Verdict.UNPROVEN}' THEN 'unproven'
+            WHEN {outlasted} THEN 'killed' WHEN {cut_short} THEN 'cut_short' END AS found
         FROM {session_rows} CROSS JOIN {values("lifetime_ms", lifetimes_ms)}
         WHERE standing IN ({words((*_CONCERNED, Verdict.UNPROVEN))})"""
     # a client counts once, however many of its connections are affected
-    clients = f"""SELECT {key}, lifetime_ms, found, count(*) AS connections
-        FROM ({found}) AS found WHERE found IS NOT NULL GROUP BY {key}, lifetime_ms, found"""
-    names = ("killed", "unproven", "cut_short")
     counts = ", ".join(
-        f"""{total(f"CASE WHEN found = '{each}' THEN connections END")} AS {each}_connections,
-        count_if(found = '{each}') AS {each}_clients"""
-        for each in names
+        f"""coalesce(CAST(sum(alike) FILTER (found = '{each}') AS BIGINT), 0) AS {each}_connections,
+        count(DISTINCT client) FILTER (found = '{each}') AS {each}_clients"""
+        for each in ("killed", "unproven", "cut_short")
     )
-    columns = ", ".join(
-        f"coalesce(c.{name}, 0) AS {name}"
-        for name in (
-            *(f"{each}_{what}" for each in names for what in ("connections", "clients")),
-            "killed_principals",
-        )
-    )
-    results = (
-        *(f"{each}_{what}" for each in names for what in ("connections", "clients")),
-        *("killed_principals", "late_median_ms", "late_max_ms", "kills_least", "kills_most"),
-        *("kills_per_day_least", "kills_per_day_most"),
-    )
-    judged = """killed_connections + unproven_connections > 0 OR observed_ms >= lifetime_ms"""
-    shown = ", ".join(f"CASE WHEN {judged} THEN {name} END AS {name}" for name in results)
-    days = f"CASE WHEN o.covered_ms >= {HOUR_MS} THEN o.covered_ms / {DAY_MS} END"
-    found_rows = f"""SELECT l.lifetime_ms, o.connections, {columns},
-        m.late_median_ms, m.late_max_ms,
-        coalesce(k.kills_least, 0) AS kills_least, coalesce(k.kills_most, 0) AS kills_most,
-        o.covered_ms AS observed_ms,
-        coalesce(k.kills_least, 0) / ({days}) AS kills_per_day_least,
-        coalesce(k.kills_most, 0) / ({days}) AS kills_per_day_most
-        FROM (SELECT lifetime_ms FROM {values("lifetime_ms", lifetimes_ms)}) AS l
-        CROSS JOIN {observed_rows} AS o
-        LEFT JOIN (SELECT lifetime_ms, {counts},
-                count(DISTINCT CASE WHEN found = 'killed' THEN principal END) AS killed_principals
-            FROM ({clients}) AS clients GROUP BY lifetime_ms) AS c
-        ON l.lifetime_ms = c.lifetime_ms
-        LEFT JOIN (SELECT lifetime_ms, CAST(floor(median(late_ms)) AS BIGINT) AS late_median_ms,
-                max(late_ms) AS late_max_ms
-            FROM ({found}) AS found WHERE found = 'killed' GROUP BY lifetime_ms) AS m
-        ON l.lifetime_ms = m.lifetime_ms
-        LEFT JOIN (SELECT lifetime_ms, {total("kills_least")} AS kills_least,
-                {total("kills_most")} AS kills_most FROM {kill_rows} GROUP BY lifetime_ms) AS k
-        ON l.lifetime_ms = k.lifetime_ms
-        WHERE o.connections > 0"""
-    return f"""SELECT lifetime_ms, connections, {shown}, observed_ms
-        FROM ({found_rows}) AS found_rows"""
+    affected = f"""SELECT lifetime_ms, {counts},
+        count(DISTINCT principal) FILTER (found = 'killed') AS killed_principals,
+        CAST(floor(median(late_ms) FILTER (found = 'killed')) AS BIGINT) AS late_median_ms,
+        max(late_ms) FILTER (found = 'killed') AS late_max_ms
+        FROM {values("lifetime_ms", lifetimes_ms)}
+        LEFT JOIN (SELECT * FROM ({found}) WHERE found IS NOT NULL) USING (lifetime_ms)
+        GROUP BY lifetime_ms"""
+    killed = f"""SELECT lifetime_ms, {total("kills_least")} AS at_least,
+        {total("kills_most")} AS at_most FROM {kill_rows} GROUP BY lifetime_ms"""
+    days = f"CASE WHEN covered_ms >= {HOUR_MS} THEN covered_ms / {DAY_MS} END"
+    return f"""SELECT lifetime_ms, connections, observed_ms, CASE
+            WHEN killed_connections + unproven_connections > 0 OR observed_ms >= lifetime_ms
+            THEN COLUMNS(* EXCLUDE (lifetime_ms, connections, observed_ms)) END
+        FROM (SELECT c.*, connections, covered_ms AS observed_ms,
+            coalesce(at_least, 0) AS kills_least, coalesce(at_most, 0) AS kills_most,
+            kills_least / ({days}) AS kills_per_day_least,
+            kills_most / ({days}) AS kills_per_day_most
+            FROM ({affected}) AS c CROSS JOIN {observed_rows} LEFT JOIN ({killed})
+            USING (lifetime_ms) WHERE connections > 0)"""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from metrics.report.formats import count, duration
+from metrics.report.formats import count, duration, number
 from metrics.report.verdicts import Verdict
 
 Row = Mapping[str, Any]
@@ -45,7 +45,7 @@ def day_name(day: int) -> str:
 def _failures(row: Row) -> list[str]:
     kills = row["killed"] + row["would_be_kills"]
     late = row["past_end_ms"]
-    times = "once" if kills == 1 else f"{kills} times"
+    times = "once" if kills == 1 else f"{number(kills)} times"
     by = f" by up to {duration(late)}" if late is not None and late > 0 else ""
     parts = []
     if kills:
@@ -56,7 +56,9 @@ def _failures(row: Row) -> list[str]:
             f" quota {row['throttled_by']}"
         )
     if row["reauth_failures"]:
-        parts.append(f"{count(row['reauth_failures'], 're-authentication')} failed")
+        refused = row["reauth_refusals"]
+        of_them = f", {number(refused)} of them refused as too early (error 34)" if refused else ""
+        parts.append(f"{count(row['reauth_failures'], 're-authentication')} failed{of_them}")
     if parts and row["failed_on"] is not None:
         parts[-1] += f", last on {day_name(row['failed_on'])}"
     return parts
@@ -67,7 +69,9 @@ def _ready(row: Row) -> list[str]:
         return [f"ready from {duration(row['ready_from_ms'])}", _hasty(row), *_failures(row)]
     if row["failed_on"] is None:
         again = row["reauthentications"]
-        return [f"re-authenticated {'once' if again == 1 else f'{again} times'}, always in time"]
+        return [
+            f"re-authenticated {'once' if again == 1 else f'{number(again)} times'}, always in time"
+        ]
     since = "" if row["ready_since"] is None else f" since {day_name(row['ready_since'])}"
     return [f"ready{since}", _renewals(row, "{} in all"), *_failures(row)]
 
@@ -89,8 +93,8 @@ def _renewals(row: Row, text: str) -> str:
 def _incapable(row: Row) -> str:
     raw, old, of = row["raw_token_connections"], row["not_capable_connections"], row["connections"]
     if raw:
-        return f"raw SASL tokens (SaslHandshake v0) on {raw} of {count(of, 'connection')}"
-    return f"SaslAuthenticate v0 on {old} of {count(of, 'connection')}"
+        return f"raw SASL tokens (SaslHandshake v0) on {number(raw)} of {count(of, 'connection')}"
+    return f"SaslAuthenticate v0 on {number(old)} of {count(of, 'connection')}"
 
 
 def _unproven(row: Row) -> str:

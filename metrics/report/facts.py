@@ -1,10 +1,10 @@
-"""Facts of the report as JSON, schema version 1.
+"""Facts of the report as JSON (docs/report.schema.json).
 
 Times are epoch milliseconds (UTC), days are dates, durations have their unit in the name. A new key
 does not increase `SCHEMA_VERSION`; a change of the meaning of an existing one does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
@@ -13,11 +13,12 @@ from typing import Any
 
 from metrics.report import next_steps
 from metrics.report.evidence import evidence
-from metrics.report.missing_acls import missing_acls
+from metrics.report.missing_acls import missing_acls, needed_acl
 from metrics.report.projection import projection
 from metrics.report.verdicts import WORST_FIRST, Verdict
+from metrics.rollout import Stage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 FILES_NAMED = 20
 """Maximum number of unread files that are listed."""
@@ -42,6 +43,10 @@ class Collected:
     engine: str
     """The engine that ran the queries: `duckdb`, or `spark+duckdb` if Spark read the events or ran
     the queries of events."""
+    tables: Sequence[str] = ()
+    """The names of the tables beside the page."""
+    min_observed_ms: int = 0
+    """The time in milliseconds that events must cover before the report advises to enforce."""
     files_aside: Mapping[Path, str] = field(default_factory=dict)
     """Files that were not read, with the reasons."""
 
@@ -49,11 +54,18 @@ class Collected:
 def build_facts(collected: Collected) -> dict[str, Any]:
     """Return the facts, in reading order."""
     rows = collected.rows
-    clients = [row | {"evidence": evidence(row)} for row in rows["clients"]]
+    timelines = {row["client_key"]: row["days"] for row in rows["timelines"]}
+    clients = [
+        row
+        | {"evidence": evidence(row), "days": _timeline(timelines.get(row["client_key"], ()))}
+        | {name: _day(row[name]) for name in ("failed_on", "ready_since")}
+        for row in rows["clients"]
+    ]
     principals, enforceable = rows["principals"], rows["enforceable"]
     counted = {row["verdict"]: row["clients"] for row in rows["clients_by_verdict"]}
     named = {row["verdict"]: row["principals"] for row in rows["principals_by_verdict"]}
     (denied,) = (row["resources"] for row in rows["denied_count"])
+    rollout, funnel = rows["rollout"], rows["funnel"]
     worst_first = sorted(principals, key=lambda row: (_rank(row["verdict"]), row["principal"]))
     return {
         "schema_version": SCHEMA_VERSION,
@@ -62,6 +74,7 @@ def build_facts(collected: Collected) -> dict[str, Any]:
         "source": collected.source,
         "run_id": collected.run_id,
         "engine": collected.engine,
+        "tables": list(collected.tables),
         "lines": dict(collected.lines),
         "files_set_aside": {
             "file_count": len(collected.files_aside),
@@ -70,9 +83,12 @@ def build_facts(collected: Collected) -> dict[str, Any]:
                 for file, reason in islice(sorted(collected.files_aside.items()), FILES_NAMED)
             ],
         },
-        "wrong_clocks": rows["wrong_clocks"],
+        "wrong_clocks": [
+            row | {name: _day(row[name]) for name in ("first_day", "last_day")}
+            for row in rows["wrong_clocks"]
+        ],
         "ahead": rows["ahead"],
-        "observed": _observed(rows),
+        "observed": _observed(collected),
         "clients_by_verdict": {verdict.value: counted.get(verdict, 0) for verdict in Verdict},
         "never_logged_in": sum(
             row["clients"] - row["logged_in"] for row in rows["clients_by_verdict"]
@@ -110,13 +126,28 @@ def build_facts(collected: Collected) -> dict[str, Any]:
             "days": [_dated(row) for row in rows["by_day"]],
             "projection": _projection(projection(rows["by_day"])),
         },
+        "rollout": {"days": [_dated(row) for row in funnel], "principals": rollout},
         "short_tokens": rows["short_tokens"],
         "failures": rows["failures"],
+        "acls": {
+            "verdicts": rows["authorizer_verdicts"],
+            "needed": [needed_acl(row) for row in rows["needed_acls"]],
+            "unused": rows["unused_acls"],
+            "wider": rows["wider_acls"],
+            "unseen_principals": rows["unseen_principals"],
+        },
         "next_steps": {
             "overrides": next_steps.overrides_block(
                 [row["principal"] for row in enforceable], of=named.get("ready", 0)
             ),
             "listeners": sorted({each for row in enforceable for each in row["listeners"]}),
+            "waves": next_steps.overrides_block(
+                [row["principal"] for row in rollout if row["stage"] == Stage.READY],
+                of=sum(row[Stage.READY] for row in funnel[-1:]),
+            ),
+            "exceptions": next_steps.exceptions(
+                rollout, of=sum(row[each] for row in funnel[-1:] for each in Stage)
+            ),
             "probe": next_steps.to_probe(worst_first),
             "upgrades": next_steps.upgrades(rows["upgrades"]),
             "missing_acls": missing_acls(rows["denied_resources"]),
@@ -126,14 +157,23 @@ def build_facts(collected: Collected) -> dict[str, Any]:
     }
 
 
-def _observed(rows: Mapping[str, Rows]) -> dict[str, Any]:
+def _timeline(days: Sequence[tuple[int, str]]) -> dict[str, str]:
+    """Return the verdict by date, in order; without days beyond the calendar."""
+    dated = ((_day(day), state) for day, state in sorted(days))
+    return {day: state for day, state in dated if day is not None}
+
+
+def _observed(collected: Collected) -> dict[str, Any]:
     """Return the time that the events span and cover; null without events."""
+    rows = collected.rows
     (span,) = rows["observed"]
     return {
         "connections": sum(row["connections"] for row in rows["clients_by_verdict"]),
         "from_ms": span["from_ms"],
         "to_ms": span["to_ms"],
         "covered_ms": span["covered_ms"],
+        "minimum_ms": collected.min_observed_ms,
+        "left_out_connections": span["left_out"],
     }
 
 
@@ -146,16 +186,12 @@ def _dated(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _projection(row: dict[str, Any]) -> dict[str, Any]:
-    ready, last = row["ready_day"], row["last_day"]
-    return row | {
-        "last_day": None if last is None else _day(last),
-        "ready_day": None if ready is None else _day(ready),
-    }
+    return row | {name: _day(row[name]) for name in ("last_day", "ready_day")}
 
 
-def _day(number: int) -> str | None:
-    """Return the date of a day since 1970; None beyond the calendar."""
+def _day(number: int | None) -> str | None:
+    """Return the date of a day since 1970; None for None, and beyond the calendar."""
     try:
-        return (_EPOCH + timedelta(days=number)).isoformat()
+        return None if number is None else (_EPOCH + timedelta(days=number)).isoformat()
     except OverflowError:
         return None

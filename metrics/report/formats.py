@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from metrics.events import MAX_TEXT_CHARS
-from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
+from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST, Verdict
 
 SHORT = 60
 """Maximum length in characters of a name in a list."""
@@ -43,6 +43,19 @@ def by_verdict(row: Mapping[str, Any], verdicts: Sequence[str] = WORST_FIRST) ->
     return " · ".join(
         f"{number(row[each])} {VERDICT_LABELS[each]}" for each in verdicts if row[each]
     )
+
+
+def logged_in(facts: Mapping[str, Any]) -> dict[str, int]:
+    """Count clients by verdict, without those that never logged in: nothing is known of them."""
+    counts = dict(facts["clients_by_verdict"])
+    counts[Verdict.UNKNOWN] -= facts["never_logged_in"]
+    return counts
+
+
+def is_observed(facts: Mapping[str, Any]) -> bool:
+    """Return True if events cover the time that is required before sessions are enforced."""
+    covered_ms: int = facts["observed"]["covered_ms"] or 0
+    return bool(covered_ms >= facts["observed"]["minimum_ms"])
 
 
 def duration(ms: float | None) -> str:
@@ -82,11 +95,11 @@ def span(from_ms: int | None, to_ms: int | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a count with thin spaces, or a rate to two digits."""
+    """Write a count with commas, or a rate to two digits."""
     if value is None:
         return ABSENT
     if value == int(value) or value >= 10:
-        return f"{value:,.0f}".replace(",", "\u202f")
+        return f"{value:,.0f}"
     return f"{value:.2g}"
 
 

@@ -25,8 +25,8 @@ LIBRARIES = (
         name="Apache Kafka Java clients",
         software=("apache-kafka-java",),
         since="2.2.0",
-        note="all mechanisms",
-        source="KIP-368, Compatibility, Deprecation, and Migration Plan",
+        note="all mechanisms; sessions with aws-msk-iam-auth 2.0.3 and 2.1.1 may be too short",
+        source="KIP-368, Compatibility, Deprecation, and Migration Plan; aws/aws-msk-iam-auth #180",
     ),
     Library(
         name="librdkafka, and confluent-kafka for Python, Go, .NET, JavaScript",
@@ -69,6 +69,20 @@ LIBRARIES = (
         since="3.0.0",
         note="all mechanisms",
         source="dpkp/kafka-python #3029, and its table of supported KIPs",
+    ),
+    Library(
+        name="@platformatic/kafka",
+        software=("platformatic-kafka",),
+        since="1.26.0",
+        note="take 1.29.0 or later, which reports the connection after a re-authentication (#231)",
+        source="platformatic/kafka #204, #211, released as v1.26.0",
+    ),
+    Library(
+        name="kafka-go",
+        software=(),
+        since=None,
+        note="no release yet; franz-go and sarama re-authenticate",
+        source="segmentio/kafka-go #492, open",
     ),
     Library(
         name="aiokafka",

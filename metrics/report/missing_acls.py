@@ -40,25 +40,26 @@ def missing_acls(resources: Sequence[Row]) -> list[dict[str, Any]]:
     """
     rows = []
     for row in resources:
-        principal, operations = row["principal"], row["operations"]
-        kind, name = str(row["resource_type"]), str(row["resource_name"])
-        note = _obstacle(principal, kind, name)
-        if not operations:
-            note = "the log does not say which operation"
-        rows.append(
-            {
-                "principal": principal,
-                "resource_type": kind,
-                "resource_name": name,
-                "operations": operations,
-                "denied": row["denied"],
-                "would_be_denied": row["would_be_denied"],
-                "command": None if note else _command(principal, kind, name, operations),
-                "note": note,
-                "place": row["place"],
-            }
-        )
+        numbers = {name: row[name] for name in ("denied", "would_be_denied", "place")}
+        rows.append(needed_acl(row) | numbers)
     return sorted(rows, key=itemgetter("principal", "resource_type", "resource_name"))
+
+
+def needed_acl(row: Row) -> dict[str, Any]:
+    """Return what a principal needs for a resource, with the command, or the reason for none."""
+    principal, operations = row["principal"], row["operations"]
+    kind, name = str(row["resource_type"]), str(row["resource_name"])
+    note = _obstacle(principal, kind, name)
+    if not operations:
+        note = "the log does not say which operation"
+    return {
+        "principal": principal,
+        "resource_type": kind,
+        "resource_name": name,
+        "operations": operations,
+        "command": None if note else _command(principal, kind, name, operations),
+        "note": note,
+    }
 
 
 def _obstacle(principal: str, kind: str, name: str) -> str | None:

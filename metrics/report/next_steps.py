@@ -10,26 +10,54 @@ from typing import Any
 from metrics.events import MAX_TEXT_CHARS
 from metrics.report.libraries import LIBRARIES, is_older, library_of
 from metrics.report.verdicts import Verdict
+from metrics.rollout import Stage
 
 Row = Mapping[str, Any]
+_WAVES = (0, 1, 11, 111, 1_111)
+"""Places at which a wave of principals begins."""
+_MAY_BE_ENFORCED = (Stage.READY, Stage.ENFORCED)
 
 
 def overrides_block(names: Sequence[str], *, of: int) -> str:
-    """Write `reauth.overrides` for principals that can be enforced, to paste in a listener.
+    """Write `reauth.overrides` for principals that can be enforced, to paste in a listener, as a
+    whole or wave by wave.
 
     Names are quoted ASCII, so no principal's name can change the meaning of the block. A name that
     was truncated in the log would match no principal, and is left out. `of`: the number of
     principals that can be enforced in total.
     """
     whole = [name for name in names if len(name) < MAX_TEXT_CHARS]
-    lines = [f"  - principal: {_quoted(name)}\n    reauth.enforcement: enforce\n" for name in whole]
+    lines = []
+    for number, name in enumerate(whole):
+        if number in _WAVES:
+            lines.append(f"  # wave {_WAVES.index(number) + 1}\n")
+        lines.append(_override(name, "enforce"))
     if len(whole) < len(names):
         lines.append(
             f"  # left out, as their names are cut in the log: {len(names) - len(whole)}\n"
         )
     if len(names) < of:
-        lines.append(f"  # left out, but in the table tables/principals: {of - len(names)}\n")
+        lines.append(f"  # left out, but in the tables: {of - len(names)}\n")
     return "reauth.overrides:\n" + "".join(lines) if whole else ""
+
+
+def _override(name: str, mode: str) -> str:
+    return f"  - principal: {_quoted(name)}\n    reauth.enforcement: {mode}\n"
+
+
+def exceptions(principals: Sequence[Row], *, of: int) -> str:
+    """Write the enforcement of all principals, except those that are not ready.
+
+    Empty if one of these cannot be named, and would be enforced: its name is cut in the log, or it
+    is beyond `principals`, which should be `of` in total.
+    """
+    names = [row["principal"] for row in principals if row["stage"] not in _MAY_BE_ENFORCED]
+    if not of or len(principals) < of or any(len(name) >= MAX_TEXT_CHARS for name in names):
+        return ""
+    lines = [_override(name, "probe") for name in names]
+    return "".join(
+        ["reauth.enforcement: enforce\n", *(["reauth.overrides:\n"] * bool(lines)), *lines]
+    )
 
 
 def _quoted(name: str) -> str:

@@ -1,24 +1,44 @@
-"""Page of the report in one HTML file: no network, no script, all client-chosen text escaped."""
+"""Page of the report in one HTML file: no network, all client-chosen text escaped.
+
+Its one script filters rows by name; its hash is in the page's Content-Security-Policy.
+"""
 
 import re
+from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
 from metrics.report import plots, tables
-from metrics.report.formats import SHORT, count, duration, name_of, number, plain, span
+from metrics.report.formats import (
+    SHORT,
+    count,
+    duration,
+    is_observed,
+    logged_in,
+    name_of,
+    number,
+    plain,
+    span,
+)
 from metrics.report.summary import summary
 from metrics.report.verdicts import VERDICT_LABELS, WORST_FIRST
+from metrics.rollout import EVIDENCE_MAX_AGE_MS, REAUTHENTICATIONS, WINDOW_MS
 
 Facts = Mapping[str, Any]
 
 STYLE = files("metrics.report").joinpath("style.css").read_text(encoding="utf-8")
+_SCRIPT = files("metrics.report").joinpath("filter.js").read_text(encoding="utf-8")
+SCRIPT_HASH = f"'sha256-{b64encode(sha256(_SCRIPT.encode()).digest()).decode()}'"
+"""The script's source expression for a Content-Security-Policy."""
 
-_HEAD = """<!doctype html>
+_HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
 <meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src {SCRIPT_HASH}; img-src data:">
 <title>Readiness for re-authentication</title><style>"""
 
 BODY_BEGINS = "</style></head><body><main>"
@@ -57,14 +77,16 @@ def page(facts: Facts) -> str:
         _kafka_4(facts),
         _storms(facts),
         _trend(facts),
+        _rollout(facts),
         _tokens(facts),
         _next_steps(facts),
+        _acls(facts),
         _clients(facts),
         _input(facts),
     ]
     written = "".join(sections)
     body = f"{summary(facts)}{_contents(written)}{written}"
-    return f"{_HEAD}\n{STYLE}{BODY_BEGINS}{body}</main></body></html>\n"
+    return f"{_HEAD}\n{STYLE}{BODY_BEGINS}{body}</main><script>{_SCRIPT}</script></body></html>\n"
 
 
 def run_mark(run_id: str) -> str:
@@ -114,7 +136,7 @@ def _what_if(facts: Facts) -> str:
         '<section id="lifetimes"><h2>What would a lifetime break?</h2>'
         '<p class="soft">Connections that each lifetime would have killed, or might have '
         "(unproven).</p>"
-        f"{plots.kills(rows)}{tables.what_if(rows, missing=missing)}"
+        f"{plots.kills(rows, missing=missing)}{tables.what_if(rows, missing=missing)}"
         "<details><summary>How long sessions are used</summary>"
         f"{plots.session_lengths(facts['session_lengths'], rows)}</details></section>"
     )
@@ -164,8 +186,7 @@ def _outlook(facts: Facts) -> str:
     """Write how many of the clients seen on a day are ready, and the projection."""
     projected, last = facts["trend"]["projection"], facts["trend"]["days"][-1]["day"]
     day, seen = projected["last_day"], projected["clients"]
-    verdicts = facts["clients_by_verdict"]
-    known = sum(verdicts.values()) - facts["never_logged_in"]
+    known = sum(logged_in(facts).values())
     in_all = f", of {number(known)} in all" if known > seen else ""
     ready = round(projected["ready_share"] * seen)
     text = f"Ready on {day}: {number(ready)} of the {count(seen, 'client')} seen{in_all}"
@@ -179,6 +200,30 @@ def _outlook(facts: Facts) -> str:
     if last != day:
         text += ". What came after saw less than half as many clients as the fullest day"
     return f"{text}."
+
+
+def _rollout(facts: Facts) -> str:
+    rollout, steps = facts["rollout"], facts["next_steps"]
+    if not rollout["days"]:
+        return ""
+    blocks = (
+        ("waves of ready principals", steps["waves"]),
+        ("all principals but the exceptions, also those that were never seen", steps["exceptions"]),
+    )
+    pasted = "".join(
+        f"<details><summary>Enforce {title}</summary>{block(title, text)}</details>"
+        for title, text in blocks
+        if text and is_observed(facts)
+    )
+    return (
+        '<section id="rollout"><h2>Rollout</h2><p class="soft">Principals at the end of each day '
+        "by the rules of <code>reauth.enforcement: auto</code>: a client is ready after "
+        f"{REAUTHENTICATIONS} re-authentications in time over {duration(WINDOW_MS)} without a "
+        "failure, a principal when all its clients of the last "
+        f"{duration(EVIDENCE_MAX_AGE_MS)} are.</p>{tables.funnel(rollout['days'])}"
+        f"<details><summary>By principal</summary>{tables.rollout(rollout['principals'])}</details>"
+        f"{pasted}</section>"
+    )
 
 
 def _tokens(facts: Facts) -> str:
@@ -203,10 +248,34 @@ def _tokens(facts: Facts) -> str:
     return shown
 
 
+def _acls(facts: Facts) -> str:
+    acls = facts["acls"]
+    if not any(acls.values()):
+        return ""
+    verdicts = Counter(row["verdict"] for row in acls["verdicts"])
+    told = ", ".join(f"{count(amount, 'principal')} {name}" for name, amount in verdicts.items())
+    parts = ['<section id="acl-use"><h2>ACLs and their use</h2>']
+    if told:
+        parts.append(f"<p>For <code>authorizer.mode: enforce</code>: {told}.</p>")
+    for rows, title in ((acls["unused"], "not used"), (acls["wider"], "wider than their use")):
+        if rows:
+            parts.append(f"<details><summary>{count(len(rows), 'ACL')} {title}</summary>")
+            parts.append(f"{tables.acls(rows)}</details>")
+    if unseen := acls["unseen_principals"]:
+        names = "; ".join(name_of(row["principal"], SHORT) for row in unseen[:_NAMED])
+        parts.append(f"<p>{count(len(unseen), 'principal')} never seen: {names}</p>")
+    if commands := "\n".join(row["command"] for row in acls["needed"] if row["command"]):
+        parts.append("<details><summary>The ACLs that the recorded use needs</summary>")
+        parts.append(f"{block('kafka-acls commands for the use', commands)}</details>")
+    return "".join([*parts, "</section>"])
+
+
 def _next_steps(facts: Facts) -> str:
     steps = facts["next_steps"]
     parts = ['<section id="next"><h2>What to do next</h2>']
-    if steps["overrides"]:
+    if facts["enforceable_principals"] and not is_observed(facts):
+        parts.append(_observe(facts))
+    elif steps["overrides"]:
         parts.append(_enforce(facts))
     elif facts["principals"]:
         parts.append("<p>No principal can be enforced yet.</p>")
@@ -235,14 +304,24 @@ def _enforce(facts: Facts) -> str:
     )
 
 
+def _observe(facts: Facts) -> str:
+    observed, ready = facts["observed"], facts["principals_by_verdict"]["ready"]
+    return (
+        '<h3 id="enforce">Observe for longer</h3>'
+        f"<p>{count(ready, 'principal is', 'principals are')} ready, but events cover only "
+        f"{duration(observed['covered_ms'])}: clients that connect once a day or a week may be "
+        f"missing. Enforce after {duration(observed['minimum_ms'])} (<code>--min-observed</code>)."
+        "</p>"
+    )
+
+
 def _probe(principals: Sequence[str], total: int) -> str:
     more = total - min(len(principals), _NAMED)
     return (
         '<h3 id="probe">Prove with <code>probe</code> and a lifetime</h3>'
         "<p class='soft'>With <code>reauth.enforcement: probe</code> and "
-        "<code>connections.max.reauth.ms</code> the proxy announces a lifetime to these and kills "
-        "nobody; "
-        "once their connections have outlasted it, the next report knows.</p><p>"
+        "<code>connections.max.reauth.ms</code> the proxy announces a lifetime to these and closes "
+        "no connection; once their connections have outlasted it, the next report knows.</p><p>"
         + "; ".join(name_of(name, SHORT) for name in principals[:_NAMED])
         + (f" and {number(more)} more" if more > 0 else "")
         + "</p>"
@@ -266,19 +345,24 @@ def _clients(facts: Facts) -> str:
     if not rows:
         return ""
     shown = rows[: tables.CLIENTS_SHOWN]
-    total = sum(facts["clients_by_verdict"].values())
+    known, never = sum(logged_in(facts).values()), facts["never_logged_in"]
     more = (
-        f'<p class="soft">The first {number(len(shown))} of {number(total)}, the worst first; the '
-        "Parquet table <code>tables/clients</code> has all.</p>"
-        if total > len(shown)
+        f'<p class="soft">The first {number(len(shown))} of {count(known, "client")}, the worst '
+        f"first, and of {number(never)} that never logged in; the table "
+        "<code>tables/clients</code> has all.</p>"
+        if known + never > len(shown)
         else ""
     )
+    named = [row for row in shown if row["principal"] is not None]
+    by_label = {
+        VERDICT_LABELS[verdict]: [row for row in named if row["verdict"] == verdict]
+        for verdict in WORST_FIRST
+    } | {"never logged in": [row for row in shown if row["principal"] is None]}
     listed = ""
-    for verdict in WORST_FIRST:
-        rows_of = [row for row in shown if row["verdict"] == verdict]
+    for label, rows_of in by_label.items():
         if rows_of:
             opened = " open" if not listed and len(rows_of) <= _OPEN else ""
-            title = f"{count(len(rows_of), 'client')}: {VERDICT_LABELS[verdict]}"
+            title = f"{count(len(rows_of), 'client')}: {label}"
             listed += f"<details{opened}><summary>{title}</summary>"
             listed += f"{tables.clients(rows_of)}</details>"
     return f'<section id="clients"><h2>Clients and their evidence</h2>{more}{listed}</section>'
@@ -287,7 +371,7 @@ def _clients(facts: Facts) -> str:
 def _input(facts: Facts) -> str:
     lines = facts["lines"]
     aside = [f"{number(lines[key])} {words}" for key, words in _SET_ASIDE.items() if lines[key]]
-    text = f"Set aside: {', '.join(aside)}." if aside else "None was set aside."
+    text = f"Set aside: {', '.join(aside)}." if aside else "All of them were used."
     missing = (
         f" {count(lines['missing'], 'event is', 'events are')} missing by the numbering: "
         "dropped before they were written, or in files that are gone."
@@ -320,8 +404,14 @@ def _input(facts: Facts) -> str:
         f'<section id="read"><h2>What was read</h2><p>{count(lines["lines"], "line")} from '
         f"<code>{name_of(facts['source'])}</code>. {text}{clocks}{missing}{age}</p>{skipped}"
         f"{run_mark(facts['run_id'])}"
-        f"{_ENGINES[facts['engine']]}.</p></section>"
+        f"{_ENGINES[facts['engine']]}.</p>{_downloads(facts['tables'])}</section>"
     )
+
+
+def _downloads(names: Sequence[str]) -> str:
+    """Write links to the tables as CSV; empty if they are not beside the page."""
+    links = ", ".join(f'<a href="csv/{name}.csv">{name}</a>' for name in names)
+    return f"<p>Tables as CSV: {links}.</p>" if names else ""
 
 
 def _dated(row: Mapping[str, Any]) -> str:

@@ -61,21 +61,23 @@ def principal_bars(rows: Rows, total: int) -> str:
             f'<span class="bar">{parts}</span><span class="soft">{by_verdict(row)}</span></li>'
         )
     more = total - len(bars)
-    rest = f'<p class="soft">and {number(more)} more, none of them worse.</p>' if more > 0 else ""
+    rest = f'<p class="soft">and {number(more)} more, not worse.</p>' if more > 0 else ""
     key = legend(each for row in rows for each in VERDICT_LABELS if row[each])
     return f'{key}<ul class="bars">{"".join(bars)}</ul>{rest}'
 
 
-def kills(rows: Rows) -> str:
-    """Draw the connections that each lifetime would or might kill."""
+def kills(rows: Rows, *, missing: bool) -> str:
+    """Draw the connections that each lifetime would or might kill; `missing`: events are."""
     judged = [row for row in rows if is_judged(row)]
     if not judged:
         observed = duration(rows[0]["observed_ms"])
         return f"<p>Events cover only {observed}, too little to judge these lifetimes.</p>"
     if not any(row[name] for row in judged for name in _FOUND.values()):
         first, last = (duration(judged[at]["lifetime_ms"]) for at in (0, -1))
-        which = f"No lifetime from {first} to {last}" if last != first else f"Not even {first}"
-        return f"<p>{which} would have killed anything.</p>"
+        which = f"lifetimes from {first} to {last}" if last != first else f"a lifetime of {first}"
+        if missing:
+            return f"<p>Kills by {which} are unknown: events are missing.</p>"
+        return f"<p>No connection would have been killed by {which}.</p>"
     columns = [
         svg.Column(
             label=duration(row["lifetime_ms"]),

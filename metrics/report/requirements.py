@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metrics.report.formats import duration
+from metrics.report.formats import count, duration, logged_in, number
 
 _DURATION = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -57,7 +57,7 @@ def duration_ms(text: str) -> int:
     """Parse a duration such as `90s`, `15m` or `4h`. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration such as 90s, 15m or 4h")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 15m or 4h")
     return int(match[1]) * _UNIT_MS[match[2]]
 
 
@@ -77,7 +77,7 @@ def requirement(text: str) -> Requirement:
     if ":" in text:
         return Requirement(text, lambda _, asked: _ready(asked.get(text)), principal=text)
     raise ValueError(
-        f"{text!r} is no requirement: 95%, a principal such as User:alice, no-kills@60m"
+        f"{text!r} is not a requirement: use 95%, a principal such as User:alice, no-kills@60m"
         " or kafka4-ready"
     )
 
@@ -92,26 +92,23 @@ def judged(
 
 
 def _share(facts: Facts, percent: float) -> Found:
-    ready, clients = facts["clients_by_verdict"]["ready"], _logged_in(facts)
+    ready, clients = facts["clients_by_verdict"]["ready"], sum(logged_in(facts).values())
     if not clients:
         return Found(met=False, text="no client logged in")
     share = 100 * ready / clients
     # rounded down: an unmet share must not look met
     shown = math.floor(share * 10) / 10
-    return Found(met=share >= percent, text=f"{ready} of {_clients_are(clients)} ready, {shown}%")
-
-
-def _logged_in(facts: Facts) -> int:
-    clients: int = sum(facts["clients_by_verdict"].values()) - facts["never_logged_in"]
-    return clients
+    return Found(
+        met=share >= percent, text=f"{number(ready)} of {_clients_are(clients)} ready, {shown}%"
+    )
 
 
 def _kafka_4_ready(facts: Facts) -> Found:
-    clients, breaking = _logged_in(facts), facts["breaks_at_kafka_4"]["client_count"]
+    breaking = facts["breaks_at_kafka_4"]["client_count"]
     if breaking:
-        uses = "client uses" if breaking == 1 else "clients use"
-        return Found(met=False, text=f"{breaking} {uses} versions that it dropped")
-    if not clients:
+        uses = count(breaking, "client uses", "clients use")
+        return Found(met=False, text=f"{uses} versions that it dropped")
+    if not any(logged_in(facts).values()):
         return Found(met=False, text="no client logged in")
     return Found(met=True, text="no client uses versions that it dropped")
 
@@ -119,7 +116,7 @@ def _kafka_4_ready(facts: Facts) -> Found:
 def _ready(row: Mapping[str, Any] | None) -> Found:
     if row is None:
         return Found(met=False, text="was not seen")
-    text = f"{row['ready']} of {_clients_are(row['clients'])} ready"
+    text = f"{number(row['ready'])} of {_clients_are(row['clients'])} ready"
     return Found(met=row["enforceable"], text=text)
 
 
@@ -135,15 +132,15 @@ def _no_kills(facts: Facts, lifetime_ms: int) -> Found:
     killed, unproven, cut_short = (row[f"{each}_connections"] or 0 for each in _MAY_BE_KILLED)
     doubts = []
     if unproven:
-        doubts.append(f"{unproven} {'is' if unproven == 1 else 'are'} unproven")
+        doubts.append(f"{count(unproven, 'is', 'are')} unproven")
     if cut_short:
-        doubts.append(f"{cut_short} {'was' if cut_short == 1 else 'were'} cut short")
+        doubts.append(f"{count(cut_short, 'was', 'were')} cut short")
     if row["observed_ms"] < lifetime_ms:
         doubts.append(f"only {duration(row['observed_ms'])} were observed")
-    connections = f"{killed or 'no'} {'connection' if killed == 1 else 'connections'}"
+    connections = count(killed, "connection") if killed else "no connections"
     text = ", ".join([f"{connections} would be killed", *doubts])
     return Found(met=not (killed or doubts), text=text)
 
 
-def _clients_are(count: int) -> str:
-    return "1 client is" if count == 1 else f"{count} clients are"
+def _clients_are(clients: int) -> str:
+    return count(clients, "client is", "clients are")

@@ -12,7 +12,9 @@ from metrics.report.formats import (
     duration,
     is_harmless,
     is_judged,
+    is_observed,
     kills_a_day,
+    logged_in,
     moment,
     name_of,
     number,
@@ -35,11 +37,12 @@ _HARMLESS = ("lines", "missing", "duplicate", "outside")
 
 def summary(facts: Facts) -> str:
     """Write the heading and the first section."""
-    verdicts = facts["clients_by_verdict"]
+    counts = [(each, VERDICT_LABELS[each], clients) for each, clients in logged_in(facts).items()]
+    if facts["never_logged_in"]:
+        counts.append(("unknown", "never logged in", facts["never_logged_in"]))
     tiles = "".join(
-        f'<li class="tile {verdict}"><b>{number(amount)}</b>'
-        f"<span>{VERDICT_LABELS[verdict]}</span></li>"
-        for verdict, amount in verdicts.items()
+        f'<li class="tile {verdict}"><b>{number(clients)}</b><span>{label}</span></li>'
+        for verdict, label, clients in counts
     )
     meanings = "".join(
         f"<dt>{VERDICT_LABELS[verdict]}</dt><dd>{plain(meaning)}</dd>"
@@ -89,6 +92,9 @@ def _caution(facts: Facts) -> str:
         parts.append(f"{count(aside, 'line was', 'lines were')} set aside")
     if lines["missing"]:
         parts.append(f"{count(lines['missing'], 'event is', 'events are')} missing")
+    if left_out := facts["observed"]["left_out_connections"]:
+        of = "of clients with too many to judge all"
+        parts.append(f"{count(left_out, 'connection was', 'connections were')} left out, {of}")
     if skipped := facts["files_set_aside"]["file_count"]:
         parts.append(f"{count(skipped, 'file was', 'files were')} not read")
     if not parts:
@@ -98,10 +104,11 @@ def _caution(facts: Facts) -> str:
 
 
 def _answer(facts: Facts) -> str:
-    verdicts = facts["clients_by_verdict"]
+    verdicts = logged_in(facts)
     total = sum(verdicts.values())
     if not total:
-        return "There is nothing to judge yet."
+        never = facts["never_logged_in"]
+        return "No client has logged in." if never else "There is nothing to judge yet."
     breaking = verdicts["failing"] + verdicts["not_capable"]
     if breaking:
         return (
@@ -116,7 +123,7 @@ def _answer(facts: Facts) -> str:
         )
     if verdicts["ready"] == total:
         return f"<b>{unanimous(total)} ready.</b>"
-    return f"{number(verdicts['ready'])} of {count(total, 'client')} are ready."
+    return f"{number(verdicts['ready'])} of {count(total, 'client is', 'clients are')} ready."
 
 
 def _who(facts: Facts) -> Iterator[str]:
@@ -176,7 +183,10 @@ def _when(facts: Facts) -> Iterator[str]:
     if killing:
         first, *more = (_killed(row, missing=missing) for row in killing)
         last = f"; one of {more[-1]}" if more else ""
-        yield f"A lifetime of {first}{last}{_none(harmless, cut_short)}."
+        yield f"A lifetime of {first}{last}{_harmless(harmless, cut_short, missing=missing)}."
+    elif harmless and missing:
+        first_ms = harmless[0]["lifetime_ms"]
+        yield f"No kill is known from {duration(first_ms)} on, but events are missing."
     elif harmless:
         unproven = harmless[0]["unproven_connections"]
         yield (
@@ -208,14 +218,19 @@ def _kafka_4(facts: Facts) -> str:
     return "No client uses versions of APIs that it dropped." if facts["clients"] else ""
 
 
-def _none(harmless: Sequence[Facts], cut_short: Sequence[Facts]) -> str:
+def _harmless(harmless: Sequence[Facts], cut_short: Sequence[Facts], *, missing: bool) -> str:
     """Write which lifetimes kill no connection; after connections cut short, longer ones might."""
     if not harmless:
         return ""
     first, last = (duration(harmless[at]["lifetime_ms"]) for at in (0, -1))
+    which = f"from {first} to {last}"
     if not cut_short:
-        return f"; from {first} on none"
-    return f"; one of {first} none" if first == last else f"; from {first} to {last} none"
+        which = f"from {first} on"
+    elif first == last:
+        which = f"for {first}"
+    if missing:
+        return f"; {which} the number is unknown, as events are missing"
+    return f"; {which} no connection"
 
 
 def _killed(row: Mapping[str, Any], *, missing: bool) -> str:
@@ -230,7 +245,9 @@ def _killed(row: Mapping[str, Any], *, missing: bool) -> str:
 
 def _now(facts: Facts) -> Iterator[str]:
     steps, verdicts = facts["next_steps"], facts["principals_by_verdict"]
-    if steps["overrides"]:
+    if facts["enforceable_principals"] and not is_observed(facts):
+        yield f'<a href="#enforce">observe for {duration(facts["observed"]["minimum_ms"])}</a>'
+    elif steps["overrides"]:
         names = count(verdicts["ready"], "principal")
         yield f'<a href="#enforce">enforce {names}</a>'
     if steps["probe"]:

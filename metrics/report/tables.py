@@ -1,11 +1,11 @@
 """Tables of the page."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from metrics.report.formats import (
-    ABSENT,
     SHORT,
     duration,
     is_judged,
@@ -16,15 +16,19 @@ from metrics.report.formats import (
     number,
     plain,
     share,
+    span,
 )
 from metrics.report.verdicts import VERDICT_LABELS
+from metrics.rollout import Stage
 
 Rows = Sequence[Mapping[str, Any]]
 
 CLIENTS_SHOWN = 500
 _KILLED = ("killed_connections", "killed_clients", "killed_principals")
+_UNKNOWN = name_of(None)
 _NOT_KNOWN = ("unproven_connections", "cut_short_connections")
 _NAMES_SHOWN = 4
+_DAYS_SHOWN = 14
 _ROWS_SHOWN = 50
 _ACLS_SHOWN = 200
 
@@ -88,10 +92,10 @@ def what_if(rows: Rows, *, missing: bool) -> str:
         [
             [
                 duration(row["lifetime_ms"]),
-                *(number(row[name]) if is_judged(row) else ABSENT for name in _KILLED),
-                kills_a_day(row, missing=missing) if is_judged(row) else ABSENT,
+                *(number(row[name]) if is_judged(row) else _UNKNOWN for name in _KILLED),
+                kills_a_day(row, missing=missing) if is_judged(row) else _UNKNOWN,
                 duration(row["late_median_ms"]),
-                *(number(row[name]) if is_judged(row) else ABSENT for name in _NOT_KNOWN),
+                *(number(row[name]) if is_judged(row) else _UNKNOWN for name in _NOT_KNOWN),
             ]
             for row in rows
         ],
@@ -100,13 +104,15 @@ def what_if(rows: Rows, *, missing: bool) -> str:
     ) + (
         "<details><summary>What is counted</summary>"
         '<p class="soft">Killed: connections that were used past the lifetime after they had '
-        "authenticated, and to which none could be announced, or which did not keep it. Kills a "
-        "day: at least to at most, as a killed client comes back and is killed again; no most is "
-        "said if events are missing, and nothing if less than an hour was observed. Too late by: "
+        "authenticated, and to which no lifetime could be announced, or which did not keep it. "
+        "Kills a day: at least to at most, as a killed client comes back and is killed again; the "
+        "most is unknown if events are missing, and both if less than an hour was observed. Too "
+        "late by: "
         "the median over the killed connections of how long they were used past it. Unproven: "
         "connections used as long, but their clients speak v1 and may well re-authenticate. Cut "
-        "short: killed, or with a failed re-authentication, before they were as old; nobody knows "
-        "what they would have done. A lifetime longer than what was observed is not judged.</p>"
+        "short: killed, or with a failed re-authentication, before they were as old; what they "
+        "would have done is unknown, as are the kills of a lifetime longer than the time observed."
+        "</p>"
         "</details>"
     )
 
@@ -185,6 +191,36 @@ def storms(rows: Rows) -> str:
     )
 
 
+def funnel(rows: Rows) -> str:
+    """Write the principals of each day by their stage."""
+    return table(
+        "Principals by day and stage",
+        ["day", *Stage],
+        [[str(row["day"]), *(number(row[each]) for each in Stage)] for row in rows[-_DAYS_SHOWN:]],
+        numbers=range(1, 7),
+        kind="few numbers",
+    )
+
+
+def rollout(rows: Rows) -> str:
+    """Write the principals with their stage, and the client that is farthest from ready."""
+    return table(
+        "Principals and their stage",
+        ["principal", "stage", "clients", "farthest from ready", "its re-authentications"],
+        [
+            [
+                name_of(row["principal"]),
+                row["stage"],
+                number(row["clients"]),
+                f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}</span>',
+                f"{number(row['reauthentications'])} in {duration(row['evidence_ms'])}",
+            ]
+            for row in rows[:_ROWS_SHOWN]
+        ],
+        numbers=(2,),
+    ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/rollout</code>")
+
+
 def short_tokens(rows: Rows) -> str:
     """Write the clients with tokens that are too short."""
     return table(
@@ -204,6 +240,17 @@ def short_tokens(rows: Rows) -> str:
     ) + rest(rows, _ROWS_SHOWN, "the Parquet table <code>tables/short_tokens</code>")
 
 
+def _reason(reason: str | None) -> str:
+    """Write the reason for failed authentications, and the cause of one that looks like an
+    attack."""
+    if reason != "principal_changed":
+        return name_of(reason)
+    return (
+        f"{name_of(reason)}: principal changes at re-authentication, as with an IAM role whose"
+        " session name differs each time"
+    )
+
+
 def failures(rows: Rows) -> str:
     """Write the failed authentications by reason."""
     return table(
@@ -212,7 +259,7 @@ def failures(rows: Rows) -> str:
         [
             [
                 name_of(row["mechanism"]),
-                name_of(row["failure_reason"]),
+                _reason(row["failure_reason"]),
                 "re-authentication" if row["reauthentication"] else "first",
                 number(row["count"]),
             ]
@@ -277,6 +324,28 @@ def missing_acls(rows: Rows, left_out: int) -> str:
     )
 
 
+def acls(rows: Rows) -> str:
+    """Write ACLs with their use."""
+    return table(
+        "ACLs",
+        ["principal", "resource", "operation", "requests", "used", "last used (UTC)"],
+        [
+            [
+                name_of(row["principal"]),
+                f"{plain(row['resource_type'])} {plain(row['pattern_type'])} "
+                f"{name_of(row['name'], SHORT)}",
+                plain(row["operation"]),
+                number(row["requests"]),
+                f"{plain(', '.join(row['used_operations']))} "
+                f"{', '.join(name_of(each, SHORT) for each in row['names'])}",
+                moment(row["last_ms"]),
+            ]
+            for row in rows[:_ACLS_SHOWN]
+        ],
+        numbers=(3,),
+    ) + rest(rows, _ACLS_SHOWN, "the Parquet table <code>tables/acl_use</code>")
+
+
 def libraries(rows: Rows) -> str:
     """Write the libraries' versions that re-authenticate, with their sources."""
     return table(
@@ -285,7 +354,7 @@ def libraries(rows: Rows) -> str:
         [
             [
                 plain(row["library"]),
-                "none yet" if row["since"] is None else plain(row["since"]),
+                "no version" if row["since"] is None else plain(row["since"]),
                 plain(row["note"]),
                 plain(row["source"]),
             ]
@@ -305,13 +374,43 @@ def clients(rows: Rows) -> str:
                 f'{name_of(row["client_id"])}<br><span class="soft">{_software(row)}<br>'
                 f"{name_of(row['mechanism'])}</span>",
                 number(row["connections"]),
-                f"{plain(row['evidence'])}; from {_hosts(row)}",
+                f"{plain(row['evidence'])}; from {_hosts(row)}{_details(row)}",
             ]
             for row in rows
         ],
         numbers=(2,),
         kind="evidence",
     )
+
+
+def _details(row: Mapping[str, Any]) -> str:
+    """Write a folded section on one client, with the verdict at the end of each day it was seen."""
+    facts = {
+        "seen (UTC)": span(row["first_seen_ms"], row["last_seen_ms"]),
+        "listeners": ", ".join(name_of(each, SHORT) for each in row["listeners"]),
+        "announced lifetime": duration(row["announced_ms"] or None),
+        "longest use of a session": duration(row["used_ms"]),
+        "re-authentications": number(row["reauthentications"]),
+        "failed re-authentications": number(row["reauth_failures"]),
+        "uses of expired sessions": number(row["killed"] + row["would_be_kills"]),
+        "requests": number(row["requests"]),
+    }
+    listed = "".join(f"<dt>{title}</dt><dd>{value}</dd>" for title, value in facts.items())
+    return (
+        f'<details id="client-{plain(row["client_key"])}"><summary>details</summary>'
+        f'{_timeline(row["days"])}<dl class="meanings">{listed}</dl></details>'
+    )
+
+
+def _timeline(days: Mapping[str, str]) -> str:
+    """Draw the verdict at the end of each day, with equal days in a row as one bar."""
+    bars = []
+    for verdict, same in groupby(days, key=days.__getitem__):
+        of = list(same)
+        when = of[0] if len(of) == 1 else f"{of[0]} to {of[-1]}"
+        text = f"{when}: {VERDICT_LABELS[verdict]}"
+        bars.append(f'<li class="{verdict}" style="flex-grow:{len(of)}">{text}</li>')
+    return f'<ol class="timeline" aria-label="Verdict by day">{"".join(bars)}</ol>' if bars else ""
 
 
 def _software(row: Mapping[str, Any]) -> str:

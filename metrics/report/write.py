@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from metrics import registry
 from metrics.exposition import expose
+from metrics.report.formats import logged_in
 from metrics.report.page import page
 from metrics.snapshot import Snapshot
 
@@ -46,8 +47,7 @@ def exposition(facts: Mapping[str, Any]) -> bytes:
     failures = {"login": 0, "reauthentication": 0}
     for row in facts["failures"]:
         failures["reauthentication" if row["reauthentication"] else "login"] += row["count"]
-    clients, never = dict(facts["clients_by_verdict"]), facts["never_logged_in"]
-    clients |= {"unknown": clients["unknown"] - never, "never_logged_in": never}
+    clients = logged_in(facts) | {"never_logged_in": facts["never_logged_in"]}
     for metric, counts in (
         (registry.READINESS_CLIENTS, clients),
         (registry.READINESS_PRINCIPALS, facts["principals_by_verdict"]),

@@ -12,7 +12,7 @@ Exit status: 0 ready (or nothing was required), 1 not ready, 2 an error in one l
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metrics.readiness import job
 from metrics.readiness.analysis import Analysis, Progress
-from metrics.readiness.duckdb_engine import DuckEngine, answered, duckdb_errors
+from metrics.readiness.duckdb_engine import DuckEngine, duckdb_errors
 from metrics.readiness.errors import ReportError
 from metrics.readiness.errors import explained as explained_here
 from metrics.readiness.events import DDL
 from metrics.readiness.folder import Folder, event_files, held, is_remote
-from metrics.readiness.output import RUN_ID, RUNS, TABLES, Staging, publish, run_of
+from metrics.readiness.output import CSV, RUN_ID, RUNS, TABLES, Staging, publish, run_of
 from metrics.readiness.settings import EngineName, Settings
-from metrics.report.requirements import duration_ms, requirement
 from metrics.report.write import JSON_NAME, METRICS_NAME, PAGE_NAME
 from metrics.spark.engine import SparkEvents
 from metrics.spark.error_messages import SPARK_ERRORS, explained
@@ -95,7 +94,7 @@ def _by_duckdb(
     def read(engine: DuckEngine, broken: Mapping[Path, str]) -> None:
         engine.read(found or event_files(events, broken))
 
-    analysis = answered(read, settings.question, progress, made)
+    analysis = job.answered(read, settings, made, progress)
     return analysis, "duckdb" if found is None else "spark+duckdb"
 
 
@@ -147,8 +146,8 @@ def _run_folder(out: str, made: Staging) -> str:
 def _publish_at(out: str, made: Staging, _: Path) -> None:
     """Upload a report to an address, and delete the runs before the last one.
 
-        OUT/index.html, report.json, report.prom    of the last complete run
-        OUT/runs/RUN/…                              each run, with its tables
+        OUT/index.html, report.json, report.prom, csv/…   of the last complete run
+        OUT/runs/RUN/…                                    each run, with its tables
 
     An object store cannot rename folders, so each run writes to its own folder. The files beside
     `runs` are replaced once that folder is complete. Raises ReportError.
@@ -161,8 +160,10 @@ def _publish_at(out: str, made: Staging, _: Path) -> None:
         for table in sorted(made.tables.iterdir()):
             if table.is_dir():
                 files.upload(str(table), f"{folder}/{TABLES}/{table.name}")
+        csv = (f"{CSV}/{each.name}" for each in sorted((made.folder / CSV).iterdir()))
+        names = (*csv, JSON_NAME, METRICS_NAME, PAGE_NAME)
         for place in (folder, out):
-            for name in (JSON_NAME, METRICS_NAME, PAGE_NAME):
+            for name in names:
                 files.upload(str(made.folder / name), f"{place}/{name}")
         for run_id in files.names(f"{out}/{RUNS}"):
             if run_id not in {made.run_id, before} and RUN_ID.fullmatch(run_id):
@@ -182,28 +183,31 @@ def _last_run(spark: SparkSession, address: str) -> str | None:
     return run_of(row.value)
 
 
-def arg_parser() -> argparse.ArgumentParser:
-    """Return the options of the program."""
+def _arg_parser() -> argparse.ArgumentParser:
+    """Return the options of the program, named like their settings."""
     parser = argparse.ArgumentParser(
         prog="python -m metrics.spark.job",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder, or address")
-    parser.add_argument(
-        "--lifetime", type=_typed(duration_ms), action="append", default=[], metavar="15m"
-    )
-    parser.add_argument("--require", type=_typed(requirement), action="append", default=[])
+    add = parser.add_argument
+    add("--events", required=True, metavar="PATH", help="folder, or kafka:TOPIC")
+    add("--out", required=True, metavar="DIR", help="folder, or address")
+    add("--lifetime", action="append", default=[], metavar="15m")
+    add("--require", action="append", default=[])
     for name in ("as-of", "since", "until"):
-        parser.add_argument(f"--{name}", type=_typed(job.time_ms), metavar="TIME")
-    parser.add_argument("--as-of-ms", type=int, help="epoch ms (default: now)")
-    parser.add_argument("--master", help="Spark master (default: as spark-submit says)")
-    parser.add_argument("--state", metavar="DIR", help="read only what is new since the last run")
-    parser.add_argument("--history", type=Path, metavar="DIR", help="keep all runs' tables")
-    parser.add_argument("--bootstrap-server", metavar="HOST:PORT", help="for kafka:TOPIC")
-    parser.add_argument(
+        add(f"--{name}", metavar="TIME")
+    add("--min-observed", metavar="24h", help="advise to enforce only after this time")
+    add("--master", help="Spark master (default: as spark-submit says)")
+    add("--state", metavar="DIR", help="read only what is new since the last run")
+    add("--history", type=Path, metavar="DIR", help="keep all runs' tables")
+    for name in ("acls", "users"):
+        add(f"--{name}", type=Path, metavar="FILE", help=f"{name} to compare the use with")
+    servers = "bootstrap_servers"
+    add("--bootstrap-server", dest=servers, metavar="HOST:PORT", help="for kafka:TOPIC")
+    add(
         "--kafka-option",
+        dest="kafka_options",
         type=_option,
         action="append",
         default=[],
@@ -211,18 +215,6 @@ def arg_parser() -> argparse.ArgumentParser:
         help="option of Spark's connector",
     )
     return parser
-
-
-def _typed(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Report a ValueError of `read` as argparse reports its own."""
-
-    def typed(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return typed
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -238,31 +230,16 @@ def _print_step(step: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program."""
-    options = arg_parser().parse_args(argv)
-    as_of_ms = options.as_of if options.as_of_ms is None else options.as_of_ms
-    settings = Settings(
-        events=options.events,
-        out=options.out,
-        lifetimes_ms=job.lifetimes(options.lifetime),
-        requirements=tuple(options.require),
-        as_of_ms=job.now_ms() if as_of_ms is None else as_of_ms,
-        since_ms=options.since,
-        until_ms=options.until,
-        engine=EngineName.SPARK,
-        master=options.master,
-        submitted=True,
-        state=options.state,
-        history=options.history,
-        bootstrap_servers=options.bootstrap_server,
-        kafka_options=dict(options.kafka_option),
-    )
+    given = vars(_arg_parser().parse_args(argv))
+    given["kafka_options"] = dict(given["kafka_options"])
     try:
-        with job.sigterm_as_sigint():
-            _, unmet = run(settings, _print_step)
+        settings = job.settings_of(**given, engine=EngineName.SPARK, submitted=True)
+        with job.sigterm_as_sigint(_print_step) as progress:
+            _, unmet = run(settings, progress)
     except KeyboardInterrupt:
         sys.stderr.write("report: interrupted\n")
         return 2
-    except job.FAILURES as error:
+    except (ValueError, *job.FAILURES) as error:
         sys.stderr.write(f"report: {explained_here(error)}\n")
         return 2
     for text in unmet:

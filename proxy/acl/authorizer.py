@@ -230,6 +230,12 @@ class IndexAuthority:
             self._count(decision, operation, resource_type, name, would_be=self.auditing)
         return decision.allowed or mode is AuthorizerMode.AUDIT
 
+    def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the ACLs allow the operation, also in audit mode; not reported."""
+        if self._authorizer.mode is AuthorizerMode.OFF:
+            return True
+        return self._decide(operation, resource_type, name).allowed
+
     def may_each(
         self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
     ) -> list[bool]:

@@ -4,8 +4,9 @@ A guard receives one whole request and returns a `Judgement`. It uses no sockets
 queues, and the connection knows nothing about individual APIs.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Protocol
 
 from proxy.acl.model import Operation, ResourceType
@@ -74,6 +75,11 @@ class Authority(Protocol):
     ) -> bool:
         """Return whether the operation is allowed. `report` counts and logs a denial; it is False
         if the check only filters a list, as in Kafka."""
+        ...
+
+    def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the ACLs allow the operation, also in audit mode: for a permission that
+        suffices in place of another one, which is checked next. A denial is not reported."""
         ...
 
     def may_each(
@@ -184,25 +190,49 @@ def names_of(topics: TopicNames, ids: Iterable[bytes]) -> dict[bytes, str | None
     return names
 
 
+MAX_TOPICS_OF_A_SESSION: Final = 1_000
+"""Maximum number of topics of a fetch session that are counted as used; the first ones."""
+
+
 class FetchSessions:
     """Fetch sessions of one connection in which every topic is allowed."""
 
-    __slots__ = ("_ended", "_known")
+    __slots__ = ("_ended", "_known", "topics", "used")
 
     def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
         """Create an empty set; `ended` is called whenever sessions are removed from it."""
         self._ended = ended
         self._known: set[int] | None = None
         """Ids of the sessions; None before the first one, as on most connections."""
+        self.topics: Mapping[str, None] | None = None
+        """Topics that requests have named in the current session, replaced when it gets more; None
+        if nobody counts uses."""
+        self.used: Collection[str] = ()
+        """Topics of the session that the last judged request continued; empty if it did not."""
 
     def __contains__(self, session: object) -> bool:
         return self._known is not None and session in self._known
 
-    def add(self, session: int) -> None:
-        """Add a session."""
+    def add(self, session: int, topics: Iterable[str] = ()) -> None:
+        """Add a session with these topics."""
         if self._known is None:
             self._known = set()
         self._known.add(session)
+        if self.topics is not None:
+            self.topics = dict.fromkeys(islice(topics, MAX_TOPICS_OF_A_SESSION))
+
+    def add_topics(self, names: Iterable[str]) -> Mapping[str, None]:
+        """Add topics to the current session; return all of them.
+
+        Fingerprints of requests that continue it are then forgotten, as after its end.
+        """
+        topics = self.topics or {}
+        new = dict.fromkeys(name for name in names if name not in topics)
+        if new and len(topics) < MAX_TOPICS_OF_A_SESSION:
+            more = islice(new, MAX_TOPICS_OF_A_SESSION - len(topics))
+            self.topics = topics = {**topics, **dict.fromkeys(more)}
+            self._ended()
+        return topics
 
     def discard(self, session: int) -> None:
         """Remove a session, if it is known."""

@@ -64,8 +64,8 @@ class Memberships:
         """Return the identity of a client that logged in as this principal."""
         return Identity(principal, self._groups.get(principal, ()))
 
-    def __len__(self) -> int:
-        return len(self._groups)
+    def __str__(self) -> str:
+        return f"{len(self._groups)} clients have groups"
 
 
 def _checked(group: str, principals: Any) -> list[str]:

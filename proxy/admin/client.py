@@ -409,12 +409,17 @@ async def authenticate(
     if version < 0:
         raise UnsupportedVersion(f"{connection.address} does not support SaslAuthenticate")
     try:
-        return await log_in(await _exchange(login), version, connection.exchange)
+        host = connection.address.rpartition(":")[0]
+        return await log_in(await exchange_of(login, host), version, connection.exchange)
     except LoginError as error:
         raise _failure(error) from error
 
 
-async def _exchange(login: Login) -> ClientExchange:
+async def exchange_of(login: Login, host: str = "") -> ClientExchange:
+    """Begin a login at a broker's host.
+
+    Raises LoginError, and ConfigError for an unreadable token file.
+    """
     match login:
         case Plain():
             return PlainClient(login.username, login.password)
@@ -423,7 +428,7 @@ async def _exchange(login: Login) -> ClientExchange:
         case OAuthBearer():
             return OAuthBearerClient(login.current())
         case identity:
-            return await identity.exchange()
+            return await identity.exchange(host)
 
 
 def _failure(error: LoginError) -> KafkaError:

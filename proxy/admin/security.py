@@ -71,8 +71,8 @@ class OAuthBearer:
 class Identity(Protocol):
     """Identity whose credentials may change between logins."""
 
-    async def exchange(self) -> ClientExchange:
-        """Return a new exchange with the current credentials. Raises LoginError."""
+    async def exchange(self, host: str = "", /) -> ClientExchange:
+        """Return a new exchange at a host with the current credentials. Raises LoginError."""
         ...
 
 

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
-from proxy.brokers.token_source import EndpointTokens, FileTokens, TokenUnavailable
-from proxy.config.security import UpstreamSasl
+from proxy.brokers.token_source import EndpointTokens, FileTokens, RenewedTokens
+from proxy.config.security import MSK_IAM, UpstreamSasl
 from proxy.config.values import Secret
 from proxy.net.dialler import Dialler
 from sasl.credentials import ScramMechanism
@@ -33,8 +33,8 @@ READ_TIMEOUT: Final = 10.0
 class UpstreamIdentity(Protocol):
     """Identity that the proxy logs in with."""
 
-    async def exchange(self) -> ClientExchange:
-        """Begin a login with the current credentials. Raises LoginError."""
+    async def exchange(self, host: str = "", /) -> ClientExchange:
+        """Begin a login at a broker's host with the current credentials. Raises LoginError."""
         ...
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class PasswordIdentity:
         self._username = self._password = ""
         self._read_at: float | None = None
 
-    async def exchange(self) -> ClientExchange:
+    async def exchange(self, _host: str = "", /) -> ClientExchange:
         """Begin a login with the current password. Raises LoginError."""
         if self._read_at is None or monotonic() - self._read_at >= LOOK_EVERY:
             self._username, self._password = await self._current()
@@ -82,12 +82,12 @@ class PasswordIdentity:
 
     def _read(self) -> tuple[str, str]:
         user = self._user
-        username = user if isinstance(user, str) else _read(user, "user name")
-        return username, _read(self._secret, "password")
+        username = user if isinstance(user, str) else read_secret(user, "user name")
+        return username, read_secret(self._secret, "password")
 
 
-def _read(secret: Secret, what: str) -> str:
-    """Return a user name or password. Raises LoginError."""
+def read_secret(secret: Secret, what: str) -> str:
+    """Return a secret: `what` is "user name" or "password". Raises LoginError."""
     try:
         text = secret.read()
         text.encode()  # the environment may have bytes that are not text
@@ -105,19 +105,16 @@ def _read(secret: Secret, what: str) -> str:
 class TokenIdentity:
     """Bearer token, for OAUTHBEARER."""
 
-    def __init__(self, tokens: FileTokens | EndpointTokens) -> None:
+    def __init__(self, tokens: FileTokens | RenewedTokens) -> None:
         self._tokens = tokens
 
-    async def exchange(self) -> ClientExchange:
+    async def exchange(self, _host: str = "", /) -> ClientExchange:
         """Begin a login with the current token. Raises LoginError."""
-        try:
-            return OAuthBearerClient(await self._tokens.current())
-        except TokenUnavailable as error:
-            raise LoginError(error.reason) from None
+        return OAuthBearerClient(await self._tokens.current())
 
     async def run(self) -> None:
         """Fetch each token before the one in use expires."""
-        if isinstance(self._tokens, EndpointTokens):
+        if isinstance(self._tokens, RenewedTokens):
             await self._tokens.run()
 
     def collect(self, snapshot: Snapshot) -> None:
@@ -156,6 +153,8 @@ class Access:
     """Identity of the login to brokers; None if the proxy does not log in."""
     username: str | None = None
     """User name of that login; None without a login, or if a token holds it."""
+    max_creation_rate: int | None = None
+    """Maximum number of connections per second to each broker; None for no limit."""
     clients_log_in: bool = False
     """True if brokers expect a login and the proxy does not log in: clients do that themselves
     (`sasl.termination: broker`), and the proxy's own requests are those that brokers answer before
@@ -178,10 +177,14 @@ def open_access(settings: config.Upstream, tls: TlsSource | None) -> Access:
     """Return the configured access; without `tls`, connections do not use TLS."""
     return Access(
         timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
-        dialler=Dialler(settings.socket_keepalive_idle_ms),
+        dialler=Dialler(
+            settings.socket_keepalive_idle_ms,
+            sends_header=settings.proxy_protocol is config.UpstreamProxyProtocol.V2,
+        ),
         tls=tls,
         identity=_identity(settings) if settings.sasl_mechanism is not None else None,
         username=settings.sasl_username,
+        max_creation_rate=settings.connection_rate(),
         clients_log_in=settings.sasl and settings.sasl_mechanism is None,
     )
 
@@ -191,13 +194,27 @@ def _identity(settings: config.Upstream) -> UpstreamIdentity:
     password = settings.sasl_password
     if mechanism is not None and username is not None and password is not None:
         return PasswordIdentity(mechanism, username, password)
+    servers = ",".join(map(str, settings.bootstrap_servers))
+    if mechanism == MSK_IAM:
+        from proxy.brokers.token_providers import MskIamIdentity
+
+        return MskIamIdentity(servers)
+    return TokenIdentity(token_source(settings, servers))
+
+
+def token_source(settings: UpstreamSasl, servers: str) -> FileTokens | RenewedTokens:
+    """Return the configured source of tokens for brokers; `servers` is their `bootstrap.servers`,
+    from which a cloud's provider takes its region."""
+    if settings.sasl_login_provider is not None:
+        from proxy.brokers.token_providers import provided_tokens
+
+        return provided_tokens(settings, servers)
     if (file := settings.token_file()) is not None:
-        return TokenIdentity(FileTokens(file))
-    return TokenIdentity(endpoint_tokens(settings))
+        return FileTokens(file)
+    if settings.asserts():
+        from proxy.brokers.client_assertions import AssertedTokens
 
-
-def endpoint_tokens(settings: UpstreamSasl) -> EndpointTokens:
-    """Return the tokens of the configured token endpoint."""
+        return AssertedTokens(settings)
     url = settings.sasl_oauthbearer_token_endpoint_url
     client_id = settings.sasl_oauthbearer_client_credentials_client_id
     secret = settings.sasl_oauthbearer_client_credentials_client_secret

@@ -8,18 +8,24 @@ Rules:
 - Rules apply to the principal at brokers, and are judged again at each login, including renewals.
 """
 
+from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import quote
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.acl.principals import ANONYMOUS, PrincipalMapping
 from proxy.brokers.access import Access, PasswordIdentity, TokenIdentity
-from proxy.brokers.delegation_tokens import TokenLogins
+from proxy.brokers.delegation_tokens import LimitError, TokenLogins
+from proxy.brokers.service_connection import ask
 from proxy.brokers.token_source import FileTokens
 from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.values import Secret
+from proxy.errors import BrokerFault
 from sasl.identity import USER_TYPE
 from sasl.login import ClientExchange, LoginError
 from sasl.states import Authenticated
@@ -55,8 +61,7 @@ class BrokerPrincipals:
         """
         if client.principal == ANONYMOUS or not client.principal.startswith(USER_TYPE):
             raise _refused(client, "it is not a user that was authenticated")
-        user = client.principal.removeprefix(USER_TYPE)
-        name = user if self._mapping is None else self._mapping.try_name_of(user)
+        name = self.name_of(client.principal.removeprefix(USER_TYPE))
         if not name:
             raise _refused(client, "no rule of upstream.identity.principal.mapping.rules matches")
         principal = USER_TYPE + name
@@ -73,6 +78,11 @@ class BrokerPrincipals:
         if not principal.startswith(self._allowed_prefixes):
             raise _refused(client, "upstream.identity.allow does not name it", principal)
         return name
+
+    def name_of(self, user: str) -> str | None:
+        """Return the name at brokers of the client `User:user`, allowed or not; None without
+        one."""
+        return user if self._mapping is None else self._mapping.try_name_of(user)
 
 
 def _refused(client: Authenticated, reason: str, principal: str | None = None) -> ClientRefused:
@@ -145,7 +155,9 @@ class ClientLogins:
     def __init__(self, settings: config.Listener, access: Access, workers: int = 1) -> None:
         """`access` has the proxy's own login; limits are divided by the number of `workers`."""
         self._own = access.username
+        self._access = replace(access, identity=None)
         self._logins = _logins(settings, access, workers)
+        self._refused = Counter[str]()
         self.apply(settings)
 
     def apply(self, settings: config.Listener) -> None:
@@ -159,19 +171,66 @@ class ClientLogins:
 
         None, a client that is not authenticated any more, is refused.
         """
-        if client is None:
-            raise ClientRefused("a client may not log in: it is not authenticated")
-        name = self._principals.name(client)
+        try:
+            if client is None:
+                raise ClientRefused("a client may not log in: it is not authenticated")
+            name = self._principals.name(client)
+        except ClientRefused:
+            self._refused["not_allowed"] += 1
+            raise
         try:
             return await self._logins.exchange(name, broker)
         except LoginError as error:
+            self._refused["limit" if isinstance(error, LimitError) else "no_login"] += 1
             reason = fit_for_log(error.reason, ())
             who = _quoted(client.principal)
             at_brokers = _quoted(USER_TYPE + name)
             raise ClientRefused(f"{who} has no login as {at_brokers}: {reason}") from None
+
+    async def try_out(self, client: Authenticated, broker: tuple[str, int]) -> None:
+        """Log in as the client, with a delegation token that is created and expired for it.
+
+        Raises BrokerFault and LoginError.
+        """
+
+        async def log_in(exchange: ClientExchange) -> None:
+            async def begun() -> ClientExchange:
+                return exchange
+
+            await ask(*broker, self._access, lambda connection: connection.log_in(begun()))
+
+        name = self._principals.name(client)
+        if isinstance(self._logins, TokenLogins):
+            await self._logins.try_out(name, broker, log_in)
+        else:
+            await log_in(await self._logins.exchange(name, broker))
+
+    def presents(self, client: Authenticated) -> str | None:
+        """Return the client's principal at brokers; None if the rules in force refuse it."""
+        try:
+            return USER_TYPE + self._principals.name(client)
+        except ClientRefused:
+            return None
+
+    def collect(self, snapshot: Snapshot, listener: str) -> None:
+        """Add the numbers of refused clients, and the values of tokens."""
+        for reason, number in self._refused.items():
+            snapshot.count(registry.IDENTITY_REFUSED, number, listener, reason)
+        if isinstance(self._logins, TokenLogins):
+            self._logins.collect(snapshot, listener)
 
     def failed(self, client: Authenticated | None, broker: tuple[str, int]) -> None:
         """Take note that the broker refused a login as the client."""
         if client is not None and isinstance(self._logins, TokenLogins):
             with suppress(ClientRefused):
                 self._logins.failed(self._principals.name(client), broker)
+
+    async def expire_tokens(self, principal: str, broker: tuple[str, int] | None) -> int:
+        """Expire a client's delegation tokens at a broker, None if none is ready; return their
+        number. Raises BrokerFault."""
+        name = self._principals.name_of(principal.removeprefix(USER_TYPE))
+        if not (name and isinstance(self._logins, TokenLogins)):
+            return 0
+        if broker is None:
+            raise BrokerFault("no broker is ready")
+        return await self._logins.expire(name, broker)

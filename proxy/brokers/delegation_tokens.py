@@ -15,12 +15,16 @@ import base64
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import Final
 from weakref import WeakValueDictionary
 
+from metrics import registry
+from metrics.snapshot import Histogram, Snapshot
 from proxy import config
 from proxy.brokers.access import Access
 from proxy.brokers.service_connection import ServiceConnection, ask
@@ -41,24 +45,35 @@ every broker the iterations of two SCRAM mechanisms."""
 MAX_TOKENS: Final = 10_000
 """Maximum number of principals of a listener with a token, in all workers together."""
 MAX_WAITING: Final = 4_000
-"""Maximum number of a listener's logins that wait for a token at one broker, in all workers
+"""Maximum number of a listener's principals that wait for a token at one broker, in all workers
 together."""
-MAX_ASKING: Final = 32
-"""Maximum number of connections at a time on which a listener's worker asks a broker for tokens."""
+MAX_UNKNOWN: Final = 40
+"""Maximum number of a listener's tokens that were created for logins to one broker and that it does
+not know yet, in all workers together: a slow broker sets the pace."""
+MAX_OWNERS: Final = 500
+"""Maximum number of owners in a request for their tokens."""
+CONNECTION_SECONDS: Final = 10.0
+"""Seconds after which a connection for lookups of tokens is replaced, if it is still needed."""
 MAX_WAIT: Final = 60.0
 """Longest time in seconds that a login waits for a token."""
 PROPAGATION_SECONDS: Final = 30.0
 """Longest time in seconds until a broker knows a token that was created."""
 POLL_SECONDS: Final = 0.1
-"""Seconds between two questions whether a broker knows a token."""
+"""Seconds between two requests for the tokens that a broker knows."""
+SETTLE_SECONDS: Final = 2 * PROPAGATION_SECONDS
+"""Seconds after its creation until a token that another worker or proxy created at the same time
+is known, too: the other one did not know this token, and its own took as long."""
 FAILURE_SECONDS: Final = 5.0
 """Seconds for which a failure to create a token is the answer to later logins."""
 LAST_SECONDS: Final = 30.0
 """Remaining life in seconds below which a token is not used even if no other can be created."""
 VERSION: Final = 3
 """Version of the requests: the first with an owner (KIP-373)."""
+EXPIRE_VERSION: Final = 2
+"""Version of ExpireDelegationToken."""
 
 _USER: Final = USER_TYPE.removesuffix(":")
+_GONE: Final = ErrorCode.DELEGATION_TOKEN_NOT_FOUND, ErrorCode.DELEGATION_TOKEN_EXPIRED
 _CAUSES: Final[Mapping[int, str]] = {
     ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: "set delegation.token.secret.key at all brokers",
     ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (
@@ -68,6 +83,14 @@ _CAUSES: Final[Mapping[int, str]] = {
         "User:{own} needs the operation CreateTokens on the user User:{name}"
     ),
 }
+
+
+class TokenDenied(BrokerFault):
+    """The proxy may not create tokens for a principal."""
+
+
+class LimitError(LoginError):
+    """Too many principals need a token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,6 +126,8 @@ class Tokens:
         self._next_at = now
         self._tokens: dict[str, Token] = {}
         self._failures: dict[str, tuple[float, str]] = {}
+        self.created_by_kind = Counter[str]()
+        """Number of tokens created, by label `kind` of the metric."""
 
     def _left(self, token: Token, now: float) -> float:
         """Return the remaining life in seconds."""
@@ -131,7 +156,7 @@ class Tokens:
         return token
 
     def shown(self, name: str, broker: Broker, tokens: Iterable[Token], now: float) -> None:
-        """Take note of all tokens of an owner that a broker shows. Raises LoginError."""
+        """Take note of all tokens of an owner that a broker shows."""
         shown = {token.id: token for token in tokens}
         for token in shown.values():  # the brokers' clock cannot be before that
             self._offset_ms = max(self._offset_ms, token.issued_ms - now * 1000)
@@ -156,27 +181,35 @@ class Tokens:
         """Return whether a token that a broker does not show was expired by somebody."""
         return broker in token.doubted_at or now - token.since > PROPAGATION_SECONDS
 
+    def is_awaited(self, name: str, broker: Broker, now: float) -> bool:
+        """Return whether there is a token that the broker does not know yet."""
+        token = self.fresh(name, now)
+        return token is not None and broker not in token.known_at
+
     def check(self, name: str, now: float) -> None:
-        """Raise LoginError if no token could be created lately."""
+        """Raise LoginError if there are too many tokens, or none could be created lately."""
         until, reason = self._failures.get(name, (now, ""))
         if until > now:
             raise LoginError(reason)
+        if name in self._tokens or len(self._tokens) < self._max_tokens:
+            return
+        self._tokens = {k: one for k, one in self._tokens.items() if self._left(one, now) > 0}
+        if len(self._tokens) >= self._max_tokens:
+            raise LimitError(f"{MAX_TOKENS} principals have delegation tokens already")
 
     def reserve(self, name: str, now: float) -> float:
         """Return the seconds after which a token may be created for an owner. Raises LoginError."""
         self.check(name, now)
-        self._make_room(name, now)
         begins = max(self._next_at, now)
-        if begins - now > MAX_WAIT:
-            raise LoginError(f"more than {MAX_PER_SECOND} delegation tokens per second are needed")
         self._next_at = begins + self._interval
         return begins - now
 
     def created(self, name: str, token: Token, asked_at: float, now: float) -> None:
-        """Use a token that was created; it was requested at `asked_at`. Raises LoginError."""
+        """Use a token that was created; it was requested at `asked_at`."""
         self._offset_ms = token.issued_ms - asked_at * 1000
         self._is_exact = True
         self._failures.pop(name, None)
+        self.created_by_kind["renewal" if name in self._tokens else "first"] += 1
         self._put(name, token, now)
 
     def failed(self, name: str, reason: str, now: float) -> None:
@@ -196,17 +229,62 @@ class Tokens:
             self._trusts_found = False
             del self._tokens[name]
 
+    def forget(self, name: str) -> None:
+        """Use the token of an owner no more."""
+        self._tokens.pop(name, None)
+
     def _put(self, name: str, token: Token, now: float) -> None:
-        self._make_room(name, now)
         token.since = now
         self._tokens[name] = token
 
-    def _make_room(self, name: str, now: float) -> None:
-        if name in self._tokens or len(self._tokens) < self._max_tokens:
-            return
-        self._tokens = {k: one for k, one in self._tokens.items() if self._left(one, now) > 0}
-        if len(self._tokens) >= self._max_tokens:
-            raise LoginError(f"{MAX_TOKENS} principals have delegation tokens already")
+
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """Owners whose tokens a broker is asked for; the connection stays open while there are any."""
+
+    broker: Broker
+    access: Access
+    own: str
+    tokens: Tokens
+    turns: asyncio.Semaphore
+    """Turns to create a token that this broker does not know yet."""
+    waiting: dict[str, asyncio.Future[str]] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+    async def request(self, name: str) -> None:
+        """Ask for the tokens of an owner with the next request. Raises BrokerFault."""
+        loop = asyncio.get_running_loop()
+        answered = self.waiting.setdefault(name, loop.create_future())
+        if self.task is None:
+            self.task = loop.create_task(self._connect())
+        if problem := await asyncio.shield(answered):
+            raise BrokerFault(problem)
+
+    async def _connect(self) -> None:
+        taken: dict[str, asyncio.Future[str]] = {}
+        try:
+            while self.waiting:
+                await ask(*self.broker, self.access, partial(self._converse, taken))
+        except BrokerFault as fault:
+            for answered in (*taken.values(), *self.waiting.values()):
+                answered.set_result(fault.reason)
+            self.waiting.clear()
+        finally:
+            self.task = None
+
+    async def _converse(
+        self, taken: dict[str, asyncio.Future[str]], connection: ServiceConnection
+    ) -> None:
+        ends = monotonic() + CONNECTION_SECONDS
+        while self.waiting and monotonic() < ends:
+            for name in [*islice(self.waiting, MAX_OWNERS)]:
+                taken[name] = self.waiting.pop(name)
+            shown = await described(connection, [*taken], self.own)
+            while taken:
+                name, answered = taken.popitem()
+                self.tokens.shown(name, self.broker, shown[name], monotonic())
+                answered.set_result("")
+            await asyncio.sleep(POLL_SECONDS)
 
 
 class TokenLogins:
@@ -221,9 +299,13 @@ class TokenLogins:
         self._access = replace(access, timeout_s=PROPAGATION_SECONDS)
         self._tokens = Tokens(time.time(), monotonic(), workers=workers)
         self._max_waiting = max(1, MAX_WAITING // workers)
-        self._waiting: Counter[Broker] = Counter()
-        self._locks: WeakValueDictionary[object, asyncio.Lock] = WeakValueDictionary()
-        self._gates: WeakValueDictionary[Broker, asyncio.Semaphore] = WeakValueDictionary()
+        self._waits: dict[Broker, dict[str, asyncio.Task[LoginError]]] = {}
+        """The principals that wait, and the error if they wait in vain."""
+        self._lookups: dict[Broker, Lookup] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._max_unknown = max(1, MAX_UNKNOWN // workers)
+        self._settling: set[object] = set()
+        self._propagation = Histogram.empty(registry.DELEGATION_TOKEN_PROPAGATION)
 
     async def exchange(self, name: str, broker: Broker) -> ClientExchange:
         """Begin a login for `User:name`. Raises LoginError."""
@@ -232,75 +314,147 @@ class TokenLogins:
         token = self._tokens.usable(name, broker, monotonic())
         if token is None:
             token = await self._wait(name, broker)
+        return self._exchange(token)
+
+    def _exchange(self, token: Token) -> ScramClient:
         password = base64.b64encode(token.hmac).decode()
         return ScramClient(self._mechanism, token.id, password, token.salted, is_token=True)
+
+    async def try_out(
+        self, name: str, broker: Broker, log_in: Callable[[ClientExchange], Awaitable[None]]
+    ) -> None:
+        """Create a token for `User:name`, log in with it when the broker knows it, and expire it.
+
+        Raises BrokerFault.
+        """
+
+        async def question(connection: ServiceConnection) -> None:
+            token = await created(connection, name, self._own)
+            try:
+                shown: list[Token] = []
+                while token.id not in [one.id for one in shown]:
+                    await asyncio.sleep(POLL_SECONDS)
+                    shown = await self._shown(connection, name)
+                await log_in(self._exchange(token))
+            finally:
+                await expire(connection, [token], name, self._own)
+
+        await ask(*broker, self._access, question)
+
+    async def _shown(self, connection: ServiceConnection, name: str) -> list[Token]:
+        return (await described(connection, [name], self._own))[name]
 
     def failed(self, name: str, broker: Broker) -> None:
         """Take note that a broker refused a login: the token may have been expired by somebody."""
         self._tokens.doubt(name, broker)
 
+    async def expire(self, name: str, broker: Broker) -> int:
+        """Expire the tokens of `User:name` that the proxy has created, and return their number.
+
+        Open sessions stay: close them before. Raises BrokerFault.
+        """
+        async with self._locks.setdefault(name, asyncio.Lock()):  # not while one is created
+            number = await ask(*broker, self._access, partial(self._expire, name))
+            self._tokens.forget(name)
+            return number
+
+    async def _expire(self, name: str, connection: ServiceConnection) -> int:
+        tokens = await self._shown(connection, name)
+        await expire(connection, tokens, name, self._own)
+        return len(tokens)
+
+    def collect(self, snapshot: Snapshot, listener: str) -> None:
+        """Add the values of the tokens."""
+        waiting = sum(map(len, self._waits.values()))
+        snapshot.gauge(registry.DELEGATION_TOKEN_WAITING, waiting, listener)
+        for kind, number in self._tokens.created_by_kind.items():
+            snapshot.count(registry.DELEGATION_TOKENS_CREATED, number, listener, kind)
+        snapshot.take(registry.DELEGATION_TOKEN_PROPAGATION, self._propagation, listener)
+
     async def _wait(self, name: str, broker: Broker) -> Token:
-        if self._waiting[broker] >= self._max_waiting:
-            where = host_port(*broker)
-            raise LoginError(f"too many logins wait for delegation tokens at broker {where}")
-        self._waiting[broker] += 1
-        lock = self._locks.setdefault((name, broker), asyncio.Lock())
-        try:
-            async with asyncio.timeout(MAX_WAIT), lock:
-                if self._tokens.usable(name, broker, monotonic()) is None:
-                    await self._obtain(name, broker)
-        except TimeoutError:
-            fault = f"there was no delegation token within {MAX_WAIT:g} s"
-        except (BrokerFault, LoginError) as error:
-            fault = error.reason
-        else:
-            fault = f"broker {host_port(*broker)} does not know its delegation token"
-        finally:
-            self._waiting[broker] -= 1
-            if not self._waiting[broker]:
-                del self._waiting[broker]
+        """Wait for a token: all logins of a principal to a broker take one place together."""
+        waits = self._waits.setdefault(broker, {})
+        if name not in waits:
+            if len(waits) >= self._max_waiting:
+                where = host_port(*broker)
+                raise LimitError(
+                    f"too many principals wait for delegation tokens at broker {where}"
+                )
+            waits[name] = asyncio.get_running_loop().create_task(self._attempt(name, broker))
+        error = await asyncio.shield(waits[name])
         now = monotonic()
         token = self._tokens.usable(name, broker, now)
         token = token or self._tokens.last_resort(name, broker, now)
         if token is None:
-            raise LoginError(fault)
+            raise error
         return token
+
+    async def _attempt(self, name: str, broker: Broker) -> LoginError:
+        """Try to obtain a token, and return the error that counts without one."""
+        try:
+            async with asyncio.timeout(MAX_WAIT):
+                await self._obtain(name, broker)
+        except TimeoutError:
+            return LimitError(f"there was no delegation token within {MAX_WAIT:g} s")
+        except LoginError as error:
+            return error
+        except BrokerFault as fault:
+            return LoginError(fault.reason)
+        finally:
+            del self._waits[broker][name]
+        return LoginError(f"broker {host_port(*broker)} does not know its delegation token")
 
     async def _obtain(self, name: str, broker: Broker) -> None:
         """Find or create a token, and wait until the broker knows it.
 
         Raises BrokerFault and LoginError.
         """
+        look = self._lookups.get(broker)
+        if look is None:
+            turns = asyncio.Semaphore(self._max_unknown)
+            look = Lookup(broker, self._access, self._own, self._tokens, turns)
+            self._lookups[broker] = look
         self._tokens.check(name, monotonic())
-        look = partial(self._look, name, broker)
-        await self._ask(broker, look)
-        if self._tokens.usable(name, broker, monotonic()) is not None:
-            return
+        await look.request(name)
         async with self._locks.setdefault(name, asyncio.Lock()):
             if self._tokens.fresh(name, monotonic()) is None:
-                await asyncio.sleep(self._tokens.reserve(name, monotonic()))
-                try:
-                    await self._ask(broker, partial(self._create, name))
-                except BrokerFault as fault:
-                    self._tokens.failed(name, fault.reason, monotonic())
-                    raise
-        await self._ask(broker, look)
+                await self._create_in_turn(name, look)
+        await self._until_known(name, look)
 
-    async def _ask(
-        self, broker: Broker, question: Callable[[ServiceConnection], Awaitable[None]]
-    ) -> None:
-        async with self._gates.setdefault(broker, asyncio.Semaphore(MAX_ASKING)):
-            await ask(*broker, self._access, question)
+    async def _create_in_turn(self, name: str, look: Lookup) -> None:
+        """Create a token unless another worker does meanwhile; wait until the broker knows it."""
+        began = monotonic()
+        async with look.turns:
+            await asyncio.sleep(self._tokens.reserve(name, monotonic()))
+            if monotonic() - began > POLL_SECONDS:
+                await look.request(name)
+                if self._tokens.fresh(name, monotonic()) is not None:
+                    return
+            try:
+                await ask(*look.broker, self._access, partial(self._create, name))
+            except BrokerFault as fault:
+                self._tokens.failed(name, fault.reason, monotonic())
+                raise
+            self._settling.add(asyncio.get_running_loop().create_task(self._settle(name, look)))
+            created_at = monotonic()
+            if await self._until_known(name, look):
+                metric = registry.DELEGATION_TOKEN_PROPAGATION
+                self._propagation.observe(metric, monotonic() - created_at)
 
-    async def _look(self, name: str, broker: Broker, connection: ServiceConnection) -> None:
-        """Ask a broker for the owner's tokens, until it shows the one in use if there is one."""
-        while True:
-            shown = await described(connection, name, self._own)
-            now = monotonic()
-            self._tokens.shown(name, broker, shown, now)
-            if self._tokens.fresh(name, now) is None or self._tokens.usable(name, broker, now):
-                return
-            await asyncio.sleep(POLL_SECONDS)
+    async def _until_known(self, name: str, look: Lookup) -> bool:
+        """Wait until the broker knows the token; return whether it does in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PROPAGATION_SECONDS):
+                while self._tokens.is_awaited(name, look.broker, monotonic()):
+                    await look.request(name)
+        return self._tokens.usable(name, look.broker, monotonic()) is not None
+
+    async def _settle(self, name: str, look: Lookup) -> None:
+        """Use the token of another worker that created one at the same time, if it lasts longer."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        with suppress(BrokerFault):
+            await look.request(name)
+        self._settling.discard(asyncio.current_task())
 
     async def _create(self, name: str, connection: ServiceConnection) -> None:
         asked_at = monotonic()
@@ -329,20 +483,37 @@ async def created(connection: ServiceConnection, name: str, own: str) -> Token:
     )
 
 
-async def described(connection: ServiceConnection, name: str, own: str) -> list[Token]:
-    """Return the tokens of `User:name` that the proxy, `User:own`, created. Raises BrokerFault."""
+async def described(
+    connection: ServiceConnection, names: Iterable[str], own: str
+) -> dict[str, list[Token]]:
+    """Return the tokens of each `User:name` that the proxy, `User:own`, created.
+
+    Raises BrokerFault.
+    """
     owner = messages.DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
-    request = messages.DescribeDelegationTokenRequest(
-        owners=(owner(principal_type=_USER, principal_name=name),)
-    )
+    owners = tuple(owner(principal_type=_USER, principal_name=name) for name in names)
+    request = messages.DescribeDelegationTokenRequest(owners=owners)
     answer = await connection.asked(VERSION, request, messages.DescribeDelegationTokenResponse)
-    _check("DescribeDelegationToken", answer.error_code, name, own)
-    return [
-        Token(one.token_id, one.hmac, one.issue_timestamp, one.expiry_timestamp)
-        for one in answer.tokens
-        if (one.principal_type, one.principal_name) == (_USER, name)
-        and one.token_requester_principal_name == own
-    ]
+    _check("DescribeDelegationToken", answer.error_code, "", own)
+    found: dict[str, list[Token]] = {name: [] for name in names}
+    for one in answer.tokens:
+        is_ours = one.principal_type == _USER and one.token_requester_principal_name == own
+        if is_ours and one.principal_name in found:
+            token = Token(one.token_id, one.hmac, one.issue_timestamp, one.expiry_timestamp)
+            found[one.principal_name].append(token)
+    return found
+
+
+async def expire(
+    connection: ServiceConnection, tokens: Iterable[Token], name: str, own: str
+) -> None:
+    """Expire tokens of `User:name` that the proxy, `User:own`, created. Raises BrokerFault."""
+    for token in tokens:
+        request = messages.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=-1)
+        response = messages.ExpireDelegationTokenResponse
+        answer = await connection.asked(EXPIRE_VERSION, request, response)
+        if answer.error_code not in _GONE:  # another worker may expire it, too
+            _check("ExpireDelegationToken", answer.error_code, name, own)
 
 
 def _check(api: str, error_code: int, name: str, own: str) -> None:
@@ -351,4 +522,5 @@ def _check(api: str, error_code: int, name: str, own: str) -> None:
     shown = next((one.name for one in ErrorCode if one == error_code), f"error {error_code}")
     if (cause := _CAUSES.get(error_code)) is not None:
         shown += f": {cause.format(own=own, name=name)}"
-    raise BrokerFault(f"{api}: {shown}")
+    is_denied = error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    raise (TokenDenied if is_denied else BrokerFault)(f"{api}: {shown}")

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from proxy.brokers.access import Access
 from proxy.brokers.gateway import BrokerTable, Gateway
 from proxy.brokers.service_connection import fetch_broker, fetch_metadata
-from proxy.config.values import PortMap, PortRange
+from proxy.config.values import BrokerHosts, PortMap, PortRange
 from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.wire.api_versions import (
@@ -352,9 +352,9 @@ class ClusterDiscovery(Discovery):
         """Reason why the last query of the cluster failed; None if it succeeded."""
         return self._unreachable if self._memory is None else super().unreachable
 
-    def gateway(self, advertised_host: str, ports: PortRange | PortMap) -> Gateway:
+    def gateway(self, host: str | BrokerHosts, ports: PortRange | PortMap | int) -> Gateway:
         """Make the gateway of one listener."""
-        gateway = Gateway(self._table, advertised_host, ports, self._learn)
+        gateway = Gateway(self._table, host, ports, self._learn)
         self._gateways.append(gateway)
         return gateway
 
@@ -366,7 +366,7 @@ class ClusterDiscovery(Discovery):
         return ready[next(self._rotation) % len(ready)] if ready else None
 
     def broker_at_port_of(self, broker_id: int) -> DiscoveredBroker | None:
-        """Return the broker for a connection to the port of `broker_id`.
+        """Return the broker for a connection to the port or the name of `broker_id`.
 
         If that broker is unknown and only a login can find it, it is another broker, where the
         client logs in (`proxy.connection.logins`). None if no broker is ready.

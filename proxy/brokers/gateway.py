@@ -3,7 +3,7 @@
 Rules:
 
 - A broker id keeps its port forever: id N has the first port + N, or the port that a map gives it,
-  in all workers.
+  in all workers. With `broker.hosts` it keeps its name, and all brokers have the same port.
 - A broker that is missing from the cluster's view is kept for a grace time: Metadata lacks brokers
   that restart, and their clients return to the same port. It is not kept if another broker has its
   address: no client is sent to the wrong broker.
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.config.values import PortMap, PortRange
+from proxy.config.values import BrokerHosts, PortMap, PortRange
 from proxy.wire.metadata import MAX_BROKERS, BrokerAddress, ClusterView, is_address
 
 GRACE: Final = 300.0
@@ -99,8 +99,8 @@ class Gateway:
     """Addresses under which one listener presents the brokers."""
 
     __slots__ = (
-        "_advertised_host",
         "_brokers",
+        "_host",
         "_on_moved",
         "_ports",
         "unopened",
@@ -110,17 +110,17 @@ class Gateway:
     def __init__(
         self,
         table: BrokerTable,
-        advertised_host: str,
-        ports: PortRange | PortMap,
+        host: str | BrokerHosts,
+        ports: PortRange | PortMap | int,
         on_moved: Callable[[int, str, int], None],
     ) -> None:
-        """Present the brokers of `table` at `advertised_host`.
+        """Present the brokers of `table` at one host, or at a host each and one port.
 
         `on_moved` is called with a broker's id, host and port if they differ from the table's, and
         for a broker without a port that is not in `without_port`.
         """
         self._brokers = table.brokers
-        self._advertised_host = advertised_host
+        self._host = host
         self._ports = ports
         self._on_moved = on_moved
         self.without_port = set[int]()
@@ -138,7 +138,7 @@ class Gateway:
     def why_none_is_shown(self) -> str | None:
         """Reason why clients can be sent to no broker; None if they can, or no broker is known."""
         with_port = {id_ for id_ in self._brokers if self.port_of(id_) is not None}
-        if with_port - self.unopened.keys():
+        if isinstance(self._ports, int) or with_port - self.unopened.keys():
             return None
         if with_port or len(self.unopened) == len(self._ports):
             return self.unopened[min(self.unopened)]
@@ -148,6 +148,7 @@ class Gateway:
     def misfit(self) -> str:
         """Description of the brokers without a port, and of a `broker.ports` that has ports for
         them."""
+        assert not isinstance(self._ports, int)
         ids = sorted(self.without_port)
         names = ", ".join(map(str, ids[:MAX_NAMED])) + ", …" * (len(ids) > MAX_NAMED)
         return (
@@ -165,7 +166,14 @@ class Gateway:
 
     def port_of(self, broker_id: int) -> int | None:
         """Return the port of a broker; None if `broker.ports` has no port for it."""
+        if isinstance(self._ports, int):
+            return self._ports if broker_id >= 0 else None
         return self._ports.port_of(broker_id)
+
+    @property
+    def listens(self) -> bool:
+        """True if each broker has a port to listen on."""
+        return not isinstance(self._ports, int)
 
     def resolve(self, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return the address that clients are given for a broker (`proxy.wire.addresses.Resolve`).
@@ -180,4 +188,5 @@ class Gateway:
             self._on_moved(node_id, host, port)
         if shown_port is None or node_id in self.unopened:
             return None
-        return self._advertised_host, shown_port
+        shown = self._host
+        return shown if isinstance(shown, str) else shown.host_of(node_id), shown_port

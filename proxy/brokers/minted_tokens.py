@@ -18,6 +18,7 @@ from typing import Any, Final
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from proxy import config
@@ -25,6 +26,20 @@ from proxy.brokers.access import LOOK_EVERY, READ_TIMEOUT
 from sasl.login import ClientExchange, LoginError, OAuthBearerClient
 
 MAX_KEY_BYTES: Final = 65_536
+MAX_KEPT: Final = 4_096
+"""Maximum number of tokens that are kept for the next login of their principal."""
+
+
+def read_private_key(path: Path, password: bytes | None = None) -> PrivateKeyTypes:
+    """Return the key in a file in PEM. Raises LoginError, which does not repeat the content."""
+    try:
+        with path.open("rb") as file:
+            return load_pem_private_key(file.read(MAX_KEY_BYTES), password)
+    except OSError as error:
+        raise LoginError(f"{path} cannot be read: {error.strerror}") from None
+    except (TypeError, ValueError, UnsupportedAlgorithm):
+        suffix = "without a password" if password is None else "with this password"
+        raise LoginError(f"{path} holds no private key in PEM {suffix}") from None
 
 
 class SigningKey:
@@ -32,13 +47,7 @@ class SigningKey:
 
     def __init__(self, path: Path) -> None:
         """Read `path`. Raises LoginError, which does not repeat the file's content."""
-        try:
-            with path.open("rb") as file:
-                key = load_pem_private_key(file.read(MAX_KEY_BYTES), None)
-        except OSError as error:
-            raise LoginError(f"{path} cannot be read: {error.strerror}") from None
-        except (TypeError, ValueError, UnsupportedAlgorithm):
-            raise LoginError(f"{path} holds no private key in PEM without a password") from None
+        key = read_private_key(path)
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
             raise LoginError(f"{path} must hold an EC key on P-256")
         self.private: Final = key
@@ -71,7 +80,7 @@ def _jwks(keys: Sequence[SigningKey]) -> dict[str, Any]:
 
 
 class MintedLogins:
-    """Logins with tokens that are signed for each of them."""
+    """Logins with a token for each principal, which is signed again after a tenth of its life."""
 
     def __init__(self, settings: config.Listener) -> None:
         self._paths = settings.upstream_identity_signing_key_files
@@ -82,6 +91,8 @@ class MintedLogins:
             "aud": settings.upstream_identity_token_audience,
         }
         self._key: SigningKey | None = None
+        self._kept: dict[str, tuple[str, float, str]] = {}
+        """The last token of each principal, with its `kid` and the time until which it is used."""
         self._read_at = -LOOK_EVERY
         if self._jwks_file is not None:
             try:
@@ -106,9 +117,14 @@ class MintedLogins:
             self._key, self._read_at = key, monotonic()
         else:
             key = self._key
-        now = int(time.time())
-        claims = self._claims | {"sub": name, "iat": now, "exp": now + int(self._lifetime)}
-        token = jwt.encode(claims, key.private, algorithm="ES256", headers={"kid": key.kid})
+        kid, until, token = self._kept.get(name, ("", 0.0, ""))
+        if kid != key.kid or monotonic() >= until:
+            now = int(time.time())
+            claims = self._claims | {"sub": name, "iat": now, "exp": now + int(self._lifetime)}
+            token = jwt.encode(claims, key.private, algorithm="ES256", headers={"kid": key.kid})
+            if name not in self._kept and len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[name] = key.kid, monotonic() + self._lifetime / 10, token
         return OAuthBearerClient(token, expires=True)
 
     def _read(self) -> SigningKey:

@@ -6,11 +6,12 @@ a closed connection, a frame that is too large or does not parse.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from proxy.brokers.access import Access, UpstreamIdentity
+from proxy.brokers.access import Access
 from proxy.brokers.own_requests import OWN_CORRELATION_ID, ask_api_versions, log_in
 from proxy.errors import BrokerFault, LoginRefused, host_port
 from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, handshake_error, is_tls_answer
@@ -26,6 +27,7 @@ from proxy.wire.apis import (
     API_VERSIONS,
     METADATA,
     SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     response_body_at,
 )
 from proxy.wire.codec import decode, encode
@@ -33,8 +35,13 @@ from proxy.wire.metadata import ClusterView
 from proxy.wire.primitives import INT16, INT32, Malformed
 from proxy.wire.request import CLIENT_ID, request_frame
 from proxy.wire.schema import Message
-from sasl.login import LoginError
-from sasl.messages import MAX_RESPONSE_BYTES
+from sasl.login import ClientExchange, LoginError
+from sasl.messages import (
+    MAX_RESPONSE_BYTES,
+    MalformedMessage,
+    handshake_request,
+    read_handshake_response,
+)
 
 MAX_ANSWER_BYTES: Final = 67_108_864
 """Largest response in bytes; Metadata without topics is far below it."""
@@ -70,7 +77,7 @@ async def fetch_broker(
 
 async def fetch_metadata(host: str, port: int, access: Access) -> ClusterView:
     """Query a broker about the cluster's brokers. Raises BrokerFault."""
-    return await ask(host, port, access, _metadata)
+    return await ask(host, port, access, cluster_view)
 
 
 async def ask(
@@ -91,7 +98,7 @@ async def ask(
                 await connection.fetch_versions()
                 if access.identity is None:
                     return await _without_login(question(connection))
-                await connection.log_in(access.identity)
+                await connection.log_in(access.identity.exchange(host))
                 return await question(connection)
             finally:
                 writer.transport.abort()
@@ -121,7 +128,7 @@ async def _open(
     tls = access.context
     try:
         return await access.dialler.open_streams(host, port, tls)
-    except ConnectionResetError:
+    except (ConnectionResetError, ssl.SSLEOFError):
         if tls is None:
             raise
         raise BrokerFault(CLOSED_IN_HANDSHAKE) from None
@@ -148,11 +155,33 @@ class ServiceConnection:
         """Query the broker's API versions."""
         self.offered = await ask_api_versions(CLIENT_ID, self.request)
 
-    async def log_in(self, identity: UpstreamIdentity) -> None:
-        """Log in as the proxy."""
+    @property
+    def certificate(self) -> bytes | None:
+        """The broker's certificate in DER; None without TLS."""
+        tls: ssl.SSLObject | None = self._writer.get_extra_info("ssl_object")
+        return None if tls is None else tls.getpeercert(binary_form=True)
+
+    async def mechanisms(self) -> tuple[str, ...] | None:
+        """Query the SASL mechanisms of the listener: empty if it has no SASL, None if the broker
+        does not offer the question.
+
+        The question is a SaslHandshake with an unknown mechanism, after which a listener with SASL
+        closes the connection. Raises BrokerFault.
+        """
+        low, high = self.offered.apis.get(SASL_HANDSHAKE, (0, -1))
+        if high < low:
+            return None
+        body = await self._request_body(SASL_HANDSHAKE, min(high, 1), handshake_request("?"))
+        try:
+            return read_handshake_response(body)[1]
+        except MalformedMessage:
+            raise BrokerFault("its answer to SaslHandshake does not parse") from None
+
+    async def log_in(self, exchange: Awaitable[ClientExchange]) -> None:
+        """Log in with an exchange, which may need time to begin. Raises LoginRefused."""
         _, highest = self.offered.apis.get(SASL_AUTHENTICATE, (0, -1))
         try:
-            await log_in(await identity.exchange(), highest, self._request_body)
+            await log_in(await exchange, highest, self._request_body)
         except LoginError as error:
             raise LoginRefused(f"login failed: {error.reason}") from None
         except asyncio.IncompleteReadError:
@@ -176,7 +205,9 @@ class ServiceConnection:
         self._writer.write(request_frame(api_key, api_version, OWN_CORRELATION_ID, CLIENT_ID, body))
         prefix = await self._reader.readexactly(4)
         if is_tls_answer(prefix):
-            raise BrokerFault("it speaks TLS; set upstream.security.protocol: SSL")
+            raise BrokerFault(
+                "it speaks TLS; set upstream.security.protocol: SASL_SSL, or SSL if it has no SASL"
+            )
         size = INT32.unpack(prefix)[0]
         if not INT32.size <= size <= max_bytes:
             raise BrokerFault(f"an answer of {size} bytes")
@@ -222,7 +253,7 @@ async def _identity(
         return identity
 
 
-async def _metadata(connection: ServiceConnection) -> ClusterView:
+async def cluster_view(connection: ServiceConnection) -> ClusterView:
     """Request Metadata without topics, in the highest version that both sides know."""
     api_version = metadata_version(connection.offered)
     if api_version is None:

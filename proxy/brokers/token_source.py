@@ -1,4 +1,4 @@
-"""Source of the proxy's own bearer token: a file, or a token endpoint.
+"""Source of the proxy's own bearer token: a file, a token endpoint, or a program of the operator's.
 
 No error or log line of this module repeats a token or a secret.
 """
@@ -14,14 +14,21 @@ from typing import Final
 from urllib.parse import quote_plus
 
 from proxy.errors import ProxyError
-from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
+from proxy.net.identity_provider import (
+    ask,
+    describe_status,
+    failure_of,
+    read_file,
+    without_secrets,
+)
+from sasl.login import LoginError
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
     TokenCache,
-    TokenCacheSettings,
     expiry_claim,
     read_refusal,
     read_token,
+    unverified_claims,
 )
 from sasl.untrusted import fit_for_log
 
@@ -33,13 +40,19 @@ _TRANSIENT: Final = frozenset({408, 425, 429})
 """HTTP statuses 4xx that may change soon (RFC 9110, RFC 8470, RFC 6585); all others are final."""
 
 
-class TokenUnavailable(ProxyError):
+class TokenUnavailable(LoginError, ProxyError):
     """No token is available for the login."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        """The reason as one log line; it repeats no secret."""
+
+def read_bounded(path: Path) -> bytes:
+    """Return a file of at most MAX_ANSWER_BYTES. Raises TokenUnavailable."""
+    try:
+        content = read_file(path, MAX_ANSWER_BYTES)
+    except OSError as error:
+        raise TokenUnavailable(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_ANSWER_BYTES:
+        raise TokenUnavailable(f"{path} is larger than {MAX_ANSWER_BYTES} bytes")
+    return content
 
 
 class FileTokens:
@@ -67,22 +80,135 @@ class FileTokens:
         """Return the token, even if it is expired: the broker decides."""
         try:
             async with asyncio.timeout(FETCH_TIMEOUT):
-                content = await asyncio.to_thread(read_file, self._path, MAX_ANSWER_BYTES)
+                token = read_token(await asyncio.to_thread(read_bounded, self._path))
         except TimeoutError:
             problem = f"was not read within {FETCH_TIMEOUT:g} seconds"
             raise TokenUnavailable(f"{self._path} {problem}") from None
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-            raise TokenUnavailable(f"{self._path} {problem}") from None
-        if len(content) > MAX_ANSWER_BYTES:
-            raise TokenUnavailable(f"{self._path} is larger than {MAX_ANSWER_BYTES} bytes")
-        token = read_token(content)
         if token is None:
             raise TokenUnavailable(f"{self._path} holds no bearer token")
         return token
 
 
-class EndpointTokens:
+class RenewedTokens:
+    """Tokens that are replaced early, each in use until it expires; a subclass loads them."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the source's name in messages, without parts that may be secret."""
+        self._name = name
+        self._cache = TokenCache()
+        self._loading: asyncio.Task[None] | None = None
+        self._secrets: tuple[str, ...] = ()
+        """Values of the current attempt that must not be logged."""
+
+    async def run(self) -> None:
+        """Load tokens on schedule, forever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self._cache.wants_refresh(loop.time()):
+                await self._refresh()
+            await asyncio.sleep(max(0.01, self._cache.next_refresh(loop.time()) - loop.time()))
+
+    async def current(self) -> str:
+        """Return the current token, or wait for the one that is being loaded.
+
+        Raises TokenUnavailable: at once if an attempt failed and the next one is not due, so that
+        the source gets no more requests than `run` makes, however many clients connect.
+        """
+        loop = asyncio.get_running_loop()
+        if (token := self._cache.token(loop.time())) is not None:
+            return token
+        is_loading = self._loading is not None and not self._loading.done()
+        if is_loading or self._cache.wants_refresh(loop.time()):
+            await self._refresh()
+        if (token := self._cache.token(loop.time())) is None:
+            reason = self._cache.last_error or "no token was requested yet"
+            raise TokenUnavailable(f"no token from {self._name}: {reason}")
+        return token
+
+    async def who(self) -> str:
+        """Return the principal's name, for a person. Raises TokenUnavailable."""
+        subject = unverified_claims(await self.current()).get("sub")
+        return subject if isinstance(subject, str) else "unknown"
+
+    @property
+    def expires_at(self) -> float | None:
+        """Expiry of the last token in Unix time; None if unknown, or before the first token."""
+        return self._cache.expires_at
+
+    @property
+    def refresh_failures(self) -> int:
+        """Number of attempts since the start that failed, or had an invalid result."""
+        return self._cache.refresh_failures
+
+    async def _load(self) -> bytes | tuple[object, float | None] | None:
+        """Return a response with a token, or a token and its expiry (`TokenCache.loaded`); None
+        after a failure that the cache knows.
+
+        Any exception is a failure.
+        """
+        raise NotImplementedError
+
+    async def _take(self) -> None:
+        # The times of the request: the lifetime then never seems longer than it is
+        now, wall_now = asyncio.get_running_loop().time(), time.time()
+        if (found := await self._load()) is not None:
+            jitter = random.random()  # noqa: S311 - spreads the requests of several proxies
+            self._cache.loaded(found, now=now, wall_now=wall_now, jitter=jitter)
+
+    async def _refresh(self) -> None:
+        """Load a token; concurrent calls share one attempt."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._attempt())
+        await asyncio.shield(self._loading)
+
+    async def _attempt(self) -> None:
+        loop, cache = asyncio.get_running_loop(), self._cache
+        known_error = cache.last_error
+        error = await failure_of(self._take(), FETCH_TIMEOUT, lambda: self._secrets)
+        if error is not None:
+            cache.failed(error, loop.time())
+        error_now = cache.last_error
+        if error_now is not None and known_error is None:
+            log.warning(
+                "No token from %s: %s; the current token is used until it expires",
+                self._name,
+                error_now,
+            )
+        elif error_now is None and known_error is not None:
+            log.info("%s: issues tokens again", self._name)
+
+
+class TokenEndpoint(RenewedTokens):
+    """Tokens from a token endpoint (RFC 6749 section 3.2); a subclass proves who the client is."""
+
+    def __init__(self, url: str, scope: str | None) -> None:
+        """Request tokens from `url`; without `scope`, it chooses one."""
+        super().__init__(without_secrets(url))
+        self._url = url
+        self._scope = {"scope": scope} if scope else {}
+
+    async def _load(self) -> bytes | None:
+        headers, form = await self._request()
+        headers["Accept"] = "application/json"
+        status, answer = await ask(
+            "POST", self._url, max_bytes=MAX_ANSWER_BYTES, headers=headers, form=form | self._scope
+        )
+        if status in (200, 201):  # RFC 6749 section 5.1 has 200 only; Kafka accepts both
+            return answer
+        refused = 300 <= status < 500 and status not in _TRANSIENT
+        text = fit_for_log(_refusal(status, answer), self._secrets)
+        self._cache.failed(text, asyncio.get_running_loop().time(), refused=refused)
+        return None
+
+    async def _request(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the headers and fields of a request; keep what must not be logged in `_secrets`.
+
+        Raises TokenUnavailable.
+        """
+        raise NotImplementedError
+
+
+class EndpointTokens(TokenEndpoint):
     """Tokens from a token endpoint, with the client credentials grant (RFC 6749 section 4.4)."""
 
     def __init__(
@@ -93,7 +219,6 @@ class EndpointTokens:
         client_secret: Callable[[], str],
         scope: str | None = None,
         header_urlencode: bool = False,
-        settings: TokenCacheSettings | None = None,
     ) -> None:
         """Request tokens from `url` as `client_id`.
 
@@ -102,98 +227,12 @@ class EndpointTokens:
         Kafka's `sasl.oauthbearer.header.urlencode`: encode id and secret before they are joined,
         as RFC 6749 section 2.3.1 requires and many endpoints do not accept.
         """
-        self._url = url
-        self._name = without_secrets(url)
-        """The endpoint's name in messages, without parts of the URL that may be secret."""
+        super().__init__(url, scope)
         self._client_id = client_id
         self._client_secret = client_secret
-        self._form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         self._header_urlencode = header_urlencode
-        self._cache = TokenCache(settings)
-        self._fetch: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Fetch tokens on schedule, forever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            if self._cache.wants_refresh(loop.time()):
-                await self._refresh()
-            await asyncio.sleep(max(0.01, self._cache.next_refresh(loop.time()) - loop.time()))
-
-    async def current(self) -> str:
-        """Return the current token, or wait for the one that is being fetched.
-
-        Raises TokenUnavailable: at once if a fetch failed and the next one is not due, so that the
-        endpoint gets no more requests than `run` makes, however many clients connect.
-        """
-        loop = asyncio.get_running_loop()
-        if (token := self._cache.token(loop.time())) is not None:
-            return token
-        is_fetching = self._fetch is not None and not self._fetch.done()
-        if is_fetching or self._cache.wants_refresh(loop.time()):
-            await self._refresh()
-        if (token := self._cache.token(loop.time())) is None:
-            reason = self._cache.last_error or "no token was requested yet"
-            raise TokenUnavailable(f"no token from {self._name}: {reason}")
-        return token
-
-    @property
-    def expires_at(self) -> float | None:
-        """Expiry of the last token in Unix time; None if unknown, or before the first token."""
-        return self._cache.expires_at
-
-    @property
-    def refresh_failures(self) -> int:
-        """Number of requests since the start that failed, or had an invalid response."""
-        return self._cache.refresh_failures
-
-    async def _refresh(self) -> None:
-        """Fetch a token; concurrent calls share one attempt."""
-        if self._fetch is None or self._fetch.done():
-            self._fetch = asyncio.get_running_loop().create_task(self._attempt())
-        await asyncio.shield(self._fetch)
-
-    async def _attempt(self) -> None:
-        known_error = self._cache.last_error
-        await self._ask()
-        error = self._cache.last_error
-        if error is not None and known_error is None:
-            log.warning(
-                "Token endpoint %s: %s; the current token is used until it expires",
-                self._name,
-                error,
-            )
-        elif error is None and known_error is not None:
-            log.info("Token endpoint %s: issues tokens again", self._name)
-
-    async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
-        cache, secrets = self._cache, list[str]()
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT):
-                credentials = await self._credentials(secrets)
-                # Taken before the request: the lifetime then never seems longer than it is.
-                now, wall_now = loop.time(), time.time()
-                status, answer = await self._post(credentials)
-        except TimeoutError:
-            cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
-        except TokenUnavailable as error:
-            cache.failed(error.reason, loop.time())
-        except Exception as error:  # any network failure leaves the old token in use
-            text = fit_for_log(str(error), secrets)
-            cache.failed(f"{type(error).__name__}: {text}", loop.time())
-        else:
-            if status in (200, 201):  # RFC 6749 section 5.1 has 200 only; Kafka accepts both
-                jitter = random.random()  # noqa: S311 - spreads requests, is no secret
-                cache.loaded(answer, now=now, wall_now=wall_now, jitter=jitter)
-            else:
-                refused = 300 <= status < 500 and status not in _TRANSIENT
-                text = fit_for_log(_refusal(status, answer), secrets)
-                cache.failed(text, loop.time(), refused=refused)
-
-    async def _credentials(self, secrets: list[str]) -> str:
-        """Return the credentials of HTTP Basic; add the values that must not be logged to
-        `secrets`."""
+    async def _request(self) -> tuple[dict[str, str], dict[str, str]]:
         try:
             secret = await asyncio.to_thread(self._client_secret)
             credentials = self._basic(secret)
@@ -203,8 +242,9 @@ class EndpointTokens:
             raise TokenUnavailable("the client secret is not text") from None
         except ValueError as error:
             raise TokenUnavailable(f"no client secret: {error}") from None
-        secrets += [secret, quote_plus(secret), credentials]
-        return credentials
+        self._secrets = (secret, quote_plus(secret), credentials)
+        headers = {"Authorization": f"Basic {credentials}"}
+        return headers, {"grant_type": "client_credentials"}
 
     def _basic(self, secret: str) -> str:
         if not secret:
@@ -214,12 +254,6 @@ class EndpointTokens:
             pair = [quote_plus(part) for part in pair]
         # The alphabet with + and / (RFC 7617 section 2, RFC 4648 section 4).
         return base64.b64encode(":".join(pair).encode()).decode()
-
-    async def _post(self, credentials: str) -> tuple[int, bytes]:
-        headers = {"Accept": "application/json", "Authorization": f"Basic {credentials}"}
-        return await ask(
-            "POST", self._url, max_bytes=MAX_ANSWER_BYTES, headers=headers, form=self._form
-        )
 
 
 def _refusal(status: int, answer: bytes) -> str:

@@ -33,6 +33,8 @@ GROUPS: Final = (
     "quotas",
     "token",
     "sessions",
+    "why",
+    "rollout",
     "events",
     "audit",
     "report",
@@ -82,6 +84,9 @@ class Commands(TyperGroup):
                 command = get_command(import_module(f"proxy.cli.{name}").app)
                 command.name = name
                 self.add_command(command)
+        blocks = get_command(import_module("proxy.cli.blocks").app)
+        assert isinstance(blocks, TyperGroup)
+        self.commands.update(blocks.commands)
 
 
 app = typer.Typer(

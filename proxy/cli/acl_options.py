@@ -8,7 +8,7 @@ than literal, which it ignores there.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -99,8 +99,7 @@ class Resources:
         return tuple(dict.fromkeys([*found, *([CLUSTER] if self.cluster else [])]))
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """Resource pattern: one resource, or all that match."""
 
     resource_type: ResourceType
@@ -243,15 +242,7 @@ def _acls(resources: Resources, rules: AclRules) -> tuple[Acl, ...]:
     wanted = list(_by_role(patterns, rules) if rules.by_role else _by_option(patterns, rules))
     return tuple(
         dict.fromkeys(
-            Acl(
-                pattern.resource_type,
-                pattern.pattern_type,
-                pattern.name,
-                who,
-                host,
-                operation,
-                permission,
-            )
+            Acl(*pattern, who, host, operation, permission)
             for pattern, operation in wanted
             for who, host, permission in rules.subjects()
         )
@@ -348,29 +339,14 @@ def text(given: str) -> str:
 
 # ACLs in documents
 
-_FIELDS: Final = (
-    "resource_type",
-    "pattern_type",
-    "name",
-    "principal",
-    "host",
-    "operation",
-    "permission",
-)
+_FIELDS: Final[Mapping[str, type]] = get_type_hints(Acl)
+"""Types of an ACL's fields: text, or an enumeration, which is printed by name."""
 
 
 def acl_fields(acl: Acl) -> dict[str, str]:
     """Return an ACL as `list` and `export` print it."""
-    values = (
-        acl.resource_type.name,
-        acl.pattern_type.name,
-        acl.name,
-        acl.principal,
-        acl.host,
-        acl.operation.name,
-        acl.permission.name,
-    )
-    return dict(zip(_FIELDS, values, strict=True))
+    values = {field: getattr(acl, field) for field in _FIELDS}
+    return {field: getattr(value, "name", value) for field, value in values.items()}
 
 
 def acl_text(acl: Acl) -> str:
@@ -380,17 +356,13 @@ def acl_text(acl: Acl) -> str:
 
 def acl_of(item: Mapping[str, Any]) -> Acl:
     """Return an ACL from the fields of `acl_fields`. Raises BadParameter."""
-    if item.keys() != set(_FIELDS) or not all(isinstance(one, str) for one in item.values()):
+    if item.keys() != _FIELDS.keys() or not all(isinstance(one, str) for one in item.values()):
         raise typer.BadParameter(f"must have {', '.join(_FIELDS)}, all of them text")
-    return Acl(
-        _member(ResourceType, item["resource_type"]),
-        _member(PatternType, item["pattern_type"]),
-        item["name"],
-        item["principal"],
-        item["host"],
-        _member(Operation, item["operation"]),
-        _member(Permission, item["permission"]),
-    )
+    values: dict[str, Any] = {
+        field: _member(kind, item[field]) if issubclass(kind, IntEnum) else item[field]
+        for field, kind in _FIELDS.items()
+    }
+    return Acl(**values)
 
 
 def _member(kind: type[Member], name: str) -> Member:

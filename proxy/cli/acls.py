@@ -10,7 +10,15 @@ import typer
 
 from proxy.acl.authorizer import SUPPORTED_OPERATIONS
 from proxy.acl.index import AclIndex, Decision
-from proxy.acl.model import Acl, AclFilter, Operation, PatternType, exactly
+from proxy.acl.model import (
+    WILDCARD,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    ResourceType,
+    exactly,
+)
 from proxy.cli.acl_options import (
     AclRules,
     Listed,
@@ -33,10 +41,14 @@ from proxy.cli.common import (
     DryRun,
     Exit,
     FilterFile,
+    Force,
     Prune,
+    asks_to_prune,
+    confirm_removal,
     declared,
     fail,
     filters_of_file,
+    group,
     note,
     printable,
     say,
@@ -54,10 +66,8 @@ from proxy.cli.token import Membership
 from sasl.identity import Identity
 
 if TYPE_CHECKING:
+    from metrics.usage import Use
     from proxy.config import Authorizer
-
-
-Force = Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +81,7 @@ class Question:
 
     def decide(self, acls: Sequence[Acl], authorizer: "Authorizer | None") -> Decision:
         """Return the decision of the authorizer; None stands for unknown settings."""
-        index = AclIndex(
-            acls,
-            allow_everyone_if_no_acl_found=authorizer is not None
-            and authorizer.allow_everyone_if_no_acl_found,
-            super_users=frozenset(() if authorizer is None else authorizer.super_users),
-            version=0,
-        )
-        return index.decide(
+        return index_of(acls, authorizer).decide(
             self.identity.principals,
             self.host,
             self.operation,
@@ -127,6 +130,17 @@ class Question:
         }
 
 
+def index_of(acls: Iterable[Acl], authorizer: "Authorizer | None") -> AclIndex:
+    """Return the ACLs with the settings of the authorizer; None stands for unknown settings."""
+    return AclIndex(
+        acls,
+        allow_everyone_if_no_acl_found=authorizer is not None
+        and authorizer.allow_everyone_if_no_acl_found,
+        super_users=frozenset(() if authorizer is None else authorizer.super_users),
+        version=0,
+    )
+
+
 def question_of(identity: Identity, operation: str, resources: Resources, host: str) -> Question:
     """Return the question that options ask. Raises BadParameter."""
     patterns = resources.patterns()
@@ -154,7 +168,7 @@ def _reason(decision: Decision) -> str:
     return "no ACL allows it"
 
 
-app = typer.Typer(help="Manage ACLs.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Manage ACLs.")
 
 _NOWHERE: Final = "0.0.0.0"  # noqa: S104 - an address that no ACL names
 _LINE = "one resource and one principal at most"
@@ -280,6 +294,14 @@ def apply(
     file: DeclaredFile,
     prune: Prune = False,
     dry_run: DryRun = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --dry-run: list the uses in event files (events.usage) that the change would"
+            " deny; exit status 1 if there are any.",
+        ),
+    ] = None,
     force: Force = False,
     where: Where,
     output: OutputOption = Output.TABLE,
@@ -288,9 +310,9 @@ def apply(
 
     Before it removes ACLs, it lists them and asks for confirmation.
     """
-    asks = prune and not dry_run and not force
-    if asks and file == Path("-"):
-        raise typer.BadParameter("--prune cannot ask if stdin is the file: give --force")
+    if against is not None and not dry_run:
+        raise typer.BadParameter("--against is for --dry-run")
+    asks = asks_to_prune(file, prune=prune, dry_run=dry_run, force=force)
     wanted = list(dict.fromkeys(declared(file, acl_of)))
     _warn(wanted)
     with administration(where) as acls:
@@ -305,12 +327,53 @@ def apply(
             if others and not any(errors.values()):
                 acls.delete_acls([*map(exactly, others)])
     mode_in_effect(where, "authorizer")
+    if against is not None:
+        settings = where.settings()
+        authorizer = None if settings is None else settings.authorizer
+        after = index_of(existing.union(wanted).difference(others), authorizer)
+        _print_denied(against, index_of(existing, authorizer), after, output)
+        return
     would = "would be " if dry_run else ""
     changes = [(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
     removed = "not removed" if any(errors.values()) else f"{would}removed"
     _print([*changes, *((acl, removed) for acl in others)], output, items="changes")
     if refused := sum(error is not None for error in errors.values()):
         raise fail(f"{refused} of {len(missing)} ACLs were refused", Exit.REFUSED)
+
+
+def _print_denied(against: Path, before: AclIndex, after: AclIndex, output: Output) -> None:
+    """List the recorded uses that are allowed before a change of ACLs and not after it."""
+    from metrics.usage_reader import read
+    from proxy.cli.audit import print_uses
+    from proxy.cli.why import EventLog
+
+    with EventLog(events=str(against)).lines() as lines:
+        found = read(lines, _is_known)
+    denied = {
+        use: amount
+        for use, amount in found.rows.items()
+        if _allows(before, use, found.groups) and not _allows(after, use, found.groups)
+    }
+    print_uses(replace(found, rows=denied), output)
+    if denied:
+        clients = len({(use.principal, use.client_id) for use in denied})
+        raise fail(f"{len(denied)} uses of {clients} clients would be denied", Exit.REFUSED)
+
+
+def _is_known(use: "Use") -> bool:
+    return use.operation in Operation.__members__ and use.resource_type in ResourceType.__members__
+
+
+def _allows(index: AclIndex, use: "Use", groups: Mapping[str, Iterable[str]]) -> bool:
+    """Return whether ACLs allow a recorded use; for topics, `*` ends a name that is a prefix."""
+    operation, resource_type = Operation[use.operation], ResourceType[use.resource_type]
+    client = (use.principal, *sorted(groups.get(use.principal, ()))), use.host
+    if operation is Operation.IDEMPOTENT_WRITE or (operation, use.name) == (Operation.WRITE, "*"):
+        if index.decide_any(*client, Operation.WRITE, ResourceType.TOPIC).allowed:
+            return True  # either permission suffices
+    elif resource_type is ResourceType.TOPIC and use.name.endswith(WILDCARD):
+        return index.decide_every(*client, operation, resource_type, use.name[:-1]).allowed
+    return index.decide(*client, operation, resource_type, use.name).allowed
 
 
 def _warn(acls: Iterable[Acl]) -> None:
@@ -330,10 +393,7 @@ def _matching(acls: Administration, filters: Sequence[AclFilter]) -> list[Acl]:
 def _confirm(found: Sequence[Acl]) -> None:
     if not found:
         raise fail("there is no such ACL", Exit.REFUSED)
-    for acl in found:
-        typer.echo(printable(acl_text(acl)), err=True)
-    if not typer.confirm(f"Remove {len(found)} ACLs?", err=True):
-        raise fail("nothing was changed", Exit.REFUSED)
+    confirm_removal([*map(acl_text, found)], "ACLs")
 
 
 def _row(acl: Acl, status: str | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from proxy.cli.common import (
     CONFIG_VARIABLE,
     DefaultConfigOption,
     config_by_default,
+    config_in,
     explained,
     note,
 )
@@ -69,12 +70,7 @@ class Where:
     def settings(self) -> "Config | None":
         """Return the configuration; None if it is not known. Raises Exit."""
         file = self.configuration()
-        if file is None:
-            return None
-        from proxy.config import load
-
-        with explained(file):
-            return load(file)
+        return None if file is None else config_in(file)
 
 
 _LIMITED_EFFECT: Final = {

@@ -13,6 +13,7 @@ from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Final,
@@ -28,6 +29,9 @@ import typer
 
 from proxy.errors import ConfigError, ProxyError
 from proxy.errors import printable as printable
+
+if TYPE_CHECKING:
+    from proxy.config import Config
 
 CONFIG_VARIABLE: Final = "REAUTH_PROXY_CONFIG"
 """Environment variable that names the configuration file if no option does."""
@@ -75,9 +79,15 @@ DeclaredFile = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
 Prune = Annotated[bool, typer.Option("--prune", help="Remove everything that is not in the file.")]
+Force = Annotated[bool, typer.Option("--force", help="Do not ask for confirmation.")]
 
 MAX_BYTES: Final = 67_108_864
 """Largest file of filters, ACLs or quotas in bytes: 100,000 ACLs take a third of it."""
+
+
+def group(help_text: str) -> typer.Typer:
+    """Return a group of commands with plain text as help."""
+    return typer.Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None)
 
 
 class Exit(IntEnum):
@@ -103,6 +113,36 @@ def config_file(file: Path | None, option: Path | None) -> Path:
     if found is None:
         raise typer.BadParameter(f"give FILE, or set {CONFIG_VARIABLE}")
     return found
+
+
+def loaded_config(option: Path | None, give: str, *, refused: bool = False) -> "Config":
+    """Return the configuration of a command with an option for it.
+
+    `give` are the options that a usage error names; it is raised without a file, or if `refused`,
+    because another option was given beside it. Raises BadParameter and Exit.
+    """
+    file = option or config_by_default()
+    if file is None or refused:
+        raise typer.BadParameter(f"give {give}, or set {CONFIG_VARIABLE}")
+    return config_in(file)
+
+
+def config_in(file: Path) -> "Config":
+    """Return the configuration in a file. Raises Exit."""
+    from proxy.config import load
+
+    with explained(file):
+        return load(file)
+
+
+def operator() -> str:
+    """Return the name of the user who runs the command."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def say(text: str) -> None:
@@ -139,6 +179,23 @@ def user_name(given: str) -> str:
 def principal_name(given: str) -> str:
     """Return a principal; a bare name is a user's."""
     return given if ":" in given else f"User:{given}"
+
+
+def asks_to_prune(file: Path, *, prune: bool, dry_run: bool, force: bool) -> bool:
+    """Return whether `apply` must ask before it removes anything. Raises BadParameter if it cannot,
+    because stdin is the file."""
+    asks = prune and not dry_run and not force
+    if asks and file == Path("-"):
+        raise typer.BadParameter("--prune cannot ask if stdin is the file: give --force")
+    return asks
+
+
+def confirm_removal(lines: Sequence[str], items: str) -> None:
+    """List what is to be removed, and ask. Raises Exit unless the answer is yes."""
+    for line in lines:
+        typer.echo(printable(line), err=True)
+    if not typer.confirm(f"Remove {len(lines)} {items}?", err=True):
+        raise fail("nothing was changed", Exit.REFUSED)
 
 
 @contextmanager

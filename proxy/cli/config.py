@@ -16,6 +16,7 @@ from proxy.cli.common import (
     config_file,
     explained,
     fail,
+    group,
     note,
     printable,
     say,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from proxy.config import Config, Located, Routing
     from proxy.config.changes import SettingInForce
 
-app = typer.Typer(
-    help="Check, show and begin the configuration.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Check, show and begin the configuration.")
 
 
 @app.command()
@@ -39,8 +38,26 @@ def check(
     config: SameConfigOption = None,
     connect: Annotated[
         bool,
-        typer.Option("--connect", help="Also try ports, brokers, login, signing keys and store."),
+        typer.Option(
+            "--connect", help="Also try ports, brokers, certificates, logins, keys and store."
+        ),
     ] = False,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --connect: a Kafka client's properties file, whose login is tried at the"
+            " brokers.",
+        ),
+    ] = None,
+    principal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRINCIPAL",
+            help="With --connect and upstream.identity: a client, such as User:alice, as which the"
+            " proxy logs in to a broker; a delegation token is created, used and expired.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check whether a configuration file, and the files that it names, can be used.
@@ -49,12 +66,14 @@ def check(
     place; exit status 2 if there is one, 1 if --connect fails.
     """
     path = config_file(file, config)
+    if (command_config is not None or principal is not None) and not connect:
+        raise typer.BadParameter("--command-config and --principal need --connect")
     warnings: list[str] = []
     works: list[str] = []
     with explained(path):
         from proxy.config import judged_entirely, located, read
         from proxy.config.exposure import exposures
-        from proxy.process.preflight import certificate_warnings, problems_of_named
+        from proxy.process.preflight import problems_of_named, warnings_of_named
 
         text = read(path)
         checked, problems = judged_entirely(text, path)
@@ -62,9 +81,10 @@ def check(
             problems = list(problems_of_named(checked, time.time()))
     status = Exit.USAGE
     if checked is not None and not problems:
-        warnings = [*exposures(checked), *certificate_warnings(checked)]
+        warnings = [*exposures(checked), *warnings_of_named(checked)]
         if connect:
-            works, problems = _connect(checked)
+            works, doubts, problems = _connect(checked, command_config, principal)
+            warnings += doubts
             status = Exit.REFUSED
     found = located(problems, text)
     listed = [{"key": one.key, "line": one.line, "problem": one.problem} for one in found]
@@ -89,17 +109,33 @@ def _print_findings(
         say(f"{path}: ok")
 
 
-def _connect(config: "Config") -> tuple[list[str], list[ConfigError]]:
-    """Return what works, and what does not."""
-    from proxy.process.connectivity import outcomes
+def _connect(
+    config: "Config", command_config: Path | None, principal: str | None
+) -> tuple[list[str], list[str], list[ConfigError]]:
+    """Return what works, what may not, and what does not."""
+    from proxy.process.connectivity import Doubt, outcomes
+
+    if principal is not None and not any(one.presents_clients for one in config.listeners):
+        raise typer.BadParameter("--principal needs a listener with upstream.identity")
+    login = None
+    if command_config is not None:
+        from proxy.admin import read_client_properties
+
+        with explained(command_config):
+            login = read_client_properties(command_config).login
+        if login is None or not any(one.relays_logins for one in config.listeners):
+            raise typer.BadParameter(
+                "--command-config needs a login, and a listener with sasl.termination: broker"
+            )
 
     async def collect() -> list[str | ConfigError]:
-        return [one async for one in outcomes(config)]
+        return [one async for one in outcomes(config, login, principal)]
 
     with unlogged():
         every = asyncio.run(collect())
-    works = [one for one in every if isinstance(one, str)]
-    return works, [one for one in every if isinstance(one, ConfigError)]
+    doubts = [str(one) for one in every if isinstance(one, Doubt)]
+    works = [one for one in every if isinstance(one, str) and not isinstance(one, Doubt)]
+    return works, doubts, [one for one in every if isinstance(one, ConfigError)]
 
 
 @app.command()
@@ -156,6 +192,28 @@ def init(
         Path | None,
         typer.Argument(metavar="FILE", hidden=True),
     ] = None,
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Ask this cluster for its protocol, mechanisms and brokers."
+        ),
+    ] = None,
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --bootstrap-server: a Kafka client's properties file, with a login for"
+            " clusters that reveal their brokers only after one.",
+        ),
+    ] = None,
+    sasl: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIDE",
+            help="With --bootstrap-server: the side that authenticates clients, broker or proxy; by"
+            " default broker, if the cluster has SASL.",
+        ),
+    ] = None,
 ) -> None:
     """Write a first configuration file, with comments.
 
@@ -164,7 +222,13 @@ def init(
     """
     from proxy.config.first_file import first_file
 
-    text = first_file(_routing(routing))
+    way = _routing(routing)
+    if bootstrap_server is not None:
+        text = _matching_file(way, bootstrap_server, command_config, sasl)
+    elif command_config is not None or sasl is not None:
+        raise typer.BadParameter("--command-config and --sasl need --bootstrap-server")
+    else:
+        text = first_file(way)
     if file is None:
         say(text.rstrip("\n"))
         return
@@ -175,7 +239,44 @@ def init(
         raise fail(f"{file} already exists", Exit.REFUSED) from None
     except OSError as error:
         raise fail(f"{file}: cannot be written: {error.strerror}", Exit.REFUSED) from None
-    say(f"{printable(str(file))} is written; next: reauth-proxy config check {file}")
+    say(f"{printable(str(file))} is written; next: reauth-proxy config check --connect {file}")
+
+
+def _matching_file(
+    routing: "Routing", servers: str, command_config: Path | None, sasl: str | None
+) -> str:
+    """Return a first file for a running cluster, and print the next steps."""
+    from proxy.admin import read_client_properties
+    from proxy.admin.client import parse_servers
+    from proxy.config import Routing
+    from proxy.config.first_file import PROXY_MECHANISMS, first_file
+    from proxy.config.listener import SaslTermination
+    from proxy.process.cluster_probe import surroundings
+
+    if routing is Routing.TRANSPARENT:
+        raise typer.BadParameter("--bootstrap-server has no meaning with transparent")
+    if sasl is not None and sasl not in list(SaslTermination):
+        raise typer.BadParameter("--sasl must be broker or proxy")
+    with explained(command_config):
+        client = None if command_config is None else read_client_properties(command_config)
+    with explained(), unlogged():
+        found, cluster = asyncio.run(surroundings(parse_servers(servers), client))
+    side = SaslTermination(sasl or ("broker" if found.mechanisms else "proxy"))
+    offered = f" ({', '.join(found.mechanisms)})" if found.mechanisms else ""
+    if side is SaslTermination.BROKER and not found.mechanisms:
+        problem = f"{servers} speaks {found.protocol}, without logins; use --sasl proxy"
+        raise fail(problem, Exit.REFUSED)
+    logs_in = bool(found.mechanisms) and side is SaslTermination.PROXY
+    if logs_in and not {*PROXY_MECHANISMS} & {*found.mechanisms}:
+        problem = f"the proxy cannot log in with a password{offered}; use --sasl broker"
+        raise fail(problem, Exit.REFUSED)
+    brokers = "unknown before a login" if cluster is None else sorted(cluster.brokers)
+    note(f"{servers} speaks {found.protocol}{offered}; ids of brokers: {brokers}")
+    if found.private_authority:
+        note("this machine does not trust its certificate: save its authority as brokers-ca.pem")
+    if logs_in:
+        note("write the proxy's user at the brokers to sasl.username, its password to the file")
+    return first_file(routing, found, side)
 
 
 def _routing(name: str) -> "Routing":

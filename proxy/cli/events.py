@@ -1,4 +1,4 @@
-"""Commands `reauth-proxy events`: deliver the event log, and show what waits."""
+"""Commands `reauth-proxy events`: list and deliver the event log, and show what waits."""
 
 import logging
 import shlex
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from proxy.cli.common import (
-    CONFIG_VARIABLE,
     BootstrapServer,
     CommandConfig,
     DefaultConfigOption,
@@ -22,11 +21,15 @@ from proxy.cli.common import (
     config_by_default,
     explained,
     fail,
+    group,
+    loaded_config,
     note,
     principal_name,
     say,
+    takes_groups,
 )
 from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.why import EventFilter, EventLog, print_events
 from proxy.errors import ProxyError
 
 if TYPE_CHECKING:
@@ -40,18 +43,9 @@ PARTITIONS: Final = 6
 RETENTION_MS: Final = 30 * 86_400_000
 """Default retention in milliseconds, 30 days: the report's trend is over 28."""
 
-topic_app = typer.Typer(
-    help="Make the topic of the session events, and look at it.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+topic_app = group("Make the topic of the session events, and look at it.")
 
 _Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
-
-
-@topic_app.callback()
-def topic() -> None:
-    """Make the topic of the session events, and look at it."""
 
 
 @topic_app.command()
@@ -120,15 +114,16 @@ def topic_status(
 
 def _settings(topic: str, servers: str | None, command_config: Path | None) -> "Settings":
     """Return librdkafka's settings. Raises ProxyError and Exit."""
-    from metrics.delivery.target import missing_library, parse_target
+    from metrics.delivery.target import parse_target
+    from metrics.extras import missing
     from proxy.delivery.kafka_settings import of_options
 
     try:
         parse_target(f"kafka:{topic}")
     except ValueError as error:
         raise fail(str(error), Exit.USAGE) from None
-    if (problem := missing_library()) is not None:
-        raise fail(problem, Exit.USAGE)
+    if (problem := missing("kafka")) is not None:
+        raise fail(f"this command {problem}", Exit.USAGE)
     return of_options(servers, command_config)
 
 
@@ -185,17 +180,8 @@ def _partitions(now_ms: int) -> "Listing[PartitionStatus]":
 DRAIN_SECONDS: Final = 10.0
 """Seconds after SIGTERM in which the remaining events are delivered."""
 
-app = typer.Typer(
-    help="Deliver the session events, and show the backlog.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("Deliver the session events, and show the backlog.")
 app.add_typer(topic_app, name="topic")
-
-
-@app.callback()
-def events() -> None:
-    """Deliver the session events, and show the backlog."""
 
 
 @app.command()
@@ -225,8 +211,9 @@ def deliver(
     Exit status 0: all are delivered; 1: some are left; 2: an error.
     """
     from metrics.delivery.selection import HIDEABLE, Kinds, Selection
-    from metrics.delivery.target import missing_library, parse_target
+    from metrics.delivery.target import parse_target
     from metrics.event_files import recover_orphans
+    from metrics.extras import missing
     from proxy.delivery.kafka_settings import of_options
     from proxy.delivery.loop import End, opened
     from proxy.delivery.topic import TopicSink
@@ -235,8 +222,8 @@ def deliver(
         target = parse_target(to)
     except ValueError as error:
         raise fail(f"--to: {error}", Exit.USAGE) from None
-    if (problem := missing_library()) is not None:
-        raise fail(problem, Exit.USAGE)
+    if (problem := missing("kafka")) is not None:
+        raise fail(f"this command {problem}", Exit.USAGE)
     if kinds not in list(Kinds):
         raise fail(f"--kinds: must be {' or '.join(Kinds)}", Exit.USAGE)
     hidden = frozenset(hide or [])
@@ -280,6 +267,29 @@ class SpoolStatus:
     delivered to it."""
 
 
+@app.command(name="list")
+@takes_groups
+def list_(
+    *,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Only this kind, as failed; repeatable."),
+    ] = None,
+    chosen: EventFilter,
+    log: EventLog,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List events, one line each, in words.
+
+    Kinds that repeat others, summary, checkpoint and used, are listed only with --kind.
+    """
+    from metrics.events import EventKind
+
+    if unknown := {*(kind or ())} - {*EventKind}:
+        raise typer.BadParameter(f"--kind: {min(unknown)!r} is not one of {', '.join(EventKind)}")
+    print_events(chosen.wanted(kinds=frozenset(kind) if kind else None), log, output)
+
+
 @app.command()
 def status(
     config: DefaultConfigOption = None,
@@ -303,7 +313,7 @@ def status(
     if (folder is None) != (to is None) or (folder is not None and config is not None):
         raise typer.BadParameter("give --config, or --events and --to")
     if folder is None or to is None:
-        folder, target = _configured(config or config_by_default())
+        folder, target = _configured(config)
     else:
         try:
             target = parse_target(to)
@@ -318,15 +328,11 @@ def status(
 
 def _configured(config: Path | None) -> "tuple[Path, Target]":
     """Return the folder and the target of a configuration. Raises BadParameter and Exit."""
-    from proxy.config import load
-
-    if config is None:
-        raise typer.BadParameter(f"give --config or --events, or set {CONFIG_VARIABLE}")
-    with explained(config):
-        settings = load(config)
-    folder, target = settings.events.directory, settings.events.deliver.to
+    events = loaded_config(config, "--config or --events").events
+    folder, target = events.directory, events.deliver.to
     if folder is None or target is None:
-        raise fail(f"{config}: events.deliver.to is not set: nothing is delivered", Exit.REFUSED)
+        file, problem = config or config_by_default(), "events.deliver.to is not set"
+        raise fail(f"{file}: {problem}: nothing is delivered", Exit.REFUSED)
     return folder, target
 
 

@@ -13,10 +13,14 @@ from proxy.cli.common import (
     DryRun,
     Exit,
     FilterFile,
+    Force,
     Prune,
+    asks_to_prune,
+    confirm_removal,
     declared,
     fail,
     filters_of_file,
+    group,
     printable,
     say,
     takes_groups,
@@ -51,7 +55,7 @@ from sasl.identity import USER_TYPE
 if TYPE_CHECKING:
     from proxy.config.model import Quotas as QuotaSettings
 
-app = typer.Typer(help="Manage quotas.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Manage quotas.")
 
 UserDefaults = Annotated[
     bool, typer.Option("--user-defaults", help="All users without a quota of their own.")
@@ -278,10 +282,15 @@ def apply(
     file: DeclaredFile,
     prune: Prune = False,
     dry_run: DryRun = False,
+    force: Force = False,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Set the quotas of a file; with --prune, remove all others. Equal ones are left alone."""
+    """Set the quotas of a file; with --prune, remove all others. Equal ones are left alone.
+
+    Before it removes quotas, it lists them and asks for confirmation.
+    """
+    asks = asks_to_prune(file, prune=prune, dry_run=dry_run, force=force)
     pairs = declared(file, _declared)
     wanted = dict(pairs)
     if len(wanted) < len(pairs):
@@ -289,6 +298,14 @@ def apply(
     with administration(where) as administrator:
         existing = administrator.quotas()
         changes = changes_to_make(existing, wanted, prune=prune)
+        removed = [
+            f"{key} of {entity}"
+            for entity, change in changes.items()
+            for key, limit in change.items()
+            if limit is None
+        ]
+        if asks and removed:
+            confirm_removal(removed, "quotas")
         if changes and not dry_run:
             administrator.alter_quotas(changes)
     mode_in_effect(where, "quotas")

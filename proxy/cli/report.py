@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+from metrics.extras import missing
 from metrics.readiness import job
 from metrics.readiness.analysis import Progress
 from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.settings import EngineName, Settings
-from metrics.report.requirements import requirement
 from metrics.report.write import PAGE_NAME
-from metrics.spark import SPARK_PACKAGES
 from proxy.cli.common import BootstrapServer, CommandConfig, Exit, fail, say
 from proxy.cli.common import explained as config_explained
 
@@ -54,6 +53,10 @@ def report(
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Leave out events from then on.")
     ] = None,
+    min_observed: Annotated[
+        str,
+        typer.Option(metavar="24h", help="Advise to enforce only if events cover this time."),
+    ] = "24h",
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -78,6 +81,14 @@ def report(
             metavar="DAYS", min=1, max=36_500, help="Remove what the history has of earlier days."
         ),
     ] = None,
+    acls: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare the use with the ACLs of acls export -o json."),
+    ] = None,
+    users: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Find unused credentials among users list -o json."),
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
@@ -88,25 +99,28 @@ def report(
     Exit status 0: ready, or nothing was required; 1: a requirement is not met; 2: an error.
     """
     try:
-        settings = Settings(
+        settings = job.settings_of(
             events=events,
             out=out,
-            lifetimes_ms=job.lifetimes(lifetime or []),
-            requirements=tuple(requirement(text) for text in require or []),
-            as_of_ms=job.now_ms() if as_of is None else job.time_ms(as_of),
-            since_ms=None if since is None else job.time_ms(since),
-            until_ms=None if until is None else job.time_ms(until),
+            lifetime=lifetime or [],
+            require=require or [],
+            as_of=as_of,
+            since=since,
+            until=until,
+            min_observed=min_observed,
             engine=engine,
             master=master,
             state=state,
             history=history,
             history_days=history_days,
+            acls=acls,
+            users=users,
         )
         with config_explained(command_config):
             kafka = topic_settings(settings, bootstrap_server, command_config)
         settings = replace(settings, **kafka)
-        with job.sigterm_as_sigint():
-            _, unmet = run(settings, _print_progress)
+        with job.sigterm_as_sigint(_print_progress) as progress:
+            _, unmet = run(settings, progress)
     except KeyboardInterrupt:
         raise fail("interrupted", Exit.USAGE) from None
     except (ValueError, *job.FAILURES) as error:
@@ -118,14 +132,16 @@ def report(
 
 def run(settings: Settings, progress: Progress) -> tuple[dict[str, Any], list[str]]:
     """Make the report with the engine that it takes. Raises `job.FAILURES`."""
-    if settings.choose_engine() is EngineName.DUCKDB:
+    extras = ["spark" if settings.is_for_spark else "report"]
+    if settings.topic is not None and not settings.is_for_spark:
+        extras.append("kafka")
+    if problems := [problem for extra in extras if (problem := missing(extra)) is not None]:
+        raise ReportError(f"this report {', and '.join(problems)}")
+    if not settings.is_for_spark:
         return job.run(settings, progress)
     settings.check()  # before the import, which takes seconds
-    try:
-        from metrics.spark import job as on_spark
-    except ImportError:
-        needed = f"pip install {SPARK_PACKAGES}"
-        raise ReportError(f"this report needs PySpark and DuckDB: {needed}") from None
+    from metrics.spark import job as on_spark
+
     return on_spark.run(settings, progress)
 
 

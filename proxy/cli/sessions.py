@@ -1,5 +1,7 @@
 """Commands `reauth-proxy sessions`: list and kill sessions over the admin socket."""
 
+import random
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -11,17 +13,17 @@ from typing import Annotated, Final
 import typer
 
 from proxy.cli.common import (
-    CONFIG_VARIABLE,
     DefaultConfigOption,
     Exit,
-    config_by_default,
-    explained,
     fail,
+    group,
+    loaded_config,
     principal_name,
     say,
     takes_groups,
 )
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.connection.blocks import Block
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 
 QUERY_TIMEOUT_S: Final = 30.0
@@ -29,11 +31,7 @@ QUERY_TIMEOUT_S: Final = 30.0
 WATCH_S: Final = 2.0
 """Seconds between two lists of `--watch`."""
 
-app = typer.Typer(
-    help="List and kill the sessions of a running proxy on this machine.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = group("List and kill the sessions of a running proxy on this machine.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +72,10 @@ class RunningProxy:
         """Return the proxy's admin socket. Raises BadParameter and Exit."""
         if self.socket is not None and self.config is None:
             return self.socket
-        config = self.config or config_by_default()
-        if config is None or self.socket is not None:
-            raise typer.BadParameter(f"give one of --config and --socket, or set {CONFIG_VARIABLE}")
-        with explained(config):
-            from proxy.config import load
-
-            return load(config).admin_socket()
+        settings = loaded_config(
+            self.config, "one of --config and --socket", refused=self.socket is not None
+        )
+        return settings.admin_socket()
 
 
 class Sort(StrEnum):
@@ -132,11 +127,11 @@ def list_sessions(
     """List sessions: all, or those that match every given option."""
     selector, path = selected.selector(), running.admin_socket()
     while True:
-        found, silent = _query("sessions", selector, path)
+        found, silent = query("sessions", selector, path)
         if watch:
             _clear()
-        _print(sorted(found, key=sort.key), output)
-        _refuse_incomplete(silent)
+        print_sessions(sorted(found, key=sort.key), output)
+        refuse_incomplete(silent)
         if not watch:
             return
         try:
@@ -147,19 +142,76 @@ def list_sessions(
 
 @app.command()
 @takes_groups
-def kill(*, selected: Selected, running: RunningProxy, output: OutputOption = Output.TABLE) -> None:
+def kill(
+    *,
+    selected: Selected,
+    running: RunningProxy,
+    revoke: Annotated[
+        bool,
+        typer.Option(
+            "--revoke",
+            help="Also block credentials issued before now, at every proxy with the same"
+            " block.file: clients need a newer token, or log in with their password again.",
+        ),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """Close the connections that match every given option; most clients reconnect at once."""
     selector = selected.selector()
     if selector == EVERY_SESSION:
         raise typer.BadParameter("give --principal, --client-id or --connection")
-    killed, silent = _query("kill", selector, running.admin_socket())
+    if revoke:
+        from proxy.cli import blocks
+
+        if selector.connection_id is not None or running.socket is not None:
+            raise typer.BadParameter("--revoke needs --config, and cannot name a connection")
+        entry = Block(id="new", principal=selector.principal, client_id=selector.client_id)
+        blocks.revoke(running.config, [entry], "sessions kill --revoke")
+    killed, silent = query("kill", selector, running.admin_socket())
     if killed or output is Output.JSON:
-        _print(sorted(killed, key=Sort.PRINCIPAL.key), output)
-    _refuse_incomplete(silent)
+        print_sessions(sorted(killed, key=Sort.PRINCIPAL.key), output)
+    refuse_incomplete(silent)
     if not killed:
         raise fail("there is no such session", Exit.REFUSED)
     if output in (Output.TABLE, Output.WIDE):
         say(f"{len(killed)} killed")
+
+
+def _per_second(given: str) -> float:
+    match = re.fullmatch(r"(\d{1,4}(?:\.\d{1,3})?)/s", given)
+    if match is None or not float(match[1]):
+        raise typer.BadParameter("must be a number of sessions per second, such as 4/s")
+    return float(match[1])
+
+
+@app.command()
+@takes_groups
+def drain(
+    *,
+    selected: Selected,
+    running: RunningProxy,
+    every: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
+    rate: Annotated[
+        float,
+        typer.Option(metavar="NUMBER/s", parser=_per_second, help="Sessions per second, as 4/s."),
+    ] = "4/s",  # type: ignore[assignment] # parsed
+) -> None:
+    """End sessions one by one, each when its requests in flight are answered.
+
+    Their clients connect again, and get the terms in force. Ctrl-C leaves the rest open.
+    """
+    selector, path, drained = selected.selector(), running.admin_socket(), 0
+    if (selector == EVERY_SESSION) is not every:
+        raise typer.BadParameter("give --all, or one of --principal, --client-id and --connection")
+    found, silent = query("sessions", selector, path)
+    refuse_incomplete(silent)
+    random.shuffle(found)  # a client that loses all connections at once bootstraps again
+    for number, one in enumerate(found):
+        time.sleep(1 / rate if number else 0)
+        ended, silent = query("drain", Selector(connection_id=one.connection_id), path)
+        refuse_incomplete(silent)
+        drained += len(ended)
+    say(f"{drained} of {len(found)} drained")
 
 
 def _clear() -> None:
@@ -167,7 +219,7 @@ def _clear() -> None:
         say("\x1b[H\x1b[2J")
 
 
-def _query(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts], list[str]]:
+def query(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts], list[str]]:
     """Return sessions, and a sentence for each worker that did not answer."""
     from proxy.net.sockets import ask_privately
 
@@ -185,13 +237,14 @@ def _query(kind: str, selector: Selector, path: Path) -> tuple[list[SessionFacts
     return [SessionFacts._make(row) for row in answer["sessions"]], answer["silent"]
 
 
-def _refuse_incomplete(silent: Sequence[str]) -> None:
+def refuse_incomplete(silent: Sequence[str]) -> None:
     """End with a refusal if a worker did not answer."""
     if silent:
         raise fail("; ".join(silent), Exit.REFUSED)
 
 
-def _print(sessions: Sequence[SessionFacts], output: Output) -> None:
+def print_sessions(sessions: Sequence[SessionFacts], output: Output) -> None:
+    """Print a list of sessions."""
     listing: Listing[SessionFacts] = Listing(
         items="sessions",
         headings=_HEADINGS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from proxy.cli.common import ConfigFile, Exit, explained, fail, note, read_input, unlogged
+from proxy.cli.common import ConfigFile, Exit, config_in, fail, group, note, read_input, unlogged
 from proxy.cli.listing import Listing, Output, OutputOption, print_list
 from sasl.identity import GROUP_TYPE, USER_TYPE, BadGroups, Identity, is_group_name
 from sasl.jwt_claims import groups_in, principal_name, subject_of
@@ -102,7 +102,7 @@ def identity_of(file: Path, listener: "Listener") -> Identity:
 MAX_TOKEN_BYTES: Final = 1_048_576
 """Largest token that is read, in bytes: far beyond any."""
 
-app = typer.Typer(help="Explain tokens.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Explain tokens.")
 
 
 @app.callback()
@@ -128,10 +128,7 @@ def explain(
     token = read_input(file, MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
     if not token:
         raise fail(f"{file}: has no token", Exit.USAGE)
-    with explained(config):
-        from proxy.config import load
-
-        chosen = chosen_listener(load(config), listener)
+    chosen = chosen_listener(config_in(config), listener)
     findings = _findings(token.removeprefix("Bearer "), chosen)
     listing: Listing[Finding] = Listing(
         items="parts",

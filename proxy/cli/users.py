@@ -20,6 +20,8 @@ from proxy.cli.common import (
     config_by_default,
     explained,
     fail,
+    group,
+    loaded_config,
     note,
     printable,
     read_input,
@@ -40,6 +42,7 @@ from sasl.salts import new_salt
 
 if TYPE_CHECKING:
     from proxy.cli.administration import Administration
+    from proxy.connection.blocks import Block
     from proxy.quota.model import QuotaEntity, QuotaKey, Quotas
     from proxy.store import CredentialStore, UserStore
     from proxy.store.kraft import Metadata
@@ -50,7 +53,7 @@ MAX_PASSWORD_BYTES = 4_096
 _MAX_NAMED = 10
 """Maximum number of users that an error message names."""
 
-app = typer.Typer(help="Manage the users of SCRAM.", no_args_is_help=True, rich_markup_mode=None)
+app = group("Manage the users of SCRAM.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True, callback=user_name)]
 PasswordFile = Annotated[
@@ -163,8 +166,17 @@ def remove(
         ScramMechanism | None,
         typer.Option(metavar="MECHANISM", help="This one only; without it, all."),
     ] = None,
+    revoke: Annotated[
+        bool,
+        typer.Option(
+            "--revoke", help="End the user's sessions at every proxy with the same block.file."
+        ),
+    ] = False,
 ) -> None:
-    """Remove a user. Sessions that are open stay until they re-authenticate."""
+    """Remove a user. Sessions that are open stay until they re-authenticate, unless
+    `revoke.sessions` is `at-once`, or with --revoke."""
+    if revoke and place.users_file is not None:
+        raise typer.BadParameter("--revoke needs --config: with --users-file, use block")
     wanted = tuple(ScramMechanism) if mechanism is None else (mechanism,)
     keys = frozenset((name, one) for one in wanted)
     with place.opened(to_change=True) as users:
@@ -173,6 +185,21 @@ def remove(
         how = f" with {mechanism.value}" if mechanism else ""
         raise fail(f"there is no user {name}{how}", Exit.REFUSED)
     say(f"{printable(name)} is removed")
+    if revoke:
+        from proxy.cli import blocks
+
+        blocks.revoke(place.config, _entries_of(name, place), "users remove --revoke")
+
+
+def _entries_of(name: str, place: UsersPlace) -> "list[Block]":
+    """Return an entry for each principal that a SCRAM user has on some listener."""
+    from proxy.acl.principals import PrincipalMapping
+    from proxy.connection.blocks import Block
+
+    listeners = loaded_config(place.config, "--config").listeners
+    rules = {one.sasl_scram_principal_mapping_rules for one in listeners}
+    names = {PrincipalMapping(one).try_name_of(name) if one else name for one in rules}
+    return [Block(id="new", principal=f"User:{one}") for one in sorted(filter(None, names))]
 
 
 @app.command()

@@ -5,51 +5,27 @@ mistake is reported in one line with the key's path. Attributes are named like t
 underscores for dots.
 """
 
-from proxy.config.changes import Changes, compare
-from proxy.config.listener import (
-    IssuerSettings,
-    Listener,
-    MechanismName,
-    OauthbearerIssuer,
-    Routing,
-)
-from proxy.config.load import (
-    Located,
-    from_mapping,
-    json_schema,
-    judged,
-    judged_entirely,
-    load,
-    located,
-    read,
-)
-from proxy.config.model import Authorizer, Config, Events, Http, Quotas, QuotasMode, Store, Upstream
-from proxy.config.values import Address, PortRange
-
-__all__ = (
-    "Address",
-    "Authorizer",
-    "Changes",
-    "Config",
-    "Events",
-    "Http",
-    "IssuerSettings",
-    "Listener",
-    "Located",
-    "MechanismName",
-    "OauthbearerIssuer",
-    "PortRange",
-    "Quotas",
-    "QuotasMode",
-    "Routing",
-    "Store",
-    "Upstream",
-    "compare",
-    "from_mapping",
-    "json_schema",
-    "judged",
-    "judged_entirely",
-    "load",
-    "located",
-    "read",
-)
+from proxy.config.changes import compare as compare
+from proxy.config.listener import IssuerSettings as IssuerSettings
+from proxy.config.listener import Listener as Listener
+from proxy.config.listener import OauthbearerIssuer as OauthbearerIssuer
+from proxy.config.listener import Routing as Routing
+from proxy.config.load import Located as Located
+from proxy.config.load import from_mapping as from_mapping
+from proxy.config.load import json_schema as json_schema
+from proxy.config.load import judged as judged
+from proxy.config.load import judged_entirely as judged_entirely
+from proxy.config.load import load as load
+from proxy.config.load import located as located
+from proxy.config.load import read as read
+from proxy.config.model import Authorizer as Authorizer
+from proxy.config.model import Config as Config
+from proxy.config.model import Events as Events
+from proxy.config.model import Http as Http
+from proxy.config.model import Quotas as Quotas
+from proxy.config.model import QuotasMode as QuotasMode
+from proxy.config.model import Store as Store
+from proxy.config.model import Upstream as Upstream
+from proxy.config.model import UpstreamProxyProtocol as UpstreamProxyProtocol
+from proxy.config.values import Address as Address
+from proxy.config.values import PortRange as PortRange

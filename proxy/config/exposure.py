@@ -12,7 +12,7 @@ from proxy.config.listener import Listener
 from proxy.config.model import Authorizer, Config, Upstream
 from proxy.config.security import ClientAuth
 
-_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token"}
+_SECRETS: Final = {"PLAIN": "password", "OAUTHBEARER": "token", "AWS_MSK_IAM": "signature"}
 """The part of a login that is readable without TLS, by mechanism."""
 
 
@@ -125,8 +125,9 @@ def _readable_secrets(upstream: Upstream) -> Iterator[str]:
         )
     url = urlsplit(upstream.sasl_oauthbearer_token_endpoint_url or "")
     if url.scheme == "http" and not _is_local(url.hostname or ""):
+        sent = "assertion" if upstream.asserts() else "client secret"
         yield (
-            f"the proxy's client secret goes to {url.hostname} in the clear"
+            f"the proxy's {sent} goes to {url.hostname} in the clear"
             " (upstream.sasl.oauthbearer.token.endpoint.url is http:)"
         )
 

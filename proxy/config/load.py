@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from metrics.delivery.target import missing_library
+from metrics.extras import missing
 from proxy.config.model import Config
-from proxy.config.section import KeyProblemError, Section, keys, meanings, nested_section
+from proxy.config.section import KeyProblemError, Section, described, keys, meanings, nested_section
 from proxy.config.values import shown
 from proxy.errors import ConfigError
 
@@ -140,31 +139,54 @@ def json_schema() -> dict[str, Any]:
         def model_schema(self, schema: Any) -> JsonSchemaValue:
             made = super().model_schema(schema)
             documented = meanings(schema["cls"])
-            for key, name, _ in keys(schema["cls"]):
+            for key, name, field in keys(schema["cls"]):
+                of_setting = made["properties"][key]
+                if (known := described(field)) is not None:
+                    of_setting |= {"x-reloadable": known.reloadable, "x-source": known.source}
+                    of_setting |= {"x-unit": known.unit} if known.unit else {}
                 if name in documented:
-                    made["properties"][key]["description"] = documented[name]
+                    of_setting["description"] = documented[name]
             return made
 
     schema = Config.model_json_schema(by_alias=True, schema_generator=DocumentedSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
+_CLOUDS: Final = ("aws", "gcp", "azure")
+"""Extras of the providers of tokens whose names begin with them."""
+
+
 def _file_problems(config: Config) -> Iterator[ConfigError]:
     for index, listener in enumerate(config.listeners):
         if listener.groups_file is not None:
             yield from _unreadable(f"listeners[{index}].groups.file", listener.groups_file)
+        if (users := listener.sasl_plain_htpasswd_file) is not None:
+            yield from _unreadable(f"listeners[{index}].sasl.plain.htpasswd.file", users)
         for key, source in listener.jwks_sources():
             if isinstance(source, Path):
                 yield from _unreadable(f"listeners[{index}].{key}", source)
     if config.store.users_file is not None:
         yield from _unreadable("store.users.file", config.store.users_file)
-    if config.store.in_zookeeper and find_spec("kazoo") is None:
-        problem = "zookeeper: needs kazoo: pip install 'kazoo[sasl]>=2.11'"
-        yield ConfigError("store.url", problem)
-    if config.events.deliver.to is not None and (missing := missing_library()) is not None:
-        yield ConfigError("events.deliver.to", missing)
+    yield from _missing_extras(config)
     if not config.store.path().parent.is_dir():
         yield ConfigError("store.url", f"{config.store.path().parent} is not a directory")
+
+
+def _missing_extras(config: Config) -> Iterator[ConfigError]:
+    needed = {}
+    provider = (config.upstream.sasl_login_provider or "").partition("-")[0]
+    if provider in _CLOUDS:
+        needed["upstream.sasl.login.provider"] = provider
+    if config.store.in_zookeeper:
+        needed["store.url"] = "zookeeper"
+    if config.events.deliver.to is not None:
+        needed["events.deliver.to"] = "kafka"
+    for index, listener in enumerate(config.listeners):
+        if listener.sasl_plain_htpasswd_file is not None:
+            needed[f"listeners[{index}].sasl.plain.htpasswd.file"] = "htpasswd"
+    for key, extra in needed.items():
+        if (problem := missing(extra)) is not None:
+            yield ConfigError(key, problem)
 
 
 def _unreadable(key: str, path: Path) -> Iterator[ConfigError]:

@@ -1,16 +1,16 @@
 """Base of all configuration sections: frozen, strict about keys, documented."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, get_args
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 from proxy import declarations
-from proxy.declarations import BaseModel, ConfigDict, Field
+from proxy.declarations import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-import ast
-import inspect
-from functools import cache
 
 KAFKA_BROKER = "Kafka (broker)"
 KAFKA_CLIENT = "Kafka (client)"
@@ -26,6 +26,23 @@ class KeyProblemError(ValueError):
         self.key = key
 
 
+Problems = Iterator[tuple[str, str]]
+"""Keys of settings to correct, each with the problem in words."""
+S = TypeVar("S", bound="Section")
+
+
+def check(problems: Callable[[S], Problems]) -> Any:
+    """Declare a method that yields contradictions between settings; the first one is reported."""
+
+    @wraps(problems)
+    def refuse(section: S) -> S:
+        for key, problem in problems(section):
+            raise KeyProblemError(key, problem)
+        return section
+
+    return model_validator(mode="after")(refuse)
+
+
 class Section(BaseModel):
     """Mapping in the file. Keys are the attributes' names with dots: Kafka's own names."""
 
@@ -36,51 +53,63 @@ class Section(BaseModel):
         alias_generator=lambda name: name.replace("_", "."),
     )
 
+    @classmethod
+    def key_of(cls, name: str) -> str:
+        """Return the key of a setting by the attribute's name."""
+        return str(cls.model_fields[name].alias)
+
+    def given(self, names: Iterable[str], problem: str) -> Problems:
+        """Yield the problem of each of these settings, by attribute, that the file sets."""
+        for name in sorted(self.model_fields_set.intersection(names)):
+            yield self.key_of(name), problem
+
+
+class Unit(str):
+    """Unit of a number, among the annotations of its type."""
+
+
+class Described(NamedTuple):
+    """Metadata of a setting, in addition to its type, default and documentation."""
+
+    source: str
+    """The program from which the setting has its name, default and meaning."""
+    reloadable: bool
+    """True if a reload may change it."""
+    unit: str | None
+    """None if the type has the unit, or values have no unit."""
+
 
 def setting(
     default: Any = ...,
     *,
-    source: str,
+    source: str = OWN,
     reloadable: bool = False,
     unit: str | None = None,
     alias: str | None = None,
-    repeated_or_one: bool = False,
 ) -> Any:
-    """Declare a setting; the string below it is its documentation (see `meanings`).
-
-    `source`: the program from which the setting has its name, default and meaning. `reloadable`: a
-    reload may change it. `repeated_or_one`: a single value is accepted in place of a list.
-    """
+    """Declare a setting; the string below it is its documentation (see `meanings`)."""
     if not declarations.validates:
         return None
-    extra: dict[str, Any] = {"reloadable": reloadable, "source": source}
-    if unit:
-        extra["unit"] = unit
-
-    def amend(schema: dict[str, Any]) -> None:
-        if repeated_or_one:
-            schema["anyOf"] = [dict(schema["items"]), {"type": "array", "items": schema["items"]}]
-            for moved in ("type", "items", "minItems"):
-                schema.pop(moved, None)
-        schema.update({f"x-{key}": value for key, value in extra.items()})
-
-    field: FieldInfo = Field(default, alias=alias, json_schema_extra=amend)
-    field.metadata.append(Described(**extra))
+    field: FieldInfo = Field(default, alias=alias)
+    field.metadata.append(Described(source, reloadable, unit))
     return field
 
 
-class Described:
-    """Metadata of a setting, in addition to its type, default and documentation."""
-
-    def __init__(self, *, source: str, reloadable: bool, unit: str | None = None) -> None:
-        self.source = source
-        self.reloadable = reloadable
-        self.unit = unit
-
-
 def described(field: "FieldInfo") -> Described | None:
-    """Return the metadata that `setting` added to a field; None for a section."""
-    return next((item for item in field.metadata if isinstance(item, Described)), None)
+    """Return the metadata that `setting` added to a field, with the unit; None for a section."""
+    known = next((item for item in field.metadata if isinstance(item, Described)), None)
+    if known is None or known.unit:
+        return known
+    return known._replace(unit=_unit((field.annotation, *field.metadata)))
+
+
+def _unit(annotations: Iterable[Any]) -> str | None:
+    for one in annotations:
+        if isinstance(one, Unit):
+            return one
+        if (found := _unit(get_args(one))) is not None:
+            return found
+    return None
 
 
 def keys(section: type[Section]) -> Iterator[tuple[str, str, "FieldInfo"]]:

@@ -1,18 +1,18 @@
 """Settings of TLS and of the proxy's own logins, under Kafka's names."""
 
+import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
-from urllib.parse import unquote, urlsplit
+from typing import Annotated, Final, Literal
 
 from proxy.acl.principals import DEFAULT
 from proxy.config.section import (
     KAFKA_BROKER,
     KAFKA_CLIENT,
     LIBRDKAFKA,
-    OWN,
-    KeyProblemError,
+    Problems,
     Section,
+    check,
     setting,
 )
 from proxy.config.values import (
@@ -20,15 +20,26 @@ from proxy.config.values import (
     EndpointUrl,
     MappingRules,
     Milliseconds,
+    OneOrMore,
     PathValue,
+    Seconds,
     SecretSource,
     Text,
-    available,
-    one_or_list,
+    source_of,
+    text_that,
 )
-from proxy.declarations import BeforeValidator, Field, StrictBool, model_validator
+from proxy.declarations import Field, StrictBool
 
-_STORE_TYPES = ("JKS", "PKCS12")
+_CLASS: Final = re.compile(r"\w+(\.\w+)*:\w+")
+_PROVIDERS: Final = ("command", "aws-msk-iam", "gcp", "azure")
+"""Providers of tokens that are no class."""
+LoginProvider = Annotated[
+    str,
+    text_that(
+        lambda text: text in _PROVIDERS or _CLASS.fullmatch(text),
+        f"be {', '.join(_PROVIDERS)} or package.module:Class",
+    ),
+]
 _WITH_PASSWORD: Final = ("sasl.username", "sasl.password")
 _WITH_CREDENTIALS: Final = (
     "sasl.oauthbearer.client.credentials.client.id",
@@ -37,6 +48,12 @@ _WITH_CREDENTIALS: Final = (
 _TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 - the name of a setting
 _OPTIONAL: Final = ("sasl.oauthbearer.scope", "sasl.oauthbearer.header.urlencode")
 """Optional settings of the client credentials grant."""
+MSK_IAM: Final = "AWS_MSK_IAM"
+_GRANT: Final = "sasl.oauthbearer.jwt.retriever.class"
+_ASSERTION: Final = "sasl.oauthbearer.assertion."
+JWT_BEARER: Final = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
+_PROVIDER: Final = "sasl.login.provider"
+_COMMAND: Final = "sasl.login.command"
 
 
 class ClientAuth(StrEnum):
@@ -57,7 +74,9 @@ class SecurityProtocol(StrEnum):
     SASL_SSL = "SASL_SSL"
 
 
-SpokenProtocol = Annotated[SecurityProtocol, BeforeValidator(available(*SecurityProtocol))]
+PemType = Annotated[
+    Literal["PEM"], text_that("PEM".__eq__, "be PEM, the only type that is available")
+]
 
 
 class TlsSettings(Section):
@@ -66,37 +85,29 @@ class TlsSettings(Section):
     The files are checked every second; replaced files are used without a restart.
     """
 
-    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
+    security_protocol: SecurityProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_BROKER)
     """Security protocol."""
-    ssl_keystore_type: Annotated[
-        Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
-    ] = setting("PEM", source=KAFKA_BROKER)
+    ssl_keystore_type: PemType = setting("PEM", source=KAFKA_BROKER)
     """Only PEM is supported; Kafka's default is JKS."""
     ssl_keystore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
     """The proxy's certificate, with its chain, and the private key unless
     `ssl.keystore.key.location` has it. PEM; relative to this file."""
-    ssl_keystore_key_location: PathValue | None = setting(None, source=OWN)
+    ssl_keystore_key_location: PathValue | None = setting(None)
     """The private key, if it is a separate file (cert-manager, Kubernetes' TLS secrets); null: it
     is in `ssl.keystore.location`."""
     ssl_key_password: SecretSource | None = setting(None, source=KAFKA_BROKER)
     """The password of the private key: `file:PATH` or `env:NAME`; null: the key is not
     encrypted."""
-    ssl_truststore_type: Annotated[
-        Literal["PEM"], BeforeValidator(available("PEM", later=_STORE_TYPES))
-    ] = setting("PEM", source=KAFKA_BROKER)
+    ssl_truststore_type: PemType = setting("PEM", source=KAFKA_BROKER)
     """Only PEM is supported; Kafka's default is JKS."""
     ssl_truststore_location: PathValue | None = setting(None, source=KAFKA_BROKER)
     """Certificates of the authorities that may issue the other side's certificate. PEM. null in
     `upstream`: the authorities that the system trusts."""
     ssl_enabled_protocols: Annotated[
-        tuple[Literal["TLSv1.2", "TLSv1.3"], ...],
-        Field(min_length=1),
-        BeforeValidator(one_or_list),
-    ] = setting(("TLSv1.2", "TLSv1.3"), source=KAFKA_BROKER, repeated_or_one=True)
+        OneOrMore[Literal["TLSv1.2", "TLSv1.3"]], Field(min_length=1)
+    ] = setting(("TLSv1.2", "TLSv1.3"), source=KAFKA_BROKER)
     """The enabled versions of TLS."""
-    ssl_cipher_suites: Annotated[tuple[CipherSuite, ...], BeforeValidator(one_or_list)] = setting(
-        (), source=KAFKA_BROKER, repeated_or_one=True
-    )
+    ssl_cipher_suites: OneOrMore[CipherSuite] = setting((), source=KAFKA_BROKER)
     """The cipher suites of TLS 1.2 in order of preference, by their standard names; empty:
     OpenSSL's own choice. Those of TLS 1.3 cannot be chosen."""
 
@@ -110,30 +121,39 @@ class TlsSettings(Section):
         """True if the protocol includes SASL."""
         return self.security_protocol.startswith("SASL_")
 
-    def _check_keystore(self) -> None:
+    def _check_keystore(self) -> Problems:
         if self.ssl_keystore_location is None:
             for key, value in (
                 ("ssl.keystore.key.location", self.ssl_keystore_key_location),
                 ("ssl.key.password", self.ssl_key_password),
             ):
                 if value is not None:
-                    raise KeyProblemError(key, "has no meaning without ssl.keystore.location")
+                    yield key, "has no meaning without ssl.keystore.location"
 
-    def _check_unused(self, protocol: str) -> None:
+    def _check_unused(self, protocol: str) -> Problems:
         """Refuse settings of TLS, which would have no effect."""
         for name in type(self).model_fields:
             if name.startswith("ssl_") and getattr(self, name) != type(self).model_fields[
                 name
             ].get_default(call_default_factory=True):
-                raise KeyProblemError(
-                    name.replace("_", "."), f"has no meaning with security.protocol: {protocol}"
-                )
+                yield name.replace("_", "."), f"has no meaning with security.protocol: {protocol}"
+
+
+class Keystore(Section):
+    """A further certificate of a listener."""
+
+    ssl_keystore_location: PathValue = setting(source=KAFKA_BROKER)
+    """Like the listener's."""
+    ssl_keystore_key_location: PathValue | None = setting(None)
+    """Like the listener's."""
+    ssl_key_password: SecretSource | None = setting(None, source=KAFKA_BROKER)
+    """Like the listener's."""
 
 
 class ListenerTls(TlsSettings):
     """TLS towards clients."""
 
-    security_protocol: SpokenProtocol = setting(
+    security_protocol: SecurityProtocol = setting(
         SecurityProtocol.SASL_PLAINTEXT, source=KAFKA_BROKER
     )
     """Security protocol of clients. `PLAINTEXT` and `SSL` have no SASL: clients do not log in, and
@@ -148,24 +168,23 @@ class ListenerTls(TlsSettings):
     `RULE:pattern/replacement/[LU]` or `DEFAULT`, the subject itself; several are separated by
     commas, and the first match applies. If no rule matches, the connection is closed."""
 
-    @model_validator(mode="after")
-    def _check_tls(self) -> Self:
+    @check
+    def _check_tls(self) -> Problems:
         if "ssl_principal_mapping_rules" in self.model_fields_set:
-            self._check_mapping()
+            yield from self._check_mapping()
         if not self.tls:
-            self._check_unused(self.security_protocol)
-            return self
+            yield from self._check_unused(self.security_protocol)
+            return
         if self.ssl_keystore_location is None:
             problem = f"is required with {self.security_protocol}"
-            raise KeyProblemError("ssl.keystore.location", problem)
+            yield "ssl.keystore.location", problem
         if self.ssl_client_auth is not ClientAuth.NONE and self.ssl_truststore_location is None:
-            raise KeyProblemError(
+            yield (
                 "ssl.truststore.location",
                 f"is required with ssl.client.auth: {self.ssl_client_auth}",
             )
-        return self
 
-    def _check_mapping(self) -> None:
+    def _check_mapping(self) -> Problems:
         """Refuse mapping rules that would have no effect."""
         cause = None
         if self.security_protocol is not SecurityProtocol.SSL:
@@ -173,13 +192,13 @@ class ListenerTls(TlsSettings):
         elif self.ssl_client_auth is ClientAuth.NONE:
             cause = "ssl.client.auth: none"
         if cause is not None:
-            raise KeyProblemError("ssl.principal.mapping.rules", f"has no meaning with {cause}")
+            yield "ssl.principal.mapping.rules", f"has no meaning with {cause}"
 
 
 class UpstreamTls(TlsSettings):
     """TLS towards brokers."""
 
-    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_CLIENT)
+    security_protocol: SecurityProtocol = setting(SecurityProtocol.PLAINTEXT, source=KAFKA_CLIENT)
     """Security protocol towards brokers; with `SASL_PLAINTEXT` and `SASL_SSL` the proxy logs in to
     them."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = setting(
@@ -188,12 +207,11 @@ class UpstreamTls(TlsSettings):
     """`https`: a broker's certificate must match its host name. Empty: any trusted certificate is
     accepted."""
 
-    @model_validator(mode="after")
-    def _check_tls(self) -> Self:
+    @check
+    def _check_tls(self) -> Problems:
         if not self.tls:
-            self._check_unused(self.security_protocol)
-        self._check_keystore()
-        return self
+            yield from self._check_unused(self.security_protocol)
+        yield from self._check_keystore()
 
 
 class UpstreamSasl(UpstreamTls):
@@ -204,16 +222,26 @@ class UpstreamSasl(UpstreamTls):
     identity.
     """
 
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = (
-        setting(None, source=KAFKA_CLIENT)
-    )
-    """Mechanism of the proxy's login to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`. Kafka's
-    default, GSSAPI, is not offered."""
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None
+    ) = setting(None, source=KAFKA_CLIENT)
+    """Mechanism of the proxy's login to brokers, with `SASL_PLAINTEXT` and `SASL_SSL`.
+    `AWS_MSK_IAM`: for brokers of Amazon MSK that do not offer OAUTHBEARER, with
+    `sasl.login.provider: aws-msk-iam`. Kafka's default, GSSAPI, is not offered."""
     sasl_username: Text | None = setting(None, source=LIBRDKAFKA)
     """PLAIN, SCRAM: the user name."""
     sasl_password: SecretSource | None = setting(None, source=LIBRDKAFKA)
     """PLAIN, SCRAM: the source of the password, `file:PATH` or `env:NAME`. The file is read again
     at each login, so a password is changed by replacing it."""
+    sasl_login_provider: LoginProvider | None = setting(None)
+    """OAUTHBEARER: the source of tokens in place of `sasl.oauthbearer.token.endpoint.url`.
+    `command`: `sasl.login.command` prints them. `aws-msk-iam`: signed URLs for Amazon MSK with IAM
+    (needs the extra `aws`). `gcp`: for Google's Managed Service for Apache Kafka. `azure`: for
+    Event Hubs, or for `sasl.oauthbearer.scope`. `package.module:Class`: a class with a method
+    `token`, as in `proxy.brokers.token_providers.TokenProvider`."""
+    sasl_login_command: Annotated[tuple[Text, ...], Field(min_length=1)] | None = setting(None)
+    """`command`: the program and its arguments; no shell is involved. It must print within ten
+    seconds a token, or a JSON object with `access_token` and `expires_in`."""
     sasl_oauthbearer_token_endpoint_url: EndpointUrl | None = setting(None, source=KAFKA_CLIENT)
     """OAUTHBEARER: the source of tokens. `file:`: a file with a token, such as that of a Kubernetes
     service account, which is read again at each login. `https:` or `http:`: a server that issues
@@ -231,13 +259,63 @@ class UpstreamSasl(UpstreamTls):
     """true: id and secret are URL-encoded before they are joined, which RFC 6749 section 2.3.1
     requires and many servers do not accept. null, Kafka's default: they are not encoded."""
 
+    sasl_oauthbearer_jwt_retriever_class: (
+        Literal["org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"] | None
+    ) = setting(None, source=KAFKA_CLIENT)
+    """The name of this class of Kafka: the assertion below is the grant itself (RFC 7523 section
+    2.1, KIP-1139). null: client credentials."""
+    sasl_oauthbearer_assertion_file: PathValue | None = setting(None, source=KAFKA_CLIENT)
+    """A file with an assertion, a signed JWT that replaces the client secret (RFC 7523 section 2.2,
+    KIP-1258). It is read for each request."""
+    sasl_oauthbearer_assertion_private_key_file: PathValue | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """A private key in PEM, which signs an assertion for each request. It is read each time."""
+    sasl_oauthbearer_assertion_private_key_passphrase: SecretSource | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """The password of the private key: `file:PATH` or `env:NAME`; null: the key is not
+    encrypted."""
+    sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """Algorithm of the signature; null: RS256."""
+    sasl_oauthbearer_assertion_template_file: PathValue | None = setting(None, source=KAFKA_CLIENT)
+    """A JSON object with the objects `header` and `payload`, which are added to the assertion."""
+    sasl_oauthbearer_assertion_claim_aud: Text | None = setting(None, source=KAFKA_CLIENT)
+    """The assertion's audience, unless the template has it."""
+    sasl_oauthbearer_assertion_claim_iss: Text | None = setting(None, source=KAFKA_CLIENT)
+    """The assertion's issuer, usually the client id, unless the template has it."""
+    sasl_oauthbearer_assertion_claim_sub: Text | None = setting(None, source=KAFKA_CLIENT)
+    """The assertion's subject, usually the client id, unless the template has it."""
+    sasl_oauthbearer_assertion_claim_exp_seconds: Seconds | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """Lifetime of the assertion; null: 300."""
+    sasl_oauthbearer_assertion_claim_nbf_seconds: Seconds | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """Seconds before now from which the assertion is valid; null: 60."""
+    sasl_oauthbearer_assertion_claim_jti_include: StrictBool | None = setting(
+        None, source=KAFKA_CLIENT
+    )
+    """true: the assertion has a unique `jti`, for servers that accept each only once."""
+
+    def asserts(self) -> bool:
+        """Return whether a token endpoint is asked with an assertion."""
+        return self.sasl_oauthbearer_jwt_retriever_class == JWT_BEARER or any(
+            value is not None
+            for name, value in vars(self).items()
+            if name.startswith("sasl_oauthbearer_assertion_")
+        )
+
     def token_file(self) -> Path | None:
         """Return the file from which tokens are read; None if they come from a server."""
-        parts = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        source = source_of(self.sasl_oauthbearer_token_endpoint_url)
+        return source if isinstance(source, Path) else None
 
-    @model_validator(mode="after")
-    def _check_sasl(self) -> Self:
+    @check
+    def _check_sasl(self) -> Problems:
         given = {
             name.replace("_", "."): getattr(self, name)
             for name in UpstreamSasl.model_fields
@@ -245,31 +323,60 @@ class UpstreamSasl(UpstreamTls):
         }
         mechanism = given.pop("sasl.mechanism")
         if not self.sasl:
-            self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
+            yield from self._refuse({**given, "sasl.mechanism": mechanism}, self.security_protocol)
         elif mechanism is None:
-            self._refuse(given, "security.protocol without sasl.mechanism")
+            yield from self._refuse(given, "security.protocol without sasl.mechanism")
         else:
-            self._check_needed(mechanism, given)
-        return self
+            yield from self._check_needed(mechanism, given)
 
-    def _check_needed(self, mechanism: str, given: dict[str, object]) -> None:
+    def _check_needed(self, mechanism: str, given: dict[str, object]) -> Problems:
         needed: tuple[str, ...] = _WITH_PASSWORD
-        optional: tuple[str, ...] = ()
+        optional, cause = tuple[str, ...](), mechanism
         if mechanism == "OAUTHBEARER":
-            needed = (_TOKEN_URL,)
-            if given[_TOKEN_URL] is not None and self.token_file() is None:
-                needed, optional = (_TOKEN_URL, *_WITH_CREDENTIALS), _OPTIONAL
+            needed, optional, cause = self._needed_for_tokens(given)
+        elif mechanism == MSK_IAM:
+            needed = (_PROVIDER,)
+            if given[_PROVIDER] not in (None, "aws-msk-iam"):
+                yield _PROVIDER, f"must be aws-msk-iam for {MSK_IAM}"
         for key in needed:
             if given[key] is None:
-                raise KeyProblemError(key, f"is required for {mechanism}")
+                yield key, f"is required for {cause}"
         left = {key: value for key, value in given.items() if key not in (*needed, *optional)}
-        self._refuse(left, f"{mechanism}{' from a file' if self.token_file() else ''}")
+        yield from self._refuse(left, cause)
 
-    def _refuse(self, given: dict[str, object], cause: str) -> None:
+    def _needed_for_tokens(
+        self, given: dict[str, object]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """Return the settings that OAUTHBEARER requires, those that it allows, and its name in
+        errors."""
+        provider = self.sasl_login_provider
+        optional: tuple[str, ...] = ()
+        if provider is not None:
+            needed = (_PROVIDER, _COMMAND) if provider == "command" else (_PROVIDER,)
+            if provider == "azure":
+                optional = _OPTIONAL[:1]
+            return needed, optional, f"{_PROVIDER}: {provider}"
+        if self.sasl_oauthbearer_token_endpoint_url is None:
+            return (_TOKEN_URL,), (), "OAUTHBEARER"
+        if self.token_file() is not None:
+            return (_TOKEN_URL,), (), "OAUTHBEARER from a file"
+        if not self.asserts():
+            return (_TOKEN_URL, *_WITH_CREDENTIALS), _OPTIONAL, "OAUTHBEARER"
+        optional = ("sasl.oauthbearer.scope", _GRANT)
+        if self.sasl_oauthbearer_jwt_retriever_class != JWT_BEARER:
+            optional += _WITH_CREDENTIALS[:1]
+        file = f"{_ASSERTION}file"
+        made = {key for key in given if key.startswith(_ASSERTION)} - {file}
+        if any(given[key] is not None for key in made):
+            key = f"{_ASSERTION}private.key.file"
+            return (_TOKEN_URL, key), (*optional, *made), "an assertion from a private key"
+        return (_TOKEN_URL, file), optional, "an assertion from a file"
+
+    def _refuse(self, given: dict[str, object], cause: str) -> Problems:
         """Refuse settings that would have no effect."""
         for key, value in given.items():
             if value is not None:
-                raise KeyProblemError(key, f"has no meaning with {cause}")
+                yield key, f"has no meaning with {cause}"
 
 
 class Zookeeper(UpstreamTls):
@@ -278,17 +385,17 @@ class Zookeeper(UpstreamTls):
     The settings `ssl.…` are those of `upstream`, and correspond to Kafka's `zookeeper.ssl.…`.
     """
 
-    security_protocol: SpokenProtocol = setting(SecurityProtocol.PLAINTEXT, source=OWN)
+    security_protocol: SecurityProtocol = setting(SecurityProtocol.PLAINTEXT)
     """Security protocol towards ZooKeeper. `SSL` and `SASL_SSL` are Kafka's
     `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in with DIGEST-MD5, as ZooKeeper's
     `DigestLoginModule` does."""
-    username: Text | None = setting(None, source=OWN)
+    username: Text | None = setting(None)
     """The proxy's user name at ZooKeeper; null: no user, or the certificate's. Without `SASL_…` it
     is a user of ZooKeeper's scheme `digest`."""
-    password: SecretSource | None = setting(None, source=OWN)
+    password: SecretSource | None = setting(None)
     """The source of the password: `file:PATH` or `env:NAME`. It is read for each connection."""
     session_timeout_ms: Annotated[Milliseconds, Field(ge=1_000, le=600_000)] = setting(
-        18_000, source=KAFKA_BROKER, unit="ms"
+        18_000, source=KAFKA_BROKER
     )
     """Time without an answer after which a connection counts as lost; also the longest time that
     a request may take; 1000 to 600000."""
@@ -296,18 +403,17 @@ class Zookeeper(UpstreamTls):
     """true: only the proxy's user, which must be the brokers' own, may change the nodes that the
     proxy creates, and read those of users. Use the brokers' value."""
 
-    @model_validator(mode="after")
-    def _check_login(self) -> Self:
+    @check
+    def _check_login(self) -> Problems:
         if (self.username is None) != (self.password is None):
             missing = "username" if self.username is None else "password"
-            raise KeyProblemError(missing, "username and password must be set together")
+            yield missing, "username and password must be set together"
         if self.sasl and self.username is None:
             problem = f"is required with security.protocol: {self.security_protocol}"
-            raise KeyProblemError("username", problem)
+            yield "username", problem
         has_identity = self.username is not None or self.ssl_keystore_location is not None
         if self.set_acl and not has_identity:
-            raise KeyProblemError("set.acl", "needs username, or a certificate of the proxy")
-        return self
+            yield "set.acl", "needs username, or a certificate of the proxy"
 
 
 def files_of(settings: TlsSettings) -> tuple[Path, ...]:

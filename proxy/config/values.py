@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, get_args
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.acl.principals import PrincipalMapping
+from proxy.config.section import Unit
 from proxy.declarations import (
     BeforeValidator,
     Field,
@@ -44,6 +45,8 @@ _DESTINATIONS = re.compile(
 _CIPHER_SUITE = re.compile(r"TLS_[A-Z0-9]+(_[A-Z0-9]+)?_WITH_[A-Z0-9_]+")
 _PRINCIPAL = re.compile(r"[^:]+:.+", re.DOTALL)
 _CHROOT_NAME = re.compile(r"(?!\.{1,2}$)[!-.0-~]+")
+_BROKER_HOSTS = re.compile(r"([a-z0-9_.-]*)\$\(id\)([a-z0-9_.-]*[a-z0-9_-]|)(?::([0-9]{1,5}))?")
+_ID = re.compile("[0-9]{1,10}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
 
 
@@ -73,8 +76,6 @@ class Address:
     @classmethod
     def parse(cls, value: object) -> Self:
         """Parse `HOST:PORT`; an IPv6 address is in brackets."""
-        if isinstance(value, cls):
-            return value
         host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
         bracketed = host.startswith("[") and host.endswith("]")
         host = host[1:-1] if bracketed else host
@@ -159,7 +160,7 @@ class PortMap:
         """Parse a mapping of broker ids to ports."""
         ports: dict[int, int] = {}
         for broker_id, port in value.items():
-            id_ = int(broker_id) if re.fullmatch("[0-9]{1,10}", broker_id) else -1
+            id_ = int(broker_id) if _ID.fullmatch(broker_id) else -1
             if not 0 <= id_ <= MAX_INT32:
                 raise ValueError(f"must have broker ids as keys, got {shown(broker_id)}")
             if type(port) is not int or not 1 <= port <= _MAX_PORT:
@@ -196,10 +197,48 @@ class PortMap:
         return ", ".join(f"{broker_id}: {port}" for broker_id, port in self.ports.items())
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerHosts:
+    """Host names of brokers, which contain their ids, and the port that clients connect to."""
+
+    before: str
+    """The part of a name before the id, in lower case, as is the part after it."""
+    after: str
+    port: int | None
+    """The port; None for that of the listener's address."""
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Parse `broker-$(id).example.com`, with or without a port."""
+        found = _BROKER_HOSTS.fullmatch(value.lower()) if isinstance(value, str) else None
+        longest = f"{found[1]}{MAX_INT32}{found[2]}" if found else ""
+        if not found or not _HOST_NAME.fullmatch(longest) or re.fullmatch("[0-9.]+", longest):
+            raise ValueError(
+                "must be a host name with $(id), such as broker-$(id).example.com, got"
+                f" {shown(value)}"
+            )
+        port = int(found[3]) if found[3] else None
+        if port is not None and not 1 <= port <= _MAX_PORT:
+            raise ValueError(f"must end in a port from 1 to {_MAX_PORT}, got {shown(value)}")
+        return cls(found[1], found[2], port)
+
+    def host_of(self, broker_id: int) -> str:
+        """Return the name of a broker."""
+        return f"{self.before}{broker_id}{self.after}"
+
+    def id_of(self, host: str) -> int | None:
+        """Return the id in a broker's name, which is in lower case; None for other names."""
+        digits = host.removeprefix(self.before).removesuffix(self.after)
+        broker_id = int(digits) if _ID.fullmatch(digits) else MAX_INT32 + 1
+        return broker_id if broker_id <= MAX_INT32 and host == self.host_of(broker_id) else None
+
+    def __str__(self) -> str:
+        port = "" if self.port is None else f":{self.port}"
+        return f"{self.before}$(id){self.after}{port}"
+
+
 def _broker_ports(value: object) -> PortRange | PortMap:
     """Parse a range of ports, or a map of broker ids to ports."""
-    if isinstance(value, PortRange | PortMap):
-        return value
     return PortMap.parse(value) if isinstance(value, dict) else PortRange.parse(value)
 
 
@@ -227,8 +266,6 @@ class Destinations:
     @classmethod
     def parse(cls, value: object) -> Self:
         """Parse `10.0.0.0/8`, `10.1.2.3:9092`, `10.0.0.0/8:9092-9094` or `[2001:db8::/32]:9092`."""
-        if isinstance(value, cls):
-            return value
         found = _DESTINATIONS.fullmatch(value) if isinstance(value, str) else None
         try:
             if found is None:
@@ -356,25 +393,50 @@ def _principal_name_prefix(value: object) -> object:
     return value
 
 
-def one_or_list(value: object) -> object:
-    """Return a list of a single value, or of the comma-separated parts of a text, as in Kafka."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
-    return value if isinstance(value, list | tuple) else [value]
+class Parsed:
+    """Annotation of a type that `parse` makes of a YAML value, and `str` writes as text."""
+
+    def __init__(self, parse: Callable[[object], object], **schema: str) -> None:
+        """`schema` has the keys of the text's JSON Schema, in addition to its type."""
+        self._parse = parse
+        self._schema = {"type": "string", **schema}
+
+    def __get_pydantic_core_schema__(self, source: Any, _handler: object) -> Any:
+        from pydantic_core import core_schema
+
+        types = get_args(source) or source
+
+        def validate(value: object) -> object:
+            return value if isinstance(value, types) else self._parse(value)
+
+        written = core_schema.plain_serializer_function_ser_schema(str)
+        return core_schema.no_info_plain_validator_function(validate, serialization=written)
+
+    def __get_pydantic_json_schema__(self, _core: object, _handler: object) -> dict[str, str]:
+        return self._schema
 
 
-def available(*now: str, later: tuple[str, ...] = ()) -> Callable[[object], object]:
-    """Return a validator that accepts the values in `now`, and refuses those in `later` as not
-    available yet."""
+class _OneOrList:
+    """Annotation of a list that may also be a single value, or text with commas, as in Kafka."""
 
-    def check(value: object) -> object:
-        if value in now:
-            return value
-        if isinstance(value, str) and value in later:
-            raise ValueError(f"{value} is not available yet, use {' or '.join(now)}")
-        raise ValueError(f"must be {' or '.join(now)}, got {shown(value)}")
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
 
-    return check
+        return core_schema.no_info_before_validator_function(self._listed, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> Any:
+        listed = handler(core)
+        return {"anyOf": [listed["items"], {"type": "array", "items": listed["items"]}]}
+
+    @staticmethod
+    def _listed(value: object) -> object:
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",")]
+        return value if isinstance(value, list | tuple) else [value]
+
+
+T = TypeVar("T")
+OneOrMore = Annotated[tuple[T, ...], _OneOrList()]
 
 
 def _path(value: object, info: "ValidationInfo") -> Path:
@@ -449,6 +511,12 @@ def _endpoint_url(value: object, info: "ValidationInfo") -> str:
     raise ValueError(problem)
 
 
+def source_of(url: str | None) -> Path | str | None:
+    """Return the source that an `EndpointUrl` means: a file, or an http(s) URL."""
+    parts = urlsplit(url or "")
+    return Path(unquote(parts.path)) if parts.scheme == "file" else url
+
+
 def _web_url(value: object) -> str:
     problem = "must be an http: or https: URL"
     parts = _parts_of_url(value, problem)
@@ -457,19 +525,37 @@ def _web_url(value: object) -> str:
     return str(value)
 
 
+def _ldap_url(value: object) -> str:
+    problem = "must be an ldap: or ldaps: URL of a host, such as ldaps://ldap.example.com"
+    parts = _parts_of_url(value, problem)
+    more = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("ldap", "ldaps") or not _is_host(parts.hostname or "") or more:
+        raise ValueError(problem)
+    return str(value)
+
+
 # The bounds must precede the validator, or they would be missing in the JSON Schema.
 Milliseconds = Annotated[
-    int, Field(ge=0, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
+    int, Field(ge=0, le=_MAX_INT64), Unit("ms"), BeforeValidator(whole_number(" of milliseconds"))
 ]
 PositiveMilliseconds = Annotated[
-    int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of milliseconds"))
+    int, Field(ge=1, le=_MAX_INT64), Unit("ms"), BeforeValidator(whole_number(" of milliseconds"))
 ]
 KeepaliveIdle = Annotated[  # the kernel counts in seconds, to 32767 (tcp(7))
-    int, Field(ge=1_000, le=32_767_000), BeforeValidator(whole_number(" of milliseconds"))
+    int,
+    Field(ge=1_000, le=32_767_000),
+    Unit("ms"),
+    BeforeValidator(whole_number(" of milliseconds")),
 ]
-Seconds = Annotated[int, Field(ge=0, le=MAX_INT32), BeforeValidator(whole_number(" of seconds"))]
-Bytes = Annotated[int, Field(ge=1, le=_MAX_INT64), BeforeValidator(whole_number(" of bytes"))]
-FrameBytes = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(" of bytes"))]
+Seconds = Annotated[
+    int, Field(ge=0, le=MAX_INT32), Unit("s"), BeforeValidator(whole_number(" of seconds"))
+]
+Bytes = Annotated[
+    int, Field(ge=1, le=_MAX_INT64), Unit("bytes"), BeforeValidator(whole_number(" of bytes"))
+]
+FrameBytes = Annotated[
+    int, Field(ge=1, le=MAX_INT32), Unit("bytes"), BeforeValidator(whole_number(" of bytes"))
+]
 Count = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(whole_number(""))]
 WorkerCount = Annotated[int, Field(ge=1, le=1_024), BeforeValidator(whole_number(""))]
 Text = Annotated[str, text_that(str.strip, "be text")]
@@ -488,21 +574,11 @@ def _broker_address(value: object) -> Address:
     return address
 
 
-AddressValue = Annotated[
-    Address,
-    PlainValidator(Address.parse),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "title": "HOST:PORT"}),
-]
-BrokerAddress = Annotated[
-    Address,
-    PlainValidator(_broker_address),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "title": "HOST:PORT"}),
-]
+AddressValue = Annotated[Address, Parsed(Address.parse, title="HOST:PORT")]
+BrokerAddress = Annotated[Address, Parsed(_broker_address, title="HOST:PORT")]
 BrokerPortsValue = Annotated[
     PortRange | PortMap,
-    PlainValidator(_broker_ports),
+    Parsed(_broker_ports),
     PlainSerializer(lambda ports: dict(ports.ports) if isinstance(ports, PortMap) else str(ports)),
     WithJsonSchema(
         {
@@ -518,18 +594,13 @@ BrokerPortsValue = Annotated[
         }
     ),
 ]
+BrokerHostsValue = Annotated[
+    BrokerHosts, Parsed(BrokerHosts.parse, pattern=r"\$\(id\)", title="HOST")
+]
 NetworkValue = Annotated[
-    ipaddress.IPv4Network | ipaddress.IPv6Network,
-    PlainValidator(_network),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "title": "NETWORK"}),
+    ipaddress.IPv4Network | ipaddress.IPv6Network, Parsed(_network, title="NETWORK")
 ]
-DestinationsValue = Annotated[
-    Destinations,
-    PlainValidator(Destinations.parse),
-    PlainSerializer(str),
-    WithJsonSchema({"type": "string", "title": "NETWORK:PORTS"}),
-]
+DestinationsValue = Annotated[Destinations, Parsed(Destinations.parse, title="NETWORK:PORTS")]
 SecretSource = Annotated[
     Secret,
     PlainValidator(_secret),
@@ -552,6 +623,16 @@ StoreUrl = Annotated[
 ]
 WebUrl = Annotated[
     str, PlainValidator(_web_url), WithJsonSchema({"type": "string", "format": "uri"})
+]
+LdapUrl = Annotated[
+    str, PlainValidator(_ldap_url), WithJsonSchema({"type": "string", "format": "uri"})
+]
+LdapUserDn = Annotated[
+    str,
+    text_that(
+        re.compile(r"[A-Za-z][A-Za-z0-9-]*=\$\(user\),.+").fullmatch,
+        "begin with an attribute and $(user), such as uid=$(user),ou=people,dc=example,dc=com",
+    ),
 ]
 EndpointUrl = Annotated[
     str, PlainValidator(_endpoint_url), WithJsonSchema({"type": "string", "format": "uri"})

@@ -12,6 +12,7 @@ from proxy.acl.model import Operation
 from proxy.connection.commands import (
     Answer,
     AnswerFromStore,
+    CheckPassword,
     Close,
     CloseReason,
     Misrouted,
@@ -26,6 +27,7 @@ from proxy.connection.interfaces import ConnectionRights, UpstreamBroker
 from proxy.connection.life import PauseReason
 from proxy.connection.pipe import RequestPipe
 from proxy.errors import BrokerFault, ClientFault
+from proxy.rollout import Claimed
 from proxy.wire import api_versions
 from proxy.wire.api_versions import ApiVersionsAnswers, ApiVersionsRequest
 from proxy.wire.apis import (
@@ -47,6 +49,7 @@ from proxy.wire.request import (
     response_frame,
 )
 from sasl.identity import Identity
+from sasl.mechanism import KeysNeeded
 from sasl.messages import (
     API_VERSIONS,
     ILLEGAL_SASL_STATE,
@@ -139,10 +142,10 @@ class Authentication:
         """Software name that the client sent (KIP-511); None if it is unknown."""
         self.client_software_version: str | None = None
         self.waiting: Request | None = None
-        """Request whose answer waits for keys or for the store; None if no request waits, or the
-        message is a raw token."""
+        """Request whose answer waits for keys, a check or the store; None if no request waits, or
+        the message is a raw token."""
         self._waiting_content = b""
-        """Frame that waits for keys, without its size."""
+        """Frame that waits for keys or a check, without its size."""
         self._relayed: Relay | None = None
         """Relayed message that the broker has yet to answer; None if no answer is due."""
 
@@ -159,6 +162,11 @@ class Authentication:
         """Authenticated identity, also during a re-authentication; None before the login."""
         established = self.established
         return None if established is None else established.identity
+
+    @property
+    def claimed(self) -> Claimed:
+        """Client id and software that the client claims."""
+        return self.client_id, self.client_software_name, self.client_software_version
 
     @property
     def ever_succeeded(self) -> bool:
@@ -259,9 +267,14 @@ class Authentication:
             frame = SIZE.pack(len(content)) + content
             self._relayed = Relay(outcome.relay_to, frame, request)
             return self._relayed
-        if outcome.wants_keys is not None:
+        if (awaited := outcome.awaits) is not None:
             self.waiting, self._waiting_content = request, content
-            return Wait(PauseReason.WAITING, RefreshKeys(outcome.wants_keys.issuer))
+            return Wait(
+                PauseReason.WAITING,
+                RefreshKeys(awaited.issuer)
+                if isinstance(awaited, KeysNeeded)
+                else CheckPassword(awaited),
+            )
         if outcome.reply is None:
             return SessionChanged(None)
         if request is None:
@@ -275,11 +288,12 @@ class Authentication:
         key = route_key(request.api_key, request.api_version)
         return Answer(response_frame(request, body), key)
 
-    def keys_refreshed(self, now: float) -> Verdict:
-        """Continue the login after signing keys were fetched, or could not be."""
+    def resume(self, now: float) -> Verdict:
+        """Continue the login after signing keys were fetched, or a password was checked, or could
+        not be."""
         request, self.waiting = self.waiting, None
         content, self._waiting_content = self._waiting_content, b""
-        return self._follow(self.session.keys_refreshed(now), request, content)
+        return self._follow(self.session.resume(now), request, content)
 
     def relayed(self, content: bytes, now: float) -> SessionChanged:
         """Continue the login with the broker's response to a relayed message, without its size.

@@ -14,9 +14,11 @@ from typing import Any, Final, TypeVar, final
 
 from proxy.connection.fingerprints import Basis
 from proxy.connection.frames import Route
+from proxy.connection.usage import RequestAuthority, Tally
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.request import Request
+from sasl.mechanism import PasswordCheck
 from sasl.messages import SASL_AUTHENTICATE
 from sasl.states import Channel
 
@@ -53,6 +55,10 @@ class CloseReason(StrEnum):
     """The client did not log in within `sasl.authentication.timeout.ms`."""
     ILLEGAL_STATE = "illegal_state"
     """The request is not legal before authentication."""
+    MAX_AGE = "max_age"
+    """The connection was open for `connections.max.age.ms`."""
+    CERTIFICATE_EXPIRED = "certificate_expired"
+    """The certificate with which the client is authenticated has expired."""
     IDLE = "idle"
     """No bytes in either direction for `connections.max.idle.ms`."""
     MALFORMED_FRAME = "malformed_frame"
@@ -73,9 +79,13 @@ class CloseReason(StrEnum):
     """`proxy.protocol: required`: the PROXY protocol header is missing, invalid or late, or comes
     from outside `proxy.protocol.trusted`."""
     DRAINED = "drained"
-    """The proxy is shutting down."""
+    """The proxy is shutting down, or an operator drained it (`reauth-proxy sessions drain`)."""
     KILLED = "killed"
     """An operator closed it (`reauth-proxy sessions kill`)."""
+    BLOCKED = "blocked"
+    """An operator blocked the client (`reauth-proxy block`); its logins then fail."""
+    REVOKED = "revoked"
+    """The session's user, password or signing key was removed (`revoke.sessions: at-once`)."""
     TOO_MANY_CONNECTIONS = "too_many_connections"
     """`max.connections` connections are open, all of them authenticated."""
     TOO_MANY_FROM_ADDRESS = "too_many_from_address"
@@ -152,10 +162,17 @@ class ResumeBroker:
 
 @dataclass(frozen=True, slots=True)
 class RefreshKeys:
-    """Fetch newer signing keys, then call `keys_refreshed`."""
+    """Fetch newer signing keys, then call `resume_login`."""
 
     issuer: str
     """Issuer of the keys (`sasl.mechanism.KeysNeeded`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPassword:
+    """Check a client's password, then call `resume_login`."""
+
+    check: PasswordCheck
 
 
 @final
@@ -242,6 +259,7 @@ Command = (
     | PauseBroker
     | ResumeBroker
     | RefreshKeys
+    | CheckPassword
     | GetIdentity
     | DeriveKeys
     | AnswerFromStore
@@ -451,7 +469,7 @@ client waits meanwhile."""
 class Pending:
     """Whole request that is being judged."""
 
-    __slots__ = ("judged_by", "now", "request")
+    __slots__ = ("judged_by", "now", "request", "tally", "uses_of")
 
     def __init__(self, request: Request, now: float) -> None:
         self.request: Final = request
@@ -459,3 +477,7 @@ class Pending:
         """Current time in monotonic seconds, updated after each wait."""
         self.judged_by: object = None
         """Identifies the rights by which it was last judged; None before that."""
+        self.uses_of: RequestAuthority | None = None
+        """Authority that has collected its uses; None if it needed none."""
+        self.tally: Tally | None = None
+        """Tally that has counted it; None if uses are not counted, or it had no use."""

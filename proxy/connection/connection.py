@@ -11,11 +11,14 @@ Rules:
   first: Kafka also processes a connection's requests one by one.
 """
 
+import random
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
+from proxy.acl.administration import ADMINISTRATIVE, Administered
 from proxy.connection.authentication import Authentication
+from proxy.connection.blocks import Login
 from proxy.connection.commands import (
     Answer,
     Ask,
@@ -48,7 +51,7 @@ from proxy.connection.commands import (
     WakeAt,
     Work,
 )
-from proxy.connection.frames import Bytes
+from proxy.connection.frames import Bytes, route_key
 from proxy.connection.inflight import ASKED_ID, InFlight, Question
 from proxy.connection.interfaces import ConnectionRules, Observer, UpstreamBroker
 from proxy.connection.life import (
@@ -69,10 +72,11 @@ from proxy.connection.throttling import Stopwatch, Throttling
 from proxy.errors import BrokerFault
 from proxy.scheduling.steps import Steps
 from proxy.wire.apis import METADATA
-from sasl.identity import Identity
+from sasl.identity import Identity, LoginFacts
+from sasl.mechanism import PASSWORD, FailureReason
 from sasl.relayed import RelayedSession
 from sasl.session import Session
-from sasl.states import Authenticated, Authenticating, Enforcement, Failed
+from sasl.states import Authenticated, Authenticating, Enforcement, Failed, Terms
 
 if TYPE_CHECKING:
     from proxy.connection.authorization import RequestAuthorization
@@ -105,6 +109,7 @@ class Connection:
     """Decisions of one connection. The module docstring has its rules."""
 
     __slots__ = (
+        "_ends_at",
         "_judged_as",
         "_relayed_login",
         "_upstream_login",
@@ -132,6 +137,7 @@ class Connection:
         "target",
         "telemetry",
         "throttling",
+        "upstream_principal",
     )
 
     def __init__(
@@ -154,15 +160,18 @@ class Connection:
         self._relayed_login: RelayedLogin | None = None
         """Login that the broker decides; None if the proxy does."""
         if rules.relays is None:
-            self.session = Session(rules.mechanisms, rules.terms)
+            self.session = Session(rules.mechanisms, self._terms, self._refusal)
         else:
-            relayed = RelayedSession(rules.relays, rules.terms, peer_host)
+            relayed = RelayedSession(rules.relays, self._terms, peer_host, self._refusal)
             self.session, self._relayed_login = relayed, RelayedLogin(self, relayed, wanted)
         self.inflight = InFlight()
         self.responses = Responses(self.inflight, to_client)
         self.pipe = RequestPipe(self.inflight, rules.request_max_bytes, rules.latency)
         self.authentication = Authentication(self.session, self.pipe, target, rules.rights)
-        self.stages = Stages(self.authentication, self.pipe, target, rules, self._passes_unjudged)
+        report = self._administered if rules.rights.records_uses else None
+        self.stages = Stages(
+            self.authentication, self.pipe, target, rules, self._passes_unjudged, report
+        )
         self.long_work = LongWork()
         self.requests = Requests(self.stages, self.pipe, self.long_work, target, rules)
         self.throttling: Throttling | None = None
@@ -171,6 +180,9 @@ class Connection:
         """The proxy's own login to the broker; None if the proxy does not log in."""
         self.commands: list[Command] = []
         self.connected_at = self.active_at = now
+        max_age = rules.max_age * random.uniform(0.9, 1)  # noqa: S311 - no secret
+        self._ends_at = now + max_age, CloseReason.MAX_AGE
+        """Time at which the connection ends in any case, in monotonic seconds, and why."""
         self.life: int = Life.SERVING
         """State, see `proxy.connection.life`."""
         self.closed = False
@@ -186,6 +198,8 @@ class Connection:
         """True if the client does not read its responses, and so the broker is not read."""
         self._judged_as: tuple[str, ...] = ()
         """Principals by whose rights requests are judged; empty before the login."""
+        self.upstream_principal: str | None = None
+        """Principal of the client at brokers (`upstream.identity`); None if they see another."""
         self.ending: Close | None = None
         """Close that follows once all requests are answered; None if no close is pending."""
 
@@ -196,6 +210,10 @@ class Connection:
         """Authenticated principal, also during a re-authentication; None before the login."""
         identity = self.authentication.identity
         return None if identity is None else identity.principal
+
+    def _terms(self, identity: Identity, mechanism: str) -> Terms:
+        """Return the terms of a session of this client."""
+        return self.rules.terms(identity, mechanism, self.authentication.claimed)
 
     @property
     def authorization(self) -> "RequestAuthorization | None":
@@ -348,9 +366,19 @@ class Connection:
 
     # The session
 
-    def admit(self, identity: Identity, now: float) -> None:
-        """Authenticate a client without SASL, by its listener or its certificate."""
+    def admit(self, identity: Identity, now: float, ends_at: float = inf) -> None:
+        """Authenticate a client without SASL, by its listener or its certificate; or close its
+        connection if it is blocked.
+
+        `ends_at` is when the certificate expires, in monotonic seconds.
+        """
         assert isinstance(self.session, Session)
+        if self._refusal(identity, PASSWORD, now) is not None:
+            self.finish(CloseReason.BLOCKED, now)
+            return
+        if ends_at < self._ends_at[0]:
+            self._ends_at = ends_at, CloseReason.CERTIFICATE_EXPIRED
+            self.commands.append(WakeAt(ends_at))
         session = self.session.admit(identity, now)
         self.requests.relaying = self.requests.nameless = True
         self._authenticated(session, now)
@@ -388,6 +416,10 @@ class Connection:
         if session.identity.principals != self._judged_as:
             self._judge_by(session.identity)  # a newer token may have other groups
         self.apply_quotas(now)
+        before, self.upstream_principal = self.upstream_principal, self.rules.presents(session)
+        if session.reauthentications and before != self.upstream_principal:
+            self.finish(CloseReason.IDENTITY_REFUSED, now)
+            return
         self.observer.authenticated(self, session)
         if relayed is not None:
             relayed.authenticated(now)
@@ -418,15 +450,56 @@ class Connection:
         elif session.killed_after is not None:
             self._expire_at(session.killed_after)
 
-    def keys_refreshed(self, now: float) -> None:
-        """Continue a login after signing keys were fetched, or could not be."""
-        self.carry_out(self.authentication.keys_refreshed(now), now)
+    def resume_login(self, now: float) -> None:
+        """Continue a login after signing keys were fetched, or a password was checked, or could not
+        be."""
+        self.carry_out(self.authentication.resume(now), now)
         self.release(PauseReason.WAITING, now)
 
     def store_answered(self, body: bytes, now: float) -> None:
         """Send the answer to an `AnswerFromStore`, given its body."""
+        request = self.authentication.waiting
+        assert request is not None
+        if self.rules.rights.records_uses and request.api_key in ADMINISTRATIVE:
+            key = route_key(request.api_key, request.api_version)
+            self._administered(Administered(key, now, request.body, body))
         self._answer(self.authentication.store_answered(body), now)
         self.release(PauseReason.WAITING, now)
+
+    # Blocks
+
+    def _refusal(self, identity: Identity, facts: LoginFacts, now: float) -> FailureReason | None:
+        """Return why a client with valid credentials is refused; None if it is not."""
+        blocks = self.rules.blocks
+        if blocks.is_empty:
+            return None
+        return blocks.refusal(self._login(identity, facts, None), now)
+
+    def session_login(self) -> Login | None:
+        """Return what can block the session; None before the login."""
+        session = self.authentication.established
+        if session is None:
+            return None
+        return self._login(session.identity, session.facts, session.authenticated_at)
+
+    def end_if_blocked(self, now: float) -> None:
+        """Close the connection now if an operator has blocked its session."""
+        login = self.session_login()
+        if login is not None and self.rules.blocks.ends(login, now):
+            self.finish(CloseReason.BLOCKED, now)
+
+    def end_if_revoked(self, now: float) -> None:
+        """Close the connection now if its session's credential is no longer valid."""
+        session = self.authentication.established
+        if session is not None and not session.is_current():
+            self.finish(CloseReason.REVOKED, now)
+
+    def _login(
+        self, identity: Identity, facts: LoginFacts, authenticated_at: float | None
+    ) -> Login:
+        about = self.authentication
+        claimed = about.client_id, about.client_software_name, about.client_software_version
+        return Login(identity, facts, self.peer_host, claimed, authenticated_at)
 
     # Rights and quotas
 
@@ -446,12 +519,16 @@ class Connection:
     def _judge_by(self, identity: Identity) -> None:
         """Judge by this client's rights, and forget earlier findings, including fetch sessions."""
         self._judged_as = identity.principals
+        self.stages.flush_uses()  # they belong to the principal before
         self.stages.authorization = self.rules.rights.admit(self, identity)
         self.forget()
 
     def _passes_unjudged(self, key: int) -> None:
         if (identity := self.authentication.identity) is not None:
             self.rules.rights.passes_unjudged(self, identity, key)
+
+    def _administered(self, request: Administered) -> None:
+        self.observer.administered(self, request)
 
     def forget(self) -> None:
         """Forget all fingerprints: judge every request again."""
@@ -697,6 +774,8 @@ class Connection:
             return None
         ends = self.stages.unmeasured_end
         deadline = min(self._silence_ends_at, self.long_work.looks_at, ends)
+        if self.ending is None:
+            deadline = min(deadline, self._ends_at[0])
         if self.is_throttled and self.throttling is not None:
             deadline = min(deadline, self.throttling.used.held_until)
         if self._upstream_login is not None:
@@ -723,6 +802,8 @@ class Connection:
         """Apply the deadlines that have passed."""
         if now >= self.stages.unmeasured_end:
             self.commands.append(CountUnread())
+        if now >= self._ends_at[0]:
+            self.end(self._ends_at[1], now)
         if self.is_throttled and self.throttling is not None:
             if now < self.throttling.used.held_until:
                 self.commands.append(WakeAt(self.throttling.used.held_until))

@@ -3,15 +3,20 @@
 Rules: each setting is decided separately, by the most specific rule that sets it. An exact
 principal beats a prefix, a longer prefix beats a shorter one, the client's own principal beats its
 groups, any override beats the mechanism's own lifetime, and that beats the listener's. Of several
-groups the strictest decides: `enforce` before `probe` before `observe`, and the shortest lifetime,
-where 0 is the longest.
+groups the strictest decides: `enforce` before `auto`, `probe` and `observe`, and the shortest
+lifetime, where 0 is the longest.
+
+`auto` is `enforce` for ready clients of promoted principals, and `probe` for others; its lifetimes
+come before the mechanism's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import Final
 
+from proxy.rollout import ANY_CLIENT, Claimed, Promotion, Promotions, kind_of
 from sasl.identity import Identity
 from sasl.states import Enforcement, Terms
 
@@ -30,6 +35,7 @@ class Override:
 _Said = tuple[Enforcement | None, int | None]
 """Enforcement and lifetime in milliseconds; None if no override sets them."""
 _MILDEST_FIRST: Final = list(Enforcement)
+_PROBED: Final = Promotion(None, frozenset())
 
 
 class EnforcementPolicy:
@@ -43,7 +49,13 @@ class EnforcementPolicy:
         mechanism_max_reauth_ms: Mapping[str, int],
         overrides: Iterable[Override],
         enforces_token_expiry: bool = True,
+        promotions: Promotions = MappingProxyType({}),
+        first_lifetime_ms: int | None = None,
     ) -> None:
+        """`promotions` and `first_lifetime_ms`, the lifetime for principals that are not promoted,
+        apply to `auto`; None if `auto` sets no lifetimes."""
+        self._promotions = promotions
+        self._probed = _PROBED._replace(max_reauth_ms=first_lifetime_ms)
         self._enforces_token_expiry = enforces_token_expiry
         self._enforcement = enforcement
         self._max_reauth_ms = max_reauth_ms
@@ -59,21 +71,26 @@ class EnforcementPolicy:
         self._usual: dict[str, Terms] = {}
         """Terms without an override, by mechanism."""
 
-    def terms_for(self, identity: Identity, mechanism: str) -> Terms:
+    def terms_for(self, identity: Identity, mechanism: str, claimed: Claimed = ANY_CLIENT) -> Terms:
         """Return the terms of a session of this client, authenticated with `mechanism`.
 
         The cost grows with the number of different prefix lengths, not of overrides.
         """
-        enforcement, max_reauth_ms = self._said_of(identity.principal)
-        if identity.groups and (enforcement is None or max_reauth_ms is None):
-            of_groups = _strictest([self._said_of(group) for group in identity.groups])
-            enforcement = of_groups[0] if enforcement is None else enforcement
-            max_reauth_ms = of_groups[1] if max_reauth_ms is None else max_reauth_ms
-        is_usual = enforcement is None and max_reauth_ms is None
-        if is_usual and mechanism in self._usual:
-            return self._usual[mechanism]
+        enforcement, max_reauth_ms = self._said_of_client(identity)
         if enforcement is None:
             enforcement = self._enforcement
+            is_usual = max_reauth_ms is None and enforcement is not Enforcement.AUTO
+        else:
+            is_usual = False
+        if is_usual and mechanism in self._usual:
+            return self._usual[mechanism]
+        if enforcement is Enforcement.AUTO:
+            promotion = self._promotions.get(identity.principal, self._probed)
+            is_ready = promotion.clients is None or (
+                bool(promotion.clients) and kind_of(claimed) in promotion.clients
+            )
+            enforcement = Enforcement.ENFORCE if is_ready else Enforcement.PROBE
+            max_reauth_ms = promotion.max_reauth_ms if max_reauth_ms is None else max_reauth_ms
         if max_reauth_ms is None:
             max_reauth_ms = self._mechanism_max_reauth_ms.get(mechanism, self._max_reauth_ms)
         terms = Terms(
@@ -84,6 +101,20 @@ class EnforcementPolicy:
         if is_usual:
             self._usual[mechanism] = terms
         return terms
+
+    def is_automatic(self, identity: Identity) -> bool:
+        """Return whether `auto` applies to this client."""
+        enforcement, _ = self._said_of_client(identity)
+        return (enforcement or self._enforcement) is Enforcement.AUTO
+
+    def _said_of_client(self, identity: Identity) -> _Said:
+        """Return the settings that the overrides have for a client or its groups."""
+        enforcement, max_reauth_ms = self._said_of(identity.principal)
+        if identity.groups and (enforcement is None or max_reauth_ms is None):
+            of_groups = _strictest([self._said_of(group) for group in identity.groups])
+            enforcement = of_groups[0] if enforcement is None else enforcement
+            max_reauth_ms = of_groups[1] if max_reauth_ms is None else max_reauth_ms
+        return enforcement, max_reauth_ms
 
     def _said_of(self, principal: str) -> _Said:
         """Return the settings that the overrides have for one principal."""

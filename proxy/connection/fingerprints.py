@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.connection.frames import COMPILED, Bytes, Owed, Route, int32_at
+from proxy.connection.usage import Tally
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -52,6 +53,8 @@ class Basis(NamedTuple):
     """Position of a fetch session's epoch, which must be positive; 0 if it is not checked."""
     max_bytes: int = 0
     """`max_bytes` of a Fetch; 0 for other requests, or if no quota counts it."""
+    tally: Tally | None = None
+    """Tally that counts the frame; None if uses are not counted, or it was counted already."""
 
     @property
     def is_short(self) -> bool:
@@ -100,6 +103,7 @@ class Fingerprint:
         "parts",
         "route",
         "smallest",
+        "tally",
         "width",
     )
 
@@ -118,6 +122,8 @@ class Fingerprint:
         """Limits of the size field, in bytes."""
         self.epoch_at = basis.epoch_at
         self.max_bytes = basis.max_bytes
+        self.tally = basis.tally
+        """Tally that counts the frames that match."""
         seen = [bytes(frame[at + start : at + end]) for start, end in spans]
         self.parts = (
             _reader(spans),

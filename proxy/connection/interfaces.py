@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from proxy.acl.administration import Administered
+from proxy.connection.blocks import BlockList
 from proxy.connection.commands import CloseReason
 from proxy.connection.frames import Route
 from proxy.connection.inflight import UNSAMPLED, LatencySampler
 from proxy.quota.throttle import Throttle
+from proxy.rollout import Claimed
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.wire.api_versions import (
     ApiVersionsAnswers,
@@ -46,6 +50,10 @@ class AuthorizedConnection(Protocol):
 class ConnectionRights(Protocol):
     """Rights of clients; one object for all connections of a worker."""
 
+    @property
+    def records_uses(self) -> bool:
+        """True to report the outcomes of administrative requests to the observer."""
+
     def admit(
         self, connection: AuthorizedConnection, identity: Identity
     ) -> "RequestAuthorization | None":
@@ -69,6 +77,8 @@ class ConnectionRights(Protocol):
 
 class NoAuthorizer:
     """No authorizer: clients may do everything, but only super users administer the proxy."""
+
+    records_uses = False
 
     def __init__(self, super_users: Iterable[str] = ()) -> None:
         self._super_users = frozenset(super_users)
@@ -118,8 +128,8 @@ class ConnectionRules:
     """Name of the listener."""
     mechanisms: Mapping[str, Mechanism]
     """Mechanisms by name."""
-    terms: Callable[[Identity, str], Terms]
-    """Function `terms(identity, mechanism)` that returns the rules of a session."""
+    terms: Callable[[Identity, str, Claimed], Terms]
+    """Function `terms(identity, mechanism, claimed)` that returns the rules of a session."""
     rights: ConnectionRights
     """Rights of clients."""
     sasl_max_receive_size: int
@@ -130,6 +140,8 @@ class ConnectionRules:
     """Time limit in seconds from connect to the end of the first authentication."""
     max_idle: float
     """Time limit in seconds without a byte in either direction."""
+    max_age: float = inf
+    """Time limit in seconds from connect to close; infinite for no limit."""
     failed_authentication_delay: float
     """Delay in seconds before the answer to a failed authentication, and the close."""
     quotas: ConnectionQuotas | None = None
@@ -140,12 +152,17 @@ class ConnectionRules:
     """True if the proxy logs in to brokers, as itself or as the client."""
     presents_clients: bool = False
     """True if that login is the client's (`upstream.identity`)."""
+    presents: Callable[[Authenticated], str | None] = lambda _session: None
+    """Function that returns the client's principal in that login by the rules in force; None if
+    they refuse it, or the login is the proxy's."""
     latency: LatencySampler = UNSAMPLED
     """Chooses the requests that are timed."""
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     """Memory for long requests of all connections of a worker."""
     unauthenticated_memory: MemoryBudget = field(default_factory=MemoryBudget)
     """Memory for long requests of unauthenticated clients."""
+    blocks: BlockList = field(default_factory=BlockList)
+    """Clients that an operator blocked."""
 
 
 class UpstreamBroker(Protocol):
@@ -200,6 +217,9 @@ class Observer(Protocol[AnyConnection]):
 
     def misrouted(self, connection: AnyConnection, request: ApiVersionsRequest, now: float) -> None:
         """Handle a client that connected to the wrong broker (KIP-1242)."""
+
+    def administered(self, connection: AnyConnection, request: Administered) -> None:
+        """Handle an administrative request that was answered, or whose connection has ended."""
 
     def reached_broker(self, connection: AnyConnection) -> None:
         """Handle an upstream connection that is ready for the client's requests."""

@@ -14,18 +14,17 @@ about fifty microseconds. Rules:
   has no memory and no work under way.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 from sys import maxsize
 from typing import Any, Final
 
-from proxy.acl.decision import Authority, Guard, Inquiry, Judgement, TopicsUnknown
-from proxy.acl.model import Operation, ResourceType
+from proxy.acl.decision import Guard, Inquiry, Judgement, TopicsUnknown
 from proxy.connection.commands import CloseReason
 from proxy.connection.life import PauseReason
 from proxy.errors import BrokerFault, ClientFault
 from proxy.scheduling.memory_budget import LONG_BYTES, WAIT_SECONDS, MemoryBudget
-from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps, pause
+from proxy.scheduling.stepped_thread import TooManyValuesError, at_most, in_steps
 from proxy.scheduling.steps import LongTask, Steps
 from proxy.wire import fetch_requests, produce_requests
 from proxy.wire.apis import FETCH, PRODUCE
@@ -46,8 +45,6 @@ MAX_VALUES: Final = 400_000
 in the answer about denied ones. They occupy at most 200 MB of memory. Kafka has no such bound, but
 hardly any cluster has so many partitions.
 """
-_NAMES_AT_ONCE: Final = 64
-"""Number of names that are checked between two pauses, in tens of microseconds."""
 _BULK: Final[Mapping[int, Callable[[int, bytes], object]]] = {
     PRODUCE: produce_requests.parse,
     FETCH: fetch_requests.parse,
@@ -106,81 +103,6 @@ def changed_in_steps(
             return fault
 
     return in_steps(change, max_values=maxsize)
-
-
-class PausingAuthority:
-    """Authority that pauses between questions, so that other connections can ask theirs."""
-
-    __slots__ = ("_asks", "_authority")
-
-    def __init__(self, authority: Authority, asks: Callable[[], None]) -> None:
-        """`asks` is called before each question to the authority, to identify the connection."""
-        self._authority = authority
-        self._asks = asks
-
-    @property
-    def auditing(self) -> bool:
-        """True if denials are only counted."""
-        return self._authority.auditing
-
-    def may(
-        self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
-    ) -> bool:
-        """Return whether the client may do this."""
-        pause()
-        self._asks()
-        return self._authority.may(operation, resource_type, name, report=report)
-
-    def may_each(
-        self, operation: Operation, resource_type: ResourceType, names: Sequence[str]
-    ) -> list[bool]:
-        """Return whether the client may do this to each of these resources."""
-        decided: list[bool] = []
-        for at in range(0, len(names), _NAMES_AT_ONCE):
-            pause()
-            some = names[at : at + _NAMES_AT_ONCE]
-            decided += self._authority.may_each(operation, resource_type, some)
-        return decided
-
-    def operations_each(self, resource_type: ResourceType, names: Sequence[str]) -> list[int]:
-        """Return the authorized-operations bit field for each of these resources."""
-        found: list[int] = []
-        for at in range(0, len(names), _NAMES_AT_ONCE):
-            pause()
-            found += self._authority.operations_each(resource_type, names[at : at + _NAMES_AT_ONCE])
-        return found
-
-    def reused(self, key: Hashable, content: bytes, cut: Callable[[], bytes]) -> bytes:
-        """Return the result of `cut` for `content`, which may be cached."""
-        return self._authority.reused(key, content, cut)
-
-    def may_any(self, operation: Operation, resource_type: ResourceType) -> bool:
-        """Return whether the client may do this to any resource of the type."""
-        self._asks()
-        return self._authority.may_any(operation, resource_type)
-
-    def may_every(
-        self,
-        operation: Operation,
-        resource_type: ResourceType,
-        name_prefix: str,
-        *,
-        report: bool = True,
-    ) -> bool:
-        """Return whether the client may do this to all resources whose names have the prefix."""
-        self._asks()
-        return self._authority.may_every(operation, resource_type, name_prefix, report=report)
-
-    def may_administer(self, operation: Operation) -> bool:
-        """Return whether the client may do this to ACLs, quotas and users."""
-        self._asks()
-        return self._authority.may_administer(operation)
-
-    def operations(self, resource_type: ResourceType, name: str) -> int:
-        """Return the authorized-operations bit field."""
-        pause()
-        self._asks()
-        return self._authority.operations(resource_type, name)
 
 
 MAX_IN_A_TURN: Final = 64

@@ -115,6 +115,8 @@ class RequestPipe:
                 pos, count = pass_over(data, at, found, limit, queue)
                 if count:
                     self._count(found.route, count, pos - at)
+                    if found.tally is not None:
+                        found.tally.add(count, pos - at, now)
                     if looked:
                         self._usual = (found,)
                     break

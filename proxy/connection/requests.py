@@ -317,6 +317,7 @@ class Requests:
         route = self._target.routes[key]
         self._long_work.spend(0)
         after = pos + SIZE.size + size
+        tally = basis.tally
         here = min(after, end)
         reply, seen = FORWARD, pos + REQUEST_HEAD.size + max(length, 0)
         if route.check is not None:
@@ -330,6 +331,8 @@ class Requests:
                 basis = Basis(((CORRELATED, seen - pos),))
             if basis.spans and max(seen - pos, basis.spans[-1][1]) <= here - pos:
                 self._pipe.remember(data, pos, size, basis, route)
+        if tally is not None:
+            tally.add(1, after - pos, now)
         is_owed = reply == FORWARD
         self.position = self._pipe.pass_one(data, pos, after, route, now, is_owed=is_owed)
         return None

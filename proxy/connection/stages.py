@@ -19,6 +19,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, final
 
 from proxy.acl import decision
+from proxy.acl.administration import ADMINISTRATIVE, Administered, with_report
 from proxy.connection.authentication import Authentication
 from proxy.connection.commands import (
     Answer,
@@ -120,8 +121,10 @@ class Stages:
     """Stages of the requests of one connection."""
 
     __slots__ = (
+        "_administered",
         "_pending",
         "_pipe",
+        "_report",
         "_rules",
         "_stage",
         "_target",
@@ -142,9 +145,14 @@ class Stages:
         target: UpstreamBroker,
         rules: ConnectionRules,
         unjudged: Callable[[int], None],
+        report: Callable[[Administered], None] | None,
     ) -> None:
-        """`unjudged` is called once for each of `DROPPED_BY_KAFKA_4` that is forwarded."""
+        """`unjudged` is called once for each of `DROPPED_BY_KAFKA_4` that is forwarded; `report`
+        for each administrative request, after its response; None to report none."""
         self._unjudged: Callable[[int], None] | None = unjudged
+        self._report = report
+        self._administered: tuple[Administered, ...] = ()
+        """Administrative requests without a response so far, if they are reported."""
         self.authentication = authentication
         self._pipe = pipe
         self._target = target
@@ -170,7 +178,9 @@ class Stages:
 
     def _is_judged(self, api_key: int) -> bool:
         """Return whether requests of an API must be judged."""
-        if self.authorization is not None:
+        if self.authorization is not None or (
+            self._report is not None and api_key in ADMINISTRATIVE
+        ):
             return True
         return self.throttling is not None and self.throttling.limits_mutations(api_key)
 
@@ -341,11 +351,12 @@ class Stages:
         if not self._is_judged(key >> 16):  # rights or quotas have changed
             return self._forward(frame, ms, now)
         at, end = client_id_end(frame, 0), len(frame)
-        if (
-            authorization is not None
-            and authorization.look.whole(key, frame, 0, at, end) is not None
-        ):
-            return self._forward(frame, ms, now)
+        if authorization is not None:
+            known = authorization.look.whole(key, frame, 0, at, end)
+            if known is not None:
+                if known.tally is not None:
+                    known.tally.add(1, end, now)
+                return self._forward(frame, ms, now)
         try:
             pending = Pending(parse_request(content), now)
         except ClientFault:
@@ -357,12 +368,34 @@ class Stages:
     def _judged(self, pending: Pending) -> Stage[Judgement]:
         """Judge by ACLs, then by the limit on mutations."""
         judgement: Judgement = decision.FORWARD
-        if self.authorization is not None:
-            judgement = yield from self.authorization.judge(pending)
+        authorization = self.authorization
+        if authorization is not None:
+            judgement = yield from authorization.judge(pending)
+            if authorization.uses is not None and pending.uses_of is not None:
+                size = SIZE.size + len(pending.request.content)
+                pending.tally = authorization.uses.count(pending.uses_of, size, pending.now)
         limiter = None if self.throttling is None else self.throttling.mutations
         if limiter is not None and pending.request.api_key in MUTATIONS:
             judgement = yield from limiter.limit(judgement, pending)
+        if self._report is not None and pending.request.api_key in ADMINISTRATIVE:
+            judgement = self._reported(judgement, pending, self._report)
         return judgement
+
+    def _reported(
+        self, judgement: Judgement, pending: Pending, report: Callable[[Administered], None]
+    ) -> Judgement:
+        """Report the broker's response to an administrative request, if the broker gets it."""
+        if not isinstance(judgement, decision.Forward | decision.Change):
+            return judgement
+        request = pending.request
+        sent = Administered(route_key(request.api_key, request.api_version), pending.now)
+        self._administered = (*self._administered, sent)
+
+        def answered(response: bytes) -> None:
+            self._administered = tuple(one for one in self._administered if one is not sent)
+            report(sent._replace(response=response))
+
+        return with_report(judgement, answered)
 
     def resume(self, result: Any, now: float) -> Verdict:
         """Continue the stage that waited for `result`. Raises BrokerFault."""
@@ -384,10 +417,21 @@ class Stages:
 
     def drop(self) -> None:
         """Release everything: the connection is closed."""
+        self.flush_uses()
+        if self._report is not None:
+            for sent in self._administered:
+                self._report(sent)
+            self._report = None
         self.authorization = self._pending = self._unjudged = None
         stage, self._stage = self._stage, None
         if stage is not None:
             stage.close()
+
+    def flush_uses(self) -> int:
+        """Hand over the uses that were counted; return their number."""
+        if self.authorization is None or self.authorization.uses is None:
+            return 0
+        return self.authorization.uses.flush()
 
     # Verdicts
 
@@ -469,4 +513,4 @@ class Stages:
         if request.api_key == OFFSET_COMMIT:
             at = client_id_end(frame, 0)
             varying = commit_numbers(request.api_version, frame, at, len(frame)) or []
-        return Basis(all_but(varying, len(frame)), whole=True)
+        return Basis(all_but(varying, len(frame)), whole=True, tally=pending.tally)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from proxy.admin.properties import client_settings, parse_properties
 from proxy.admin.security import MAX_FILE_BYTES, Login, OAuthBearer, Plain, Scram, read_file
 from proxy.admin.tls import client_material, tls_settings
-from proxy.brokers.access import endpoint_tokens
+from proxy.brokers.access import token_source
 from proxy.brokers.token_source import TokenUnavailable
 from proxy.config.security import UpstreamSasl, UpstreamTls
 from proxy.delivery.topic import Settings
@@ -35,7 +35,7 @@ def of_configuration(servers: str, settings: UpstreamSasl) -> Settings:
         if settings.tls:
             made |= _tls(settings, read(settings, time.time()))
         if settings.sasl:
-            made |= _sasl(_login(settings))
+            made |= _sasl(_login(settings, servers))
     except OSError as error:
         problem = f"{error.filename} cannot be read: {error.strerror}"
         raise ConfigError("", problem) from None
@@ -99,11 +99,11 @@ def _tls(settings: UpstreamTls, material: Material) -> dict[str, Any]:
     return made
 
 
-def _login(settings: UpstreamSasl) -> Login:
+def _login(settings: UpstreamSasl, servers: str) -> Login:
     """Return the configured identity. Raises OSError and ValueError."""
     mechanism, username = settings.sasl_mechanism, settings.sasl_username
     if mechanism == "OAUTHBEARER":
-        return OAuthBearer(token=settings.token_file() or _fetched(settings))
+        return OAuthBearer(token=settings.token_file() or _fetched(settings, servers))
     assert username is not None
     assert settings.sasl_password is not None
     password = settings.sasl_password.read()
@@ -112,11 +112,11 @@ def _login(settings: UpstreamSasl) -> Login:
     return Scram(username=username, password=password, mechanism=ScramMechanism(mechanism or ""))
 
 
-def _fetched(settings: UpstreamSasl) -> Callable[[], str]:
+def _fetched(settings: UpstreamSasl, servers: str) -> Callable[[], str]:
     """Return a function that requests a token, which librdkafka does before one expires."""
 
     def fetch() -> str:
-        return asyncio.run(endpoint_tokens(settings).current())
+        return asyncio.run(token_source(settings, servers).current())
 
     return fetch
 

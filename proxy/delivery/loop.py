@@ -205,9 +205,7 @@ class DeliveryLoop:
         self._counts.succeeded(time.time())
 
     def _warn(self, problem: str, *, cause: str | None = None) -> None:
-        line = self._repeats.line(cause or problem, printable(problem), time.monotonic())
-        if line is not None:
-            log.warning("%s", line)
+        self._repeats.warn(log, printable(problem), time.monotonic(), cause=cause)
 
 
 @contextmanager
@@ -254,8 +252,8 @@ def run(
 async def _deliver(
     settings: config.Config, counts: DeliveryCounts, lifeline: int, heartbeat: Heartbeat
 ) -> int:
-    loop, stopping, ended = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
-    heed_parent(stopping, lifeline, heartbeat)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    stopping = heed_parent(lifeline, heartbeat)
     end = End(settings.events.deliver.drain_ms / 1000)
     failed = True
 
@@ -298,8 +296,7 @@ def _run_loop(settings: config.Config, counts: DeliveryCounts, end: End) -> None
                 loop.run()
         except DeliveryError as error:  # the folder was replaced, or another proxy has locked it
             counts.failed()
-            if (line := repeats.line(str(error), str(error), time.monotonic())) is not None:
-                log.warning("%s", line)
+            repeats.warn(log, str(error), time.monotonic())
             end.pause(OPEN_EVERY)
 
 

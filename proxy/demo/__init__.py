@@ -2,11 +2,12 @@
 
 Each part is a process with a log of its own: librdkafka's mock cluster (`broker`), the real
 `reauth-proxy serve`, and four real clients (`client`). `run` starts and ends them, `verdict` checks
-what the clients, the event log and the metrics report.
+what the clients and the event log report.
 """
 
-import importlib.util
 import sys
+
+from metrics.extras import missing
 
 MIN_SECONDS = 20.0
 """Shortest run in seconds, twice the session lifetime: it has re-authentications and a kill."""
@@ -17,17 +18,8 @@ def main(seconds: float = 60.0) -> int:
     if seconds < MIN_SECONDS:
         print(f"reauth-proxy: the demo needs at least {MIN_SECONDS:.0f} seconds", file=sys.stderr)
         return 2
-    missing = [
-        name
-        for name in ("confluent_kafka", "duckdb", "kafka")
-        if not importlib.util.find_spec(name)
-    ]
-    if missing:
-        print(
-            f"reauth-proxy: the demo needs {' and '.join(missing)}:"
-            " pip install confluent-kafka duckdb kafka-python",
-            file=sys.stderr,
-        )
+    if (problem := missing("demo")) is not None:
+        print(f"reauth-proxy: the demo {problem}", file=sys.stderr)
         return 2
     from proxy.demo.run import play
 

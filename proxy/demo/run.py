@@ -22,12 +22,12 @@ from proxy.demo.setup import (
     Program,
     read_report,
 )
-from proxy.demo.verdict import Metrics, ObservedSessions, judge, observed
+from proxy.demo.verdict import ObservedSessions, judge, observed, totals
 
 START_SECONDS: Final = 120.0
 """Seconds in which the brokers, and the proxy, must start."""
 LOOK_SECONDS: Final = 0.5
-"""Seconds between two looks at events and metrics."""
+"""Seconds between two looks at the events."""
 TOTALS_SECONDS: Final = 15.0
 """Seconds between two lines of totals."""
 REPORT_SECONDS: Final = 600.0
@@ -92,7 +92,6 @@ class _Demo:
         self._setup = setup
         self._programs: dict[str, Program] = {}
         """The programs by name, in the order of their start."""
-        self._metrics = Metrics(f"http://{setup.http}/metrics")
         self._shown: set[tuple[str, str]] = set()
         """Milestones of clients that were printed."""
 
@@ -115,7 +114,7 @@ class _Demo:
         self._start_client(INTRUDER, INTRUDER, "--key-file", setup.unknown_key)
         self._watch(seconds, interruption)
         self._end_clients()
-        self._metrics.scrape()
+        self._setup.save_metrics()
 
     def _start(self, name: str, module: str, *arguments: str) -> Program:
         log = self._setup.directory / f"{name}.log"
@@ -137,11 +136,11 @@ class _Demo:
             for program in self._programs.values():
                 if not program.running:
                     raise DemoFailed(f"{program.name} ended too early, see {program.log}")
-            self._metrics.scrape()
-            self._print_milestones(seconds - left, observed(self._setup.events))
+            clients = observed(self._setup.events)
+            self._print_milestones(seconds - left, clients)
             if left <= totals_at:
                 totals_at = left - TOTALS_SECONDS
-                self._print_at(seconds - left, "(all)", self._metrics.sentence())
+                self._print_at(seconds - left, "(all)", totals(clients))
             time.sleep(min(LOOK_SECONDS, left))
 
     def _print_milestones(self, elapsed: float, clients: Mapping[str, ObservedSessions]) -> None:
@@ -181,15 +180,13 @@ class _Demo:
         """Print the findings, and where the files are; return the exit status."""
         lines = {client.name: client.last_line for client in self._clients}
         reports = {name: read_report(line) for name, line in lines.items() if line}
-        findings = judge(reports, observed(self._setup.events), self._metrics.counted())
+        findings = judge(reports, observed(self._setup.events))
         directory = self._setup.directory
-        metrics = directory / "metrics.txt"
-        metrics.write_text(self._metrics.text)
         print(f"\nA session lasted {SESSION_MS // 1000} seconds at most.")
         for finding in findings:
             print("✓" if finding.good else "✗", finding.text)
         print(f"Events: {self._setup.events}")
-        print(f"Metrics: {metrics}")
+        print(f"Metrics: {self._setup.metrics}")
         print(f"All files (remove them with rm -r): {directory}", flush=True)
         made = _make_report(self._setup.events, directory / "report", directory / "report.log")
         return 0 if made and all(finding.good for finding in findings) else 1

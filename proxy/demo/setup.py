@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -177,6 +178,7 @@ class Environment:
         """The address of the status page and the metrics."""
         self.config = directory / "proxy.yaml"
         self.events = directory / "events"
+        self.metrics = directory / "metrics.txt"
         self.key = directory / "identity.pem"
         """The identity provider's private key."""
         self.unknown_key = directory / "unknown.pem"
@@ -197,6 +199,11 @@ class Environment:
             file.write_text(secrets.token_urlsafe())
             self._add_user(user, file)
 
+    def save_metrics(self) -> None:
+        """Save the proxy's metrics as they are now."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=_COMMAND_SECONDS) as now:
+            self.metrics.write_bytes(now.read())
+
     def clear_secrets(self) -> None:
         """Remove keys and passwords; all other files stay."""
         for pattern in ("*.pem", "*.password"):
@@ -213,7 +220,8 @@ class Environment:
             "broker.ports": f"{first}-{first + BROKERS}",
             "sasl.enabled.mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
             "connections.max.reauth.ms": SESSION_MS,
-            "reauth.enforcement": "enforce",
+            "reauth.enforcement": "auto",
+            "reauth.overrides": [{"principal": f"User:{LEDGER}", "reauth.enforcement": "enforce"}],
             "sasl.oauthbearer.jwks.endpoint.url": "file:jwks.json",
             "sasl.oauthbearer.expected.audience": AUDIENCE,
             "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -221,6 +229,7 @@ class Environment:
         return {
             "upstream": {"bootstrap.servers": upstream.split(",")},
             "listeners": [clients],
+            "auto": {"reauthentications": 2, "window.ms": SESSION_MS // 2},
             "events": {"directory": "events"},
             "http": {"address": self.http},
             "shutdown.drain.ms": 1_000,

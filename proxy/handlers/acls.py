@@ -54,7 +54,7 @@ from proxy.errors import ClientFault
 from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import FIRST_FLEXIBLE, DescribeBatch, Place, refusal_of_all
 from proxy.scheduling.stepped_thread import pause
-from proxy.store.interface import AclStore, StoreError, refusal_of
+from proxy.store import Store, StoreError, refusal_of
 from proxy.wire.apis import (
     ACLS_BATCHED,
     CREATE_ACLS,
@@ -137,7 +137,7 @@ def has_code_0(parts: AclFilterParts) -> bool:
 class Acls:
     """Access to the ACLs of the store."""
 
-    store: AclStore
+    store: Store
     current: Callable[[], AclIndex]
     """Reads the ACLs from the store, puts them in force in this process, and returns them. Raises
     StoreError."""

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from proxy.net.proxy_header import announce
 from proxy.net.sockets import KEEPALIVE_IDLE_MS, PROBE_SECONDS, PROBES, keep_alive
 
 LOOKUP_SECONDS: Final = 6.0
@@ -40,9 +41,15 @@ Answer: TypeAlias = Sequence[AddrInfoType] | OSError
 class Dialler:
     """Opens TCP connections, and shares lookups among them."""
 
-    def __init__(self, keepalive_idle_ms: int = KEEPALIVE_IDLE_MS) -> None:
-        """Probe connections without traffic for `keepalive_idle_ms`, at least one second."""
+    def __init__(
+        self, keepalive_idle_ms: int = KEEPALIVE_IDLE_MS, *, sends_header: bool = False
+    ) -> None:
+        """Probe connections without traffic for `keepalive_idle_ms`, at least one second.
+
+        With `sends_header`, each connection begins with a PROXY protocol header, version 2.
+        """
         self._idle_ms = keepalive_idle_ms
+        self.sends_header = sends_header
         self._lookups: dict[str, _Lookup] = {}
 
     async def open(
@@ -51,17 +58,23 @@ class Dialler:
         host: str,
         port: int,
         tls: ssl.SSLContext | None = None,
+        source: tuple[str, int] | None = None,
     ) -> asyncio.Transport:
         """Connect to the first address of `host` that accepts. Raises OSError.
 
         With `tls`, the server's certificate must be for `host` if the context checks host names.
-        The caller sets the time limit.
+        `source` is the client that the connection is for; None: it is the proxy's own. The caller
+        sets the time limit.
         """
         addresses = await self._addresses(host, port)
         where: dict[str, Any] = {"host": addresses[0][4][0], "port": port}
-        if len(addresses) > 1:  # for one, a socket object would double the CPU time of connecting
+        # For one address, a socket object would double the CPU time of connecting
+        if len(addresses) > 1 or self.sends_header:
             delay = NEXT_ADDRESS_SECONDS
-            where = {"sock": await start_connection(addresses, happy_eyeballs_delay=delay)}
+            connected = await start_connection(addresses, happy_eyeballs_delay=delay)
+            if self.sends_header:
+                await _send_header(connected, source)
+            where = {"sock": connected}
         transport, _ = await asyncio.get_running_loop().create_connection(
             protocol,
             **where,
@@ -93,7 +106,7 @@ class Dialler:
         if lookup is None or lookup.expires_at <= now:
             with suppress(OSError, ValueError):  # a name
                 return socket.getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+                    _encoded(host), port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
                 )
             self._lookups = {
                 name: one for name, one in self._lookups.items() if one.expires_at > now
@@ -103,6 +116,21 @@ class Dialler:
         if isinstance(answer, OSError):
             raise type(answer)(*answer.args)
         return [(*one[:4], (one[4][0], port, *one[4][2:])) for one in answer]
+
+
+def _encoded(host: str) -> str | bytes:
+    """Return the name without need of IDNA if it is ASCII: its tables take 0.5 MiB."""
+    return host.encode() if host.isascii() else host
+
+
+async def _send_header(sock: socket.socket, source: tuple[str, int] | None) -> None:
+    """Send the PROXY protocol header, which precedes TLS; closes the socket if that fails."""
+    try:
+        header = announce(source, sock.getpeername()[:2])
+        await asyncio.get_running_loop().sock_sendall(sock, header)
+    except BaseException:
+        sock.close()
+        raise
 
 
 class _Lookup:
@@ -135,7 +163,7 @@ class _Lookup:
     def _run(self) -> None:
         answer: Answer
         try:
-            answer = socket.getaddrinfo(self._host, None, type=socket.SOCK_STREAM)
+            answer = socket.getaddrinfo(_encoded(self._host), None, type=socket.SOCK_STREAM)
         except OSError as error:
             answer = error
         except ValueError:  # IDNA

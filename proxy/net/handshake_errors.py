@@ -7,6 +7,7 @@ import ssl
 from enum import Enum
 from typing import Final, Self
 
+from proxy.config.values import shown
 from proxy.connection.frames import Bytes
 from proxy.net.tls_material import words
 
@@ -45,6 +46,18 @@ class WrongProtocol(Enum):
 NEVER_KAFKA: Final = frozenset({WrongProtocol.TLS, WrongProtocol.HTTP, WrongProtocol.PROXY})
 """Protocols whose first bytes, as the size of a Kafka frame, would mean more than 200 MB."""
 
+UNRECOGNIZED_NAME: Final = bytes((_ALERT, _VERSION_MAJOR, 3, 0, 2, 2, 112))
+"""Record of the fatal alert for an unknown server name (RFC 8446 section 6)."""
+
+
+class ServerNameError(ssl.SSLError):
+    """A client sent no server name, or an unknown one; the message has the name, quoted."""
+
+    def __init__(self, name: str | None) -> None:
+        what = "no server name" if name is None else f"the unknown server name {shown(name)}"
+        super().__init__(1, f"it sends {what} (SNI); see advertised.host and broker.hosts")
+
+
 HandshakeResult = WrongProtocol | ssl.SSLError | ssl.SSLObject
 """Outcome of a client's handshake: another protocol, a failure, or the completed handshake."""
 
@@ -57,6 +70,8 @@ def is_tls_answer(size: bytes) -> bool:
 CLOSED_IN_HANDSHAKE: Final = "it closes the connection in the TLS handshake; does it speak TLS?"
 """Explanation of a connection that is closed in the handshake: a broker without TLS reads the
 handshake as a frame that is too long."""
+NO_TLS: Final = "it does not speak TLS"
+"""Explanation of a connection whose first bytes are not those of TLS."""
 
 _HINTS: Final = {
     "TLSV1_ALERT_UNKNOWN_CA": "the other side does not trust our certificate",
@@ -70,8 +85,8 @@ _HINTS: Final = {
     "NO_SHARED_CIPHER": "no cipher suite in common",
     "UNSUPPORTED_PROTOCOL": "no version of TLS in common",
     "TLSV1_ALERT_PROTOCOL_VERSION": "no version of TLS in common",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS",
-    "PACKET_LENGTH_TOO_LONG": "it does not speak TLS",
+    "WRONG_VERSION_NUMBER": NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": NO_TLS,
 }
 
 
@@ -80,6 +95,8 @@ def handshake_error(error: Exception) -> str:
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is refused: {error.verify_message}"
+        case ServerNameError():
+            return str(error)
         case ssl.SSLError():
             return _HINTS.get(error.reason or "", words(error.reason))
         case TimeoutError():

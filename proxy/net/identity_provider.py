@@ -13,16 +13,19 @@ worker and delay its start. Rules for requests over HTTP:
 """
 
 import asyncio
+import json
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import h11
 
+from proxy.errors import ProxyError
 from proxy.net.dialler import Dialler
+from sasl.untrusted import fit_for_log
 
 _dialler: Final = Dialler()
 _CHUNK_BYTES = 65_536
@@ -37,15 +40,22 @@ async def ask(
     max_bytes: int,
     headers: Mapping[str, str] | None = None,
     form: Mapping[str, str] | None = None,
+    document: Mapping[str, object] | None = None,
 ) -> tuple[int, bytes]:
     """Return the HTTP status and the body; a body longer than `max_bytes` is truncated somewhere
     beyond that.
 
-    `form` is sent as the body of the request. Raises OSError, ValueError and `h11.ProtocolError`.
+    `form`, or `document` as JSON, is sent as the body of the request. Raises OSError, ValueError
+    and `h11.ProtocolError`.
     """
     parts = urlsplit(url)
     protocol = h11.Connection(h11.CLIENT)
-    request = _request(protocol, method, parts, dict(headers or {}), form)
+    body, sent = b"", dict(headers or {})
+    if form is not None:
+        body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
+    elif document is not None:
+        body, sent["Content-Type"] = json.dumps(document).encode(), "application/json"
+    request = _request(protocol, method, parts, sent, body)
     reader, writer = await _connect(parts)
     try:
         writer.write(request)
@@ -59,16 +69,13 @@ def _request(
     method: str,
     parts: SplitResult,
     headers: dict[str, str],
-    form: Mapping[str, str] | None,
+    body: bytes,
 ) -> bytes:
     host = parts.netloc.rpartition("@")[2]
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    body = b""
     headers = {"Host": host.encode("idna").decode(), "Connection": "close", **headers}
     headers |= {"Accept-Encoding": "identity", "User-Agent": "reauth-proxy"}
-    if form is not None:
-        body = urlencode(form).encode()
-        headers["Content-Type"] = "application/x-www-form-urlencoded"
+    if body:
         headers["Content-Length"] = str(len(body))
     head = h11.Request(
         method=method, target=quote(target, safe=_OF_A_TARGET), headers=list(headers.items())
@@ -99,6 +106,27 @@ async def _answer(
             case h11.EndOfMessage():
                 break
     return status, bytes(body)
+
+
+class Refused(ProxyError):
+    """The identity provider refused a request, or its response is invalid."""
+
+
+async def failure_of(
+    request: Awaitable[None], within: float, secrets: Callable[[], Iterable[str]]
+) -> str | None:
+    """Await a request for at most `within` seconds; return why it failed as a line for a log, or
+    None if it succeeded. `secrets` returns texts that the line must not repeat."""
+    try:
+        async with asyncio.timeout(within):
+            await request
+    except TimeoutError:
+        return f"no answer within {within:g} seconds"
+    except ProxyError as error:
+        return str(error)
+    except Exception as error:  # whatever fails in the network, the caller tries again
+        return f"{type(error).__name__}: {fit_for_log(str(error), secrets())}"
+    return None
 
 
 def without_secrets(url: str) -> str:

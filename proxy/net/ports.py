@@ -147,7 +147,7 @@ def refuse_overlaps(config: Config) -> None:
     would let one listener serve the other's clients.
     """
     taken: list[tuple[str, Address, IpAddress, PortRange]] = []
-    for key, host, ports in _named(config):
+    for key, host, ports in named_ports(config):
         first = Address(host, ports.first)
         try:
             ip = ip_address(numeric_host(host))
@@ -162,8 +162,9 @@ def refuse_overlaps(config: Config) -> None:
         taken.append((key, first, ip, ports))
 
 
-def _named(config: Config) -> Iterator[tuple[str, str, PortRange]]:
-    """Yield each setting that names ports, with host and ports; port 0 is any free port."""
+def named_ports(config: Config) -> Iterator[tuple[str, str, PortRange]]:
+    """Yield each setting that names ports, with host and ports; port 0, any free port, is the range
+    from 0 to -1."""
     http = config.http.address
     addresses = [(f"listeners[{n}].address", one.address) for n, one in enumerate(config.listeners)]
     for key, address in addresses + ([("http.address", http)] if http is not None else []):

@@ -5,7 +5,7 @@ Rules:
 - Only trusted peers may send a header. Others are refused before anything is read.
 - A header must be complete within `HEADER_SECONDS`. Until then a connection counts against no limit
   in total or per address, because these need the client's address. Instead, the number of waiting
-  connections of each trusted peer is limited; one more closes the one that has waited longest.
+  connections is limited; one more closes the longest-waiting one of the peer that has most of them.
 - A connection of the balancer itself (LOCAL) becomes a client with the balancer's address, but only
   with its next byte: a health check that sends nothing more is neither recorded nor logged.
 """
@@ -16,11 +16,16 @@ from collections.abc import Callable, Collection
 from typing import Final, cast
 
 from proxy.net.proxy_header import ProxyHeaderError, parse
-from proxy.net.sockets import peer_address
+from proxy.net.sockets import BACKLOG, peer_address
 
 HEADER_SECONDS: Final = 5.0
 """Time in which a header must be complete. The specification asks for at least 3 s, which leaves
 time for a retransmission."""
+
+
+def most_waiting(max_connections: int) -> int:
+    """Return how many connections of a listener may wait for their header in each worker."""
+    return min(BACKLOG, max_connections)
 
 
 class AwaitedHeaders:
@@ -33,7 +38,7 @@ class AwaitedHeaders:
         refused: Callable[[str, str], None],
         ended: Callable[[], None],
     ) -> None:
-        """Accept headers from peers in `trusted`; `most` connections of each may wait.
+        """Accept headers from peers in `trusted`; `most` connections may wait.
 
         `refused(host, problem)` records a refusal. `ended()` is called when a connection has ended,
         or was handed over to the client's protocol.
@@ -52,9 +57,10 @@ class AwaitedHeaders:
         address = ipaddress.ip_address(host)
         if not any(address in network for network in self._trusted):
             raise ProxyHeaderError("its address is not in proxy.protocol.trusted")
-        others = self._waiting.get(host, {})
-        if len(others) >= self._most:
-            next(iter(others)).give_up(f"more than {self._most} of its connections send no header")
+        if self.count >= self._most:
+            waiting = self._waiting
+            largest = max(waiting, key=lambda peer: (len(waiting[peer]), peer == host))
+            next(iter(waiting[largest])).give_up("too many connections send no header")
         timer = asyncio.get_running_loop().call_later(
             HEADER_SECONDS, client.give_up, f"no PROXY protocol header within {HEADER_SECONDS:g} s"
         )

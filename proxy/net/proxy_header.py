@@ -54,6 +54,27 @@ def parse(data: bytes) -> ProxyHeader | None:
     raise ProxyHeaderError("no PROXY protocol header")
 
 
+def announce(source: tuple[str, int] | None, destination: tuple[str, int]) -> bytes:
+    """Return a v2 header for a client at `source`; None: LOCAL, a connection of the proxy itself.
+
+    Addresses of two families are both sent as IPv6. Raises OSError if one is not an IP address,
+    as that of a client that has left.
+    """
+    if source is None:
+        return _V2 + bytes((_LOCAL, 0, 0, 0))
+    try:
+        ends = [ipaddress.ip_address(host) for host, _ in (source, destination)]
+    except ValueError as error:
+        raise OSError(str(error)) from None
+    family = 0x11
+    if any(one.version == 6 for one in ends):
+        family = 0x21
+        ends = [ipaddress.IPv6Address(f"::ffff:{a}") if a.version == 4 else a for a in ends]
+    body = b"".join(one.packed for one in ends)
+    body += b"".join(port.to_bytes(2) for _, port in (source, destination))
+    return _V2 + bytes((_PROXY, family)) + len(body).to_bytes(2) + body
+
+
 def _parse_v1(data: bytes) -> ProxyHeader | None:
     end = data.find(b"\r\n", 0, _MAX_V1)
     if end < 0:

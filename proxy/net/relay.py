@@ -184,6 +184,13 @@ class ClientSide(_Side):
         assert self._transport is not None
         return self._address or peer_address(self._transport) or "unknown"
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """Address and port of the client; the port is 0 behind a load balancer."""
+        assert self._transport is not None
+        name = None if self._address else self._transport.get_extra_info("peername")
+        return self.peer_host, name[1] if name else 0
+
     # From the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

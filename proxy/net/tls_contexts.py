@@ -13,6 +13,7 @@ Rules:
 
 import logging
 import ssl
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +21,7 @@ from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
 from proxy.config.security import ClientAuth, ListenerTls, TlsSettings, UpstreamTls, Zookeeper
 from proxy.errors import ConfigError
-from proxy.net.tls_material import Material, read, signatures
+from proxy.net.tls_material import Material, is_for_host, read, signatures
 
 log = logging.getLogger(__name__)
 
@@ -119,14 +120,23 @@ class Tls:
         self._refused: str | None = None
         """The problem of the files that were last read; None if they were valid."""
         self._refused_at = 0.0
-        self._material = read(settings, wall)
-        self.context = self._make(self._material)
+        self.material = read(settings, wall)
+        """The contents of the files."""
+        self.context = self._make(self.material)
         """The context of future connections."""
+        self.others: tuple[Tls, ...] = ()
+        """The contexts with the further certificates, in the order of `ssl.keystores`."""
+
+    def context_for(self, host: str) -> ssl.SSLContext:
+        """Return the context whose certificate is for a host: one of `others`, or this one."""
+        matching = (one for one in self.others if is_for_host(one.material.hosts, host))
+        return next(matching, self).context
 
     @property
     def expires_at(self) -> float | None:
-        """Expiry of the proxy's own certificate in Unix time; None without a certificate."""
-        return self._material.expires_at
+        """Earliest expiry of the proxy's own certificates in Unix time; None without one."""
+        found = [one.material.expires_at for one in (self, *self.others)]
+        return min((when for when in found if when is not None), default=None)
 
     def check(self, wall: float) -> Replacement | None:
         """Return a replacement if the files have changed; reads files, so not on the event loop."""
@@ -146,11 +156,11 @@ class Tls:
 
     def _replacement(self, material: Material) -> Replacement | None:
         self._refused = None
-        if material == self._material:
+        if material == self.material:
             return None
         same_kind = (
-            material.trusted == self._material.trusted
-            and material.algorithm == self._material.algorithm
+            material.trusted == self.material.trusted
+            and material.algorithm == self.material.algorithm
         )
         return Replacement(material, None if same_kind else self._make(material))
 
@@ -165,7 +175,7 @@ class Tls:
             replacement.material.load_into(self.context)
         else:
             self.context = replacement.context
-        self._material = replacement.material
+        self.material = replacement.material
         log.info("%s: certificate replaced", self._name)
 
     def _make(self, material: Material) -> ssl.SSLContext:
@@ -189,7 +199,8 @@ class ProxyTls:
     def all(self) -> tuple[Tls, ...]:
         """All contexts."""
         mine = (one for one in (self.upstream, self.zookeeper) if one is not None)
-        return (*self.listeners.values(), *mine)
+        others = (other for one in self.listeners.values() for other in one.others)
+        return (*self.listeners.values(), *others, *mine)
 
 
 def open_tls(config: Config, wall: float) -> ProxyTls:
@@ -207,8 +218,16 @@ def open_tls(config: Config, wall: float) -> ProxyTls:
 
 
 def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
-    """Make the context of a listener with TLS. Raises ConfigError."""
-    return _open(listener, f"listener {listener.name}", f"listeners[{index}]", wall)
+    """Make the contexts of a listener with TLS. Raises ConfigError."""
+    name, path = f"listener {listener.name}", f"listeners[{index}]"
+    tls, others = _open(listener, name, path, wall), []
+    for number, keystore in enumerate(listener.ssl_keystores):
+        settings = copy(listener)
+        settings.__dict__.update(keystore.__dict__)
+        place = f"ssl.keystores[{number}]"
+        others.append(_open(settings, f"{name}, {place}", f"{path}.{place}", wall))
+    tls.others = tuple(others)
+    return tls
 
 
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:

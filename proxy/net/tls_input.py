@@ -76,6 +76,42 @@ _RECORD_HEADER: Final = 5
 """Size in bytes of a record's header: content type, version, length."""
 _MESSAGE_HEADER: Final = 4
 """Size in bytes of a handshake message's header: type, length (RFC 8446 section 4)."""
+_VERSION_AND_RANDOM: Final = 34
+"""Size in bytes of the first two fields of a ClientHello (RFC 8446 section 4.1.2)."""
+_EXTENSION_HEADER: Final = 4
+"""Size in bytes of an extension's header: type, length (RFC 8446 section 4.2)."""
+_SERVER_NAME: Final = 0
+"""Type of the extension with the server name (RFC 6066 section 3)."""
+_NAME_HEADER: Final = 5
+"""Size in bytes of the fields before the name: the size of the list, the name's type and size."""
+
+
+def server_name(records: bytes) -> str | None:
+    """Return the server name of the ClientHello that whole records begin with (RFC 6066 section 3).
+
+    None if the name is missing or does not parse: OpenSSL parses it as well. The name is in lower
+    case; characters that are not ASCII are escaped.
+    """
+    contents, at = [], 0
+    while at < len(records):
+        start = at + _RECORD_HEADER
+        at = start + int.from_bytes(records[start - 2 : start])
+        contents.append(records[start:at])
+    hello = b"".join(contents)
+    at = _MESSAGE_HEADER + _VERSION_AND_RANDOM
+    for size_bytes in (1, 2, 1):  # session id, cipher suites, compression methods
+        at += size_bytes + int.from_bytes(hello[at : at + size_bytes])
+    at += 2  # the size of all extensions
+    while at + _EXTENSION_HEADER <= len(hello):
+        kind, size = int.from_bytes(hello[at : at + 2]), int.from_bytes(hello[at + 2 : at + 4])
+        at += _EXTENSION_HEADER
+        if kind == _SERVER_NAME:  # a list of one name of type 0
+            names = hello[at : at + size]
+            name = names[_NAME_HEADER:]
+            is_name = names[2:_NAME_HEADER] == b"\0" + len(name).to_bytes(2)
+            return name.decode("ascii", "backslashreplace").lower() if is_name and name else None
+        at += size
+    return None
 
 
 class HandshakeMessages:

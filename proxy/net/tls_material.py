@@ -47,6 +47,8 @@ class Material:
     """The algorithm of the key; a context has one certificate for each."""
     expires_at: float | None
     """The expiry of the proxy's own certificate in Unix time; None without a certificate."""
+    hosts: frozenset[str] = frozenset()
+    """The hosts that the proxy's own certificate is for; see `hosts_of`."""
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Make a context present the certificate. Raises ssl.SSLError."""
@@ -78,9 +80,9 @@ def read(settings: TlsSettings, wall: float) -> Material:
     trusted = _contents("ssl.truststore.location", settings.ssl_truststore_location)
     secret = settings.ssl_key_password
     password = None if secret is None else _read_setting("ssl.key.password", secret.read)
-    algorithm, expires_at = "", None
+    algorithm, expires_at, hosts = "", None, frozenset[str]()
     if chain:
-        algorithm, expires_at = _check_own(chain, wall)
+        algorithm, expires_at, hosts = _check_own(chain, wall)
     if settings.ssl_truststore_location is not None:
         certificates("ssl.truststore.location", trusted)
     material = Material(
@@ -90,6 +92,7 @@ def read(settings: TlsSettings, wall: float) -> Material:
         trusted=trusted,
         algorithm=algorithm,
         expires_at=expires_at,
+        hosts=hosts,
     )
     key_setting = "ssl.keystore.location" if key_file is None else "ssl.keystore.key.location"
     check_material(material, key_setting, "ssl.truststore.location")
@@ -123,8 +126,9 @@ def _read_setting(key: str, read: Callable[[], T]) -> T:
         raise ConfigError(key, str(error)) from None
 
 
-def _check_own(chain: bytes, wall: float) -> tuple[str, float]:
-    """Return the key algorithm of the proxy's own certificate, and its expiry in Unix time."""
+def _check_own(chain: bytes, wall: float) -> tuple[str, float, frozenset[str]]:
+    """Return the key algorithm of the proxy's own certificate, its expiry in Unix time, and its
+    hosts."""
     key = "ssl.keystore.location"
     own = certificates(key, chain)[0]
     begins_at = own.not_valid_before_utc.timestamp()
@@ -133,7 +137,30 @@ def _check_own(chain: bytes, wall: float) -> tuple[str, float]:
         raise ConfigError(key, f"the certificate expired {_date(expires_at)}")
     if wall < begins_at:
         raise ConfigError(key, f"the certificate is not valid before {_date(begins_at)}")
-    return _algorithm(key, own), expires_at
+    return _algorithm(key, own), expires_at, hosts_of(own)
+
+
+def hosts_of(certificate: "Certificate") -> frozenset[str]:
+    """Return the host names, perhaps with a wildcard, and IP addresses of a certificate, in lower
+    case. Empty if they do not parse: a client cannot parse them either."""
+    from cryptography import x509
+
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:  # Kafka's clients then use the common name
+        subject = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        return frozenset(str(one.value).lower() for one in subject)
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        return frozenset()
+    names = [one.lower() for one in extension.value.get_values_for_type(x509.DNSName)]
+    addresses = extension.value.get_values_for_type(x509.IPAddress)
+    return frozenset((*names, *map(str, addresses)))
+
+
+def is_for_host(hosts: frozenset[str], host: str) -> bool:
+    """Return whether clients that verify the host name accept a certificate for `hosts` (RFC 9525
+    section 6). `host` is in lower case."""
+    return host in hosts or f"*.{host.partition('.')[2]}" in hosts
 
 
 def _algorithm(key: str, own: "Certificate") -> str:

@@ -7,10 +7,22 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from proxy.connection.frames import Bytes
-from proxy.net.handshake_errors import CLOSED_IN_HANDSHAKE, HandshakeResult, WrongProtocol
+from proxy.net.handshake_errors import (
+    CLOSED_IN_HANDSHAKE,
+    UNRECOGNIZED_NAME,
+    HandshakeResult,
+    ServerNameError,
+    WrongProtocol,
+)
 from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.sockets import peer_address
-from proxy.net.tls_input import FIRST_PIECE, MAX_HANDSHAKE, PIECE, HandshakeMessages
+from proxy.net.tls_input import (
+    FIRST_PIECE,
+    MAX_HANDSHAKE,
+    PIECE,
+    HandshakeMessages,
+    server_name,
+)
 from proxy.net.tls_transport import TOO_LONG, TlsTransport, Wait, handshake_fault
 from proxy.quota.model import address_group
 
@@ -62,13 +74,17 @@ class ServerTls(TlsTransport):
         side: BufferedSide,
         buffer: ReadBuffer,
         wait: Wait,
-        context: ssl.SSLContext,
+        context: ssl.SSLContext | Callable[[BufferedSide, str], ssl.SSLContext | None],
         slots: HandshakeSlots,
         on_handshake: Callable[[BufferedSide, HandshakeResult], None],
         address: str = "",
     ) -> None:
         """`on_handshake` gets `side` with the completed handshake, or with the reason for its
-        failure; then the connection closes. `address`: see `ClientSide`."""
+        failure; then the connection closes. `address`: see `ClientSide`.
+
+        Instead of a context, a function may return the context for a side and its server name, or
+        None to refuse the client.
+        """
         super().__init__(side, buffer, wait)
         self._address = address
         self._pace.largest = FIRST_PIECE
@@ -124,9 +140,26 @@ class ServerTls(TlsTransport):
             if not self._is_paused:
                 self._socket.resume_reading()
         self._began_at = monotonic()
-        self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        if isinstance(self._context, ssl.SSLContext):
+            self._wrap(self._context)
         self._messages = HandshakeMessages()
         self._give(self._messages)
+
+    def _wrap(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    def _choose(self, hello: bytes) -> bool:
+        """Use the context for the server name; return False if the client is refused."""
+        assert not isinstance(self._context, ssl.SSLContext)
+        name = server_name(hello)
+        context = None if name is None else self._context(self._side, name)
+        if context is not None:
+            self._wrap(context)
+            return True
+        self._socket.write(UNRECOGNIZED_NAME)
+        self._fail(ServerNameError(name))
+        return False
 
     def authenticated(self) -> None:
         """Read an authenticated client in larger pieces, for which OpenSSL keeps memory."""
@@ -144,7 +177,8 @@ class ServerTls(TlsTransport):
     def _give(self, messages: HandshakeMessages) -> None:
         """Give OpenSSL the messages that are complete."""
         while not (self._established or self._ended or self._closing):
-            cipher = self._ssl.cipher()
+            is_chosen = isinstance(self._context, ssl.SSLContext)
+            cipher = self._ssl.cipher() if is_chosen else None
             is_encrypted = cipher is not None and cipher[1] != "TLSv1.3"
             size = messages.complete(self._kept, encrypted=is_encrypted)
             if size is None or (not size and len(self._kept) > MAX_HANDSHAKE):
@@ -153,6 +187,8 @@ class ServerTls(TlsTransport):
             if not size:
                 return
             complete, self._kept = self._kept[:size], self._kept[size:]
+            if not is_chosen and not self._choose(complete):
+                return
             super()._handshake_bytes(complete)
 
     def _handshake_done(self) -> None:

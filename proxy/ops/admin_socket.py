@@ -10,8 +10,8 @@ requested it. Sessions are never killed over a network address.
     response   {"sessions": [row, …], "silent": ["worker 1 does not answer", …]}
           or   {"error": "reason"}
 
-Kinds are `sessions` and `kill`, with the parts of a `Selector` as arguments, whose rows are
-`SessionFacts`; and `store`, without arguments, whose response is {"store": a `StoreInUse`}. A
+Kinds are `sessions`, `kill` and `drain`, with the parts of a `Selector` as arguments, whose rows
+are `SessionFacts`; and `store`, without arguments, whose response is {"store": a `StoreInUse`}. A
 request and a response are one line of JSON each, and the response ends the connection.
 """
 
@@ -21,11 +21,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from proxy.errors import ProxyError
 from proxy.net.sockets import peer_of
-from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
+from proxy.ops.status.session_facts import EVERY_SESSION, Selector
+from proxy.ops.worker_queries import Sessions, WorkerPool
 from proxy.store.interface import StoreInUse
 from sasl.untrusted import read_object
 
@@ -42,26 +43,11 @@ MAX_AT_ONCE: Final = 4
 ROWS_AT_ONCE: Final = 200
 """Number of rows that are written in one iteration of the event loop."""
 
-Answers = Mapping[int, list[SessionFacts] | ProxyError]
-"""Sessions by worker; an error: the reason why a worker did not answer."""
-
-
-class SessionOwners(Protocol):
-    """Interface to the workers, which have the sessions."""
-
-    async def sessions(self, selector: Selector) -> Answers:
-        """Return the selected sessions."""
-        ...
-
-    async def kill(self, selector: Selector) -> Answers:
-        """Close the selected sessions, and return them."""
-        ...
-
 
 class AdminSocket:
     """Server of operators' requests."""
 
-    def __init__(self, workers: SessionOwners, store: Callable[[], StoreInUse]) -> None:
+    def __init__(self, workers: WorkerPool, store: Callable[[], StoreInUse]) -> None:
         """Answer from `workers`; `store` returns the store that the proxy uses."""
         self._workers = workers
         self._store = store
@@ -104,11 +90,12 @@ class AdminSocket:
         else:
             await _reply_sessions(writer, await self._list_or_kill(kind, selector, who))
 
-    async def _list_or_kill(self, kind: str, selector: Selector, who: str) -> Answers:
-        if kind == "sessions":
-            return await self._workers.sessions(selector)
-        log.info("sessions: %s kills those of %s", who, selector)
-        answers = await self._workers.kill(selector)
+    async def _list_or_kill(self, kind: str, selector: Selector, who: str) -> Sessions:
+        if kind != "sessions":
+            log.info("sessions: %s requests a %s of those of %s", who, kind, selector)
+        answers = await self._workers.sessions(selector, kind)
+        if kind != "kill":
+            return answers
         killed = sum(len(rows) for rows in answers.values() if not isinstance(rows, ProxyError))
         log.warning("sessions: %s killed %d sessions of %s", who, killed, selector)
         return answers
@@ -117,14 +104,14 @@ class AdminSocket:
 def _parse(line: bytes) -> tuple[str, Selector]:
     """Return the kind and the selector of a request. Raises ValueError."""
     match read_object(line):
-        case {"kind": "sessions" | "kill" as kind, "arguments": dict(arguments)}:
+        case {"kind": "sessions" | "kill" | "drain" as kind, "arguments": dict(arguments)}:
             selector = Selector.from_arguments(arguments)
         case {"kind": "store" as kind}:
             selector = EVERY_SESSION
         case _:
             raise ValueError("unknown request")
-    if kind == "kill" and selector == EVERY_SESSION:
-        raise ValueError("name the sessions to kill")
+    if kind in ("kill", "drain") and selector == EVERY_SESSION:
+        raise ValueError(f"name the sessions to {kind}")
     return kind, selector
 
 
@@ -133,7 +120,7 @@ async def _reply(writer: asyncio.StreamWriter, answer: Mapping[str, object]) -> 
     await writer.drain()
 
 
-async def _reply_sessions(writer: asyncio.StreamWriter, answers: Answers) -> None:
+async def _reply_sessions(writer: asyncio.StreamWriter, answers: Sessions) -> None:
     silent = [str(answer) for answer in answers.values() if isinstance(answer, ProxyError)]
     rows = [row for found in answers.values() if not isinstance(found, ProxyError) for row in found]
     writer.write(b'{"silent": %b, "sessions": [' % json.dumps(silent).encode())

@@ -12,7 +12,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Snapshots = Callable[[], Awaitable[Mapping[int, Snapshot | None]]]
-"""Function that returns the metrics of each worker; None if it did not answer."""
-
-Readiness = Callable[[], Awaitable[Mapping[int, list[str]]]]
-"""Function that returns the reasons why each worker is not ready; empty if it is."""
-
 Hung = Callable[[], list[str]]
 """Function that returns the names of processes that hang."""
 
@@ -57,8 +51,8 @@ MIN_SCRAPE_SECONDS = 0.1
 class _Scraper:
     """Handler of scrapes, which queries the workers once at a time."""
 
-    def __init__(self, snapshots: Snapshots, others: Report | None) -> None:
-        self._snapshots = snapshots
+    def __init__(self, workers: WorkerPool, others: Report | None) -> None:
+        self._workers = workers
         self._others = others
         self._merger = Merger()
         self._round = asyncio.Lock()
@@ -70,7 +64,7 @@ class _Scraper:
         async with self._round:
             now = asyncio.get_running_loop().time()
             if self._merged_at is None or now - self._merged_at >= MIN_SCRAPE_SECONDS:
-                self._merged = self._merger.merge(await self._snapshots())
+                self._merged = self._merger.merge(await self._workers.snapshots())
                 if self._others is not None:
                     self._others(self._merged, time.time())
                 self._merged_at = asyncio.get_running_loop().time()
@@ -79,8 +73,7 @@ class _Scraper:
 
 
 def make_pages(
-    snapshots: Snapshots,
-    readiness: Readiness,
+    workers: WorkerPool,
     hung: Hung,
     status: Callable[[], "StatusPage"],
     others: Report | None = None,
@@ -99,13 +92,13 @@ def make_pages(
         return Response.text("ok\n")
 
     async def readyz(_request: Request) -> Response:
-        workers = await readiness()
-        ready = bool(workers) and not any(workers.values())
+        reasons_of = await workers.readiness()
+        ready = bool(reasons_of) and not any(reasons_of.values())
         body = {
             "ready": ready,
             "workers": [
                 {"worker": worker, "ready": not reasons, "reasons": reasons}
-                for worker, reasons in sorted(workers.items())
+                for worker, reasons in sorted(reasons_of.items())
             ],
         }
         return Response.json(body, status=200 if ready else 503)
@@ -126,7 +119,7 @@ def make_pages(
 
     pages: dict[str, Handler] = {} if jwks is None else {"/jwks.json": keys}
     return pages | {
-        "/metrics": _Scraper(snapshots, others).metrics,
+        "/metrics": _Scraper(workers, others).metrics,
         "/healthz": healthz,
         "/readyz": readyz,
         "/": status_page,
@@ -229,8 +222,7 @@ def run(
     """
 
     async def serve() -> None:
-        stopping = asyncio.Event()
-        heed_parent(stopping, lifeline, heartbeat)
+        stopping = heed_parent(lifeline, heartbeat)
         health = Health(watched)
         checking = asyncio.create_task(health.run())
         pool = WorkerPool(
@@ -259,7 +251,7 @@ def run(
             )
             return StatusPage(pool, about, conditions)
 
-        pages = make_pages(pool.snapshots, pool.readiness, health.hung, status, others, jwks)
+        pages = make_pages(pool, health.hung, status, others, jwks)
         server = None if http is None else await start_http(pages, http)
         await stopping.wait()
         checking.cancel()

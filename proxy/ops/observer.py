@@ -4,31 +4,38 @@ It translates between `proxy` and `metrics`: it names the counters, and turns th
 into the fields of its events.
 """
 
-from typing import TYPE_CHECKING, Protocol, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from metrics import registry
 from metrics.connection import Client, Grant, Origin
 from metrics.event_lines import bounded_text
 from metrics.event_rate_limit import UnauthenticatedEventLimit
+from metrics.event_words import CLOSED, remedy
 from metrics.events import EventKind
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
 from metrics.tally import Tally
+from proxy.acl.administration import Administered
 from proxy.acl.principals import is_opaque
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
+from proxy.ops.rollout_service import RolloutService
+from proxy.ops.sessions import session_of
 from proxy.ops.status.recent import INCIDENT_CLOSES, Incident, Incidents
 from proxy.quota.worker_quotas import entry_of_tags
+from proxy.rollout import Evidence, kind_of
 from proxy.wire.api_versions import ApiVersionsRequest
 from proxy.wire.apis import APIS
+from sasl.identity import Identity
 from sasl.states import Authenticated, Authenticating, Enforcement, Failed
 
 if TYPE_CHECKING:
     from proxy.acl.authorizer import DenialNotice
 
-_LOGGED_CLOSES = frozenset(
+_ILLEGAL = frozenset(
     {
         CloseReason.ILLEGAL_STATE,
         CloseReason.UNSUPPORTED_API,
@@ -36,9 +43,18 @@ _LOGGED_CLOSES = frozenset(
         CloseReason.MALFORMED_FRAME,
     }
 )
+_LOGGED_CLOSES = _ILLEGAL | {
+    CloseReason.DRAINED,
+    CloseReason.KILLED,
+    CloseReason.BLOCKED,
+    CloseReason.REVOKED,
+}
 """Ends of connections that are logged here; those of brokers and TLS are elsewhere."""
-_PROTOCOL_ERRORS = _LOGGED_CLOSES | {CloseReason.TLS_HANDSHAKE_FAILED}
+_PROTOCOL_ERRORS = _ILLEGAL | {CloseReason.TLS_HANDSHAKE_FAILED}
 """Ends of connections that have an event even if no SaslHandshake came."""
+CANNOT = "uses SaslAuthenticate v0 or raw tokens, so that it cannot re-authenticate"
+MAX_OUTCOMES: Final = 200
+"""Maximum number of recorded outcomes of one administrative request; the rest is counted."""
 NO_MECHANISM = "none"
 """Label of a failure that came before a mechanism was chosen."""
 
@@ -65,6 +81,9 @@ class ObservedListener(Protocol):
     def inform(self, cause: str, text: str, *, detail: str = "") -> None:
         """Log a line, within the rate limit of its cause and detail."""
 
+    def is_automatic(self, identity: Identity) -> bool:
+        """Return whether `reauth.enforcement: auto` applies to a client."""
+
 
 class ObservingWorker(Protocol):
     """Worker that counts and records: a `proxy.worker.worker.Worker`."""
@@ -79,6 +98,8 @@ class ObservingWorker(Protocol):
     event_limit: UnauthenticatedEventLimit
     incidents: Incidents
     """Incidents for the status page."""
+    rollout: RolloutService
+    """Evidence for `reauth.enforcement: auto`."""
 
     def emit(self, line: str) -> None:
         """Write a line to the event log."""
@@ -122,6 +143,9 @@ class SessionObserver:
             history.client.principal = session.principal
             return
         labels = (self._listener, session.mechanism)
+        renewed = session.reauthentications > 0 and not history.is_expired
+        failure = "" if session.lifetime_announced else CANNOT
+        self._evidence(connection, session.authenticated_at, renewed=renewed, failure=failure)
         if session.reauthentications:
             self._tally.count(registry.SUCCESSFUL_REAUTHENTICATION, *labels)
             self._tally.observe(registry.REAUTHENTICATION_LATENCY, session.latency, *labels)
@@ -136,6 +160,7 @@ class SessionObserver:
         history.client.mechanism = session.mechanism
         history.client.handshake_version = session.handshake_version
         history.client.authenticate_version = session.authenticate_version
+        history.client.upstream_principal = connection.upstream_principal
         grant = Grant(
             principal=session.principal,
             session_lifetime_ms=session.session_lifetime_ms,
@@ -168,11 +193,12 @@ class SessionObserver:
         claimed = None if failed.claimed is None else f"User:{failed.claimed}"
         line = history.failed(reason, usage(connection), now, claimed=claimed)
         self._emit_limited(history, [line], now)
+        self._evidence(connection, now, failure=f"re-authentication failed: {reason}")
         incident = self._incident(history, EventKind.FAILED, reason, now)
         if claimed is not None:
             incident = incident._replace(claimed_principal=bounded_text(claimed))
         self._worker.incidents.note(incident)
-        self._log(incident, "unknown user" if failed.unknown_user else None)
+        self._log(incident, failed.detail)
 
     def expired(
         self, connection: Connection, session: Authenticated, api_key: int, now: float
@@ -192,6 +218,8 @@ class SessionObserver:
             line = history.would_be_killed(api_key, usage(connection), now, throttled)
         if line is not None:
             self._emit_all(history, [line])
+            killed = session.enforcement is Enforcement.ENFORCE
+            self._evidence(connection, now, failure="used a session past its end", killed=killed)
             incident = self._incident(history, kind, _api_name(api_key), now)
             self._worker.incidents.note(incident)
             if kind is EventKind.EXPIRED_KILLED:
@@ -199,7 +227,12 @@ class SessionObserver:
                 if throttled is not None:
                     throttle_ms, quota = throttled
                     detail += f" during a throttle of {throttle_ms} ms by {bounded_text(quota)!a}"
-                self._log(incident, detail)
+                helps = remedy(
+                    bounded_text(session.principal),
+                    enforced=session.enforcement is Enforcement.ENFORCE,
+                    by_token=session.credential_lifetime_ms == session.session_lifetime_ms,
+                )
+                self._log(incident, detail, helps)
 
     def misrouted(self, connection: Connection, request: ApiVersionsRequest, now: float) -> None:
         """Record that a client reached the wrong broker, and was rejected."""
@@ -238,6 +271,18 @@ class SessionObserver:
         if denial.judged:
             what = f"{operation} on {resource_type} {what}".rstrip()
         self._worker.incidents.note(self._incident(history, kind, what, now, times=notice.count))
+
+    def administered(self, connection: Connection, request: Administered) -> None:
+        """Record the outcomes of an administrative request."""
+        found, history = request.outcomes(), self._history_of(connection)
+        omitted = max(0, len(found) - MAX_OUTCOMES)
+        lines = [
+            history.administered(
+                request.key >> 16, name, code, omitted, usage(connection), request.at
+            )
+            for name, code in islice(found.items(), MAX_OUTCOMES)
+        ]
+        self._emit_all(history, lines)
 
     def reached_broker(self, connection: Connection) -> None:
         """Record that a client's requests go to its broker."""
@@ -287,6 +332,7 @@ class SessionObserver:
         """Record the end of a connection."""
         why, history = str(reason), self._history_of(connection)
         self._tally.count(registry.CONNECTIONS_CLOSED, self._listener, why)
+        self._evidence(connection, now)
         if reason is CloseReason.BROKER_CLOSED:
             self._shell.may_have_changed(cast(BrokerView, connection.target).broker, now)
         broke_protocol = why in _PROTOCOL_ERRORS and history.principal is None
@@ -294,11 +340,12 @@ class SessionObserver:
         if not lines:
             return
         self._emit_limited(history, lines, now)
-        if why in INCIDENT_CLOSES:
+        if why in INCIDENT_CLOSES or reason in _LOGGED_CLOSES:
             incident = self._incident(history, EventKind.CLOSED, why, now)
-            self._worker.incidents.note(incident)
-            if why in _LOGGED_CLOSES:
-                self._log(incident)
+            if why in INCIDENT_CLOSES:
+                self._worker.incidents.note(incident)
+            if reason in _LOGGED_CLOSES:
+                self._log(incident, CLOSED.get(why))
 
     def sweep(self, connection: Connection, now: float) -> None:
         """Write the lines that were held back, and the checkpoint or summary that is due; called
@@ -307,6 +354,35 @@ class SessionObserver:
         lines = history.sweep(usage(connection), now)
         if lines or history.held_back:
             self._emit_all(history, lines)
+
+    def _evidence(
+        self,
+        connection: Connection,
+        now: float,
+        *,
+        renewed: bool = False,
+        failure: str = "",
+        killed: bool = False,
+    ) -> None:
+        """Record evidence about a client to which `reauth.enforcement: auto` applies."""
+        session = session_of(connection.session.state)
+        if session is None or not self._shell.is_automatic(session.identity):
+            return
+        now_ms, used_at = self._worker.timeline.epoch_ms(now), connection.pipe.last_at
+        claimed = connection.authentication.claimed
+        if claimed[1] is None and used_at is None and not (renewed or failure):
+            return  # a Java client names its software only after its login
+        longest = 0.0
+        if used_at is not None and not session.reauthentications:
+            longest = max(0.0, used_at - session.authenticated_at)
+        evidence = Evidence(
+            seen_ms=now_ms,
+            failed=(now_ms, failure) if failure else (0, ""),
+            longest_ms=int(longest * 1000),
+            renewed=(now_ms,) if renewed else (),
+        )
+        kind, kills = kind_of(claimed), (now_ms,) if killed else ()
+        self._worker.rollout.pending.note(session.principal, kind, evidence, *kills)
 
     def _emit_all(self, history: SessionHistory, lines: list[str]) -> None:
         """Write lines of an authenticated client, behind those that were held back."""
@@ -325,9 +401,9 @@ class SessionObserver:
         elif history.is_logged is not False:
             self._emit_all(history, lines)
 
-    def _log(self, incident: Incident, detail: str | None = None) -> None:
+    def _log(self, incident: Incident, detail: str | None = None, helps: str | None = None) -> None:
         """Log an incident of a client: once a minute for an address, a reason and a claimed
-        principal."""
+        principal. `helps` are settings that would have prevented it."""
         failed = incident.kind == EventKind.FAILED
         parts = [
             f"{'login failed' if failed else 'closed'}: {detail or incident.what}",
@@ -339,6 +415,7 @@ class SessionObserver:
             "mechanism": incident.mechanism,
             "client id": incident.client_id,
             "software": incident.client_software,
+            "would help": helps,
         }
         parts += [f"{name} {text!a}" for name, text in named.items() if text is not None]
         cause = f"{incident.what} {incident.client_host}"

@@ -7,13 +7,14 @@ steps.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Final, Protocol
 
 from metrics import registry
 from metrics.event_lines import bounded_text
 from metrics.snapshot import Histogram, Snapshot
 from proxy import config
+from proxy.connection.blocks import Blocks
 from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection, finishing
 from proxy.errors import ProxyError
@@ -55,6 +56,8 @@ class SessionListener(Protocol):
     """The listener's current settings."""
     max_connections: int
     """The listener's `max.connections`, of all workers together."""
+    terms_changed_at: float
+    """When the terms of sessions last changed, in monotonic seconds."""
 
     @property
     def clients(self) -> Collection[SessionClient]:
@@ -90,11 +93,14 @@ class Sessions:
                 return self.status()
             case "sessions":
                 return self.facts(Selector.from_arguments(arguments))
-            case "kill":
+            case "kill" | "drain":
                 selector = Selector.from_arguments(arguments)
                 if selector == EVERY_SESSION:
-                    raise ProxyError("name the sessions to kill")
-                return self.kill(selector)
+                    raise ProxyError(f"name the sessions to {kind}")
+                return self.end(
+                    selector,
+                    finishing(CloseReason.KILLED) if kind == "kill" else Connection.drain,
+                )
         raise ProxyError(f"unknown request: {kind}")
 
     def status(self) -> dict[str, Any]:
@@ -121,28 +127,33 @@ class Sessions:
             "mechanisms": list(settings.sasl_enabled_mechanisms) or _unnamed(settings),
             "connections": len(listener.clients),
             "max_connections": listener.max_connections,
+            "terms_changed_s": _seconds(monotonic() - listener.terms_changed_at),
         }
 
     def facts(self, selector: Selector) -> Iterator[list[SessionFacts]]:
         """Yield the facts of the selected sessions, slice by slice."""
+        blocks = selector.blocks(monotonic())
         for clients in self._slices(SLICE, self._listeners()):
             now = monotonic()
             yield [
                 facts_of(connection, self._worker, now)
                 for client in clients
-                if (connection := _selected(client, selector)) is not None
+                if (connection := _selected(client, selector, blocks)) is not None
             ]
 
-    def kill(self, selector: Selector) -> Iterator[list[SessionFacts]]:
-        """Close the selected sessions, slice by slice, and yield their facts."""
+    def end(
+        self, selector: Selector, how: Callable[[Connection, float], None]
+    ) -> Iterator[list[SessionFacts]]:
+        """End the selected sessions, slice by slice, and yield their facts."""
+        blocks = selector.blocks(monotonic())
         for clients in self._slices(KILL_SLICE, self._listeners()):
-            killed = []
+            ended = []
             for client in clients:
-                connection = _selected(client, selector)
+                connection = _selected(client, selector, blocks)
                 if connection is not None:
-                    killed.append(facts_of(connection, self._worker, monotonic()))
-                    client.call(finishing(CloseReason.KILLED))
-            yield killed
+                    ended.append(facts_of(connection, self._worker, monotonic()))
+                    client.call(how)
+            yield ended
 
     def survey(self, snapshot: Snapshot) -> Iterator[None]:
         """Add throttled connections and remaining lifetimes, slice by slice, for a scrape."""
@@ -188,19 +199,24 @@ def _survey(clients: Iterable[SessionClient], left: dict[str, Histogram], now: f
     return throttled
 
 
-def _selected(client: SessionClient, selector: Selector) -> Connection | None:
+def _selected(
+    client: SessionClient, selector: Selector, blocks: Blocks | None
+) -> Connection | None:
     connection = client.connection
     if connection is None or connection.closed:
         return None
-    session = _session(connection.session.state)
+    session = session_of(connection.session.state)
     principal = None if session is None else session.principal
     chosen = selector.chooses(
         connection.connection_id, principal, connection.authentication.client_id
     )
+    if chosen and blocks is not None:
+        login, now = connection.session_login(), monotonic()
+        chosen = login is not None and blocks.find(login, now, time()) is not None
     return connection if chosen else None
 
 
-def _session(state: State) -> Authenticated | None:
+def session_of(state: State) -> Authenticated | None:
     """Return the session that is valid, or being renewed; None if not authenticated."""
     if isinstance(state, Authenticated):
         return state
@@ -210,7 +226,7 @@ def _session(state: State) -> Authenticated | None:
 def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
     """Return the facts of a connection at `now`, in monotonic seconds."""
     state = connection.session.state
-    session = _session(state)
+    session = session_of(state)
     throttling, pipe = connection.throttling, connection.pipe
     mechanism = state.mechanism if isinstance(state, Authenticating | Failed) else None
     return SessionFacts(
@@ -221,6 +237,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         state=_stage(state),
         connected_s=_seconds(now - connection.connected_at),
         principal=_text(session.principal) if session else None,
+        upstream_principal=_text(connection.upstream_principal),
         mechanism=session.mechanism if session else mechanism,
         enforcement=session.enforcement if session else None,
         client_id=_text(connection.authentication.client_id),
@@ -229,6 +246,7 @@ def facts_of(connection: Connection, worker: int, now: float) -> SessionFacts:
         lifetime_announced=session.lifetime_announced if session and session.mechanism else None,
         reauthentications=session.reauthentications if session else 0,
         session_lifetime_ms=session.session_lifetime_ms if session else None,
+        authenticated_s=_seconds(now - session.authenticated_at) if session else None,
         lifetime_left_s=_seconds(session.deadline - now)
         if session is not None and session.deadline is not None
         else None,

@@ -14,6 +14,7 @@ while it wrote, spoils only the line after it:
     status                                                           `WorkerFacts.from_json()`
     sessions    Selector.arguments()      rows of SessionFacts       {}
     kill        Selector.arguments()      rows of those killed       {}
+    drain       Selector.arguments()      rows of those that end     {}
 
 An answer to a request that has timed out is dropped by its id. Long answers are sent in parts,
 between which the worker's event loop serves clients.
@@ -238,6 +239,10 @@ class WorkerLink(asyncio.Protocol):
                 pending.set_exception(ControlError(f"worker {self.worker} is gone"))
 
 
+Sessions = Mapping[int, list[SessionFacts] | ControlError]
+"""Sessions by worker; an error: the reason why a worker did not answer."""
+
+
 class WorkerPool:
     """Links to all workers, which are queried concurrently."""
 
@@ -266,17 +271,13 @@ class WorkerPool:
         """Return the state of each worker without its sessions."""
         return await self._ask_all("status")
 
-    async def sessions(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
-        """Return the selected sessions of each worker."""
-        return await self._ask_all_for_sessions("sessions", selector, PARTS_SECONDS)
+    async def sessions(self, selector: Selector, kind: str = "sessions") -> Sessions:
+        """Return the selected sessions of each worker.
 
-    async def kill(self, selector: Selector) -> dict[int, list[SessionFacts] | ControlError]:
-        """Close the selected sessions in each worker; return them."""
-        return await self._ask_all_for_sessions("kill", selector, KILL_SECONDS)
-
-    async def _ask_all_for_sessions(
-        self, kind: str, selector: Selector, within: float
-    ) -> dict[int, list[SessionFacts] | ControlError]:
+        With `kill` as `kind`, they are closed; with `drain`, they end when their requests in flight
+        are answered.
+        """
+        within = PARTS_SECONDS if kind == "sessions" else KILL_SECONDS
         arguments = selector.arguments()
         answers = await asyncio.gather(
             *(_tried(link.ask_for_parts(kind, within=within, **arguments)) for link in self.links)

@@ -210,5 +210,4 @@ class Acceptor:
             self._waiting.popleft()
 
     def _warn(self, text: str) -> None:
-        if (line := self._repeats.line(text, text, monotonic())) is not None:
-            log.warning("%s", line)
+        self._repeats.warn(log, text, monotonic())

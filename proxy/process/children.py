@@ -163,7 +163,7 @@ class Children:
 
     def _end_hung(self, child: Child) -> None:
         if child.watch.silent_checks == child.watch.max_silent_checks:
-            log.error("%s hangs, and will be killed; the stacks of its threads follow", child.name)
+            log.error("%s hangs and will be killed; the stacks of its threads follow", child.name)
             os.kill(child.pid, DUMP_STACKS)
         else:
             os.kill(child.pid, signal.SIGKILL)

@@ -1,93 +1,220 @@
-"""Trial connections of a configuration: ports, brokers, signing keys, store.
+"""Trial connections of a configuration: ports, brokers, logins, signing keys, store.
 
 It is part of `reauth-proxy config check --connect`, and changes nothing.
 """
 
 import asyncio
+import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from shlex import quote as quote_for_shell
 from typing import Final
 from urllib.parse import quote
 
-from proxy.brokers.access import Access, open_access
+from proxy.admin.security import Login
+from proxy.brokers.access import Access, open_access, token_source
+from proxy.brokers.client_identity import ClientLogins
+from proxy.brokers.delegation_tokens import TokenDenied
+from proxy.brokers.gateway import BrokerTable, Gateway
 from proxy.brokers.service_connection import fetch_broker, fetch_metadata
-from proxy.config import Config, Routing
+from proxy.brokers.token_source import RenewedTokens, TokenUnavailable
+from proxy.config import Config, Listener, PortRange, Routing, Upstream
 from proxy.config.values import Address
 from proxy.errors import BrokerFault, ConfigError
-from proxy.net.sockets import Claim, connect_privately
-from proxy.net.tls_contexts import open_upstream_tls
+from proxy.net.ports import named_ports
+from proxy.net.sockets import Claim, connect_privately, numeric_host
+from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.ops.status.text import plural
+from proxy.process.cluster_probe import Spoken, logged_in, recognize
+from proxy.wire.metadata import ClusterView
+from proxy.worker.directory import Directory
 from proxy.worker.identity_services import KeyService, key_services
+from sasl.identity import Identity
+from sasl.login import LoginError
+from sasl.session import Session
+from sasl.untrusted import fit_for_log
 
 _SOCKET_S: Final = 5.0
 """Limit in seconds of the connection to the admin socket of a proxy that may run."""
+_OUTGOING_PORTS: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_MAX_PORTS_NAMED: Final = 10
+"""Largest number of occupied ports that are listed for one setting."""
+
+
+class Doubt(str):
+    """A sentence about something that may fail later, or for some clients."""
+
 
 Outcome = str | ConfigError
-"""A sentence if it works, or the setting that does not."""
+"""A sentence if it works, a `Doubt`, or the setting that does not work."""
 
 
-async def outcomes(config: Config) -> AsyncIterator[Outcome]:
-    """Try each connection, and yield its outcome. `config` has no `problems_of_named`."""
-    for outcome in _ports(config):
+async def outcomes(
+    config: Config, login: Login | None = None, principal: str | None = None
+) -> AsyncIterator[Outcome]:
+    """Try each connection, and yield its outcome. `config` has no `problems_of_named`.
+
+    `login` is a client's, to be tried at brokers that authenticate clients; None to try none.
+    `principal` is the client's whose login the proxy tries where `upstream.identity` is set.
+    """
+    for outcome in (*_ports(config), *_outgoing_ports(config), *_certificates(config)):
         yield outcome
+    for index, listener in enumerate(config.listeners):
+        if (host := listener.advertised_host) is not None:
+            yield await _advertised(f"listeners[{index}].advertised.host", host)
     access = open_access(config.upstream, open_upstream_tls(config.upstream, time.time()))
+    if config.upstream.sasl_login_provider is not None:
+        yield await _provider(config.upstream)
     for index, address in enumerate(config.upstream.bootstrap_servers):
         key = f"upstream.bootstrap.servers[{index}]"
-        async for outcome in _brokers(config, key, address, access):
+        async for outcome in _brokers(config, key, address, access, login):
             yield outcome
+    async for outcome in _as_client(config, access, principal):
+        yield outcome
     for index, listener in enumerate(config.listeners):
-        services = key_services(listener).values()
-        for (key, _), keys in zip(listener.jwks_sources(), services, strict=True):
-            yield await _keys(f"listeners[{index}].{key}", keys)
+        async for outcome in _identity_services(f"listeners[{index}]", listener):
+            yield outcome
     yield await asyncio.to_thread(_store, config.store.path())
 
 
-def _ports(config: Config) -> list[Outcome]:
+def _ports(config: Config) -> Iterator[Outcome]:
     if _runs(config.admin_socket()):
-        return ["the proxy is running, and uses its ports"]
-    found: list[Outcome] = []
-    addresses = [
-        (f"listeners[{index}].address", one.address) for index, one in enumerate(config.listeners)
-    ]
-    if config.http.address is not None:
-        addresses.append(("http.address", config.http.address))
-    for key, address in addresses:
-        with closing(Claim(address.host, address.port)) as claim:
+        yield "the proxy is running, and uses its ports"
+        return
+    for key, host, ports in named_ports(config):
+        # a range from n to -1 is any free port
+        taken = [*_taken(host, ports if ports.last > 0 else (ports.first,))]
+        for problem in taken[:_MAX_PORTS_NAMED]:
+            yield ConfigError(key, problem)
+        if len(taken) > _MAX_PORTS_NAMED:
+            yield ConfigError(key, f"{len(taken) - _MAX_PORTS_NAMED} more of its ports are taken")
+        if not taken:
+            yield f"{_shown(host, ports)} is free"
+
+
+def _taken(host: str, ports: Iterable[int]) -> Iterator[str]:
+    for port in ports:
+        with closing(Claim(host, port)) as claim:
             try:
                 claim.take()
             except ConfigError as error:
-                found.append(ConfigError(key, error.problem))
-            else:
-                found.append(f"{address} is free")
-    return found
+                yield error.problem
 
 
-def _runs(socket: Path) -> bool:
+def _shown(host: str, ports: PortRange) -> str:
+    more = f"-{ports.last}" if ports.last > ports.first else ""
+    return f"{Address(host, ports.first)}{more}"
+
+
+def _outgoing_ports(config: Config) -> Iterator[Outcome]:
+    """Doubt ports that the kernel may give to a connection of any program before a start."""
     try:
-        connect_privately(socket, _SOCKET_S).close()
+        low, high = map(int, _OUTGOING_PORTS.read_text().split())
+    except (OSError, ValueError):
+        return
+    for key, host, ports in named_ports(config):
+        if ports.first <= high and ports.last >= low:
+            yield Doubt(
+                f"{key}: {_shown(host, ports)} is in the range of outgoing connections,"
+                f" {low}-{high} (net.ipv4.ip_local_port_range): one of them may be in use at a"
+                " start; use ports below"
+            )
+
+
+def _certificates(config: Config) -> Iterator[Outcome]:
+    for index, listener in enumerate(config.listeners):
+        if listener.tls:
+            expiry = open_listener_tls(index, listener, time.time()).expires_at
+            yield f"listener {listener.name}: its certificate is valid until {_day(expiry or 0)}"
+
+
+def _day(unix_time: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(unix_time))
+
+
+async def _advertised(key: str, host: str) -> Outcome:
+    try:
+        found = await asyncio.to_thread(socket.getaddrinfo, host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        return ConfigError(key, f"{host} cannot be looked up here: {problem}")
+    addresses = sorted({str(one[4][0]) for one in found})
+    if any(map(_is_local, addresses)):
+        return f"{key}: {host} is this machine"
+    return Doubt(
+        f"{key}: {host} is {', '.join(addresses)}, not an address of this machine: clients reach"
+        " the proxy there only through a load balancer or NAT"
+    )
+
+
+def _is_local(address: str) -> bool:
+    try:
+        numeric_host(address.partition("%")[0])
+    except OSError:
+        return False
+    return True
+
+
+def _runs(socket_path: Path) -> bool:
+    try:
+        connect_privately(socket_path, _SOCKET_S).close()
     except OSError:
         return False
     return True
 
 
 async def _brokers(
-    config: Config, key: str, address: Address, access: Access
+    config: Config, key: str, address: Address, access: Access, login: Login | None
 ) -> AsyncIterator[Outcome]:
     try:
-        if access.clients_log_in:
-            await fetch_broker(address.host, address.port, access)
-            yield f"broker {address} answers; clients log in to it themselves"
+        spoken = await recognize(address, access)
+        if (problem := _wrong_protocol(config, address, spoken)) is not None:
+            yield problem
             return
-        cluster = await fetch_metadata(address.host, address.port, access)
+        cluster, answered = await _answered(address, access, login)
     except BrokerFault as fault:
         yield ConfigError(key, fault.reason)
         return
-    login = "" if access.identity is None else ", and takes the proxy's login"
+    offered = spoken.mechanisms or ()
+    if spoken.certificate is not None:
+        yield f"broker {address}: its certificate is valid until {_end(spoken.certificate)}"
+    yield f"{answered}; it offers {', '.join(offered)}" if offered else answered
+    for outcome in _mechanisms(config, offered):
+        yield outcome
+    if cluster is not None:
+        async for outcome in _reached(config, key, cluster, access):
+            yield outcome
+
+
+async def _answered(
+    address: Address, access: Access, login: Login | None
+) -> tuple[ClusterView | None, str]:
+    """Return the cluster, None if it is not known without a login, and a sentence about the
+    broker. Raises BrokerFault."""
+    if access.clients_log_in:
+        await fetch_broker(address.host, address.port, access)
+        if login is None:
+            return None, f"broker {address} answers; clients log in to it themselves"
+        return (
+            await logged_in(address, access, login),
+            f"broker {address} answers, and takes the client's login",
+        )
+    cluster = await fetch_metadata(address.host, address.port, access)
+    taken = "" if access.identity is None else ", and takes the proxy's login"
     has = plural(len(cluster.brokers), "broker")
-    yield f"broker {address} answers{login}; the cluster has {has}"
+    return cluster, f"broker {address} answers{taken}; the cluster has {has}"
+
+
+async def _reached(
+    config: Config, key: str, cluster: ClusterView, access: Access
+) -> AsyncIterator[Outcome]:
+    """Yield the problems of a gateway with the brokers of its cluster."""
+    for index, listener in enumerate(config.listeners):
+        if (misfit := _misfit(listener, cluster)) is not None:
+            yield ConfigError(f"listeners[{index}].broker.ports", misfit)
     if any(one.routing is Routing.GATEWAY for one in config.listeners):
         for broker in cluster.brokers.values():
             try:
@@ -96,11 +223,116 @@ async def _brokers(
                 yield ConfigError(key, f"its cluster: {fault.reason}")
 
 
+def _wrong_protocol(config: Config, address: Address, spoken: Spoken) -> ConfigError | None:
+    """Return the problem of a listener that speaks something else; None if it matches.
+
+    A broker that does not offer SaslHandshake may be right with and without SASL.
+    """
+    meant = config.upstream.security_protocol
+    matches = meant is spoken.protocol
+    if spoken.mechanisms is None:
+        matches = config.upstream.tls == (spoken.certificate is not None)
+    if matches:
+        return None
+    return ConfigError(
+        "upstream.security.protocol", f"{address} speaks {spoken}: set {spoken.protocol}"
+    )
+
+
+def _end(certificate: bytes) -> str:
+    from cryptography.x509 import load_der_x509_certificate
+
+    try:
+        return _day(load_der_x509_certificate(certificate).not_valid_after_utc.timestamp())
+    except ValueError:
+        return "a time that cannot be read"
+
+
+def _mechanisms(config: Config, offered: tuple[str, ...]) -> Iterator[Outcome]:
+    """Compare the brokers' mechanisms with those of the listeners that relay logins."""
+    for index, listener in enumerate(config.listeners):
+        enabled = listener.sasl_enabled_mechanisms
+        if not (offered and enabled and listener.relays_logins):
+            continue
+        key = f"listeners[{index}].sasl.enabled.mechanisms"
+        for name in enabled:
+            if name not in offered:
+                yield ConfigError(key, f"brokers do not offer {name}")
+        if refused := [name for name in offered if name not in enabled]:
+            yield Doubt(f"{key}: clients that use {' or '.join(refused)} are refused; remove it")
+
+
+def _misfit(listener: Listener, cluster: ClusterView) -> str | None:
+    """Return the problem of `broker.ports` that lack a port for a broker; None if all have one."""
+    host, ports = listener.advertised_host, listener.broker_ports
+    if host is None or ports is None:
+        return None
+    gateway = Gateway(BrokerTable(), host, ports, lambda *_: None)
+    hidden = [gateway.hide(broker_id) for broker_id in cluster.brokers]
+    return gateway.misfit if any(hidden) else None
+
+
+async def _provider(upstream: Upstream) -> Outcome:
+    """Ask the provider for a token, and for the principal's name; the token is not shown."""
+    key, name = "upstream.sasl.login.provider", upstream.sasl_login_provider
+    tokens = token_source(upstream, ",".join(map(str, upstream.bootstrap_servers)))
+    assert isinstance(tokens, RenewedTokens)
+    try:
+        who = await tokens.who()
+    except TokenUnavailable as error:
+        return ConfigError(key, error.reason)
+    return f"{key} {name} has a token for '{fit_for_log(who, ())}'"
+
+
+async def _as_client(
+    config: Config, access: Access, principal: str | None
+) -> AsyncIterator[Outcome]:
+    """Log in to a broker as a client, for each listener with `upstream.identity`."""
+    address = config.upstream.bootstrap_servers[0]
+    for index, listener in enumerate(config.listeners):
+        if principal is None or not listener.presents_clients:
+            continue
+        key = f"listeners[{index}].upstream.identity"
+        session = Session({}, listener.enforcement_policy().terms_for)
+        client, logins = session.admit(Identity(principal), 0.0), ClientLogins(listener, access)
+        at_brokers = logins.presents(client) or principal
+        try:
+            await logins.try_out(client, (address.host, address.port))
+        except TokenDenied as denied:
+            own = quote_for_shell(f"User:{access.username}")
+            command = (
+                f"kafka-acls.sh --bootstrap-server {address} --add --allow-principal {own}"
+                f" --operation CreateTokens --user-principal {quote_for_shell(at_brokers)}"
+            )
+            yield ConfigError(key, f"{denied.reason}; run {command}")
+        except (BrokerFault, LoginError) as error:
+            yield ConfigError(key, error.reason)
+        else:
+            yield f"broker {address} accepts the login of {principal} as {at_brokers}"
+
+
+async def _identity_services(place: str, listener: Listener) -> AsyncIterator[Outcome]:
+    services = key_services(listener).values()
+    for (key, _), keys in zip(listener.jwks_sources(), services, strict=True):
+        yield await _keys(f"{place}.{key}", keys)
+    if (url := listener.sasl_plain_ldap_url) is not None:
+        yield await _directory(f"{place}.sasl.plain.ldap.url", url, listener)
+
+
 async def _keys(key: str, keys: KeyService) -> Outcome:
     await keys.refresh()
     if keys.cache.last_error is not None:
         return ConfigError(key, keys.cache.last_error)
     return f"{key} has {keys.cache.key_count} keys"
+
+
+async def _directory(key: str, url: str, listener: Listener) -> Outcome:
+    try:
+        await Directory(listener, lambda _: None).reach()
+    except LoginError as error:
+        return ConfigError(key, f"{url} {error.reason}")
+    account = listener.sasl_plain_ldap_bind_dn
+    return f"{url} answers" if account is None else f"{url} answers, and takes {account}"
 
 
 def _store(path: Path) -> Outcome:

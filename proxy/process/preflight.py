@@ -10,24 +10,23 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from proxy.config import Config, Events, QuotasMode, Store, Upstream
-from proxy.config.values import Secret
+from proxy.config import Config, Events, Listener, QuotasMode, Store, Upstream
+from proxy.config.values import Secret, source_of
 from proxy.errors import ConfigError
 from proxy.net.ports import refuse_overlaps
 from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
-from proxy.net.tls_material import certificates
+from proxy.net.tls_material import certificates, hosts_of, is_for_host
 from proxy.process.start import ShortLived
 from proxy.quota.callback import try_callback
 from proxy.store.users_file import Users
-from proxy.worker.identity_services import read_memberships
+from proxy.worker.block_service import read_blocks
+from proxy.worker.identity_services import lists_of
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.login import LoginError
+from sasl.states import Enforcement
 from sasl.token_cache import MAX_ANSWER_BYTES, read_token
-
-if TYPE_CHECKING:
-    from cryptography.x509 import Certificate
 
 _MAGIC: Final = b"SQLite format 3\0"
 
@@ -49,9 +48,8 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     for number, listener in enumerate(config.listeners):
         if listener.tls:
             yield partial(open_listener_tls, number, listener, wall_now)
-        if listener.groups_file is not None:
-            place = f"listeners[{number}].groups.file"
-            yield partial(read_memberships, listener.groups_file, place)
+        yield from lists_of(listener, f"listeners[{number}]")
+        yield from _checks_of_directory(listener, f"listeners[{number}].sasl.plain.ldap")
         for key, source in listener.jwks_sources():
             if isinstance(source, Path):
                 yield partial(_check_keys, f"listeners[{number}].{key}", source)
@@ -60,11 +58,15 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     yield partial(open_upstream_tls, config.upstream, wall_now)
     for key, secret in _secrets(config.upstream):
         yield partial(_check_secret, key, secret)
-    if (token := config.upstream.token_file()) is not None:
-        key = "upstream.sasl.oauthbearer.token.endpoint.url"
-        yield partial(_check_token_file, key, token)
+    yield partial(_check_token_source, config.upstream, wall_now)
     yield partial(_check_signing_keys, config)
     yield partial(_check_store, config.store)
+    yield partial(read_blocks, config)
+    keys = source_of(config.block.signals.jwks_endpoint_url)
+    if isinstance(keys, Path):
+        yield partial(_check_keys, "block.signals.jwks.endpoint.url", keys)
+    if (token := config.block.signals.token_file) is not None:
+        yield partial(_check_token_file, "block.signals.token.file", token)
     yield partial(_check_events, config.events)
     quotas = config.quotas
     name = quotas.client_quota_callback_class
@@ -73,45 +75,44 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
         yield lambda: ShortLived(trial).result()
 
 
-def certificate_warnings(config: Config) -> Iterator[str]:
-    """Yield warnings about certificates that clients will not accept.
+def _checks_of_directory(listener: Listener, place: str) -> Iterator[Callable[[], object]]:
+    if (secret := listener.sasl_plain_ldap_bind_password) is not None:
+        yield partial(_check_secret, f"{place}.bind.password", secret)
+    if (trusted := listener.sasl_plain_ldap_ssl_truststore_location) is not None:
+        key = f"{place}.ssl.truststore.location"
+        yield lambda: certificates(key, _content(trusted, MAX_DOCUMENT_BYTES, key))
 
-    These are not errors, as clients may be configured not to verify host names. `config` has
-    no `problems_of_named`.
+
+def warnings_of_named(config: Config) -> Iterator[str]:
+    """Yield warnings about a missing event log, and about certificates that clients will not
+    accept, unless they are configured not to verify host names. `config` has no
+    `problems_of_named`.
     """
+    if config.events.directory is None:
+        for listener in config.listeners:
+            if listener.sasl and listener.reauth_enforcement is not Enforcement.ENFORCE:
+                yield (
+                    f"listener {listener.name}: reauth.enforcement is"
+                    f" {listener.reauth_enforcement}, but no report can be made, because"
+                    " events.directory is not set"
+                )
     for listener in config.listeners:
         host, keystore = listener.advertised_host, listener.ssl_keystore_location
         if host is None or keystore is None:
             continue
-        own = certificates("ssl.keystore.location", keystore.read_bytes())[0]
-        if not _names_host(own, host):
-            yield (
-                f"listener {listener.name}: the certificate of ssl.keystore.location is not for"
-                f" advertised.host, {host}"
-            )
-
-
-def _names_host(certificate: "Certificate", host: str) -> bool:
-    """Return whether clients that verify the host name accept it (RFC 9525 section 6)."""
-    name = host.lower().rstrip(".")
-    with suppress(ValueError):
-        name = str(ip_address(name))
-    names = _host_names(certificate)
-    return name in names or f"*.{name.partition('.')[2]}" in names
-
-
-def _host_names(certificate: "Certificate") -> set[str]:
-    from cryptography import x509
-
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:  # Kafka's clients then use the common name
-        subject = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        return {str(one.value).lower() for one in subject}
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
-        return set()  # a client cannot parse it either
-    hosts = {one.lower() for one in extension.value.get_values_for_type(x509.DNSName)}
-    return hosts | {str(one) for one in extension.value.get_values_for_type(x509.IPAddress)}
+        files = [keystore, *(one.ssl_keystore_location for one in listener.ssl_keystores)]
+        pems = [file.read_bytes() for file in files]
+        certified = [hosts_of(certificates("ssl.keystore.location", pem)[0]) for pem in pems]
+        name = host.lower().rstrip(".")
+        with suppress(ValueError):
+            name = str(ip_address(name))
+        wanted = {f"advertised.host, {host}": name}
+        if (brokers := listener.broker_hosts) is not None:
+            named = (one for hosts in certified for one in hosts if brokers.id_of(one) is not None)
+            wanted[f"broker.hosts, {brokers}"] = next(named, brokers.host_of(0))
+        for what, one in wanted.items():
+            if not any(is_for_host(hosts, one) for hosts in certified):
+                yield f"listener {listener.name}: no certificate is for {what}"
 
 
 def _check_keys(key: str, path: Path) -> None:
@@ -131,6 +132,21 @@ def _check_signing_keys(config: Config) -> None:
         except LoginError as error:
             key = f"listeners[{number}].upstream.identity.signing.key.files"
             raise ConfigError(key, error.reason) from None
+
+
+def _check_token_source(upstream: Upstream, wall_now: float) -> None:
+    if (token := upstream.token_file()) is not None:
+        _check_token_file("upstream.sasl.oauthbearer.token.endpoint.url", token)
+    if not upstream.asserts():
+        return
+    from proxy.brokers.client_assertions import new_assertion
+
+    try:
+        new_assertion(upstream, wall_now)
+    except LoginError as error:
+        made = upstream.sasl_oauthbearer_assertion_file is None
+        key = "upstream.sasl.oauthbearer.assertion." + ("private.key.file" if made else "file")
+        raise ConfigError(key, error.reason) from None
 
 
 def _check_secret(key: str, secret: Secret) -> None:

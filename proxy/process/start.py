@@ -108,25 +108,30 @@ class InvalidFile(ProxyError):
 
 def validate(path: Path) -> Validated:
     """Validate the file for a start. Raises InvalidFile, or ConfigError if it cannot be read."""
+    config = _valid(path)
+    from proxy.config.exposure import exposures
+
+    return Validated(pickle.dumps(config), exposures(config))
+
+
+def _valid(path: Path) -> "Config":
     declarations.validate_too()
     from proxy.config import judged_entirely, located, read
-    from proxy.config.exposure import exposures
 
     text = read(path)
     config, problems = judged_entirely(text, path)
     if config is None or problems:
         raise InvalidFile(tuple(one.described(path) for one in located(problems, text)))
-    return Validated(pickle.dumps(config), exposures(config))
+    return config
 
 
 def validate_change(path: Path, in_effect: bytes, latest: bytes) -> Changed:
-    """Validate the file for a reload. Raises ConfigError."""
-    declarations.validate_too()
-    from proxy.config import Config, compare, load
+    """Validate the file for a reload. Raises InvalidFile, or ConfigError if it cannot be read."""
+    config = _valid(path)
+    from proxy.config import Config, compare
     from proxy.config.changes import in_force
     from proxy.config.exposure import exposures
 
-    config = load(path)
     old: Config = pickle.loads(in_effect)  # noqa: S301 - written by this program, as the next is
     before: Config = pickle.loads(latest)  # noqa: S301
     reloaded = in_force(old, before, config)

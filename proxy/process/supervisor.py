@@ -25,8 +25,9 @@ from proxy.brokers.own_requests import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
 from proxy.config import Config, Listener, QuotasMode, Store
-from proxy.errors import ConfigError, ProxyError
+from proxy.errors import ConfigError, ProxyError, printable
 from proxy.net.ports import BrokerPorts, refuse_overlaps
+from proxy.net.proxied_client import most_waiting
 from proxy.net.sockets import (
     Claim,
     Inherited,
@@ -40,7 +41,14 @@ from proxy.net.tls_contexts import open_tls
 from proxy.ops.status.session_facts import Condition
 from proxy.process import acceptor
 from proxy.process.children import Child, Children
-from proxy.process.start import ShortLived, Validated, banner, configure_log, validate_change
+from proxy.process.start import (
+    InvalidFile,
+    ShortLived,
+    Validated,
+    banner,
+    configure_log,
+    validate_change,
+)
 from proxy.process.take_over import READY_SECONDS, Answer, Predecessor, Successor, path_beside
 from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable, WindowConfig
@@ -49,8 +57,9 @@ from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.store import StoreError, StoreStart, open_mirror, open_store
 from proxy.store.interface import StoreInUse
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
+from proxy.worker.block_service import read_blocks
 from proxy.worker.connection_limits import Shared as SharedConnections
-from proxy.worker.identity_services import read_memberships
+from proxy.worker.identity_services import lists_of
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
 from proxy.worker.worker import run as run_worker
 
@@ -197,7 +206,7 @@ class Server:
         except StoreError as error:
             raise ConfigError("store.url", str(error)) from error
         self._make_events_directory()
-        self._try_memberships()
+        self._try_lists()
         self._try_callback()
         if self._predecessor is not None:
             self._gate.close()
@@ -223,7 +232,8 @@ class Server:
 
         Imports in a child would copy shared memory: 5 MiB in the HTTP process alone.
         """
-        if any(listener.token_issuers() for listener in self._config.listeners):
+        signals = self._config.block.signals.endpoint_url
+        if signals or any(listener.token_issuers() for listener in self._config.listeners):
             import sasl.signatures  # noqa: F401
         if self._config.authorizer.mode is not AuthorizerMode.OFF:
             import proxy.worker.acl_service
@@ -324,10 +334,11 @@ class Server:
             problem = f"{directory}: cannot be written to: {error.strerror}"
             raise ConfigError("events.directory", problem) from error
 
-    def _try_memberships(self) -> None:
+    def _try_lists(self) -> None:
+        read_blocks(self._config)
         for number, listener in enumerate(self._config.listeners):
-            if listener.groups_file is not None:
-                read_memberships(listener.groups_file, f"listeners[{number}].groups.file")
+            for read in lists_of(listener, f"listeners[{number}]"):
+                read()
 
     def _try_callback(self) -> None:
         quotas = self._config.quotas
@@ -576,7 +587,8 @@ class Server:
         try:
             changed = ShortLived(work).result()
         except ProxyError as error:
-            log.error("not reloaded, the old configuration stays: %s", error)
+            for problem in error.problems if isinstance(error, InvalidFile) else (str(error),):
+                log.error("not reloaded, the old configuration stays: %s", printable(problem))
             self._shared_configuration.put(self._latest, is_stale=True)
             self._children.signal(signal.SIGHUP)  # workers set `configuration_stale`
             return
@@ -653,12 +665,15 @@ def _too_few_files(config: Config) -> tuple[str, ...]:
     """Return a warning if a worker may have fewer file descriptors than its clients need."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * sum(one.max_connections for one in config.listeners) // config.workers
-    needed += sum(len(one.broker_ports or ()) for one in config.listeners)
+    for one in config.listeners:
+        needed += len(one.broker_ports or ())
+        if one.proxy_protocol_trusted:
+            needed += most_waiting(one.max_connections)
     if limit == resource.RLIM_INFINITY or needed <= limit:
         return ()
     return (
-        f"max.connections and broker.ports take up to {needed} file descriptors in each worker,"
-        f" which may have {limit} (ulimit -Hn)",
+        f"connections and broker.ports take up to {needed} file descriptors in each worker, which"
+        f" may have {limit} (ulimit -Hn)",
     )
 
 

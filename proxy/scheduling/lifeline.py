@@ -10,18 +10,15 @@ from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat
 
 
 def heed_parent(
-    stopping: asyncio.Event,
-    lifeline: int,
-    heartbeat: Heartbeat,
-    *,
-    reload: Callable[[], None] = lambda: None,
-) -> None:
-    """Set `stopping` at SIGTERM, or when `lifeline` ends with the parent; call `reload` at SIGHUP.
+    lifeline: int, heartbeat: Heartbeat, *, reload: Callable[[], None] = lambda: None
+) -> asyncio.Event:
+    """Return an event that is set at SIGTERM, or when `lifeline` ends with the parent; call
+    `reload` at SIGHUP.
 
     `heartbeat` beats for as long as the event loop runs. SIGINT, which a terminal sends to all
     processes, is ignored: the parent decides what to do.
     """
-    loop = asyncio.get_running_loop()
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     loop.add_signal_handler(signal.SIGHUP, reload)
@@ -32,6 +29,7 @@ def heed_parent(
         loop.call_later(BEAT_EVERY, beat)
 
     beat()
+    return stopping
 
 
 async def run_until(stopping: asyncio.Event, work: Iterable[Coroutine[None, None, None]]) -> None:

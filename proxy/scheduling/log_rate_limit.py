@@ -5,6 +5,7 @@ id or an address, cannot make the log grow either. The next line gives the numbe
 lines.
 """
 
+import logging
 from typing import Final
 
 INTERVAL: Final = 60.0
@@ -51,6 +52,11 @@ class LogRateLimit:
         more = f" (and {count} more in the last minute)" if count else ""
         others, self._suppressed_causes = self._suppressed_causes, 0
         return f"{text}{more}" + (f" (and {others} of others, left out)" if others else "")
+
+    def warn(self, log: logging.Logger, text: str, now: float, *, cause: str | None = None) -> None:
+        """Log a warning, within the limit of its cause; without `cause`, the text is the cause."""
+        if (line := self.line(cause or text, text, now)) is not None:
+            log.warning("%s", line)
 
     def _details(self, cause: str, now: float) -> int:
         """Return the number of details of a cause that were logged lately."""

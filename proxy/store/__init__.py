@@ -4,51 +4,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.store.caches import CachedCredentials
-from proxy.store.interface import (
-    AclChanges,
-    AclSnapshot,
-    AclStore,
-    CredentialKey,
-    CredentialSnapshot,
-    CredentialStore,
-    Mirror,
-    SecretStore,
-    Store,
-    StoreError,
-    StoreRefused,
-    StoreStart,
-    UserStore,
-    by_user,
-    refusal_of,
-)
+from proxy.store.caches import CachedCredentials as CachedCredentials
+from proxy.store.interface import AclChanges as AclChanges
+from proxy.store.interface import AclSnapshot as AclSnapshot
+from proxy.store.interface import CredentialKey as CredentialKey
+from proxy.store.interface import CredentialStore as CredentialStore
+from proxy.store.interface import Mirror as Mirror
+from proxy.store.interface import StoreError as StoreError
+from proxy.store.interface import StoreRefused as StoreRefused
+from proxy.store.interface import StoreStart as StoreStart
+from proxy.store.interface import UserStore as UserStore
+from proxy.store.interface import by_user as by_user
+from proxy.store.interface import refusal_of as refusal_of
+from proxy.store.sqlite import Store as Store
 
 if TYPE_CHECKING:
     from proxy.config import Store as StoreSettings
     from proxy.net.tls_contexts import Tls
     from proxy.store.brokers import Brokers
-
-__all__ = (
-    "AclChanges",
-    "AclSnapshot",
-    "AclStore",
-    "CachedCredentials",
-    "CredentialKey",
-    "CredentialSnapshot",
-    "CredentialStore",
-    "Mirror",
-    "SecretStore",
-    "Store",
-    "StoreError",
-    "StoreRefused",
-    "StoreStart",
-    "UserStore",
-    "by_user",
-    "open_mirror",
-    "open_store",
-    "open_users",
-    "refusal_of",
-)
 
 
 def open_store(
@@ -67,9 +40,7 @@ def open_store(
     if not path or scheme not in ("sqlite", "broker"):
         raise StoreError(f"{url}: must be sqlite:PATH or broker:PATH")
     if scheme == "sqlite":
-        from proxy.store.sqlite import SqliteStore
-
-        return SqliteStore(Path(path), start)
+        return Store(Path(path), start)
     if brokers is None:
         from proxy.store.sqlite.mirror import SqliteMirror
 

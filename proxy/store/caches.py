@@ -5,7 +5,8 @@ import threading
 from collections.abc import Mapping
 
 from proxy.acl.index import AclIndex
-from proxy.store.interface import AclStore, CredentialKey, CredentialStore, StoreError
+from proxy.store.interface import CredentialKey, CredentialStore, StoreError
+from proxy.store.sqlite.acls import SqliteAcls
 from sasl.credentials import NO_USERS, ScramCredential, ScramMechanism, ShapeShares
 
 
@@ -14,7 +15,7 @@ class CachedAcls:
 
     def __init__(
         self,
-        store: AclStore,
+        store: SqliteAcls,
         *,
         allow_everyone_if_no_acl_found: bool = False,
         super_users: frozenset[str] = frozenset(),
@@ -78,7 +79,8 @@ class CachedCredentials:
 
     def __init__(self, store: CredentialStore) -> None:
         self._store = store
-        self._version = -1
+        self.version = -1
+        """Number of the last change that was read."""
         self._credentials: Mapping[CredentialKey, ScramCredential] = {}
         self._shares: Mapping[ScramMechanism, ShapeShares] = {}
         self.refresh_if_changed()
@@ -89,11 +91,11 @@ class CachedCredentials:
         Call it about once a second, on any thread. After an error the last known credentials stay
         in use.
         """
-        if self._store.version() == self._version:
+        if self._store.version() == self.version:
             return False
         snapshot = self._store.credential_snapshot()
         self._shares = _shares(snapshot.credentials)
-        self._credentials, self._version = snapshot.credentials, snapshot.version
+        self._credentials, self.version = snapshot.credentials, snapshot.version
         return True
 
     def find(self, user: str, mechanism: ScramMechanism) -> ScramCredential | None:

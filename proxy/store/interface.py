@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
-from proxy.acl.model import Acl, AclFilter
+from proxy.acl.model import Acl
 from proxy.errors import ProxyError
-from proxy.quota.model import QuotaStore
 from proxy.wire.error_codes import ErrorCode
 from sasl.credentials import ScramCredential, ScramMechanism
 
@@ -115,58 +114,13 @@ class AclChanges:
     deleted: Collection[Acl]
 
 
-class AclStore(Protocol):
-    """Store of ACLs, which are a set."""
-
-    def acl_version(self) -> int:
-        """Return the number of the last change of ACLs."""
-        ...
-
-    def acl_snapshot(self) -> AclSnapshot:
-        """Return all ACLs, with the version of the snapshot."""
-        ...
-
-    def acl_changes(self, since: int) -> AclChanges | None:
-        """Return the changes since a version; None if the store does not have them (any more)."""
-        ...
-
-    def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs, all in one transaction; return the version afterwards.
-
-        Existing ACLs do not change. Codes of filters (ANY, MATCH) are not allowed.
-        """
-        ...
-
-    def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete the ACLs that any of the filters matches, all in one transaction.
-
-        Return for each filter the ACLs that it matched, sorted. An ACL may be in several results.
-        """
-        ...
-
-
-class SecretStore(Protocol):
-    """Store of the deployment's secrets, which all workers share and which survive a restart."""
+class UserStore(CredentialStore, Protocol):
+    """Store of SCRAM users, and of the deployment's secret, which all workers share and which
+    survives a restart."""
 
     def scram_fake_secret(self) -> bytes:
         """Return the 32 random bytes from which salts of users that do not exist are derived."""
         ...
-
-
-class BrokerStore(Protocol):
-    """Store of brokers' addresses, for a gateway that cannot query them."""
-
-    def brokers(self, cluster: str) -> Mapping[int, tuple[str, int]]:
-        """Return host and port of each stored broker of a cluster, by id."""
-        ...
-
-    def keep_brokers(self, cluster: str, brokers: Mapping[int, tuple[str, int]]) -> None:
-        """Add brokers of a cluster, or replace their addresses, all in one transaction."""
-        ...
-
-
-class UserStore(CredentialStore, SecretStore, Protocol):
-    """Store of SCRAM users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,35 +142,6 @@ class StoreStart:
     """Identity of the store. Copies of it have the same identity."""
     at: float
     """Time of the start in monotonic seconds."""
-
-
-class Store(UserStore, AclStore, QuotaStore, BrokerStore, Protocol):
-    """Store of users, ACLs, quotas and secrets."""
-
-    def begin(self) -> StoreStart:
-        """Prepare the store for a start of the proxy. Call it once, before any worker opens the
-        store."""
-        ...
-
-    def join(self) -> StoreStart:
-        """Start the proxy while another proxy uses the store, and do not change the content.
-
-        Call it in place of `begin`. Raises StoreError if the other proxy uses the store in another
-        way.
-        """
-        ...
-
-    def mirror(self) -> Mirror | None:
-        """Return the state of the copy of ACLs and quotas; None if they are this store's own.
-
-        Requests must not be judged by the copy before the first answer, because a missing ACL may
-        be a DENY.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close the store. No other method may be called afterwards."""
-        ...
 
 
 class StoreInUse(NamedTuple):

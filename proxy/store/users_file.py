@@ -237,39 +237,37 @@ class EditedUsers(UsersFile):
         upsert: Mapping[CredentialKey, ScramCredential],
     ) -> frozenset[CredentialKey]:
         """Delete, then insert or replace; return the keys in `delete` that did not exist."""
-        with _explained(self._path), _locked(self._path.parent):
+        with edited(self._path):
             users = self._new if upsert and not self._path.exists() else Users.read(self._path)
             changed = {key: one for key, one in users.credentials.items() if key not in delete}
             changed |= upsert
             if changed != users.credentials:
-                _replace(self._path, replace(users, credentials=changed).text())
+                replace_file(self._path, replace(users, credentials=changed).text())
         return frozenset(delete) - users.credentials.keys()
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def edited(path: Path) -> Iterator[None]:
+    """Lock the file's directory against other editors, whose changes would be lost. Raises
+    StoreError."""
+    lock = -1
     try:
+        lock = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock the directory against other editors, whose changes would be lost."""
-    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
     finally:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replace the file atomically, keeping its owner and mode. A new file is private."""
+def replace_file(path: Path, text: str, new_mode: int = 0o600) -> None:
+    """Replace the file atomically, keeping its owner and mode. A new file has `new_mode`."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, new_mode)
             with suppress(FileNotFoundError):
                 before = path.stat()
                 os.fchown(descriptor, before.st_uid, before.st_gid)

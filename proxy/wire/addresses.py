@@ -14,6 +14,7 @@ come last; see `walks`. `walks.LongFrameEndpoints` handles responses that are to
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from proxy.errors import BrokerFault
@@ -188,22 +189,6 @@ def _leader_endpoints(api_key: int, body: bytes, version: int, resolve: Resolve)
     return b"".join((body[:position], write_uvarint(len(endpoints)), endpoints, body[end:]))
 
 
-def _produce(body: bytes, version: int, resolve: Resolve) -> bytes:
-    return _leader_endpoints(PRODUCE, body, version, resolve)
-
-
-def _fetch(body: bytes, version: int, resolve: Resolve) -> bytes:
-    return _leader_endpoints(FETCH, body, version, resolve)
-
-
-def _share_fetch(body: bytes, version: int, resolve: Resolve) -> bytes:
-    return _leader_endpoints(SHARE_FETCH, body, version, resolve)
-
-
-def _share_acknowledge(body: bytes, version: int, resolve: Resolve) -> bytes:
-    return _leader_endpoints(SHARE_ACKNOWLEDGE, body, version, resolve)
-
-
 def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
     """Empty the nodes' lists of listeners: these are controllers, which are not reachable through
     the proxy."""
@@ -217,12 +202,12 @@ def _describe_quorum(body: bytes, version: int, _resolve: Resolve) -> bytes:
 
 
 _REWRITES: Final[Mapping[int, Callable[[bytes, int, Resolve], bytes]]] = {
-    PRODUCE: _produce,
-    FETCH: _fetch,
+    PRODUCE: partial(_leader_endpoints, PRODUCE),
+    FETCH: partial(_leader_endpoints, FETCH),
     METADATA: _metadata,
     FIND_COORDINATOR: _find_coordinator,
     DESCRIBE_QUORUM: _describe_quorum,
     DESCRIBE_CLUSTER: _describe_cluster,
-    SHARE_FETCH: _share_fetch,
-    SHARE_ACKNOWLEDGE: _share_acknowledge,
+    SHARE_FETCH: partial(_leader_endpoints, SHARE_FETCH),
+    SHARE_ACKNOWLEDGE: partial(_leader_endpoints, SHARE_ACKNOWLEDGE),
 }

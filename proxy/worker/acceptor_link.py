@@ -30,9 +30,12 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from proxy.scheduling.heartbeats import BEAT_EVERY, Heartbeat
+
+if TYPE_CHECKING:
+    from proxy.worker.listener import Listener
 
 OWN: Final = -1
 """Value of `EndpointId.broker` for the listener's own address."""
@@ -157,30 +160,10 @@ MAX_AT_ONCE: Final = 16
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
-class Listener(Protocol):
-    """Interface to `proxy.worker.listener.Listener`."""
-
-    ended: Callable[[], None]
-    """Callback for the end of a connection."""
-
-    @property
-    def connection_count(self) -> int:
-        """Number of the listener's connections in this worker."""
-        ...
-
-    def warn(self, cause: str, text: str) -> None:
-        """Log an event that unauthenticated clients can cause."""
-        ...
-
-    def broker_left(self, broker_id: int) -> None:
-        """Report that a client was refused because the broker of its port has left."""
-        ...
-
-
 class AcceptedConnections:
     """Receiver of the connections that the acceptor sends to one worker."""
 
-    def __init__(self, link: Link, listeners: Sequence[Listener], acceptor: Heartbeat) -> None:
+    def __init__(self, link: Link, listeners: "Sequence[Listener]", acceptor: Heartbeat) -> None:
         """Receive from `link`.
 
         `listeners` are in the order of the configuration; `acceptor` is the acceptor's heartbeat.
@@ -211,7 +194,7 @@ class AcceptedConnections:
 
     def serve(
         self,
-        listener: Listener,
+        listener: "Listener",
         broker: int | None,
         factory: ProtocolFactory,
         *,

@@ -11,14 +11,16 @@ from typing import Final, Protocol, cast
 
 from metrics import registry
 from metrics.snapshot import Snapshot
+from metrics.usage import UsageLog, Use
 from proxy import config
 from proxy.acl.authorizer import Authorizer, Denial, DenialNotice, Denials
 from proxy.acl.index import AclIndex
-from proxy.acl.model import AuthorizerMode, Operation
+from proxy.acl.model import AuthorizerMode, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import AuthorizedConnection
+from proxy.connection.usage import FURTHER, Tally
 from proxy.handlers.acls import Acls
 from proxy.store import Store
 from proxy.store.caches import CachedAcls
@@ -48,12 +50,15 @@ class AclService:
         store: Store,
         *,
         observer: Callable[[Connection], DenialObserver],
+        usage: UsageLog | None = None,
     ) -> None:
-        """Load the ACLs of `store`; `observer` returns a connection's observer.
+        """Load the ACLs of `store`; `observer` returns a connection's observer; `usage` records
+        uses; None to count no uses.
 
         Raises StoreError.
         """
         self._observer = observer
+        self._usage = usage
         self._store = store
         self._super_users = frozenset(settings.super_users)
         self._brokers_make_topics = settings.auto_create_topics_enable
@@ -73,6 +78,9 @@ class AclService:
             return None
         authority = self._authorizer.authority(identity.principals, connection.peer_host)
         admission = connection.authorization
+        counted = None
+        if self._usage is not None:
+            counted = partial(self._used, connection, identity.principal)
         if admission is None:
             return RequestAuthorization(
                 authority,
@@ -80,12 +88,37 @@ class AclService:
                 asks=partial(self._asks, connection),
                 forget=connection.forget,
                 brokers_make_topics=self._brokers_make_topics,
+                counted=counted,
             )
-        admission.rights_changed(authority)
+        admission.rights_changed(authority, counted)
         return admission
+
+    @property
+    def records_uses(self) -> bool:
+        """True to report the outcomes of administrative requests to the observer."""
+        return self._usage is not None
 
     def _asks(self, connection: AuthorizedConnection) -> None:
         self._authorizer.on_behalf_of = connection
+
+    def _used(self, connection: AuthorizedConnection, principal: str, tally: Tally) -> None:
+        """Record the uses that a connection has counted."""
+        assert self._usage is not None
+        client_id = cast(Connection, connection).authentication.client_id
+        for code, name in tally.used:
+            use = (
+                None
+                if code == FURTHER[0]
+                else Use(
+                    principal,
+                    client_id or "",
+                    connection.peer_host,
+                    Operation(code & 0xF).name,
+                    ResourceType(code >> 4).name,
+                    name,
+                )
+            )
+            self._usage.add(use, tally.count, tally.bytes, tally.first_at, tally.last_at)
 
     def read(self) -> None:
         """Read changed ACLs from the store; called in a thread.

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from time import monotonic
-from typing import Final, cast
+from math import inf
+from time import monotonic, time
+from typing import Any, Final, cast
 
 from proxy.acl.principals import ANONYMOUS, NamelessError, certified_principal
 from proxy.brokers.broker_view import BrokerView
@@ -17,6 +18,7 @@ from proxy.connection.commands import (
     AnswerFromStore,
     AwaitBroker,
     AwaitTurn,
+    CheckPassword,
     CloseReason,
     CloseSideConnection,
     Command,
@@ -41,7 +43,8 @@ from proxy.quota.model import address_group
 from proxy.scheduling.steps import LongTask
 from proxy.store.interface import StoreError
 from proxy.worker.listener import Listener
-from proxy.worker.slots import SUSPECT_SECONDS, LoginSlots, Outage
+from proxy.worker.slots import SUSPECT_SECONDS, LoginSlots, Outage, Pace
+from sasl.jwt_claims import deadline_of
 from sasl.login import LoginError
 
 FIRST_RETRY: Final = 0.1
@@ -60,13 +63,20 @@ class Endpoint:
         listener: Listener,
         broker: Callable[[], DiscoveredBroker | None],
         broker_id: int | None = None,
+        named: Callable[[int], DiscoveredBroker | None] | None = None,
     ) -> None:
         """Connect each client to the broker that `broker()` returns when the client connects.
 
         None: no broker is known, and the client is refused. If it is not the broker of `broker_id`,
         the client only logs in there (`RelayedLogin.wanted`).
+
+        With `named`, clients choose a broker by its name in `broker.hosts`: `named` returns the
+        broker for an id, or None to refuse the client.
         """
         self._broker_id = broker_id
+        self._named = named
+        self._hosts = listener.settings.broker_hosts
+        self._bootstrap = (listener.settings.advertised_host or "").lower()
         self._listener = listener
         self._services = listener.services
         self._broker = broker
@@ -90,11 +100,30 @@ class Endpoint:
             side,
             self.buffer,
             self._wait,
-            self._listener.tls.context,
+            self._listener.tls.context if self._named is None else self._choose,
             self._services.handshakes,
             self._on_handshake,
             address,
         )
+
+    def _choose(self, side: BufferedSide, name: str) -> ssl.SSLContext | None:
+        """Point a client at the broker with this server name, before it has sent a request, and
+        return the TLS context; None if no broker has the name."""
+        client, tls = cast(ClientSide, side), self._listener.tls
+        assert self._hosts is not None
+        assert self._named is not None
+        assert tls is not None
+        if name != self._bootstrap:
+            broker_id = self._hosts.id_of(name)
+            broker = None if broker_id is None else self._named(broker_id)
+            if broker is None:
+                return None
+            if (before := client.connection) is not None and not before.closed:
+                client.connection = self._connection(
+                    client, broker, broker_id, before.connection_id, before.connected_at
+                )
+                client.connection.telemetry = before.telemetry
+        return tls.context_for(name)
 
     def _handshake_ended(self, side: BufferedSide, result: HandshakeResult) -> None:
         """Handle the end of a client's TLS handshake, or what came instead of it."""
@@ -106,8 +135,9 @@ class Endpoint:
         if isinstance(result, WrongProtocol):
             self.wrong_protocol(client, result)
         else:
-            text = f"TLS handshake with {client.peer_host} failed: {handshake_error(result)}"
-            self._listener.warn(text.replace(client.peer_host, ""), text)
+            problem = handshake_error(result)
+            text = f"TLS handshake with {client.peer_host} failed: {problem}"
+            self._listener.warn("TLS handshake", text, detail=problem)
         client.handshake_failed()
 
     def _identify(self, connection: Connection, client: ssl.SSLObject, now: float) -> None:
@@ -119,7 +149,10 @@ class Endpoint:
             self._listener.warn(error.reason, text)
             connection.end(CloseReason.AUTHENTICATION_FAILED, now)
         else:
-            connection.admit(self._listener.identity_of(principal), now)
+            ends_at = inf
+            if expiry := (client.getpeercert() or {}).get("notAfter"):
+                ends_at = deadline_of(ssl.cert_time_to_seconds(str(expiry)), time(), now)
+            connection.admit(self._listener.identity_of(principal), now, ends_at)
 
     def wrong_protocol(self, client: ClientSide, protocol: WrongProtocol) -> None:
         """Warn of a client that began with another protocol than the listener's."""
@@ -142,22 +175,38 @@ class Endpoint:
         if refused is not None:
             listener.observer.refused(refused)
             return None
-        connection = Connection(
-            connection_id=self._services.next_connection_id(),
-            peer_host=client.peer_host,
-            rules=listener.rules,
-            target=listener.view(broker),
-            observer=listener.observer,
-            to_client=client.write,
-            now=now,
-            wanted=None if broker.broker_id == self._broker_id else self._broker_id,
+        connection = self._connection(
+            client, broker, self._broker_id, self._services.next_connection_id(), now
         )
         listener.observer.opened(connection, now)
         if listener.protocol is SecurityProtocol.PLAINTEXT:
             connection.admit(listener.identity_of(ANONYMOUS), now)
             listener.open_connections.authenticated(client)
+            if connection.closed:  # it is blocked
+                listener.open_connections.closed(client)
+                return None
         listener.clients.add(client)
         return connection
+
+    def _connection(
+        self,
+        client: ClientSide,
+        broker: DiscoveredBroker,
+        broker_id: int | None,
+        connection_id: str,
+        now: float,
+    ) -> Connection:
+        """Return a client's connection to a broker, at the address or name of `broker_id`."""
+        return Connection(
+            connection_id=connection_id,
+            peer_host=client.peer_host,
+            rules=self._listener.rules,
+            target=self._listener.view(broker),
+            observer=self._listener.observer,
+            to_client=client.write,
+            now=now,
+            wanted=None if broker.broker_id == broker_id else broker_id,
+        )
 
     def _keep_waiting(self, client: ClientSide, delay: float) -> NotServed | None:
         """Close a refused connection after `delay`, or at once where too many wait."""
@@ -181,6 +230,10 @@ class Endpoint:
         self._listener.clients.discard(client)
         self._listener.open_connections.closed(client)
         self._leave_outage(client)
+        for pace in self._services.paces.values():
+            pace.release(client)
+        if self._listener.passwords is not None:
+            self._listener.passwords.leave(client)
         if self._listener.relays_logins and client.connection is not None:
             logins, renewals = self._slots(client.connection)
             logins.release(client)
@@ -198,8 +251,8 @@ class Endpoint:
                 self._connect_in_turn(client)
             case AwaitBroker():
                 self._hold(client)
-            case RefreshKeys(issuer):
-                self._services.spawn(self._refresh_keys(client, issuer))
+            case RefreshKeys() | CheckPassword():
+                self._services.spawn(self._resume_login(client, command))
             case GetIdentity() | DeriveKeys():
                 self._services.spawn(self._log_in(client, command))
             case AnswerFromStore():
@@ -231,7 +284,7 @@ class Endpoint:
         try:
             began = monotonic()
             side = BrokerSide(client, self)
-            await self._dial(side, broker, *client.dialled, is_suspect=is_suspect)
+            await self._dial(side, broker, *client.dialled, client=client, is_suspect=is_suspect)
         except OSError as error:  # TimeoutError and TLS errors are OSErrors
             self._listener.observer.unreachable(broker, handshake_error(error))
             client.call(Connection.broker_is_down)
@@ -286,7 +339,7 @@ class Endpoint:
                 self._forget(broker, outage)
 
     def _forget(self, broker: DiscoveredBroker, outage: Outage[ClientSide]) -> None:
-        if outage.is_over and outage.is_forgotten:
+        if outage.is_over and outage.is_idle:
             self._services.outages.pop(broker, None)
 
     async def _dial(
@@ -296,14 +349,16 @@ class Endpoint:
         host: str,
         port: int,
         *,
+        client: ClientSide | None = None,
         is_suspect: bool = False,
     ) -> None:
-        """Connect to an address of a broker. Raises OSError.
+        """Connect to an address of a broker, for `client` if given. Raises OSError.
 
         With `is_suspect`, the attempt ends when no client could connect for `SUSPECT_SECONDS`. If
         other clients can connect, the broker is up, and it or the worker is busy.
         """
         access, began = self._services.access, monotonic()
+        source = client.peer if client is not None and access.dialler.sends_header else None
         async with asyncio.timeout(access.timeout_s) as limit:
 
             def give_up() -> None:
@@ -313,10 +368,10 @@ class Endpoint:
             look = self.loop.call_later(SUSPECT_SECONDS, give_up) if is_suspect else None
             try:
                 if access.context is None:
-                    await access.dialler.open(lambda: side, host, port)
+                    await access.dialler.open(lambda: side, host, port, source=source)
                     broker.connected_at = monotonic()
                 else:
-                    await self._dial_by_tls(side, broker, host, port, access.context)
+                    await self._dial_by_tls(side, broker, host, port, source, access.context)
             finally:
                 if look is not None:
                     look.cancel()
@@ -327,6 +382,7 @@ class Endpoint:
         broker: DiscoveredBroker,
         host: str,
         port: int,
+        source: tuple[str, int] | None,
         context: ssl.SSLContext,
     ) -> None:
         connected = self.loop.create_future()
@@ -334,7 +390,7 @@ class Endpoint:
         def protocol() -> ClientTls:  # the certificate must be for the broker's name
             return ClientTls(side, self.buffer, self._wait, context, broker.host, connected)
 
-        transport = await self._services.access.dialler.open(protocol, host, port)
+        transport = await self._services.access.dialler.open(protocol, host, port, source=source)
         broker.connected_at = monotonic()
         try:
             await connected
@@ -352,12 +408,30 @@ class Endpoint:
     def _connect_in_turn(self, client: ClientSide) -> None:
         """Open the upstream connection; that of an unauthenticated client when a slot is free."""
         if not self._listener.relays_logins:
-            self._services.spawn(self._connect(client))
+            self._at_pace(client, self._connect)
             return
         assert client.connection is not None
         logins, _ = self._slots(client.connection)
         owner = address_group(client.peer_host)
-        logins.acquire(client, owner, lambda: self._services.spawn(self._connect(client)))
+        logins.acquire(client, owner, lambda: self._at_pace(client, self._connect))
+
+    def _at_pace(
+        self, client: ClientSide, connect: Callable[[ClientSide], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Connect to a client's broker when `max.connection.creation.rate` allows it."""
+        rate, paces = self._services.access.max_creation_rate, self._services.paces
+        if rate is None:
+            self._services.spawn(connect(client))
+            return
+        assert client.connection is not None
+        broker = cast(BrokerView, client.connection.target).broker
+        if (pace := paces.get(broker)) is None:
+            for idle in [one for one, pace in paces.items() if pace.is_idle]:
+                del paces[idle]
+            workers = self._listener.open_connections.workers
+            pace = paces[broker] = Pace(rate, workers, self.loop.call_later)
+        owner = address_group(client.peer_host)
+        pace.acquire(client, owner, lambda: self._services.spawn(connect(client)))
 
     def _carry_out_aside(
         self,
@@ -371,9 +445,8 @@ class Endpoint:
             renewals.release(client)
             return
         until, owner = command.until, client.connection.principal or ""
-        renewals.acquire(
-            client, owner, lambda: self._services.spawn(self._open_side(client, until))
-        )
+        connect = partial(self._open_side, until=until)
+        renewals.acquire(client, owner, lambda: self._at_pace(client, connect))
 
     async def _open_side(self, client: ClientSide, until: float) -> None:
         """Open a connection to the address that the client's own upstream connection has."""
@@ -390,7 +463,8 @@ class Endpoint:
                 return
             host, port = address
             try:
-                await self._dial(SideConnection(client, self), broker, host, port)
+                side = SideConnection(client, self)
+                await self._dial(side, broker, host, port, client=client)
             except OSError as error:
                 self._listener.observer.unreachable(broker, handshake_error(error))
             else:
@@ -401,9 +475,14 @@ class Endpoint:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY)
 
-    async def _refresh_keys(self, client: ClientSide, issuer: str) -> None:
-        await self._listener.keys[issuer].refresh()
-        client.call(lambda connection, now: connection.keys_refreshed(now))
+    async def _resume_login(self, client: ClientSide, awaited: RefreshKeys | CheckPassword) -> None:
+        if isinstance(awaited, RefreshKeys):
+            await self._listener.keys[awaited.issuer].refresh()
+        else:
+            assert self._listener.passwords is not None
+            owner = address_group(client.peer_host)
+            await self._listener.passwords.check(client, owner, awaited.check)
+        client.call(lambda connection, now: connection.resume_login(now))
 
     async def _log_in(self, client: ClientSide, step: GetIdentity | DeriveKeys) -> None:
         try:

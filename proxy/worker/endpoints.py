@@ -24,7 +24,7 @@ from proxy.errors import BrokerFault, ConfigError, host_port
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import BACKLOG
 from proxy.scheduling.lifeline import supervised
-from proxy.store.interface import BrokerStore, StoreError
+from proxy.store import Store, StoreError
 from proxy.wire.metadata import BrokerAddress
 from proxy.worker.acceptor_link import AcceptedConnections, Served
 from proxy.worker.endpoint import Endpoint
@@ -37,7 +37,7 @@ class StoredBrokers:
     All workers share it, and it outlives a restart.
     """
 
-    def __init__(self, store: BrokerStore, bootstrap_servers: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, store: Store, bootstrap_servers: Sequence[tuple[str, int]]) -> None:
         """Keep the brokers of the cluster that these servers belong to."""
         self._store = store
         self._cluster = ",".join(sorted(f"{host}:{port}" for host, port in bootstrap_servers))
@@ -71,7 +71,7 @@ class Endpoints:
         access: Access,
         broker_ports: Mapping[str, BrokerPorts],
         accepted: AcceptedConnections | None = None,
-        store: BrokerStore | None = None,
+        store: Store | None = None,
     ) -> None:
         """Discover brokers by `access`, and connect clients of `listeners` to them.
 
@@ -178,6 +178,10 @@ class Endpoints:
         settings = listener.settings
         if settings.routing is config.Routing.GATEWAY:
             assert self._cluster is not None
+            if (hosts := settings.broker_hosts) is not None:
+                port = hosts.port or settings.address.port
+                listener.gateway = self._cluster.gateway(hosts, port)
+                return
             assert settings.advertised_host is not None
             assert settings.broker_ports is not None
             listener.gateway = self._cluster.gateway(
@@ -191,7 +195,11 @@ class Endpoints:
         """Return the factory of protocols for clients of the listener's own address."""
         if listener.settings.routing is config.Routing.TRANSPARENT:
             return lambda: self._redirected_client(listener)
-        return Endpoint(listener, self._broker_source(listener)).client
+        named = None
+        if listener.settings.broker_hosts is not None:
+            assert self._cluster is not None
+            named = self._cluster.broker_at_port_of
+        return Endpoint(listener, self._broker_source(listener), named=named).client
 
     def _broker_source(self, listener: Listener) -> Callable[[], DiscoveredBroker | None]:
         """Return the function that names the broker of the next client."""
@@ -226,14 +234,14 @@ class Endpoints:
             if listener.gateway is not None:
                 for broker_id in tuple(listener.gateway.unopened):
                     self._open(listener, listener.gateway, broker_id)
-                if self._cluster.is_reached and not self._closed:
+                if listener.gateway.listens and self._cluster.is_reached and not self._closed:
                     self._broker_ports[listener.name].settle()
 
     def _open(self, listener: Listener, gateway: Gateway, broker_id: int) -> None:
         """Listen on a broker's port, and serve it as soon as clients may be accepted."""
         assert self._cluster is not None
         port = gateway.port_of(broker_id)
-        if port is None or self._closed:
+        if port is None or self._closed or not gateway.listens:
             return
         key, is_known = (listener.name, broker_id), broker_id in self._cluster.brokers
         if key not in self._endpoints:
@@ -289,7 +297,7 @@ class Endpoints:
     def _broker_left(self, broker: DiscoveredBroker) -> None:
         assert broker.broker_id is not None
         for listener in self._listeners:
-            if listener.gateway is None or self._learns:
+            if listener.gateway is None or not listener.gateway.listens or self._learns:
                 continue
             listener.gateway.unopened.pop(broker.broker_id, None)
             server = self._endpoints.pop((listener.name, broker.broker_id), None)

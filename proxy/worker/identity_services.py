@@ -2,22 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from proxy import config
 from proxy.acl.memberships import MAX_BYTES, BadMemberships, Memberships
 from proxy.acl.principals import PrincipalMapping
-from proxy.brokers.token_source import FileTokens, TokenUnavailable
+from proxy.brokers.token_source import FileTokens
 from proxy.errors import ConfigError
-from proxy.net.identity_provider import ask, describe_status, read_file, without_secrets
+from proxy.net.identity_provider import (
+    Refused,
+    ask,
+    describe_status,
+    failure_of,
+    read_file,
+    without_secrets,
+)
 from proxy.scheduling.file_signature import Signature, signature_of
 from sasl.json_web_token import TrustedIssuer, TrustedIssuers
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache, KeyCacheSettings
 from sasl.jwt_claims import OAuthBearerSettings
-from sasl.untrusted import fit_for_log
+from sasl.plain import MAX_FILE_BYTES, BadPasswordFile, PasswordFile
 
 log = logging.getLogger(__name__)
 
@@ -72,17 +80,9 @@ class KeyService:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         known_error = self.cache.last_error
-        try:
-            async with asyncio.timeout(FETCH_TIMEOUT):
-                document = await self._document()
-            self.cache.loaded(document, loop.time())
-        except TimeoutError:
-            self.cache.failed(f"no answer within {FETCH_TIMEOUT:g} seconds", loop.time())
-        except (_Refused, TokenUnavailable) as error:
-            self.cache.failed(str(error), loop.time())
-        except Exception as error:  # whatever fails in the network, the old keys stay
-            text = fit_for_log(str(error), self._secrets)
-            self.cache.failed(f"{type(error).__name__}: {text}", loop.time())
+        error = await failure_of(self._load(), FETCH_TIMEOUT, lambda: self._secrets)
+        if error is not None:
+            self.cache.failed(error, loop.time())
         self._log_changes(known_error, loop.time())
 
     def _log_changes(self, known_error: str | None, now: float) -> None:
@@ -108,6 +108,9 @@ class KeyService:
         what = "were never read" if age is None else f"are too old, read {age:.0f} s ago"
         return f"signing keys {what}: {self.cache.last_error or 'no answer yet'}"
 
+    async def _load(self) -> None:
+        self.cache.loaded(await self._document(), asyncio.get_running_loop().time())
+
     async def _document(self) -> bytes:
         if isinstance(self._source, Path):
             return await asyncio.to_thread(read_file, self._source, MAX_DOCUMENT_BYTES)
@@ -116,69 +119,96 @@ class KeyService:
             headers["Authorization"] = f"Bearer {await self._tokens.current()}"
         status, body = await ask("GET", self._source, max_bytes=MAX_DOCUMENT_BYTES, headers=headers)
         if status != 200:
-            raise _Refused(describe_status(status))
+            raise Refused(describe_status(status))
         return body
-
-
-class _Refused(Exception):
-    """The identity provider returned no document; the text gives its response."""
 
 
 INTERVAL: Final = 1.0
 """Seconds between two checks of the file."""
 
 
-class MembershipService:
-    """Memberships of a listener; the last valid file is in force."""
+T = TypeVar("T")
 
-    def __init__(self, path: Path, changed: Callable[[], Awaitable[None]]) -> None:
-        """Read the file, and await `changed` after each change of it. Raises ConfigError."""
+
+class FileService(Generic[T]):
+    """Service that reads a file again when it changes; the last valid content is in force."""
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[], T],
+        changed: Callable[[], Awaitable[None]],
+        *,
+        interval: float = INTERVAL,
+    ) -> None:
+        """Read the file with `read`, and await `changed` after each change of it. Raises
+        ConfigError.
+
+        `interval` is the time between two checks in seconds.
+        """
         self._path = path
+        self._read_file = read
         self._changed = changed
+        self._interval = interval
         self._signature: Signature = None
-        self._problem: str | None = None
+        self.problem: str | None = None
+        """Reason why the content of the file is not in force; None if it is."""
         self.current = self._read()
-        """The memberships in force."""
+        """The content in force."""
 
     async def run(self) -> None:
         """Check the file periodically, forever."""
         while True:
-            await asyncio.sleep(INTERVAL)
+            await asyncio.sleep(self._interval)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Read the file again if it has changed."""
-        if await asyncio.to_thread(signature_of, self._path) == self._signature:
+        """Read the file again if it has changed, or could not be read."""
+        signature = await asyncio.to_thread(signature_of, self._path)
+        if signature == self._signature and self.problem is None:
             return
         try:
-            self.current = await asyncio.to_thread(self._read)
+            current = await asyncio.to_thread(self._read)
         except ConfigError as error:
-            self._log(error.problem)
+            if error.problem != self.problem:
+                log.error("%s; its last content applies", error.problem)
+            self.problem = error.problem
         else:
-            self._log(None)
+            self.current, self.problem = current, None
+            log.info("%s: read again, %s", self._path, current)
             await self._changed()
 
-    def _read(self) -> Memberships:
+    def _read(self) -> T:
         self._signature = signature_of(self._path)
-        return read_memberships(self._path)
-
-    def _log(self, problem: str | None) -> None:
-        """Log a problem with the file once, and its recovery."""
-        if problem is not None and problem != self._problem:
-            log.error("%s; the memberships stay as they were", problem)
-        elif problem is None:
-            log.info("%s: read again, %d clients have groups", self._path, len(self.current))
-        self._problem = problem
+        return self._read_file()
 
 
 def read_memberships(path: Path, key: str = "groups.file") -> Memberships:
     """Return the memberships in a file. Raises ConfigError with the setting's `key`."""
+    return _parsed(path, key, Memberships.parse, MAX_BYTES)
+
+
+def read_passwords(path: Path, key: str = "sasl.plain.htpasswd.file") -> PasswordFile:
+    """Return the users in a file. Raises ConfigError with the setting's `key`."""
+    return _parsed(path, key, PasswordFile.parse, MAX_FILE_BYTES)
+
+
+def lists_of(listener: config.Listener, key: str) -> Iterator[Callable[[], object]]:
+    """Yield a function for each file of a listener's users or groups that reads it once, or raises
+    ConfigError. `key` is the listener's in the configuration, such as `listeners[0]`."""
+    if listener.groups_file is not None:
+        yield partial(read_memberships, listener.groups_file, f"{key}.groups.file")
+    if (users := listener.sasl_plain_htpasswd_file) is not None:
+        yield partial(read_passwords, users, f"{key}.sasl.plain.htpasswd.file")
+
+
+def _parsed(path: Path, key: str, parse: Callable[[bytes], T], most: int) -> T:
     try:
         with path.open("rb") as file:
-            return Memberships.parse(file.read(MAX_BYTES + 1))
+            return parse(file.read(most + 1))
     except OSError as error:
         raise ConfigError(key, f"{path} cannot be read: {error.strerror}") from None
-    except BadMemberships as bad:
+    except (BadMemberships, BadPasswordFile) as bad:
         raise ConfigError(key, f"{path} {bad}") from None
 
 

@@ -2,59 +2,65 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
+from math import inf
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.acl.principals import OpaqueNames, PrincipalMapping
-from proxy.brokers.access import Access
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.client_identity import ClientLogins
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.brokers.gateway import Gateway
 from proxy.config.client_identity import UpstreamIdentity
-from proxy.connection.commands import AnswerFromStore, CloseReason
+from proxy.config.listener import SessionSettings
+from proxy.connection.commands import CloseReason
 from proxy.connection.connection import Connection
 from proxy.connection.inflight import LatencySampler
 from proxy.connection.interfaces import ConnectionRights, ConnectionRules, NoAuthorizer
 from proxy.errors import host_port
-from proxy.net.proxied_client import AwaitedHeaders
-from proxy.net.read_buffer import ReadBuffer
+from proxy.net.proxied_client import AwaitedHeaders, most_waiting
 from proxy.net.relay import ClientSide
-from proxy.net.sockets import BACKLOG
 from proxy.net.tls_contexts import Tls
-from proxy.net.tls_sides import ServerTls
 from proxy.ops.observer import SessionObserver
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
+from proxy.rollout import ANY_CLIENT, Claimed, Promotions
 from proxy.scheduling.log_rate_limit import LogRateLimit
 from proxy.scheduling.memory_budget import MAX_BYTES_UNAUTHENTICATED, MemoryBudget
 from proxy.wire.apis import ACL_APIS, APIS, CREDENTIAL_APIS, QUOTA_APIS, SCRAM_APIS
 from proxy.worker.connection_limits import Evictable, OpenConnections
+from proxy.worker.directory import MAX_BINDS, Directory
 from proxy.worker.identity_services import (
-    MembershipService,
+    FileService,
     key_services,
     name_of,
+    read_memberships,
+    read_passwords,
     trusted_issuers,
 )
-from proxy.worker.slots import LoginSlots, Outage
-from proxy.worker.work_queues import WorkQueues
+from proxy.worker.passwords import THREADS, PasswordService, Verify, htpasswd
+from proxy.worker.slots import LoginSlots
 from sasl.credentials import CredentialSource, ScramMechanism
 from sasl.identity import USER_TYPE, Identity
 from sasl.login import ClientExchange
 from sasl.mechanism import FailureReason, Mechanism
 from sasl.oauthbearer import NAME as OAUTHBEARER
 from sasl.oauthbearer import OAuthBearerServer
+from sasl.plain import NAME as PLAIN
+from sasl.plain import PasswordFile, PlainServer
 from sasl.relayed import RelaySettings
 from sasl.scram import ScramServer
 from sasl.states import Authenticated, Enforcement, Terms
 
 if TYPE_CHECKING:
     from proxy.worker.quota_service import QuotaService
+    from proxy.worker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +70,8 @@ because its address connects too often; further ones are closed at once, or one 
 the limit."""
 
 
+_TERMS: Final = tuple(SessionSettings.__annotations__)
+"""Settings that decide the terms of sessions."""
 REGROUPED_AT_ONCE: Final = 16
 """Number of connections whose groups are changed in one iteration of the event loop: quotas of
 groups make it most of a millisecond for each."""
@@ -80,41 +88,6 @@ def _displaced(connection: Connection, now: float) -> None:
     connection.relayed_login.failed(FailureReason.DISPLACED, now)
 
 
-class WorkerServices(Protocol):
-    """Interface to the worker of a listener, a `proxy.worker.worker.Worker`."""
-
-    loop: asyncio.AbstractEventLoop
-    """The worker's event loop."""
-    buffer: ReadBuffer
-    """The read buffer that all connections share."""
-    access: Access
-    """The settings of connections to brokers."""
-    memory_budget: MemoryBudget
-    """The memory of authenticated clients' long requests."""
-    work_queues: WorkQueues
-    """The queues of long work."""
-    handshakes: LoginSlots[ServerTls]
-    """The slots for TLS handshakes of clients."""
-    outages: dict[DiscoveredBroker, Outage[ClientSide]]
-    """The brokers that cannot be reached, and the clients that are held for them."""
-
-    def next_connection_id(self) -> str:
-        """Return a globally unique id for a connection."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a background task."""
-        ...
-
-    async def consult(self, question: AnswerFromStore) -> tuple[bytes, int]:
-        """Return the body of the answer to a request that needs the store, and the time in ns."""
-        ...
-
-    def query_soon(self, broker: DiscoveredBroker) -> None:
-        """Query a broker soon that could not be reached, or refused the proxy's login."""
-        ...
-
-
 SOON_SECONDS: Final = 7 * 86_400.0
 """Seconds before the expiry of a certificate from which the status page marks it: a week, as the
 alert."""
@@ -127,7 +100,7 @@ class Listener:
         self,
         settings: config.Listener,
         *,
-        services: WorkerServices,
+        services: "Worker",
         credentials: CredentialSource,
         fake_secret: bytes,
         rights: ConnectionRights,
@@ -160,13 +133,20 @@ class Listener:
         self.memberships = (
             None
             if settings.groups_file is None
-            else MembershipService(settings.groups_file, self._memberships_changed)
+            else FileService(
+                settings.groups_file,
+                partial(read_memberships, settings.groups_file),
+                self._memberships_changed,
+            )
         )
         """The groups of SCRAM users and certificates; None if not configured."""
         self.mapping = PrincipalMapping(settings.ssl_principal_mapping_rules)
         """The mapping from certificates to principals, where there is no SASL."""
         self.settings = settings
         """The settings as of the last reload."""
+        self.terms_changed_at = monotonic()
+        """When a reload last changed the terms of sessions, in monotonic seconds; before that, the
+        start."""
         self.services = services
         self.clients: set[ClientSide] = set()
         """The clients that are connected, authenticated or not."""
@@ -187,7 +167,7 @@ class Listener:
         self.proxy_headers = (
             AwaitedHeaders(
                 settings.proxy_protocol_trusted,
-                min(BACKLOG, self.max_connections),
+                most_waiting(self.max_connections),
                 self._header_refused,
                 lambda: self.ended(),
             )
@@ -217,7 +197,33 @@ class Listener:
             else None
         )
         """Logins to brokers as the client; None if the proxy logs in as itself."""
+        self._promoted: tuple[Promotions, int | None] = {}, None
+        self.passwords: PasswordService | None = None
+        """The checks of PLAIN's passwords; None without PLAIN."""
+        self.password_file: FileService[PasswordFile] | None = None
+        """The users of PLAIN in a file; None if not configured."""
+        if settings.sasl_plain_htpasswd_file is not None:
+            self.passwords = self._passwords_in_file(settings.sasl_plain_htpasswd_file)
+        elif settings.sasl_plain_ldap_url is not None:
+            directory = Directory(settings, lambda text: self.warn("directory", text))
+            self.passwords = self._password_service(directory.verify, MAX_BINDS)
         self.apply(settings)
+
+    def _passwords_in_file(self, path: Path) -> PasswordService:
+        async def forget() -> None:
+            service.forget()
+
+        self.password_file = FileService(path, partial(read_passwords, path), forget)
+        service = self._password_service(htpasswd(self.password_file, self.fake_secret), THREADS)
+        return service
+
+    def _password_service(self, verify: Verify, limit: int) -> PasswordService:
+        return PasswordService(
+            verify,
+            self._identity_of_plain,
+            lambda identity: (self.terms(identity, PLAIN).max_reauth_ms or inf) / 1000,
+            limit,
+        )
 
     @property
     def name(self) -> str:
@@ -226,21 +232,35 @@ class Listener:
 
     def enforcement(self) -> Enforcement:
         """Return the enforcement for principals without an override."""
-        return self.settings.enforcement_in_effect()
+        found = self.settings.enforcement_in_effect()
+        return Enforcement.PROBE if found is Enforcement.AUTO else found
 
-    def terms(self, identity: Identity, mechanism: str) -> Terms:
+    def terms(self, identity: Identity, mechanism: str, claimed: Claimed = ANY_CLIENT) -> Terms:
         """Return the terms of a session that begins, or is renewed, now."""
-        return self._policy.terms_for(identity, mechanism)
+        return self._policy.terms_for(identity, mechanism, claimed)
+
+    def promote(self, promotions: Promotions, first_lifetime_ms: int | None) -> None:
+        """Apply promotions to later authentications; see `EnforcementPolicy`."""
+        self._promoted = promotions, first_lifetime_ms
+        self._policy = self.settings.enforcement_policy(*self._promoted)
+
+    def is_automatic(self, identity: Identity) -> bool:
+        """Return whether `reauth.enforcement: auto` applies to a client."""
+        return self._has_auto and self._policy.is_automatic(identity)
 
     def apply(self, settings: config.Listener) -> None:
         """Apply settings to later connections, and to later authentications.
 
         That includes re-authentications on open connections.
         """
-        self.settings = settings
         if self._client_logins is not None:
             self._client_logins.apply(settings)
-        self._policy = settings.enforcement_policy()
+        if any(getattr(settings, name) != getattr(self.settings, name) for name in _TERMS):
+            self.terms_changed_at = monotonic()
+            self._report_old_terms()
+        self.settings = settings
+        self._has_auto = settings.has_auto
+        self._policy = settings.enforcement_policy(*self._promoted)
         self._name_of_user = name_of(settings.sasl_scram_principal_mapping_rules)
         self._mechanisms.update(
             (name, self._mechanism(name, settings)) for name in self._mechanism_names
@@ -254,15 +274,30 @@ class Listener:
             request_max_bytes=settings.socket_request_max_bytes,
             authentication_timeout=settings.sasl_authentication_timeout_ms / 1000,
             max_idle=settings.connections_max_idle_ms / 1000,
+            max_age=(settings.connections_max_age_ms or inf) / 1000,
             failed_authentication_delay=settings.connection_failed_authentication_delay_ms / 1000,
             quotas=self.quotas,
             relays=self._relay_settings(settings) if self.relays_logins else None,
             logs_in=self.services.access.identity is not None and not self.relays_logins,
             presents_clients=self._client_logins is not None,
+            presents=self._presents,
             latency=self._latency,
             memory=self.services.memory_budget,
             unauthenticated_memory=self._unauthenticated_memory,
+            blocks=self.services.blocks,
         )
+
+    def _report_old_terms(self) -> None:
+        """Log how many sessions keep the terms from before a reload."""
+        connections = (client.connection for client in self.clients)
+        sessions = [one.authentication.established for one in connections if one is not None]
+        if count := sum(one is not None and one.mechanism is not None for one in sessions):
+            log.info(
+                "listener %s: %d sessions of this worker keep their old terms until they"
+                " authenticate again; `reauth-proxy sessions drain --all` ends them gently",
+                self.name,
+                count,
+            )
 
     async def exchange(
         self, client: Authenticated | None, broker: tuple[str, int]
@@ -275,12 +310,22 @@ class Listener:
             return await self._client_logins.exchange(client, broker)
         identity = self.services.access.identity
         assert identity is not None
-        return await identity.exchange()
+        return await identity.exchange(broker[0])
+
+    def _presents(self, client: Authenticated) -> str | None:
+        return None if self._client_logins is None else self._client_logins.presents(client)
 
     def login_failed(self, client: Authenticated | None, broker: DiscoveredBroker) -> None:
         """Take note that a broker refused the login of a client's upstream connection."""
         if self._client_logins is not None:
             self._client_logins.failed(client, (broker.host, broker.port))
+
+    async def expire_tokens(self, principal: str, broker: DiscoveredBroker | None) -> int:
+        """Expire a client's delegation tokens: see `Worker.expire_tokens`."""
+        if self._client_logins is None:
+            return 0
+        at = None if broker is None else (broker.host, broker.port)
+        return await self._client_logins.expire_tokens(principal, at)
 
     def _relay_settings(self, settings: config.Listener) -> RelaySettings:
         rules = settings.sasl_broker_opaque_principal_mapping_rules
@@ -294,6 +339,8 @@ class Listener:
     def _mechanism(self, name: str, settings: config.Listener) -> Mechanism:
         if name == OAUTHBEARER:
             return OAuthBearerServer(issuers=trusted_issuers(settings, self.keys))
+        if name == PLAIN:
+            return PlainServer()
         return ScramServer(
             mechanism=ScramMechanism(name),
             credentials=self._credentials,
@@ -306,6 +353,11 @@ class Listener:
         rename = self._name_of_user
         name = user if rename is None else rename(user)
         return None if name is None else self.identity_of(USER_TYPE + name)
+
+    def _identity_of_plain(self, user: str, groups: tuple[str, ...]) -> Identity:
+        if self.settings.sasl_plain_ldap_groups_dn is None:
+            return self.identity_of(USER_TYPE + user)
+        return Identity(USER_TYPE + user, groups)
 
     def identity_of(self, principal: str) -> Identity:
         """Return the identity of a client without a token, with its groups."""
@@ -326,6 +378,8 @@ class Listener:
             return
         session = connection.authentication.established
         if session is None or session.mechanism == OAUTHBEARER:
+            return
+        if session.mechanism == PLAIN and self.settings.sasl_plain_ldap_groups_dn is not None:
             return
         identity = self.identity_of(session.principal)
         if identity != session.identity:
@@ -416,9 +470,9 @@ class Listener:
         self.observer.refused(CloseReason.PROXY_HEADER)
         self.warn(problem, f"{host} is refused: {problem}")
 
-    def warn(self, cause: str, text: str) -> None:
+    def warn(self, cause: str, text: str, *, detail: str = "") -> None:
         """Log an event that unauthenticated clients can cause: once a minute for each cause."""
-        self._log(logging.WARNING, cause, text)
+        self._log(logging.WARNING, cause, text, detail=detail)
 
     def broker_left(self, broker_id: int) -> None:
         """Report that a client was refused because the broker of its port has left."""
@@ -495,6 +549,8 @@ class Listener:
             snapshot.gauge(registry.CERTIFICATE_EXPIRY, expiry, self.name)
         if self.gateway is not None:
             snapshot.gauge(registry.BROKERS_NOT_SHOWN, self.gateway.not_shown, self.name)
+        if self._client_logins is not None:
+            self._client_logins.collect(snapshot, self.name)
         for issuer, keys in self.keys.items():
             labels, cache = (self.name, issuer), keys.cache
             snapshot.count(registry.JWKS_REFRESH_FAILURES, cache.refresh_failures, *labels)

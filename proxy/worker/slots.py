@@ -51,6 +51,11 @@ class Slots(Generic[K]):
         """Number of slots that are taken."""
         return len(self._holders)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no slot is taken or awaited."""
+        return not self._owners
+
     def acquire(self, key: K, owner: str, go: Callable[[], None]) -> None:
         """Call `go` when `key` has a slot, which may be at once."""
         self._owners[key] = owner
@@ -160,6 +165,33 @@ class LoginSlots(Slots[K]):
         return found
 
 
+class Pace(Slots[object]):
+    """Turns to connect to one broker, evenly spaced; owners take turns.
+
+    A broker that counts per second would also count the end of one burst and the next one, since
+    connections do not take equally long to arrive.
+    """
+
+    def __init__(self, rate: int, workers: int, call_later: Callable[..., object]) -> None:
+        """Grant this worker's share of `rate` turns per second."""
+        super().__init__(1)
+        self._seconds = workers / rate
+        self._call_later = call_later
+
+    def acquire(self, key: object, owner: str, go: Callable[[], None]) -> None:
+        """Call `go` when it is the turn of `key`, which may be at once."""
+        super().acquire(key, owner, lambda: self._begin(key, go))
+
+    def _begin(self, key: object, go: Callable[[], None]) -> None:
+        """Hand the slot of `key` to its turn, which only time ends."""
+        turn = object()
+        self._owners[turn] = self._owners.pop(key)
+        self._holders.remove(key)
+        self._holders.add(turn)
+        self._call_later(self._seconds, self.release, turn)
+        go()
+
+
 MAX_HELD: Final = 1_024
 """Maximum number of clients of one broker that a worker holds; it closes others at once."""
 MAX_HELD_PER_ADDRESS: Final = 512
@@ -193,11 +225,6 @@ class Outage(Slots[K]):
     def is_awaited(self) -> bool:
         """True if clients are held."""
         return bool(self._waiting)
-
-    @property
-    def is_forgotten(self) -> bool:
-        """True if no client is held or resuming."""
-        return not self._owners
 
     def resumes(self, key: K) -> bool:
         """Return whether a client is resuming after a hold."""

@@ -10,7 +10,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -18,42 +18,51 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from metrics import registry
+from metrics.event_lines import Line
 from metrics.event_log import EventLogSettings
 from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.event_writer import EventWriter
-from metrics.events import connection_ids
+from metrics.events import SCHEMA_VERSION, EventKind, connection_ids
 from metrics.history import Cadence, Timeline
 from metrics.process import report_process
 from metrics.snapshot import Snapshot
 from metrics.tally import Tally
+from metrics.usage import UsageLog
 from proxy import __version__, config
 from proxy.acl.model import AuthorizerMode
 from proxy.brokers.access import open_access
 from proxy.brokers.discovery import DiscoveredBroker
+from proxy.config.listener import RevokeSessions
+from proxy.connection.blocks import BlockList
 from proxy.connection.commands import AnswerFromStore, CloseReason
 from proxy.connection.connection import Connection, finishing
 from proxy.connection.frames import COMPILED
 from proxy.connection.interfaces import NoAuthorizer
-from proxy.errors import ConfigError
+from proxy.errors import BrokerFault, ConfigError
 from proxy.net.read_buffer import ReadBuffer
 from proxy.net.relay import ClientSide
 from proxy.net.tls_reload import follow as follow_certificates
 from proxy.net.tls_sides import MAX_HANDSHAKES, ServerTls
 from proxy.ops.observer import SessionObserver
+from proxy.ops.rollout_service import RolloutService
 from proxy.ops.sessions import Sessions
 from proxy.ops.status.recent import CounterHistory
 from proxy.ops.status.session_facts import Condition
+from proxy.ops.status.text import duration, plural
 from proxy.ops.worker_queries import serve_control
+from proxy.rollout import Decision, Promotions
 from proxy.scheduling.lifeline import heed_parent, supervised
 from proxy.scheduling.memory_budget import MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.scheduling.steps import timed
 from proxy.store import CachedCredentials, StoreError, open_users
 from proxy.worker.acceptor_link import AcceptedConnections
+from proxy.worker.block_service import BlockService
 from proxy.worker.connection_limits import ConnectionLimits, OpenConnections
 from proxy.worker.endpoints import Endpoints
 from proxy.worker.listener import Listener
-from proxy.worker.slots import LoginSlots, Outage
+from proxy.worker.signals import SignalService
+from proxy.worker.slots import LoginSlots, Outage, Pace
 from proxy.worker.store_service import StoreService, open_store_to_share
 from proxy.worker.work_queues import SLICE_SECONDS, TimeSlices, WorkQueues
 
@@ -75,6 +84,11 @@ whose connections all end at once starts over with its bootstrap servers (KIP-89
 clients that all log in at once wait for each other."""
 GATE_CHECK_EVERY: Final = 0.05
 """Seconds between two checks of a worker that waits until it is ready."""
+USAGE_MINUTES: Final = 5
+"""Interval in minutes at which uses are recorded (`events.usage`)."""
+USES_AT_ONCE: Final = 500
+"""Number of uses that are counted or recorded in one iteration of the event loop, in about two
+milliseconds."""
 CLIENTS_AT_ONCE: Final = 256
 """Number of connections that are informed of new quotas, or swept, in one iteration of the event
 loop."""
@@ -86,8 +100,11 @@ class Worker:
     def __init__(self, settings: config.Config, inputs: "WorkerInputs") -> None:
         self.loop = asyncio.get_running_loop()
         self.buffer = ReadBuffer()
+        """The read buffer that all connections share."""
         self.memory_budget = MemoryBudget()
+        """The memory of authenticated clients' long requests."""
         self.access = open_access(settings.upstream, inputs.tls.upstream)
+        """The settings of connections to brokers."""
         self.number = inputs.number
         self.proxy_id = socket.gethostname()
         self.cadence = Cadence(checkpoint=settings.events.checkpoint_ms / 1000)
@@ -103,6 +120,7 @@ class Worker:
         """True if the last configuration file that was to be loaded was invalid."""
         self._configured_at = self._started
         """Unix time at which the configuration was taken over."""
+        self._usage = self._make_usage_log()
         self._authorization = self._make_authorization()
         self._quotas = self._make_quotas()
         self._rights = self._authorization or NoAuthorizer(settings.authorizer.super_users)
@@ -118,14 +136,29 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._time_slices = TimeSlices(self.loop)
         self.work_queues = WorkQueues(self._time_slices)
+        """The queues of long work."""
         self.handshakes = LoginSlots[ServerTls](
             MAX_HANDSHAKES,
             silence=lambda client: client.age,
             displace=ServerTls.displaced,
             call_later=self.loop.call_later,
         )
+        """The slots for TLS handshakes of clients."""
+        self._revoked: list[object] = []
+        """Versions of users and keys for which sessions were revoked."""
+        self.blocks = BlockList()
+        """The block list in force."""
+        self._block_service = BlockService(
+            settings, self.blocks, inputs.number, self._enforce_blocks
+        )
+        self._signals: SignalService | None = None
+        if inputs.number == 0 and settings.block.signals.endpoint_url is not None:
+            self._signals = SignalService(settings)
         self.outages: dict[DiscoveredBroker, Outage[ClientSide]] = {}
-        self._stopping = asyncio.Event()
+        """The brokers that cannot be reached, and the clients that are held for them."""
+        self.paces: dict[DiscoveredBroker, Pace] = {}
+        """The turns to connect to each broker; empty without `max.connection.creation.rate`."""
+        self._stopping = asyncio.Event()  # until `run`
         self.tally = Tally(
             run=next(self._connection_ids),
             sessions=[
@@ -149,6 +182,9 @@ class Worker:
         )
         self.incidents = self._sessions.incidents
         self._recent = CounterHistory(monotonic())
+        self.rollout = RolloutService(
+            settings, self._store, self.number, self._promote, self._record
+        )
         self._listeners = [self._listener(one) for one in settings.listeners]
         accepted = None
         if inputs.link is not None:
@@ -208,13 +244,19 @@ class Worker:
             self._settings.quotas, self._store, self._inputs.usage, self._inputs.number
         )
 
+    def _make_usage_log(self) -> UsageLog | None:
+        if not self._settings.events.usage:
+            return None
+        stream_id = next(self._connection_ids)
+        return UsageLog(stream_id, self.proxy_id, self._inputs.number, self.timeline)
+
     def _make_authorization(self) -> "AclService | None":
         settings = self._settings.authorizer
         if settings.mode is AuthorizerMode.OFF:
             return None
         from proxy.worker.acl_service import AclService
 
-        return AclService(settings, self._store, observer=self._observer_of)
+        return AclService(settings, self._store, observer=self._observer_of, usage=self._usage)
 
     def _observer_of(self, connection: Connection) -> SessionObserver:
         name = connection.rules.listener
@@ -225,11 +267,25 @@ class Worker:
         if self._events is not None:
             self._events.emit(line)
 
+    def _record(self, principal: str, decision: Decision) -> None:
+        line = Line()
+        line.number("schema_version", SCHEMA_VERSION)
+        line.text("proxy_id", self.proxy_id)
+        line.number("worker", self.number)
+        line.unique_text("connection_id", next(self._connection_ids))
+        line.text("kind", EventKind.DEMOTED if decision.probes else EventKind.PROMOTED)
+        line.number("timestamp_ms", decision.at_ms)
+        line.number("sequence", 0)
+        line.text("principal", principal)
+        line.text("decided_by", decision.author)
+        line.unique_text("decision_reason", decision.reason)
+        self.emit(line.finish())
+
     # Running
 
     async def run(self, lifeline: int) -> int:
         """Serve until it is stopped, then drain; return the exit status."""
-        heed_parent(self._stopping, lifeline, self._inputs.heartbeat, reload=self._reload)
+        self._stopping = heed_parent(lifeline, self._inputs.heartbeat, reload=self._reload)
         self._reload()  # of before the fork, or since: until now, SIGHUP was ignored
         control = await serve_control(self._inputs.control, self._answer)
         self.loop.add_reader(self._inputs.connections.wakes[self._inputs.number], self._make_room)
@@ -238,12 +294,14 @@ class Worker:
         for listener in self._listeners:
             for keys in listener.keys.values():
                 self.spawn(supervised(keys.run))
-            if listener.memberships is not None:
-                self.spawn(supervised(listener.memberships.run))
+            for file in (listener.memberships, listener.password_file):
+                if file is not None:
+                    self.spawn(supervised(file.run))
         await self._open_until_stopped()
         await self._drain()
         if self._authorization is not None:
             self._authorization.close()
+        await self._write_usage()
         if self._quotas is not None:
             self._quotas.close()
         control.close()
@@ -251,6 +309,7 @@ class Worker:
             await asyncio.to_thread(self._events.close)
         for task in self._tasks:
             task.cancel()  # before the store is closed
+        self._block_service.close()
         self._store.close()
         return 0
 
@@ -266,6 +325,7 @@ class Worker:
     async def _open(self) -> None:
         """Accept clients, as soon as ACLs, quotas and users are known."""
         await self._store_service.known()
+        await self.rollout.exchange()
         fake_secret = self._users.scram_fake_secret()  # a mirror has it from where it copies
         for listener in self._listeners:
             listener.fake_secret = fake_secret
@@ -273,9 +333,14 @@ class Worker:
         self._inputs.heartbeat.serve()
         self.spawn(supervised(self._tick))
         self.spawn(supervised(self._store_service.follow))
+        self.spawn(supervised(self.rollout.run))
+        self.spawn(supervised(self._block_service.run))
+        if self._signals is not None:
+            self.spawn(supervised(self._signals.run))
+            self.spawn(supervised(self._signals.keys.run))
         self.spawn(supervised(self._follow_cluster))
         if self._inputs.tls.all:
-            self.spawn(follow_certificates(self._inputs.tls))
+            self.spawn(follow_certificates(self._inputs.tls.all))
         if self._inputs.number == 0:
             for listener in self._listeners:
                 line = f"listener {listener.name}: accepting on {listener.settings.address}"
@@ -340,20 +405,36 @@ class Worker:
             self.tally.observe(registry.EVENT_LOOP_LAG, max(0.0, self.loop.time() - due))
             if time.time() // 60 != minute:
                 minute = time.time() // 60
-                await self._sweep()
+                await self._sweep(with_usage=minute % USAGE_MINUTES == 0)
             if self._authorization is not None:
                 self._authorization.sweep()
+            await self._revoke()
 
-    async def _sweep(self) -> None:
-        """Write the checkpoints and summaries that are due, at the end of a minute."""
+    async def _sweep(self, *, with_usage: bool) -> None:
+        """Write the checkpoints and summaries that are due, at the end of a minute, and the uses of
+        the last interval."""
         self._recent.remember(self.tally.snapshot(), monotonic())
         self.timeline.adjust(wall=time.time(), now=self.loop.time())
+        uses = 0
         for listener in self._listeners:
             for number, client in enumerate(list(listener.clients)):
                 if client.connection is not None and not client.connection.closed:
                     listener.observer.sweep(client.connection, monotonic())
-                if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
+                    if with_usage:
+                        uses += client.connection.stages.flush_uses()
+                if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1 or uses > USES_AT_ONCE:
+                    uses = 0
                     await asyncio.sleep(0)
+        if with_usage:
+            await self._write_usage()
+
+    async def _write_usage(self) -> None:
+        if self._usage is None:
+            return
+        for number, line in enumerate(self._usage.lines(monotonic())):
+            self.emit(line)
+            if number % USES_AT_ONCE == USES_AT_ONCE - 1:
+                await asyncio.sleep(0)
 
     async def _follow_cluster(self) -> None:
         if self._quotas is not None and self._quotas.wants_cluster:
@@ -367,6 +448,10 @@ class Worker:
         for listener in self._listeners:
             listener.make_room()
 
+    def _promote(self, promotions: Promotions, first_lifetime_ms: int | None) -> None:
+        for listener in self._listeners:
+            listener.promote(promotions, first_lifetime_ms)
+
     def _rights_changed(self) -> None:
         """Apply changed rights to open connections."""
         for client in self._clients():
@@ -374,8 +459,44 @@ class Worker:
 
     async def _quotas_changed(self) -> None:
         """Apply changed quotas to open connections."""
-        for number, client in enumerate(self._clients()):
-            client.call(Connection.apply_quotas)
+        await self._call_all(Connection.apply_quotas, self._clients())
+
+    async def _enforce_blocks(self) -> None:
+        """Close the sessions that are blocked."""
+        await self._end_sessions(Connection.end_if_blocked, self._clients())
+
+    async def _revoke(self) -> None:
+        """Close sessions whose user, password or key is gone, where that is configured."""
+        keys = [one.cache.loaded_at for each in self._listeners for one in each.keys.values()]
+        at_once = [
+            one for one in self._listeners if one.settings.revoke_sessions is RevokeSessions.AT_ONCE
+        ]
+        before, self._revoked = self._revoked, [self._credentials.version, *keys, at_once]
+        if before != self._revoked:
+            clients = [client for one in at_once for client in one.clients]
+            await self._end_sessions(Connection.end_if_revoked, clients)
+
+    async def _end_sessions(
+        self, end: Callable[[Connection, float], None], clients: Sequence[ClientSide]
+    ) -> None:
+        """Call `end` for clients, and expire the tokens of those that have no session here then."""
+        connections = [one.connection for one in clients]
+        open_before = {one for one in connections if one is not None and not one.closed}
+        await self._call_all(end, clients)
+        ended = {one.principal for one in open_before if one.closed and one.principal is not None}
+        ended -= {one.principal for one in open_before if not one.closed}
+        for principal in sorted(filter(None, ended)):
+            try:
+                await self.expire_tokens(principal)
+            except BrokerFault as error:
+                log.warning("the delegation tokens of %a were not expired: %s", principal, error)
+
+    @staticmethod
+    async def _call_all(
+        what: Callable[[Connection, float], None], clients: Sequence[ClientSide]
+    ) -> None:
+        for number, client in enumerate(clients):
+            client.call(what)
             if number % CLIENTS_AT_ONCE == CLIENTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
 
@@ -394,6 +515,7 @@ class Worker:
         for listener in self._listeners:
             if listener.name in by_name:
                 listener.apply(by_name[listener.name])
+        self.rollout.apply(settings)
         self._limits.apply(settings.max_connections_per_ip, settings.address_limits())
         self._rights.replace_super_users(settings.authorizer.super_users)
         self._rights_changed()
@@ -409,6 +531,16 @@ class Worker:
         steps = in_steps(answer, max_values=maxsize, seconds=SLICE_SECONDS)
         body = await self._time_slices.run(timed(steps, steps_ns.append))
         return body, asking_ns + sum(steps_ns)
+
+    async def expire_tokens(self, principal: str) -> int:
+        """Expire the delegation tokens with which a client's principal logs in to brokers.
+
+        That includes tokens of other workers and proxies; returns the number of tokens. Open
+        sessions stay: close them before. Raises BrokerFault.
+        """
+        found = self._endpoints.any_broker()
+        broker = None if found is None else found[0]
+        return sum([await one.expire_tokens(principal, broker) for one in self._listeners])
 
     def query_soon(self, broker: DiscoveredBroker) -> None:
         """Query a broker soon that could not be reached, or refused the proxy's login."""
@@ -435,6 +567,7 @@ class Worker:
         reasons = [reason for one in self._listeners for reason in one.not_ready()]
         if self._stopping.is_set():
             reasons.append("draining")
+        reasons += self._block_service.not_ready()
         # Brokers are not discovered before the store is known.
         return reasons + (self._store_service.not_ready() or self._endpoints.not_ready())
 
@@ -443,8 +576,21 @@ class Worker:
         modes = {"authorizer.mode": settings.authorizer.mode, "quotas.mode": settings.quotas.mode}
         found = [Condition("mode", name, str(mode), good=True) for name, mode in modes.items()]
         now, wall = monotonic(), time.time()
+        loaded = f"loaded {duration(wall - self._configured_at)} ago"
+        stale = self._is_configuration_stale
+        state = f"{loaded}; the last reload was refused, see the log" if stale else loaded
+        found.append(Condition("configuration", "last reload", state, good=not stale))
+        if self._events is not None:
+            lost, directory = self._events.lost, str(settings.events.directory)
+            state = f"{plural(lost, 'event')} lost since the start" if lost else "no event lost"
+            where = f"{directory}, worker {self.number}" if lost else directory
+            found.append(Condition("event log", where, state, good=not lost))
         for listener in self._listeners:
             found += listener.conditions(now, wall)
+        found += self.rollout.conditions()
+        found.append(self._block_service.condition())
+        if self._signals is not None:
+            found.append(self._signals.condition())
         return list(dict.fromkeys(found))
 
     def _collect(self, snapshot: Snapshot) -> None:
@@ -464,6 +610,10 @@ class Worker:
         snapshot.gauge(registry.CONFIGURATION_STALE, self._is_configuration_stale)
         snapshot.gauge(registry.CONFIGURATION_LOADED, self._configured_at)
         self._store_service.collect(snapshot)
+        self.rollout.collect(snapshot)
+        self._block_service.collect(snapshot)
+        if self._signals is not None:
+            self._signals.collect(snapshot)
         if self._authorization is not None:
             self._authorization.collect(snapshot)
         if self._quotas is not None:

@@ -1,9 +1,11 @@
 """Spark on Kubernetes with deploy/spark: its tables equal those of a local run."""
 
+import json
 import logging
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("report_image")]
 log = logging.getLogger(__name__)
 
 SIZE = Size(connections=24, principals=6, clients=12, days=0.2, seed=5, bad=True)
-AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
+AS_OF = datetime.fromtimestamp(EPOCH + SIZE.days * 86_400, UTC).isoformat()
 JOB = "report"
 USER = 65532
 _VOLUME = "reauth-proxy-spark"
@@ -72,7 +74,7 @@ def manifests(*without: str) -> list[Document]:
     )
     pod = of_kind(made, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (driver,) = pod["containers"]
-    driver["args"].append(f"--as-of-ms={AS_OF_MS}")
+    driver["args"].append(f"--as-of={AS_OF}")
     driver["resources"]["requests"]["cpu"] = "100m"
     return [one for one in made if one["kind"] not in without]
 
@@ -129,9 +131,11 @@ def tables(folder: Path) -> dict[str, list[Any]]:
     found = {}
     for table in folder.iterdir():
         if table.is_dir():
-            query = f"SELECT * EXCLUDE (run_id) FROM '{table}/*.parquet'"
-            rows = duckdb.connect().execute(query)
-            found[table.name] = sorted(map(str, map(comparable, rows.fetchall())))
+            rows = f"(SELECT * EXCLUDE (run_id) FROM '{table}/*.parquet') AS r"
+            lines = duckdb.connect().execute(f"SELECT CAST(to_json(r) AS VARCHAR) FROM {rows}")
+            found[table.name] = sorted(
+                str(comparable(json.loads(line))) for (line,) in lines.fetchall()
+            )
     return found
 
 

@@ -480,6 +480,39 @@ def test_brokers_may_have_ports_by_id() -> None:
     assert "broker 1002 has no port within" in deploy.templated(values, check=False)
 
 
+def test_brokers_with_names_share_a_port_and_a_route() -> None:
+    """Without the Gateway API the load balancer of the Service passes TLS through."""
+    values = copy.deepcopy(deploy.values("gateway"))
+    listener = values["config"]["listeners"][0]
+    del listener["broker.ports"]
+    listener |= {
+        "advertised.host": "Kafka.example.com",
+        "broker.hosts": "broker-$(id).kafka.example.com:443",
+        "security.protocol": "SASL_SSL",
+        "ssl.keystore.location": "/etc/reauth-proxy-tls/tls.crt",
+    }
+    values["service"] = {"type": "LoadBalancer"}
+    values["networkPolicy"] = {"enabled": True, "monitoringNamespace": "monitoring"}
+    documents = deploy.of_text(deploy.templated(values))
+    (port,) = deploy.of_kind(documents, "Service")["spec"]["ports"]
+    assert (port["name"], port["port"]) == ("clients", 9094)
+    _, clients, *_ = deploy.of_kind(documents, "NetworkPolicy")["spec"]["ingress"]
+    assert clients["ports"] == [{"port": 9094}]
+    assert not [one for one in documents if one["kind"] == "TLSRoute"]
+    parents = [{"name": "shared", "namespace": "gateways", "sectionName": "kafka"}]
+    values["service"] = {"tlsRoute": {"parentRefs": parents}}
+    route = deploy.of_kind(deploy.of_text(deploy.templated(values)), "TLSRoute")
+    assert route["metadata"]["name"] == f"reauth-proxy-{listener['name']}"
+    assert route["spec"] == {
+        "parentRefs": parents,
+        "hostnames": ["kafka.example.com", "*.kafka.example.com"],
+        "rules": [{"backendRefs": [{"name": "reauth-proxy", "port": 9094}]}],
+    }
+    for hosts in ("kafka.broker-$(id).example.com", "broker-$(id)"):
+        listener["broker.hosts"] = hosts
+        assert "in the first label of broker.hosts" in deploy.templated(values, check=False)
+
+
 def test_what_a_registry_and_a_site_add() -> None:
     digest = f"sha256:{'0' * 64}"
     extra: dict[str, Any] = {

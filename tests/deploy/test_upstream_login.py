@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.config import load
+from proxy.config import from_mapping, load
 from proxy.config.values import Secret
 from tests.support import deploy
-from tests.support.deploy import ROOT, Document, laid_out
+from tests.support.deploy import ROOT, Document, kustomized, laid_out, newest
 
 LOGIN = "/etc/reauth-proxy-login"
 RUN = "/var/run/reauth-proxy-brokers"
@@ -128,3 +128,31 @@ def test_the_patch_of_the_page_says_what_the_chart_makes() -> None:
     assert mount in deploy.container(documents)["volumeMounts"]
     (volume,) = patch["volumes"]
     assert volume in deploy.pod(documents)["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("cloud", "provider", "annotation"),
+    [
+        ("eks", "aws-msk-iam", "eks.amazonaws.com/role-arn"),
+        ("gke", "gcp", "iam.gke.io/gcp-service-account"),
+        ("aks", "azure", "azure.workload.identity/client-id"),
+    ],
+)
+def test_the_pod_has_the_identity_of_its_service_account(
+    cloud: str, provider: str, annotation: str, kubernetes: ModuleType
+) -> None:
+    documents = kustomized(f"egress-{cloud}")
+    for document in documents:
+        if document["kind"] != "PodMonitor":
+            kubernetes.validate(document, newest(kubernetes)[-1], strict=True)
+    (account,) = (one for one in documents if one["kind"] == "ServiceAccount")
+    assert annotation in account["metadata"]["annotations"]
+    assert deploy.pod(documents)["serviceAccountName"] == account["metadata"]["name"]
+    (workload,) = (one for one in documents if one["kind"] == "Deployment")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert labels.get("azure.workload.identity/use") == ("true" if cloud == "aks" else None)
+    config = from_mapping(yaml.safe_load(deploy.configuration(documents)), base_dir=Path("/"))
+    assert config.upstream.sasl_login_provider == provider
+    (policy,) = (one for one in documents if one["kind"] == "NetworkPolicy")
+    open_ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert {443, config.upstream.bootstrap_servers[0].port} <= open_ports

@@ -60,6 +60,7 @@ NEEDS: Final = {
     "serve": "runs until a signal; tests/test_docs.py starts it",
     "sessions": "needs a running proxy; tests/proxy",
     "token": "needs a token; tests/proxy/cli",
+    "why": "needs events; tests/proxy/cli",
 }
 """Our commands that are only parsed, and why."""
 ELSEWHERE: Final = (
@@ -125,7 +126,16 @@ def test_data_and_programs_parse(page: Path) -> None:
 
 
 SCHEMA: Final = json.loads((ROOT / "deploy/helm/kafka-reauth-proxy/values.schema.json").read_text())
-SECTIONS: Final = {"upstream", "listeners", "authorizer", "quotas", "store", "events", "http"}
+SECTIONS: Final = {
+    "upstream",
+    "listeners",
+    "authorizer",
+    "quotas",
+    "store",
+    "block",
+    "events",
+    "http",
+}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -173,8 +183,9 @@ def complete(listener: dict[str, Any], directory: Path) -> dict[str, Any]:
         "address": "127.0.0.1:9094",
         "routing": "sidecar",
     } | listener
-    if "groups.file" in whole:
-        whole["groups.file"] = str(directory / "groups.json")
+    files = {"groups.file", "sasl.plain.htpasswd.file", "sasl.plain.ldap.ssl.truststore.location"}
+    for key in whole.keys() & files:
+        whole[key] = str(directory / "groups.json")
     tokens = any(key.startswith("sasl.oauthbearer") for key in whole)
     if str(whole.get("security.protocol", "SASL_")).startswith("SASL_"):
         if whole.get("sasl.termination") != "broker":
@@ -209,7 +220,7 @@ def commands(text: str) -> Iterator[tuple[list[str], str | None]]:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_commands_run_or_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if "config init" not in page.read_text():  # which makes it
+    if "init gateway proxy.yaml\n" not in page.read_text():  # which makes it
         Path("proxy.yaml").write_text(PROXY)
     if page.stem == "store":  # which exports users
         add = "users add bob --mechanism SCRAM-SHA-256 --config proxy.yaml"

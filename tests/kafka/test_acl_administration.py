@@ -22,17 +22,13 @@ from proxy.admin import (
     InvalidRequest,
     Scram,
 )
-from proxy.admin.client import authenticate
-from proxy.admin.connection import AdminConnection
-from proxy.net.dialler import Dialler
 from sasl.credentials import ScramMechanism
 from tests.support.acls import CREATIONS_SEEN, FILTERS_SEEN, acl, asking, creation
 from tests.support.kafka import go
 from tests.support.kafka.clients import JavaClient, acl_binding, confluent_admin, password_of, user
 from tests.support.kafka.cluster import KafkaCluster, StartCluster, wait_until
 from tests.support.kafka.java import Finished, is_since
-from tests.support.kafka.wire_client import Address, api_versions_fields, ask
-from tests.support.kio_messages import decode, response_type
+from tests.support.kafka.wire_client import Address, ask
 from tests.support.proxy_process import (
     SUPER_USER,
     ProxyProcess,
@@ -231,7 +227,7 @@ def _filter(topic: str) -> Any:
 
 # --- many filters in one request
 
-DESCRIBE_ACLS, API_VERSIONS, CLIENT_QUOTAS = 29, 18, 48
+DESCRIBE_ACLS = 29
 ADMIN = Scram(username=SUPER_USER, password=password_of(SUPER_USER))
 ERIN = "User:erin"
 
@@ -254,34 +250,6 @@ def erins(address: Address) -> str:
     return name
 
 
-def test_many_filters_in_one_request(address: Address, erins: str) -> None:
-    offered = ask(address, API_VERSIONS, 3, api_versions_fields())
-    [versions] = [one for one in offered.api_keys if one.api_key == DESCRIBE_ACLS]
-    assert (versions.min_version, versions.max_version) == (0, 4)
-    nobody = AclFilter(principal="User:nobody")
-    filters = [AclFilter(principal=ERIN), nobody, AclFilter(name="other")]
-
-    async def work() -> None:
-        async with asyncio.timeout(2 * DEADLINE), AdminClient(str(address), login=ADMIN) as client:
-            found = await client.describe_acls(filters)
-        assert [*found.all().values()] == [(acl(erins, ERIN),), (), (acl("other", "User:other"),)]
-
-    asyncio.run(work())
-
-
-def test_quotas_of_many_users_in_one_request(address: Address, proxy: ProxyProcess) -> None:
-    proxy.command("quotas", "set", "--user", "erin", "producer_byte_rate=1024")
-    offered = ask(address, API_VERSIONS, 3, api_versions_fields())
-    [versions] = [one for one in offered.api_keys if one.api_key == CLIENT_QUOTAS]
-    assert (versions.min_version, versions.max_version) == (0, 2)
-
-    async def work() -> None:
-        async with asyncio.timeout(2 * DEADLINE), AdminClient(str(address), login=ADMIN) as client:
-            await _quotas_are_described(client)
-
-    asyncio.run(work())
-
-
 async def _quotas_are_described(client: AdminClient) -> None:
     """Describe quotas of erin, of an unknown user, and with an invalid filter."""
     erin, nobody = ClientQuotaFilter(user="erin"), ClientQuotaFilter(user="nobody", strict=True)
@@ -291,33 +259,6 @@ async def _quotas_are_described(client: AdminClient) -> None:
     assert found[erin].values() == {entity: {"producer_byte_rate": 1024.0}}
     assert found[nobody].values() == {}
     assert isinstance(found[wrong].error, InvalidRequest)
-
-
-def test_what_cannot_be_read_harms_no_other_request(address: Address, erins: str) -> None:
-    """Null filters and a truncated list are refused, and the connection stays usable."""
-
-    async def work() -> None:
-        async with asyncio.timeout(2 * DEADLINE):
-            connection = await AdminConnection.open(
-                address.host,
-                address.port,
-                tls=None,
-                client_id="harness",
-                timeout_s=DEADLINE,
-                dialler=Dialler(),
-            )
-            await authenticate(connection, ADMIN, await connection.api_versions())
-            for body in (b"\x00\x00", b"\x03\x01\x00\x01", b""):
-                answer = await connection.exchange(DESCRIBE_ACLS, 4, body)
-                [result] = decode(response_type(DESCRIBE_ACLS, 4), answer).filter_results
-                assert result.error_code.name == "invalid_request"
-            one = b"\x02\x01\x00\x01\x0aUser:erin\x00\x01\x01\x00\x00"
-            answer = await connection.exchange(DESCRIBE_ACLS, 4, one)
-            [result] = decode(response_type(DESCRIBE_ACLS, 4), answer).filter_results
-            assert [each.resource_name for each in result.resources] == [erins]
-            await connection.close()
-
-    asyncio.run(work())
 
 
 def test_franz_go_is_unaffected(address: Address, erins: str) -> None:

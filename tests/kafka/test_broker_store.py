@@ -32,7 +32,7 @@ from tests.support.kafka.upstream import (
     by_token_file,
     sasl_cluster,
 )
-from tests.support.proxy_process import SUPER_USER, ProxyFailed, ProxyProcess, gateway_config
+from tests.support.proxy_process import SUPER_USER, ProxyProcess, gateway_config
 from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -207,19 +207,6 @@ def test_what_one_host_is_told_the_brokers_keep(
     wait_until(lambda: not here.may(), what="still allowed here")
 
 
-def test_a_change_is_not_undone_by_an_older_answer(
-    hosts: tuple[ProxyProcess, ProxyProcess], issuer: Issuer, topic: str
-) -> None:
-    """The proxy was polling the brokers while the change was made."""
-    admin = administrator(issuer, hosts[0])
-    for number in range(20):
-        acl = may_write(topic, f"User:number-{number}")
-        create(admin, acl)
-        assert listed(admin, acl)
-        assert delete(admin, acl) == [acl]
-        assert not listed(admin, acl)
-
-
 # --- quotas
 
 
@@ -250,37 +237,6 @@ def test_quotas_are_the_brokers(
 # --- brokers that are down
 
 
-def test_the_brokers_silence_changes_nothing_and_lets_nobody_in_at_first(
-    brokers: KafkaCluster, jwks: Path, at_brokers: Any, carol: User, topic: str, tmp_path: Path
-) -> None:
-    """Without a copy of the ACLs the proxy lets no client in."""
-    settings = config(brokers, jwks, by_password(SCRAM, tmp_path))
-    settings["authorizer"]["allow.everyone.if.no.acl.found"] = True
-    create(at_brokers, may_write(topic, "User:somebody-else"))
-    process = ProxyProcess(settings, tmp_path)
-    add_users(process)
-    with process:
-        assert not Writer(carol, process, topic).may()
-        brokers.stop_node(1)
-        try:
-            wait_until(lambda: process.readiness() == 503, what="still ready")
-            assert any("are unknown" in reason for reason in process.reasons())
-            assert process.metric("acls") > 0, "what was known goes on applying"
-            process.stop()
-            process.start_unready()
-            wait_until(lambda: process.readiness() == 503, what="ready")
-            assert any("are unknown" in reason for reason in process.reasons())
-            assert not process.has_printed
-        finally:
-            brokers.start_node(1)
-            brokers.wait_ready()
-        process.wait_accepting()
-        wait_until(lambda: process.readiness() == 200, what="not ready", details=process.log)
-        assert not Writer(carol, process, topic).may()
-    assert "Traceback" not in process.log()
-    assert delete(at_brokers, may_write(topic, "User:somebody-else"))
-
-
 def assert_unready(process: ProxyProcess, reason: str) -> None:
     """The proxy is unready from its start, and `/readyz` reports the reason."""
     try:
@@ -302,42 +258,3 @@ def test_brokers_that_refuse_the_proxy_are_told_of(
     )
     assert process.log().count("CLUSTER_AUTHORIZATION_FAILED") <= 2
     assert "Traceback" not in process.log()
-
-
-def test_a_change_that_the_brokers_refuse_is_refused(
-    brokers: KafkaCluster, jwks: Path, at_brokers: Any, issuer: Issuer, topic: str, tmp_path: Path
-) -> None:
-    """The proxy may read but not alter ACLs; the client gets an error and stays connected."""
-    rights = [
-        acl_binding("kafka-cluster", "User:reader", operation, "BROKER")
-        for operation in ("DESCRIBE", "DESCRIBE_CONFIGS")
-    ]
-    create(at_brokers, *rights)
-    settings = config(brokers, jwks, by_token_file(tmp_path, issuer.mint("reader")))
-    process = ProxyProcess(settings, tmp_path)
-    add_users(process)
-    with process:
-        admin = administrator(issuer, process)
-        for _ in range(2):
-            with pytest.raises(confluent.KafkaException, match="The brokers refused the change"):
-                create(admin, may_write(topic))
-        assert not listed(admin, may_write(topic))
-        with pytest.raises(confluent.KafkaException, match="The brokers refused the change"):
-            delete(admin, rights[0])
-        assert listed(admin, rights[0])
-        quota = ["quotas", "set", "--user", "erin", f"{PRODUCER}=1000"]
-        with pytest.raises(ProxyFailed, match="CLUSTER_AUTHORIZATION_FAILED"):
-            process.command(*quota)
-    assert "Traceback" not in process.log()
-    for acl in rights:
-        delete(at_brokers, acl)
-
-
-def test_brokers_without_an_authorizer_have_no_acls(
-    kafka: KafkaCluster, jwks: Path, tmp_path: Path
-) -> None:
-    """Without ACLs at the brokers the proxy lets no client in."""
-    settings = gateway_config(str(kafka.address()), jwks, listeners={"LONG": 3_600_000})
-    settings |= {"store": {"url": "broker:state.db"}, "authorizer": {"mode": "enforce"}}
-    process = ProxyProcess(settings, tmp_path)
-    assert_unready(process, "SECURITY_DISABLED: the brokers have no authorizer, so no ACLs")

@@ -24,14 +24,14 @@ from tests.support.kafka.upstream import (
     sasl_cluster,
     sidecar_of,
 )
-from tests.support.kafka.wire_client import Address, WireClient, metadata_fields
-from tests.support.messages import request_body
+from tests.support.kafka.wire_client import Address, WireClient, metadata_fields, record_batch
+from tests.support.messages import produce_body, request_body
 from tests.support.proxy_process import ProxyProcess
 from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-METADATA, CREATE_TOPICS, DESCRIBE_ACLS, CREATE_ACLS = 3, 19, 29, 30
+PRODUCE, METADATA, CREATE_TOPICS, DESCRIBE_ACLS, CREATE_ACLS = 0, 3, 19, 29, 30
 CREATE_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKENS = 38, 40, 41
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 NOT_ALLOWED = 64
@@ -227,6 +227,34 @@ def test_the_broker_answers_as_if_the_client_were_connected_directly(
     created = [topic.error_code for topic in behind[1].topics]
     assert created == ([0, 29] if user == CAROL else [29, 29])
     assert behind[2].error_code == 31  # which is not the answer to the proxy's own login
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_brokers_quotas_and_authorizer_log_are_about_the_client(
+    brokers: KafkaCluster, proxies: dict[str, ProxyProcess], issuer: Issuer, way: str
+) -> None:
+    quota = {
+        "entity": [{"entity_type": "user", "entity_name": CAROL}],
+        "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+    }
+    brokers.ask(ALTER_QUOTAS, 1, entries=[quota], validate_only=False)
+    topics = [(f"{RUN}-topic", [0])]
+    body = produce_body(9, topics, records=record_batch(b"x" * 1_000))
+    denied = f"Principal = User:{DAVE} is Denied"
+    before = brokers.log().count(denied)
+
+    def throttled(user: str) -> float:
+        with WireClient(proxies[way].addresses()["LONG"]) as client:
+            actor = Actor(client, issuer)
+            actor.oauth(issuer.mint(user))
+            produced = actor.ask(PRODUCE, 9, body)
+            actor.ask(METADATA, 12, request_body(METADATA, 12, **metadata_fields(["other"])))
+        return float(produced.throttle_time.total_seconds())
+
+    wait_until(lambda: throttled(CAROL) > 0, what="not throttled", details=proxies[way].log)
+    assert throttled(DAVE) == 0
+    wait_until(lambda: brokers.log().count(denied) > before, what="not logged")
+    assert f"Principal = User:{TOKENS} is Denied" not in brokers.log()
 
 
 @pytest.mark.parametrize("way", WAYS)

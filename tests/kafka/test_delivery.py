@@ -17,7 +17,7 @@ from proxy.cli import app
 from proxy.delivery import topic as delivery
 from proxy.delivery.topic import TopicSink
 from tests.support.delivery import SIZE, report_of
-from tests.support.kafka.clients import by_scram, password_of, write_properties
+from tests.support.kafka.clients import by_password, password_of, write_properties
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.delivery import (
     LINE,
@@ -92,14 +92,6 @@ def test_lines_that_are_too_large_together_arrive(kafka: KafkaCluster, tmp_path:
     assert sorted(found) == sorted(short)
 
 
-def test_a_topic_that_is_missing_is_named_at_once(kafka: KafkaCluster) -> None:
-    """librdkafka would wait for half a minute and report a timeout."""
-    topic = f"events-{uuid.uuid4()}"
-    sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
-    with pytest.raises(DeliveryFailed, match=f"events topic create {topic} --bootstrap-server"):
-        sink.deliver(Part(file=FILE, begin=0, lines=[b"one"]))
-
-
 def test_a_refused_login_is_forgotten_after_a_success(kafka: KafkaCluster, topic: str) -> None:
     """A transient failure must not fail later batches."""
     sink = TopicSink(topic, lambda: {"bootstrap.servers": kafka.bootstrap()}, lambda: False)
@@ -127,7 +119,7 @@ def test_a_wrong_password_is_told_and_tried_again(
         "bootstrap.servers": kafka.bootstrap("LONG"),
         "security.protocol": "SASL_PLAINTEXT",
     }
-    properties = write_properties(tmp_path / "client.properties", settings | by_scram(user))
+    properties = write_properties(tmp_path / "client.properties", settings | by_password(user))
     right = properties.read_text()
     properties.write_text(right.replace(password_of(user), "no-such-password"))
     log_in(events).append(lines("a", range(2)), 0.0, WALL)
@@ -170,17 +162,3 @@ def test_a_batch_that_takes_longer_than_the_delivery_may_is_stored_in_portions(
 def lines_of_random_connections(count: int) -> list[str]:
     """Lines that hardly compress."""
     return [LINE.format(os.urandom(150).hex(), number) for number in range(count)]
-
-
-@pytest.mark.slow
-def test_a_topic_that_is_missing_costs_no_event(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Events stay in their file until the topic exists."""
-    topic, events = f"events-{uuid.uuid4()}", tmp_path / "events"
-    sent = lines("a", range(20_000))
-    events.mkdir()
-    (events / "events-a.jsonl").write_text("".join(f"{line}\n" for line in sent))
-    log = tmp_path / "deliverer.log"
-    with following(events, topic, "--bootstrap-server", kafka.bootstrap()):
-        eventually(lambda: "does not take them" in log.read_text(), "the failure is told")
-        kafka.create_topic(topic)
-        eventually(lambda: arrived(kafka.bootstrap(), topic, sent), "they arrive")

@@ -24,7 +24,7 @@ from proxy.delivery.kafka_settings import of_configuration
 from proxy.delivery.topic import Settings, TopicSink
 from tests.support.certificates import Authority
 from tests.support.kafka import java, properties
-from tests.support.kafka.clients import acl_binding, by_scram, password_of, write_properties
+from tests.support.kafka.clients import acl_binding, by_password, password_of, write_properties
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.delivery import (
     LINE,
@@ -144,7 +144,7 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
         (tmp_path / "new").replace(token)
 
     renew()
-    login = by_scram(WRITER, SCRAM) if mechanism == SCRAM else by_token(token)
+    login = by_password(WRITER, SCRAM) if mechanism == SCRAM else by_token(token)
     file = properties_of(secure, files, login, tmp_path / "client.properties")
     log, bootstrap, sent = log_in(events), secure.bootstrap(), list[str]()
 
@@ -173,23 +173,6 @@ def test_the_deliverer_authenticates_itself_anew_over_tls(
     assert "does not take them" not in told
     assert password_of(WRITER) not in told
     assert token.read_text() not in told
-
-
-def test_a_token_that_has_expired_costs_no_event(
-    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path
-) -> None:
-    """Events are delivered once the file has a new token."""
-    token, events = tmp_path / "token", tmp_path / "events"
-    token.write_text(issuer.mint(WRITER, lifetime=-60))
-    file = properties_of(secure, files, by_token(token), tmp_path / "client.properties")
-    log_in(events).append(lines("a", range(3)), 0.0, WALL)
-    log = tmp_path / "deliverer.log"
-    with following(events, topic, "--command-config", str(file)):
-        eventually(lambda: "does not take them" in log.read_text(), "the failure is logged")
-        assert token.read_text() not in log.read_text()
-        token.write_text(issuer.mint(WRITER))
-        sent = lines("a", range(3))
-        eventually(lambda: arrived(secure.bootstrap(), topic, sent), "the events arrive")
 
 
 def sink_of(settings: Callable[[], Settings], topic: str) -> tuple[TopicSink, SpoolFile]:
@@ -226,38 +209,15 @@ def test_tokens_are_fetched_with_client_credentials(
     assert [value for _, value in messages(secure.bootstrap(), topic)] == sent
 
 
-@pytest.mark.parametrize("mechanism", [SCRAM, "OAUTHBEARER"])
-def test_the_report_needs_no_more_than_read_on_the_topic(
-    secure: KafkaCluster, files: Path, topic: str, issuer: Issuer, tmp_path: Path, mechanism: str
-) -> None:
-    producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})
-    for line in lines("a", range(5)):
-        producer.produce(topic, line)
-    assert producer.flush(60) == 0
-    token = tmp_path / "token"
-    token.write_text(issuer.mint(READER))
-    login = by_scram(READER, SCRAM) if mechanism == SCRAM else by_token(token)
-    file = properties_of(secure, files, login, tmp_path / "client.properties")
-    options = ["--command-config", str(file)]
-    out = tmp_path / "report"
-    arguments = ["report", "--events", f"kafka:{topic}", "--out", str(out), *options]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
-    assert json.loads((out / "report.json").read_text())["lines"]["lines"] == 5
-    status = CliRunner().invoke(app, ["events", "topic", "status", topic, *options])
-    assert status.exit_code == 0, status.output
-    assert "reading it takes DESCRIBE_CONFIGS on the topic" in status.stderr
-
-
 def test_without_the_right_each_command_says_so(
     secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
 ) -> None:
     """A writer may describe but not read; a reader may not write."""
     of_writer = properties_of(
-        secure, files, by_scram(WRITER, SCRAM), tmp_path / "writer.properties"
+        secure, files, by_password(WRITER, SCRAM), tmp_path / "writer.properties"
     )
     of_reader = properties_of(
-        secure, files, by_scram(READER, SCRAM), tmp_path / "reader.properties"
+        secure, files, by_password(READER, SCRAM), tmp_path / "reader.properties"
     )
     producer = confluent.Producer({"bootstrap.servers": secure.bootstrap()})
     producer.produce(topic, LINE.format("a", 0))
@@ -293,51 +253,6 @@ def test_without_the_right_each_command_says_so(
     assert len(messages(secure.bootstrap(), topic)) >= 4
 
 
-def test_what_brokers_did_not_take_while_they_were_away_is_delivered_or_counted(
-    secure: KafkaCluster, files: Path, topic: str, tmp_path: Path
-) -> None:
-    """More is written than fits in the folder; the last events all arrive."""
-    events = tmp_path / "events"
-    file = properties_of(secure, files, by_scram(WRITER, SCRAM), tmp_path / "client.properties")
-    log = log_in(events, retention_bytes=20_000, delivered=True)
-    sent: list[str] = []
-
-    def write(count: int) -> None:
-        sent.extend(lines("a", range(len(sent), len(sent) + count)))
-        log.append(sent[-count:], float(len(sent)), WALL + len(sent))
-
-    def found() -> set[str]:
-        try:
-            return {value.decode() for _, value in messages(secure.bootstrap(), topic)}
-        except (
-            confluent.KafkaException
-        ) as error:  # a broker that has just started does not lead yet
-            if error.args[0].code() != confluent.KafkaError.NOT_LEADER_FOR_PARTITION:
-                raise
-            return set()
-
-    write(5)
-    told = tmp_path / "deliverer.log"
-    with following(events, topic, "--command-config", str(file)):
-        eventually(lambda: len(found()) == 5, "the first arrive")
-        secure.kill_node(1)
-        for _ in range(20):
-            write(50)
-        eventually(lambda: "does not take them" in told.read_text(), "the failure is logged")
-        assert log.undelivered > 0
-        for _ in range(20):
-            write(50)
-        secure.start_node(1)
-        eventually(lambda: sent[-1] in found(), "the last event arrives")
-        write(50)
-        eventually(lambda: sent[-1] in found(), "and what is written then")
-        eventually(lambda: "are delivered again" in told.read_text(), "which is logged")
-    log.close(float(len(sent)))
-    lost = set(sent) - found()
-    assert 0 < len(lost) <= log.undelivered
-    assert log.written == len(sent)
-
-
 def test_the_way_from_a_topic_that_is_made_to_its_report(
     secure: KafkaCluster, files: Path, tmp_path: Path
 ) -> None:
@@ -355,7 +270,9 @@ def test_the_way_from_a_topic_that_is_made_to_its_report(
     log_in(events).append(lines("a", range(3)), 0.0, WALL)
     logins = {}
     for user in (WRITER, READER):
-        file = properties_of(secure, files, by_scram(user, SCRAM), tmp_path / f"{user}.properties")
+        file = properties_of(
+            secure, files, by_password(user, SCRAM), tmp_path / f"{user}.properties"
+        )
         logins[user] = ["--command-config", str(file)]
     delivered = CliRunner().invoke(app, [*command(events, topic), *logins[WRITER]])
     assert delivered.output == "3 events delivered\n"

@@ -5,9 +5,8 @@ where the proxy is a super user and has judged before.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +16,6 @@ from tests.support.kafka.acl_differential.comparison import (
     Versions,
     answer_all,
     compare,
-    described,
-    differences,
     offered,
 )
 from tests.support.kafka.acl_differential.conversations import run_scripts, script_acls
@@ -60,31 +57,11 @@ def broker() -> Iterator[KafkaCluster]:
 def proxy(
     broker: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    with _started(broker, jwks, tmp_path_factory.mktemp("acls")) as process:
-        yield process
-
-
-@contextmanager
-def _started(
-    broker: KafkaCluster, jwks: Path, directory: Path, **more: Any
-) -> Iterator[ProxyProcess]:
     listeners = {LISTENER: _REAUTH_MS}
     config = sidecar_config(str(broker.address()), jwks, listeners=listeners)
-    process = ProxyProcess(enforcing_acls(config, **more), directory)
+    process = ProxyProcess(enforcing_acls(config), tmp_path_factory.mktemp("acls"))
     process.add_user(SUPER_USER, PASSWORD, "SCRAM-SHA-256")
     with process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def proxy_with_zookeeper(
-    broker: KafkaCluster,
-    jwks: Path,
-    zookeeper_store: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ProxyProcess]:
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with _started(broker, jwks, directory, store=zookeeper_store) as process:
         yield process
 
 
@@ -126,30 +103,15 @@ def test_every_deliberate_difference_is_documented() -> None:
     assert not {what for what in DELIBERATE if f"\n| {what} | " not in text}
 
 
-@pytest.mark.parametrize(
-    ("with_store", "name"), [("proxy", "prx"), ("proxy_with_zookeeper", "zoo")]
-)
 def test_proxy_judges_as_kafka_does(
     broker: KafkaCluster,
-    with_store: str,
-    name: str,
+    proxy: ProxyProcess,
     versions: Versions,
     kafkas: Mapping[str, str],
     capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
 ) -> None:
-    proxy: ProxyProcess = request.getfixturevalue(with_store)
-    side = Side(name, proxy.addresses()[LISTENER], broker.address())
+    side = Side("prx", proxy.addresses()[LISTENER], broker.address())
     proxys = _judge(side, versions, administers_users=True)
     with capsys.disabled():
         print(f"\n{len(kafkas)} cases")  # noqa: T201 - part of the result
     compare(kafkas, proxys)
-
-
-def test_kafka_judges_the_same_twice(
-    broker: KafkaCluster, versions: Versions, kafkas: Mapping[str, str]
-) -> None:
-    """Answers that contain a time or another test's topic cannot be compared."""
-    side = Side("sec", broker.address(listener=LISTENER), broker.address())
-    again = _judge(side, versions, administers_users=False)
-    assert not (different := differences(kafkas, again)), described(different, kafkas, again)

@@ -158,23 +158,6 @@ def test_offer_is_the_brokers_own_unless_acls_are_enforced(
             assert here[key] == (kept if mode == "enforce" and key != PRODUCE else 0)
 
 
-def test_audit_reports_what_enforcing_would_refuse(
-    config: dict[str, Any], issuer: Issuer, topic: str, tmp_path: Path
-) -> None:
-    config["authorizer"]["mode"] = "audit"
-    proxy = ProxyProcess(config, tmp_path)
-    add_users(proxy)
-    with proxy:
-        producer = python.KafkaProducer(**old_client(proxy, issuer, "OBSERVE"))
-        producer.send(topic, b"x").get(60)
-        producer.close()
-        proxy.stop()
-        reported = [event for event in proxy.events() if event["kind"] == "would-be-denied"]
-    assert ("User:carol", "Produce v2") in {
-        (event["principal"], event["resource_name"]) for event in reported
-    }
-
-
 def offer(address: Address) -> dict[int, int]:
     """The lowest version of each API."""
     answer = ask(address, API_VERSIONS, 0)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka as confluent
 import pytest
@@ -17,16 +16,13 @@ from tests.support.kafka.clients import JavaClient, User, add_users, confluent_a
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import KAFKA_VERSION, is_since
 from tests.support.kafka.load_balancer import HOST, LoadBalancer
-from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, end_offset, java_traffic
 from tests.support.kafka.wire_client import (
     Address,
     Outcome,
     WireClient,
     metadata_fields,
-    record_batch,
 )
-from tests.support.messages import request_body
 from tests.support.processes import free_port_range
 from tests.support.proxy_process import (
     GATEWAY_BROKERS,
@@ -41,8 +37,6 @@ from tests.support.sasl import Issuer
 pytestmark = pytest.mark.kafka
 
 DEADLINE = 120.0
-_PRODUCE, _FETCH, _METADATA, _FIND_COORDINATOR, _DESCRIBE_CLUSTER = 0, 1, 3, 10, 60
-_NOT_LEADER = 6
 
 
 @pytest.fixture(scope="module")
@@ -117,108 +111,6 @@ def ports_connected_to() -> set[int]:
     }
 
 
-def logged_in(address: Address, issuer: Issuer) -> Actor:
-    """A raw client; close its `client`."""
-    actor = Actor(WireClient(address), issuer)
-    actor.scram("carol", password="carol-secret")
-    assert actor.lines[-1] == "< server signature right: True", actor.lines
-    return actor
-
-
-def asked(address: Address, issuer: Issuer, api_key: int, version: int, **fields: Any) -> Any:
-    """One answer, decoded."""
-    actor = logged_in(address, issuer)
-    with actor.client:
-        return actor.ask(api_key, version, request_body(api_key, version, **fields))
-
-
-def test_every_api_that_tells_addresses_tells_the_proxys(
-    cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
-) -> None:
-    at = proxy.addresses()["LONG"]
-    shown = {node_id: broker_at(proxy, node_id) for node_id in cluster.node_ids}
-    for version in (0, 1):
-        found = asked(
-            at,
-            issuer,
-            _DESCRIBE_CLUSTER,
-            version,
-            include_cluster_authorized_operations=False,
-            endpoint_type=1,
-        )
-        brokers = {one.broker_id: Address(one.host, one.port) for one in found.brokers}
-        assert brokers == shown
-    for version in range(7):
-        found = asked(
-            at,
-            issuer,
-            _FIND_COORDINATOR,
-            version,
-            key="some group",
-            key_type=0,
-            coordinator_keys=("some group",),
-        )
-        (coordinator,) = getattr(found, "coordinators", (found,))
-        address = Address(coordinator.host, coordinator.port)
-        assert address == shown[coordinator.node_id], version
-
-
-def test_leader_end_points_are_rewritten(
-    cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer
-) -> None:
-    """KIP-951: a broker that is not the leader returns the leader's address."""
-    topic = spread_topic(cluster, p0=[2])
-    wrong, leader = broker_at(proxy, 1), broker_at(proxy, 2)
-    produced = asked(
-        wrong,
-        issuer,
-        _PRODUCE,
-        10,
-        transactional_id=None,
-        acks=-1,
-        timeout=60_000,
-        topic_data=[
-            {"name": topic, "partition_data": [{"index": 0, "records": record_batch(b"x")}]}
-        ],
-    )
-    assert produced.responses[0].partition_responses[0].error_code == _NOT_LEADER
-    assert {Address(one.host, one.port) for one in produced.node_endpoints} == {leader}
-
-    described = asked(wrong, issuer, _METADATA, 12, **metadata_fields([topic]))
-    fetched = asked(
-        wrong,
-        issuer,
-        _FETCH,
-        16,
-        cluster_id=None,
-        max_wait=100,
-        min_bytes=1,
-        max_bytes=1_000_000,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-        topics=[
-            {
-                "topic_id": described.topics[0].topic_id,
-                "partitions": [
-                    {
-                        "partition": 0,
-                        "current_leader_epoch": -1,
-                        "fetch_offset": 0,
-                        "last_fetched_epoch": -1,
-                        "log_start_offset": -1,
-                        "partition_max_bytes": 1_000_000,
-                    }
-                ],
-            }
-        ],
-        forgotten_topics_data=[],
-        rack_id="",
-    )
-    assert fetched.responses[0].partitions[0].error_code == _NOT_LEADER
-    assert {Address(one.host, one.port) for one in fetched.node_endpoints} == {leader}
-
-
 # --- brokers that move
 
 
@@ -253,51 +145,6 @@ def produced_at(who: User, bootstrap: str, topic: str) -> None:
     producer = confluent.Producer(who.confluent(bootstrap))
     producer.produce(topic, b"x", partition=0)
     assert producer.flush(DEADLINE) == 0
-
-
-# --- brokers that fail
-
-
-def test_broker_that_is_killed(cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> None:
-    """Its clients are disconnected; new clients are disconnected on their first request."""
-    address = broker_at(proxy, 3)
-    actor = logged_in(address, issuer)
-    with actor.client:
-        actor.ask(_METADATA, 12)
-        cluster.kill_node(3)
-        try:
-            actor.ends()
-            assert actor.lines[-1] == "< closed"
-            newcomer = logged_in(address, issuer)
-            with newcomer.client:
-                newcomer.ask(_METADATA, 12)
-                assert newcomer.lines[-1] == "< closed"
-            assert proxy.metric("upstream_connect_failures_total") >= 1
-        finally:
-            cluster.start_node(3)
-
-    def answers() -> bool:
-        returned = logged_in(address, issuer)
-        with returned.client:
-            return returned.ask(_METADATA, 12) is not None
-
-    wait_until(answers, what="broker 3 is not found again")
-
-
-def test_broker_that_hangs(cluster: KafkaCluster, proxy: ProxyProcess, issuer: Issuer) -> None:
-    """It delays only its own clients, and the proxy makes up no response."""
-    hanging, other = (logged_in(broker_at(proxy, node_id), issuer) for node_id in (3, 2))
-    with hanging.client, other.client:
-        hanging.ask(_METADATA, 12)
-        cluster.pause_node(3)
-        try:
-            hanging.send(_METADATA, 12)
-            assert hanging.hear(_METADATA, 12, 1.0) is None
-            assert hanging.lines[-1] == "< silent"
-            assert other.ask(_METADATA, 12) is not None
-        finally:
-            cluster.resume_node(3)
-        assert hanging.hear(_METADATA, 12) is not None
 
 
 # --- replaced gateways, which do not know the brokers yet

@@ -255,22 +255,3 @@ def test_attackers_fill_no_memory_and_keep_nobody_waiting(proxy: ProxyProcess) -
     # One request is gathered while another is judged, in several copies.
     grown = highest_memory(proxy.pid) - before
     assert grown < 2 * MAX_BYTES + 300 * MIB < ATTACKERS * LONGEST
-
-
-def test_attackers_who_never_finish_keep_nobody_waiting(proxy: ProxyProcess) -> None:
-    """Each announces 100 MB and sends half: they wait for each other, not other clients."""
-    address = proxy.addresses()["LONG_BYTES"]
-    before = highest_memory(proxy.pid)
-    header = request_header(15, 5, 1, "mallory", flexible=True)
-    names = REQUESTS["Metadata"].names
-    with contextlib.ExitStack() as stack:
-        for _ in range(ATTACKERS):
-            client = stack.enter_context(WireClient(address))
-            log_in(client, "mallory")
-            client._socket.settimeout(2.0)
-            with contextlib.suppress(TimeoutError):
-                client._socket.sendall(struct.pack(">i", LONGEST) + header)
-                client._socket.sendall(bytes(LONGEST // 2))
-        carol = stack.enter_context(contextlib.closing(Client(address, "carol")))
-        assert topics_seen(carol, names) == len(names)
-    assert highest_memory(proxy.pid) - before < 2 * MAX_BYTES

@@ -15,7 +15,7 @@ from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.java import is_since
 from tests.support.kafka.load_balancer import HOST, LoadBalancer
 from tests.support.kafka.properties import BEHIND
-from tests.support.kafka.traffic import PARTITIONS, TrafficFailed, end_offset, java_traffic
+from tests.support.kafka.traffic import PARTITIONS, end_offset
 from tests.support.kafka.wire_client import (
     Address,
     WireClient,
@@ -43,22 +43,11 @@ class Gateway:
         at = proxy.addresses()[LISTENER]
         self.bootstrap = f"{HOST}:{at.port}"
         self.ports = {node: broker_at(proxy, node).port for node in cluster.node_ids}
-        self.brokers = [*cluster.node_ids]
-        """Ids of the running brokers."""
 
     def swap(self, one: int, other: int) -> None:
         """Swap the ports of two brokers at the load balancer; a second call restores them."""
         mine, yours = self.ports[one], self.ports[other]
         self.balancer.swap(mine, yours)
-
-    def replace_last(self) -> None:
-        """Replace the last broker with one of another id at the same address."""
-        old = self.brokers.pop()
-        self.cluster.stop_node(old)
-        new = self.cluster.add_node(instead_of=old)
-        self.brokers.append(new)
-        wait_until(lambda: not _listens(broker_at(self.proxy, old)), what=f"{old} is hidden")
-        wait_until(lambda: _listens(broker_at(self.proxy, new)), what=f"{new} is shown")
 
     def misrouted(self) -> float:
         return self.proxy.metric("misrouted_total")
@@ -81,7 +70,7 @@ def gateway(jwks: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ga
 def spread_topic(gateway: Gateway) -> str:
     """A topic replicated to two of the three brokers."""
     name = f"misrouted-{uuid.uuid4()}"
-    one, other, third = gateway.brokers
+    one, other, third = gateway.cluster.node_ids
     pairs = ([one, other], [other, third], [third, one])
     replicas = {index: pairs[index % 3] for index in range(PARTITIONS)}
     gateway.cluster.create_topic(name, replicas=replicas, configs={"min.insync.replicas": "1"})
@@ -90,48 +79,6 @@ def spread_topic(gateway: Gateway) -> str:
 
 def written(cluster: KafkaCluster, topic: str) -> list[int]:
     return [end_offset(cluster, topic, partition) for partition in range(PARTITIONS)]
-
-
-@pytest.mark.skipif(not is_since("4.4"), reason="Java's clients have ApiVersions v5 since 4.4")
-def test_java_bootstraps_anew_where_ports_are_swapped(
-    gateway: Gateway, carol: User, tmp_path: Path
-) -> None:
-    """Nothing is lost or duplicated while its connections reach the wrong brokers.
-
-    Kafka's client 4.4 loses its requests if another broker's response was read together with the
-    one after which it bootstraps again (`NetworkClient.handleCompletedReceives`).
-    """
-    for attempt in range(3):
-        try:
-            swap_ports_below_java(gateway, carol, tmp_path / str(attempt))
-            return
-        except TrafficFailed as failure:
-            if "There are no in-flight requests for node" not in str(failure):
-                raise
-    pytest.fail("its own fault, each time")
-
-
-def swap_ports_below_java(gateway: Gateway, carol: User, directory: Path) -> None:
-    directory.mkdir()
-    topic, done, before = spread_topic(gateway), directory / "done", gateway.misrouted()
-    with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(
-            java_traffic, carol, gateway.bootstrap, topic, 1, directory, until=done
-        )
-        try:
-            wait_until(lambda: any(written(gateway.cluster, topic)), what="traffic")
-            gateway.swap(1, 2)
-            wait_until(lambda: gateway.misrouted() > before, what="who is misrouted is told")
-            gateway.swap(1, 2)
-        finally:
-            done.touch()
-        records = traffic.result()
-    assert written(gateway.cluster, topic) == records
-    events = [event for event in gateway.proxy.events() if event["kind"] == "misrouted"]
-    assert {(event["meant_node_id"], event["node_id"]) for event in events} <= {(1, 2), (2, 1)}
-    assert {event["meant_cluster_id"] for event in events} == {
-        event["cluster_id"] for event in events
-    }
 
 
 def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_path: Path) -> None:
@@ -151,21 +98,6 @@ def test_franz_go_bootstraps_anew_where_ports_are_swapped(gateway: Gateway, tmp_
     assert gateway.misrouted() > before
 
 
-@pytest.mark.skipif(not is_since("4.4"), reason="Java's clients have ApiVersions v5 since 4.4")
-def test_java_follows_a_broker_that_has_another_id(
-    gateway: Gateway, carol: User, tmp_path: Path
-) -> None:
-    """The old id's port leads nowhere, not to the other broker."""
-    topic, done = spread_topic(gateway), tmp_path / "done"
-    with ThreadPoolExecutor(1) as pool:
-        traffic = pool.submit(
-            java_traffic, carol, gateway.bootstrap, topic, 1, tmp_path, until=done
-        )
-        replace_last_under_load(gateway, topic, done)
-        records = traffic.result()
-    assert written(gateway.cluster, topic) == records
-
-
 class GoFiles:
     """Files that end the Go program and record its rebootstraps."""
 
@@ -178,25 +110,6 @@ def go_traffic(bootstrap: str, topic: str, files: GoFiles) -> int:
     """Return the number of acknowledged records."""
     ends = (str(files.until), str(files.rebootstrapped))
     return int(go.run("produce", (bootstrap, "carol", password_of("carol"), topic, *ends)))
-
-
-def replace_last_under_load(gateway: Gateway, topic: str, done: Path) -> None:
-    """Replace a broker under traffic, which must continue."""
-    try:
-        wait_until(lambda: all(written(gateway.cluster, topic)), what="traffic")
-        gateway.replace_last()
-        before = written(gateway.cluster, topic)
-        wait_until(lambda: written(gateway.cluster, topic) > before, what="traffic goes on")
-    finally:
-        done.touch()
-
-
-def _listens(address: Address) -> bool:
-    try:
-        with WireClient(address):
-            return True
-    except ConnectionError:  # refused, or reset by a broker that stops
-        return False
 
 
 class Replaceable:
@@ -263,24 +176,6 @@ def test_java_finds_another_cluster_behind_the_same_address(
         both = sum(replaceable.written())
     assert f"{RECORDS} records sent" in done.stdout, done
     assert both >= RECORDS, "what was under way may be in both"
-
-
-def test_franz_go_finds_another_cluster_behind_the_same_address(
-    replaceable: Replaceable, jwks: Path, tmp_path: Path
-) -> None:
-    files = GoFiles(tmp_path)
-    with (
-        replaceable.behind_a_sidecar(jwks, tmp_path) as replace,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        traffic = pool.submit(go_traffic, str(replaceable.address), "topic", files)
-        try:
-            replace()
-        finally:
-            files.until.touch()
-        acknowledged = traffic.result()
-        assert files.rebootstrapped.exists()
-        assert sum(replaceable.written()) >= acknowledged, "what was under way may be in both"
 
 
 def _id(cluster: KafkaCluster) -> str:

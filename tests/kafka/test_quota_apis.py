@@ -1,11 +1,8 @@
 """The quota APIs compared with Kafka's, and the tools that use them, with two workers."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from proxy.quota.model import QuotaKey
 from tests.support.kafka.acl_differential.side import PASSWORD, Client
 from tests.support.kafka.clients import User, user
 from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
-from tests.support.kafka.java import RUN_SECONDS, Finished
+from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
     ALTER,
     CONSUMER,
@@ -33,36 +30,16 @@ from tests.support.sasl import Issuer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.usefixtures("no_quotas")]
 
-WIRE_ADMIN, WIRE_USER = "wire-admin", "wire-user"
+WIRE_ADMIN = "wire-admin"
 
 
 @pytest.fixture(scope="module")
 def proxy(
     kafka: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ProxyProcess]:
-    with _started(kafka, jwks, tmp_path_factory.mktemp("quotas")) as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
-def proxy_with_zookeeper(
-    kafka: KafkaCluster,
-    jwks: Path,
-    zookeeper_store: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ProxyProcess]:
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with _started(kafka, jwks, directory, store=zookeeper_store) as process:
-        yield process
-
-
-@contextmanager
-def _started(
-    kafka: KafkaCluster, jwks: Path, directory: Path, **more: Any
-) -> Iterator[ProxyProcess]:
-    process = enforcing_quotas(kafka, jwks, directory, administrator=WIRE_ADMIN, **more)
-    for name in (WIRE_ADMIN, WIRE_USER):
-        process.add_user(name, PASSWORD, SCRAM)
+    directory = tmp_path_factory.mktemp("quotas")
+    process = enforcing_quotas(kafka, jwks, directory, administrator=WIRE_ADMIN)
+    process.add_user(WIRE_ADMIN, PASSWORD, SCRAM)
     with process:
         yield process
 
@@ -146,11 +123,9 @@ def normal(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("with_store", ["proxy", "proxy_with_zookeeper"])
 def test_the_apis_answer_as_kafkas_do(
-    kafka: KafkaCluster, with_store: str, version: int, request: pytest.FixtureRequest
+    kafka: KafkaCluster, proxy: ProxyProcess, version: int
 ) -> None:
-    proxy: ProxyProcess = request.getfixturevalue(with_store)
     remove_kafkas(kafka)  # other modules use the same cluster
     own = Client(kafka.address(), None)
     through = _logged_in(proxy, WIRE_ADMIN)
@@ -167,20 +142,6 @@ def test_the_apis_answer_as_kafkas_do(
     own.close()
     through.close()
     assert differences == []
-
-
-def test_nobody_but_administrators(proxy: ProxyProcess) -> None:
-    client = _logged_in(proxy, WIRE_USER)
-    refused = client.ask(*_flat(description()))
-    assert int(refused.error_code) == 31
-    refused = client.ask(*_flat(alteration(entities(A), ops((PRODUCER, 1.0)))))
-    assert [int(entry.error_code) for entry in refused.entries] == [31]
-    client.close()
-    assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []
-
-
-def _flat(question: Any) -> tuple[int, int, Any]:
-    return question[0], 1, question[1]
 
 
 def _logged_in(proxy: ProxyProcess, name: str) -> Client:
@@ -215,32 +176,4 @@ def test_kafka_configs_sets_shows_and_removes(
     for key, where in ((PRODUCER, entity), (CONSUMER, both)):
         gone = _configs(admin, tmp_path, bootstrap, "--alter", "--delete-config", key, *where)
         assert gone.exit_status == 0, gone
-    assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []
-
-
-def test_the_command_line_and_the_admin_client_go_through_the_proxy(
-    proxy: ProxyProcess, issuer: Issuer, bootstrap: str, tmp_path: Path
-) -> None:
-    """A wrong request prints one line and exits with status 1."""
-    admin = user(issuer, SCRAM, SUPER_USER).java(tmp_path).properties
-    carol = user(issuer, SCRAM).java(tmp_path).properties
-
-    def quotas(who: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        through = ["--bootstrap-server", bootstrap, "--command-config", str(who)]
-        command = [sys.executable, "-m", "proxy", "quotas", *arguments, *through]
-        return subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS)
-
-    named = ("--user", "eve", "--client-id-defaults")
-    assert quotas(admin, "set", f"{PRODUCER}=1234", *named).returncode == 0
-    listed = quotas(admin, "list", "--user", "eve", "--output", "json")
-    assert json.loads(listed.stdout) == [
-        {"entity": {"user": "eve", "client-id": None}, "quotas": {PRODUCER: 1234.0}}
-    ]
-    explained = quotas(admin, "explain", "--user", "eve", "--client-id", "x")
-    assert "2. /config/users/eve/clients/<default>: applies" in explained.stdout
-    refused = quotas(carol, "set", f"{PRODUCER}=1", *named)
-    assert refused.returncode == 1
-    assert len(refused.stderr.splitlines()) == 1
-    assert quotas(admin, "remove", *named).returncode == 0
-    assert quotas(admin, "remove", *named).returncode == 1
     assert json.loads(proxy.command("quotas", "list", "--output", "json")) == []

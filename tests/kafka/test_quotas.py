@@ -19,7 +19,7 @@ import pytest
 from tests.support.kafka import java
 from tests.support.kafka.acl_differential.side import PASSWORD, log_in
 from tests.support.kafka.clients import User, password_of, user
-from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster, wait_until
+from tests.support.kafka.cluster import DEADLINE_SECONDS, KafkaCluster
 from tests.support.kafka.java import Finished
 from tests.support.kafka.quotas import (
     CONNECTIONS,
@@ -28,17 +28,14 @@ from tests.support.kafka.quotas import (
     PRODUCER,
     SCRAM,
     WINDOW_SECONDS,
-    Producing,
     Side,
     Storm,
     Told,
     enforcing_quotas,
     produce_frame,
-    remove_quotas,
     set_kafkas,
     set_quota,
     told_by_librdkafka,
-    told_in_a_row,
 )
 from tests.support.kafka.wire_client import Address, WireClient
 from tests.support.proxy_process import ProxyProcess
@@ -115,49 +112,7 @@ def test_the_first_row_that_has_a_limit_applies(
     assert producer["limit"] == (limits | {9: STATIC})[row]
 
 
-def test_clients_of_a_user_share_what_belongs_to_the_user(
-    proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
-) -> None:
-    """Client ids without their own quota share row 3; row 1 is not shared."""
-    set_quota(proxy, PRODUCER, 1_000, user=someone.name)
-    set_quota(proxy, PRODUCER, 1_000, user=someone.name, client_id="apart")
-    proxy.until_known()
-    clients = [Producing(someone, bootstrap, topic, name) for name in ("one", "apart", "two")]
-    one, apart, two = told_in_a_row(clients, 8_000)
-    assert one == apart == 0
-    assert two > 4
-
-
 # --- changes
-
-
-def test_a_change_takes_effect_on_an_open_connection(
-    proxy: ProxyProcess, someone: User, bootstrap: str, topic: str
-) -> None:
-    set_quota(proxy, PRODUCER, 10_000_000, user=someone.name)
-    proxy.until_known()
-    producer = Producing(someone, bootstrap, topic, "open")
-    assert producer.send(20_000) == 0
-    set_quota(proxy, PRODUCER, 1_000, user=someone.name)
-    wait_until(lambda: producer.send(20_000) > 0, what="no change")
-    assert max(producer.reported) > 20, "what was used before counts: one message is 10 s"
-    assert proxy.metric("quota_throttles_total", quota=PRODUCER) >= 1
-    assert proxy.metric("throttled_connections") >= 1
-    proxy.until_logged(f"user={someone.name} is throttled")
-
-
-def test_others_feel_nothing(
-    proxy: ProxyProcess, someone: User, issuer: Issuer, bootstrap: str, topic: str
-) -> None:
-    set_quota(proxy, PRODUCER, 100, user=someone.name)
-    set_quota(proxy, PRODUCER, 10_000_000, user="carol")
-    proxy.until_known()
-    throttled = Producing(someone, bootstrap, topic, "a")
-    held = throttled.send(30_000)
-    assert held > 200
-    began = time.monotonic()
-    assert told_by_librdkafka(user(issuer, SCRAM), bootstrap, topic, "b", 30_000) == 0
-    assert time.monotonic() - began < held
 
 
 # --- metrics of client libraries
@@ -252,22 +207,6 @@ def test_lets_as_many_connections_in_as_kafka_does(
         storm = Storm(address, 30, elsewhere)
         assert WINDOW_SECONDS <= storm.served <= WINDOW_SECONDS + 2 + storm.seconds
     set_kafkas(kafka, CONNECTIONS, None, "ip", elsewhere)
-
-
-def test_an_address_that_connects_too_often_is_turned_away(proxy: ProxyProcess) -> None:
-    """KIP-612: one window passes at once, and further connections are closed later."""
-    mine = "127.0.0.1"
-    set_quota(proxy, CONNECTIONS, 1, ip=mine)
-    proxy.until_known()
-    address = proxy.addresses()["LONG"]
-    before = proxy.metric("connections_closed_total", reason="connection_rate")
-    storm = Storm(address, 30, mine)
-    assert WINDOW_SECONDS <= storm.served <= WINDOW_SECONDS + 2 + storm.seconds
-    now = proxy.metric("connections_closed_total", reason="connection_rate")
-    assert now - before == storm.refused > 0
-    remove_quotas(proxy)
-    proxy.until_known()
-    wait_until(lambda: Storm(address, 1, mine).served == 1, what="nobody gets in any more")
 
 
 # --- a connection for each request

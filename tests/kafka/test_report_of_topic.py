@@ -127,20 +127,6 @@ def test_with_a_state_only_what_is_new_is_read(
     assert comparable(third) == comparable(second)
 
 
-def test_what_a_killed_run_left_is_written_anew(
-    kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
-) -> None:
-    """A data file that `topic.json` does not list, and a partial `topic.json`."""
-    state, options = tmp_path / "state", ["--bootstrap-server", kafka.bootstrap()]
-    (state / "topic").mkdir(parents=True)
-    (state / "topic" / "events-0000000.parquet").write_bytes(b"PAR1 cut")
-    (state / "topic" / "topic.json.half").write_bytes(b'{"version"')
-    (state / "topic" / "half.jsonl").write_bytes(b"{")
-    produce(kafka, wide, written)
-    facts = facts_of(wide, tmp_path / "report", "--state", str(state), *options)
-    assert comparable(facts) == comparable(report_of(events))
-
-
 def test_garbage_is_set_aside_and_counted(
     kafka: KafkaCluster, wide: str, events: Path, written: list[bytes], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.support.readiness import comparable
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
+AS_OF = datetime.fromtimestamp(EPOCH + SIZE.days * 86_400, UTC).isoformat()
 READER = "report-reader"
 SCRAM = "SCRAM-SHA-256"
 TWICE = 40
@@ -44,7 +45,7 @@ class Reports:
     def __init__(self, connector: str, directory: Path, topic: str, kafka: KafkaCluster) -> None:
         self._directory = directory
         self._common = ["--master", "local[2]", "--events", f"kafka:{topic}"]
-        self._common += ["--as-of-ms", str(AS_OF_MS)]
+        self._common += ["--as-of", AS_OF]
         self._common += ["--bootstrap-server", kafka.bootstrap("LONG")]
         self._common += ["--kafka-option", "kafka.security.protocol=SASL_PLAINTEXT"]
         self._common += ["--kafka-option", f"kafka.sasl.mechanism={SCRAM}"]

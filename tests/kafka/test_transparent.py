@@ -7,7 +7,6 @@ that logs in has met the proxy.
 import tempfile
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from tests.support.kafka.clients import MECHANISMS, OAUTHBEARER, User, password_
 from tests.support.kafka.cluster import SASL_LISTENERS, KafkaCluster
 from tests.support.kafka.properties import CONTROLLER, PLAINTEXT
 from tests.support.kafka.redirected import PROXY_UID, Inside, redirect, run_unprivileged
-from tests.support.kafka.sasl_differential.comparison import DELIBERATE, assert_alike, run_all
-from tests.support.kafka.sasl_differential.transcript import TOPIC, USERS, World
+from tests.support.kafka.sasl_differential.transcript import USERS
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, traffic_until
 from tests.support.processes import Namespace
 from tests.support.proxy_process import ProxyProcess, relaying_logins, sidecar_config
@@ -156,20 +154,6 @@ def test_nobody_passes_without_logging_in(
         assert proxy.metric("connections_closed_total", reason="destination_refused") == 0
 
     inside(work)
-
-
-@pytest.mark.usefixtures("redirected")
-def test_programs_hear_the_same_through_the_redirect(
-    kafka_programs_world: World, cluster: KafkaCluster, inside: Inside, issuer: Issuer
-) -> None:
-    """The programs of `test_differential_sasl`, connecting to the first broker's own addresses."""
-    addresses = {name: cluster.address(1, name) for name in SASL_LISTENERS}
-    world = World(addresses=addresses, issuer=issuer)
-    inside(lambda: cluster.create_topic(TOPIC, replicas={0: [1]}))
-    with ThreadPoolExecutor() as pool:
-        expected = pool.submit(run_all, kafka_programs_world)
-        heard = inside(lambda: run_all(world))
-    assert_alike(expected.result(), heard, DELIBERATE)
 
 
 def test_relayed_sessions_are_held_through_a_redirect(

@@ -52,6 +52,9 @@ MAX_LINES = 6
 Login = dict[str, Any]
 
 
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+
+
 @pytest.fixture(scope="module")
 def endpoint(issuer: Issuer) -> Iterator[TokenEndpoint]:
     with TokenEndpoint(issuer) as one:
@@ -70,7 +73,7 @@ def serving(config: dict[str, Any], directory: Path) -> Iterator[ProxyProcess]:
 
 def assert_no_secret(text: str, config: dict[str, Any]) -> None:
     secrets = [PASSWORD, WRONG_PASSWORD, CLIENT_SECRET]
-    url = config["upstream"].get("sasl.oauthbearer.token.endpoint.url", "")
+    url = config["upstream"].get(TOKEN_URL, "")
     if url.startswith("file:"):
         secrets.append(Path(url.removeprefix("file://")).read_text())
     for secret in secrets:
@@ -86,11 +89,17 @@ def login(how: str, directory: Path, issuer: Issuer, endpoint: TokenEndpoint) ->
             return by_token_file(directory, issuer.mint("gate"))
         case "client credentials":
             return by_client_credentials(directory, endpoint)
+        case "command":
+            del (found := by_token_file(directory, issuer.mint("gate")))[TOKEN_URL]
+            command = ["/bin/cat", str(directory / "token")]
+            return found | {"sasl.login.provider": "command", "sasl.login.command": command}
         case _:
             return by_password(how, directory)
 
 
-@pytest.mark.parametrize("how", [PLAIN, SCRAM_256, SCRAM_512, "token file", "client credentials"])
+@pytest.mark.parametrize(
+    "how", [PLAIN, SCRAM_256, SCRAM_512, "token file", "client credentials", "command"]
+)
 def test_clients_work_behind_every_mechanism(
     sasl_kafka: KafkaCluster,
     jwks: Path,
@@ -152,19 +161,6 @@ def java_round(who: User, bootstrap: str, directory: Path) -> None:
     assert done.exit_status == 0, done.stderr
     steps = {event["step"]: event for event in map(json.loads, done.stdout.splitlines())}
     assert steps["group"]["in_order"]
-
-
-def test_over_tls(
-    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, sasl_kafka_files: Path, tmp_path: Path
-) -> None:
-    """PLAIN over SASL_SSL."""
-    config = sidecar_of(sasl_kafka, SECURE, jwks, by_password(PLAIN, tmp_path))
-    config["upstream"] |= {
-        "security.protocol": "SASL_SSL",
-        "ssl.truststore.location": str(sasl_kafka_files / "ca.pem"),
-    }
-    with serving(config, tmp_path) as proxy:
-        assert brokers_seen(proxy, issuer) == [1]
 
 
 def brokers_seen(proxy: ProxyProcess, issuer: Issuer) -> list[int] | None:
@@ -295,26 +291,6 @@ def test_right_password_is_taken_up_without_a_restart(
         wait_until(lambda: proxy.readiness() == 200, what="not ready", details=proxy.log)
         for password in passwords:
             assert password not in proxy.log()
-
-
-def test_token_endpoint_that_comes_back(
-    sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
-) -> None:
-    """Clients are refused until the endpoint issues a token."""
-    with TokenEndpoint(issuer) as endpoint:
-        endpoint.is_down = True
-        config = sidecar_of(sasl_kafka, SHORT, jwks, by_client_credentials(tmp_path, endpoint))
-        with serving(config, tmp_path) as proxy:
-            assert proxy.readiness() == 503
-            assert any("token" in reason for reason in proxy.reasons())
-            assert brokers_seen(proxy, issuer) is None
-            endpoint.is_down = False
-            wait_until(
-                lambda: brokers_seen(proxy, issuer) == [1], what="no token", details=proxy.log
-            )
-            wait_until(lambda: proxy.readiness() == 200, what="not ready", details=proxy.log)
-            for token in endpoint.given:
-                assert token not in proxy.log()
 
 
 def test_an_identity_provider_with_an_authority_of_ones_own(

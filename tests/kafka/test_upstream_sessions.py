@@ -2,6 +2,7 @@
 
 Nor does the broker: it never has to close a connection of the proxy's."""
 
+import re
 import threading
 import time
 import uuid
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka.clients import User, add_users, user
+from proxy.brokers.token_providers import MIN_CREDENTIALS_SECONDS
+from tests.support.cloud import ARN, ROLE, Cloud
+from tests.support.kafka.clients import add_users, user
 from tests.support.kafka.cluster import KafkaCluster, wait_until
 from tests.support.kafka.sasl_differential.transcript import Actor
 from tests.support.kafka.traffic import PARTITIONS, confluent_traffic, read, write
@@ -20,15 +23,11 @@ from tests.support.kafka.upstream import (
     BUSY_MS,
     EXPIRED_CHANNEL,
     GATE,
-    LITTLE,
+    IAM,
     PASSWORD,
     SHORT,
     SHORT_MS,
-    TokenEndpoint,
-    add_proxys_users,
-    by_client_credentials,
     by_password,
-    sasl_properties,
     sidecar_of,
 )
 from tests.support.kafka.wire_client import WireClient
@@ -43,8 +42,6 @@ RENEWALS = 2
 CLIENT_MS = 6_000
 """Lifetime of clients' sessions at the proxy; raw clients renew after a third of it."""
 PAST_SHORT_SECONDS = 1.2 * SHORT_MS / 1000
-TOKEN_SECONDS, EXPIRES_IN = 12.0, 4
-"""Tokens are replaced long before their sessions end."""
 SCRAM = "SCRAM-SHA-256"
 LARGE = (200, 100_000, 1_000_000, 3_000, 300_000)
 SMALL = (10, 200, 1)
@@ -195,96 +192,46 @@ def test_idle_connections_are_renewed_when_they_are_used(
     )
 
 
-def test_tokens_are_renewed_before_their_sessions_are(
+def test_sessions_with_iam_are_renewed_in_place(
     sasl_kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
 ) -> None:
-    """A session ends with its token; the next login uses a newer one."""
-    with TokenEndpoint(issuer, token_seconds=TOKEN_SECONDS, expires_in=EXPIRES_IN) as endpoint:
-        login = by_client_credentials(tmp_path, endpoint)
-        config = sidecar_of(sasl_kafka, LITTLE, jwks, login)
-        with (
-            ProxyProcess(config, tmp_path) as proxy,
-            WireClient(proxy.addresses()["LONG"]) as client,
-        ):
-            actor = Actor(client, issuer)
-            actor.oauth(issuer.mint("carol"))
-            ends_at = time.monotonic() + TOKEN_SECONDS + 1
-            while time.monotonic() < ends_at:
-                actor.metadata()
-                assert actor.lines[-1].startswith("< Metadata")
-                time.sleep(0.5)
-            assert proxy.metric(RENEWED) >= 1
-            assert len(endpoint.given) >= TOKEN_SECONDS // EXPIRES_IN
-            assert proxy.readiness() == 200
-            log = proxy.log()
+    """A broker that verifies the signed URL; the keys change, the principal must not."""
+    cloud = Cloud()
+    cloud.lives = MIN_CREDENTIALS_SECONDS + 6
+    (tmp_path / "identity").write_text("e30.e30.c2ln")
+    environment = cloud.environment | {
+        "AWS_REGION": "eu-west-1",
+        "AWS_ROLE_ARN": ROLE,
+        "AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "identity"),
+    }
+    login = {"sasl.mechanism": "OAUTHBEARER", "sasl.login.provider": "aws-msk-iam"}
+    login["security.protocol"] = "SASL_PLAINTEXT"
+    process = ProxyProcess(sidecar_of(sasl_kafka, IAM, jwks, login), tmp_path)
+    process.prefix = ("env", *(f"{name}={value}" for name, value in environment.items()))
+    killed_before = sasl_kafka.log().count(EXPIRED_CHANNEL)
+    with (
+        cloud.running(),
+        process as proxy,
+        WireClient(proxy.addresses()["LONG"]) as client,
+    ):
+        actor = Actor(client, issuer)
+        actor.oauth(issuer.mint("carol"))
+
+        def renewed() -> bool:
+            actor.metadata()
+            assert actor.lines[-1].startswith("< Metadata")
+            time.sleep(0.3)
+            return proxy.metric(RENEWED) >= 3 and len(iam_logins(sasl_kafka)) >= 2
+
+        wait_until(renewed, what="not renewed", details=proxy.log)
+        log = proxy.log()
+        assert proxy.readiness() == 200
+    assert set(iam_logins(sasl_kafka).values()) == {ARN}
+    assert sasl_kafka.log().count(EXPIRED_CHANNEL) == killed_before
     assert "Traceback" not in log
-    assert not any(token in log for token in endpoint.given)
+    assert "X-Amz" not in log
 
 
-# --- three nodes behind a gateway
-
-
-@pytest.fixture(scope="module")
-def three_nodes(jwks: Path) -> Iterator[KafkaCluster]:
-    """Only node 1 is a controller, so the others may stop without losing the quorum."""
-    listeners = {BUSY: BUSY_MS}
-    with KafkaCluster(
-        nodes=3,
-        controllers=1,
-        jwks=jwks,
-        sasl_listeners=listeners,
-        properties=sasl_properties(listeners, jwks),
-    ) as three_nodes:
-        add_proxys_users(three_nodes)
-        yield three_nodes
-
-
-@pytest.fixture(scope="module")
-def gateway(
-    three_nodes: KafkaCluster, jwks: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ProxyProcess]:
-    """A gateway with two workers that is never restarted."""
-    directory = tmp_path_factory.mktemp("gateway")
-    upstream = three_nodes.bootstrap(BUSY)
-    config = gateway_config(upstream, jwks, listeners={"LONG": 3_600_000}) | {"workers": 2}
-    config["upstream"] |= by_password(SCRAM, directory)
-    process = ProxyProcess(config, directory)
-    add_users(process)
-    with process:
-        yield process
-    assert "Traceback" not in process.log()
-    assert PASSWORD not in process.log()
-
-
-def spread_topic(three_nodes: KafkaCluster, replicas: dict[int, list[int]]) -> str:
-    name = f"upstream-{uuid.uuid4()}"
-    three_nodes.create_topic(name, replicas=replicas)
-    return name
-
-
-def test_brokers_are_followed_while_sessions_are_renewed(
-    three_nodes: KafkaCluster, gateway: ProxyProcess, carol: User, tmp_path: Path
-) -> None:
-    """A broker stops and returns at another address; clients lose nothing."""
-    topic = spread_topic(three_nodes, {0: [1, 2], 1: [2, 3], 2: [3, 1], 3: [2, 1]})
-    enough = tmp_path / "enough"
-    bootstrap = str(gateway.addresses()["LONG"])
-    with ThreadPoolExecutor() as pool:
-        traffic = pool.submit(
-            confluent_traffic, carol, bootstrap, topic, 5.0, pause_seconds=0.005, until=enough
-        )
-        try:
-            three_nodes.stop_node(2)
-            three_nodes.start_node(2, move=True)
-            before = gateway.metric(RENEWED)
-            wait_until(
-                lambda: traffic.done() or gateway.metric(RENEWED) >= before + 3, what="not renewed"
-            )
-        finally:
-            enough.touch()
-        records = traffic.result()
-    assert len(records) == PARTITIONS
-    assert min(records) > 100
-    for node_id in three_nodes.node_ids:
-        assert EXPIRED_CHANNEL not in three_nodes.log(node_id)
-    assert gateway.readiness() == 200
+def iam_logins(cluster: KafkaCluster) -> dict[str, str]:
+    """Principals by access key."""
+    return dict(re.findall(r"^IAM login: (\S+) (\S+)$", cluster.log(), re.MULTILINE))

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
 from proxy.config import Config, from_mapping
 from proxy.net.tls_contexts import open_zookeeper_tls
-from proxy.quota.model import QuotaEntity, QuotaKey
 from proxy.store import StoreError
 from proxy.store.zookeeper import Zookeeper, ZookeeperMirror, ZookeeperStore
 from proxy.store.zookeeper.follower import Follower
-from proxy.store.zookeeper.nodes import config_change
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.acls import acl
 from tests.support.certificates import Authority
 from tests.support.kafka.cluster import DEADLINE_SECONDS, wait_until
-from tests.support.kafka.zookeeper import CHROOT, Ensemble
+from tests.support.kafka.zookeeper import Ensemble
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -170,73 +167,6 @@ def test_nothing_acknowledged_is_lost_when_servers_are_killed(
         proxy.until(lambda: proxy.store.acl_snapshot().acls == acls, "the mirror differs")
 
 
-def test_without_a_quorum_what_was_known_stays_in_force(three: Ensemble, tmp_path: Path) -> None:
-    """Its age is reported and changes are refused until there is a quorum again."""
-    with following(three, tmp_path) as proxy:
-        proxy.until(lambda: proxy.age() < 5, "not read")
-        proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
-        three.kill(0)
-        three.kill(1)
-        proxy.until(lambda: "does not answer" in proxy.problem(), "nothing is told")
-        before = proxy.store.mirror().asked_at
-        with pytest.raises(StoreError):
-            proxy.store.alter_credentials(upsert={("bob", SHA_256): VERIFIER})
-        assert proxy.store.mirror().asked_at == before
-        assert proxy.users() == {"alice"}
-        three.start(0)
-        proxy.until(lambda: not proxy.problem() and proxy.age() < 5, "not read again")
-        proxy.store.alter_credentials(
-            delete=[("alice", SHA_256)], upsert={("carol", SHA_256): VERIFIER}
-        )
-        assert "carol" in proxy.users()
-        assert "alice" not in proxy.users()
-
-
-def test_a_session_that_expired_misses_nothing(one: Ensemble, tmp_path: Path) -> None:
-    """Changes without notification, made after the watches were lost, are found as well."""
-    with following(one, tmp_path) as proxy:
-        proxy.until(lambda: proxy.age() < 5, "not read")
-        for number in range(3):
-            tree = proxy.follower._tree
-            assert tree is not None
-            session = tree._client.client_id
-            thief = KazooClient(f"{one.servers}{CHROOT}", client_id=session)
-            thief.start()
-            name = f"user-{number}"
-            thief.create(f"/config/users/{name}", b'{"version":1,"config":{}}')
-            text = b'{"version":1,"config":{"producer_byte_rate":"5"}}'
-            thief.set(f"/config/users/{name}", text)
-            thief.stop()  # ends the follower's session
-            thief.close()
-            entity = QuotaEntity(user=name)
-            proxy.until(
-                lambda e=entity: (
-                    proxy.store.quota_snapshot().quotas.get(e)  # type: ignore[misc]
-                    == {QuotaKey.PRODUCER_BYTE_RATE: 5.0}
-                ),
-                "missed",
-            )
-        proxy.until(lambda: not proxy.problem(), "still told")
-
-
-def test_a_server_that_is_silent_is_noticed(one: Ensemble, tmp_path: Path) -> None:
-    """No connection is closed, as in a network failure."""
-    with following(one, tmp_path) as proxy:
-        proxy.until(lambda: proxy.age() < 5, "not read")
-        proxy.store.create_acls([acl("before")])
-        one.pause()
-        try:
-            proxy.until(lambda: "does not answer" in proxy.problem(), "nothing is told")
-            assert proxy.age() > 1
-            assert [found.name for found in proxy.store.acl_snapshot().acls] == ["before"]
-        finally:
-            one.resume()
-        proxy.until(lambda: not proxy.problem() and proxy.age() < 5, "not read again")
-        proxy.store.create_acls([acl("after")])
-        names = {found.name for found in proxy.store.acl_snapshot().acls}
-        assert names == {"before", "after"}
-
-
 def test_a_change_does_not_wait_for_the_next_check(
     one: Ensemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,27 +178,6 @@ def test_a_change_does_not_wait_for_the_next_check(
             proxy.store.create_acls([acl(f"t{number}")])
             assert len(proxy.store.acl_snapshot().acls) == number + 1
     assert "is not in" not in caplog.text
-
-
-def test_thousands_of_changes_are_followed(one: Ensemble, tmp_path: Path) -> None:
-    with following(one, tmp_path) as proxy:
-        proxy.until(lambda: proxy.age() < 5, "not read")
-        with one.client() as client:
-            results = []
-            for number in range(3_000):
-                entity = QuotaEntity(user=f"user-{number % 10}")
-                text = f'{{"version":1,"config":{{"producer_byte_rate":"{number + 1}"}}}}'
-                client.ensure_path(entity.path) if number < 10 else None
-                results.append(client.set_async(entity.path, text.encode()))
-                prefix, data = config_change(entity)
-                results.append(client.create_async(prefix, data, sequence=True))
-            for result in results:
-                result.get(timeout=60)
-        wanted = {
-            QuotaEntity(user=f"user-{number}"): {QuotaKey.PRODUCER_BYTE_RATE: 2_991.0 + number}
-            for number in range(10)
-        }
-        proxy.until(lambda: proxy.store.quota_snapshot().quotas == wanted, "not followed")
 
 
 def test_a_password_that_is_wrong_is_told(tmp_path: Path) -> None:
@@ -304,20 +213,6 @@ def test_a_password_that_is_wrong_is_told(tmp_path: Path) -> None:
             stranger.credential_snapshot()
         with pytest.raises(StoreError, match=r"refused the change: .* access control list"):
             stranger.create_acls([replace(acl("t"), host="10.0.0.1")])
-
-
-def test_a_user_of_the_scheme_digest_is_known(one: Ensemble, tmp_path: Path) -> None:
-    (tmp_path / "password").write_text(PASSWORD)
-    login = {"username": "kafka", "password": f"file:{tmp_path / 'password'}", "set.acl": True}
-    with following(one, tmp_path, **login) as proxy:
-        proxy.until(lambda: proxy.age() < 5, "not read")
-        proxy.store.alter_credentials(upsert={("alice", SHA_256): VERIFIER})
-        assert proxy.users() == {"alice"}
-    with one.client() as anybody, pytest.raises(NoAuthError):
-        anybody.get("/config/users/alice")
-    with one.client(auth_data=[("digest", f"kafka:{PASSWORD}")]) as kafka:
-        acls, _ = kafka.get_acls("/config/users/alice")
-        assert [entry.id.scheme for entry in acls] == ["digest"]
 
 
 # TLS

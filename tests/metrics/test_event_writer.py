@@ -62,6 +62,7 @@ def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
     assert writer.close()
     assert figures(writer)[0] == 10
     assert figures(writer)[2] == {"queue_full": 9990}
+    assert writer.lost == 9990
 
 
 def test_a_dropped_event_leaves_a_gap_in_the_numbers(tmp_path: Path) -> None:

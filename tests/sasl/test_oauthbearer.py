@@ -197,6 +197,24 @@ class TestErrorRound:
     def test_the_failure_comes_second_and_keeps_the_reason(self) -> None:
         assert reason_for(token(claims(exp=WALL - 40))) is FailureReason.EXPIRED
 
+    @pytest.mark.parametrize(
+        ("changed", "detail"),
+        [
+            ({"exp": WALL - 10_746}, "expired 10,746 s ago by this machine's clock"),
+            ({"nbf": WALL + 90}, "not valid for another 90 s by this machine's clock"),
+            ({"nbf": 1e300}, "not valid for another 31,536,000 s by this machine's clock"),
+            ({"aud": "x"}, ""),
+        ],
+    )
+    def test_the_clock_is_named_where_it_decides(
+        self, changed: dict[str, Any], detail: str
+    ) -> None:
+        exchange = oauth_exchange()
+        assert exchange.step(client_initial_response(token(claims(**changed))), NOW) == REJECTED
+        failure = exchange.step(b"\x01", NOW)
+        assert isinstance(failure, Failure)
+        assert failure.detail == detail
+
     def test_a_good_token_after_a_bad_one_lets_in(self) -> None:
         """As Kafka does."""
         exchange = oauth_exchange()
@@ -524,7 +542,7 @@ def test_the_longest_unused_is_forgotten_first() -> None:
     tokens = VerifiedTokens(max_tokens=2)
     tokens.remember(b"first", accepted)
     tokens.remember(b"second", accepted)
-    assert tokens.find(b"first", WALL, NOW) == accepted.claims
+    assert tokens.find(b"first", WALL, NOW) == accepted
     tokens.remember(b"third", accepted)
     known = [tokens.find(name, WALL, NOW) is not None for name in (b"first", b"second", b"third")]
     assert known == [True, False, True]

@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from sasl.jwt_claims import MAX_LIFETIME_SECONDS
 from sasl.token_cache import (
     MAX_ANSWER_BYTES,
+    REFRESH_MIN_PERIOD_SECONDS,
     UNKNOWN_LIFETIME_REFRESH_SECONDS,
     TokenCache,
-    TokenCacheSettings,
     expiry_claim,
     read_refusal,
     read_token,
@@ -40,8 +39,8 @@ def taken(cache: TokenCache, document: bytes, now: float = NOW, jitter: float = 
     return cache.loaded(document, now=now, wall_now=WALL + now - NOW, jitter=jitter)
 
 
-def holding(lifetime: object, *, jitter: float = 0.0, **settings: Any) -> TokenCache:
-    cache = TokenCache(TokenCacheSettings(**settings))
+def holding(lifetime: object, *, jitter: float = 0.0) -> TokenCache:
+    cache = TokenCache()
     assert taken(cache, answer(expires_in=lifetime), jitter=jitter)
     return cache
 
@@ -61,52 +60,36 @@ def test_before_the_first_answer_there_is_none_and_one_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lifetime", "jitter", "settings", "after"),
+    ("lifetime", "jitter", "after"),
     [
-        (36_000, 0.0, {}, 28_800.0),
-        (36_000, 1.0, {}, 30_600.0),
-        (36_000, 0.5, {}, 29_700.0),
-        (1_600, 1.0, {}, 1_300.0),  # 1,360 would be within the last five minutes
-        (1_500, 0.0, {}, 1_200.0),
-        (900, 0.0, {}, 600.0),
-        (360, 0.0, {}, 60.0),  # both bounds at once
-        (359, 0.0, {}, 359 * 0.8),  # too short for both, which are then ignored
-        (359, 1.0, {}, 359 * 0.85),
-        (1, 0.0, {}, 0.8),
-        (100, 0.0, {"refresh_buffer_seconds": 0, "refresh_min_period_seconds": 90}, 90.0),
-        (100, 0.0, {"refresh_buffer_seconds": 10, "refresh_min_period_seconds": 10}, 80.0),
-        (100, 1.0, {"refresh_window_factor": 1.0, "refresh_window_jitter": 0.25}, 100.0),
+        (36_000, 0.0, 28_800.0),
+        (36_000, 1.0, 30_600.0),
+        (36_000, 0.5, 29_700.0),
+        (1_600, 1.0, 1_300.0),  # 1,360 would be within the last five minutes
+        (1_500, 0.0, 1_200.0),
+        (900, 0.0, 600.0),
+        (360, 0.0, 60.0),  # both bounds at once
+        (359, 0.0, 359 * 0.8),  # too short for both, which are then ignored
+        (359, 1.0, 359 * 0.85),
+        (1, 0.0, 0.8),
     ],
 )
-def test_when_a_token_is_asked_for_anew(
-    lifetime: int, jitter: float, settings: dict[str, Any], after: float
-) -> None:
-    """Worked out by Kafka's rule; only the last differs: Kafka would come too late by a quarter."""
-    cache = holding(lifetime, jitter=jitter, **settings)
+def test_when_a_token_is_asked_for_anew(lifetime: int, jitter: float, after: float) -> None:
+    """Worked out by Kafka's rule."""
+    cache = holding(lifetime, jitter=jitter)
     assert cache.next_refresh(NOW) == pytest.approx(NOW + after)
     assert not cache.wants_refresh(NOW)
     assert cache.wants_refresh(NOW + after + 0.001)
 
 
-SETTINGS = st.builds(
-    TokenCacheSettings,
-    refresh_window_factor=st.floats(0.5, 1),
-    refresh_window_jitter=st.floats(0, 0.25),
-    refresh_min_period_seconds=st.integers(1, 900),
-    refresh_buffer_seconds=st.integers(0, 3600),
-)
-
-
-@given(settings=SETTINGS, lifetime=st.integers(1, 10**12), jitter=st.floats(0, 1))
-def test_a_token_is_asked_for_while_the_last_one_holds(
-    settings: TokenCacheSettings, lifetime: int, jitter: float
-) -> None:
+@given(lifetime=st.integers(1, 10**12), jitter=st.floats(0, 1))
+def test_a_token_is_asked_for_while_the_last_one_holds(lifetime: int, jitter: float) -> None:
     """But not at once, or the endpoint would be asked without a pause."""
-    cache = TokenCache(settings)
+    cache = TokenCache()
     assert taken(cache, answer(expires_in=lifetime), jitter=jitter)
     held_for = min(lifetime, MAX_LIFETIME_SECONDS)
     after = cache.next_refresh(NOW) - NOW
-    assert min(held_for / 2, settings.refresh_min_period_seconds) <= after + 0.001
+    assert min(held_for / 2, REFRESH_MIN_PERIOD_SECONDS) <= after + 0.001
     assert after <= held_for + 0.001
 
 
@@ -301,24 +284,6 @@ def test_what_a_file_may_hold(content: bytes, token: str | None) -> None:
 )
 def test_what_an_error_answer_says(document: bytes, said: str) -> None:
     assert read_refusal(document) == said
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"refresh_window_factor": 0.4},
-        {"refresh_window_factor": float("nan")},
-        {"refresh_window_jitter": 0.3},
-        {"refresh_min_period_seconds": 901},
-        {"refresh_min_period_seconds": 0},
-        {"refresh_buffer_seconds": -1},
-        {"retry_backoff_ms": 0},
-        {"retry_backoff_ms": 20_000},
-    ],
-)
-def test_settings_out_of_kafkas_bounds_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="re"):
-        TokenCacheSettings(**bad)
 
 
 def test_a_token_is_not_in_any_repr() -> None:

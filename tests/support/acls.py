@@ -1,7 +1,7 @@
 """A store of ACLs in memory; cases, requests and responses of the ACL APIs."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kio.serial import entity_reader
 
@@ -9,7 +9,7 @@ from proxy.acl.index import AclIndex
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.handlers import acls as api
 from proxy.handlers.acls import Acls
-from proxy.store import AclChanges, AclSnapshot
+from proxy.store import AclChanges, AclSnapshot, Store
 from tests.support.kio_messages import decode, encode, response_type
 from tests.support.messages import request_body
 
@@ -51,7 +51,9 @@ class MemoryAclStore:
         return found
 
     def administered(self) -> Acls:
-        return Acls(store=self, current=lambda: AclIndex(self.acls, version=self.transactions))
+        return Acls(
+            store=cast(Store, self), current=lambda: AclIndex(self.acls, version=self.transactions)
+        )
 
 
 def acl(

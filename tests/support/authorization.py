@@ -1,5 +1,6 @@
 """Authorization of requests: rights, connections with an authorizer, long requests."""
 
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,7 +9,10 @@ from typing import Any
 
 import pytest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
-from kio.schema.types import GroupId
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.fetch.v13.response import FetchResponse
+from kio.schema.types import BrokerId, GroupId
+from kio.static.primitive import i32
 
 from proxy.acl.decision import (
     FORWARD,
@@ -24,7 +28,8 @@ from proxy.acl.model import CLUSTER_NAME, Operation, ResourceType
 from proxy.acl.topic_ids import KnownTopics
 from proxy.connection.authorization import RequestAuthorization
 from proxy.connection.interfaces import AuthorizedConnection
-from proxy.connection.long_work import MAX_AT_ONCE, PausingAuthority, found
+from proxy.connection.long_work import MAX_AT_ONCE, found
+from proxy.connection.usage import RequestAuthority
 from proxy.scheduling.memory_budget import LONG_BYTES, MemoryBudget
 from proxy.scheduling.stepped_thread import in_steps
 from proxy.wire.apis import PRODUCE
@@ -32,7 +37,7 @@ from proxy.wire.error_codes import ErrorCode
 from sasl.identity import Identity
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type, response_type
-from tests.support.kio_messages.entities import NOT_THROTTLED, make
+from tests.support.kio_messages.entities import NOT_THROTTLED, item_type, make
 from tests.support.messages import produce_body
 from tests.support.playbook import Playbook, everything, logged_in
 from tests.support.processes import finish
@@ -82,6 +87,9 @@ class Rights:
         self, operation: Operation, resource_type: ResourceType, name: str, *, report: bool = True
     ) -> bool:
         return self._judge(operation, resource_type, name, report)
+
+    def permits(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+        return self.may(operation, resource_type, name, report=False)
 
     def may_every(
         self,
@@ -194,7 +202,7 @@ def judged(
 
 
 def _in_steps(guard: Guard, asked: Inquiry) -> Any:
-    return found(guard, replace(asked, authority=PausingAuthority(asked.authority, lambda: None)))
+    return found(guard, replace(asked, authority=RequestAuthority(asked.authority, lambda: None)))
 
 
 def sent(judgement: Judgement, request: Any) -> Any:
@@ -226,6 +234,8 @@ def received(judgement: Judgement, request: Any, response: Any = None) -> Any:
 
 class Judge:
     """An authorizer that gives all clients the same rights."""
+
+    records_uses = False
 
     def __init__(self, *allowed: Any, known: KnownTopics | None = None) -> None:
         self.rights = Rights(frozenset().union(*allowed))
@@ -331,3 +341,42 @@ def produced_topics(frame: bytes) -> list[str]:
     """The topics of a Produce v9."""
     body = decode(request_type(PRODUCE, 9), frame[4 + 8 + 2 + 3 + 1 :])
     return [one.name for one in body.topic_data]
+
+
+READ_ID = uuid.UUID(int=7)
+"""Id of the topic of tests with fetch sessions."""
+
+
+def fetch(correlation_id: int, *ids: uuid.UUID, session: int = 0, epoch: int = 0) -> bytes:
+    schema = request_type(1, 13)
+    entry = item_type(schema, "topics")
+    partition = item_type(entry, "partitions")
+    body = schema(
+        replica_id=BrokerId(-1),
+        max_wait=NOT_THROTTLED,
+        min_bytes=i32(1),
+        isolation_level=0,
+        session_id=i32(session),
+        session_epoch=i32(epoch),
+        topics=tuple(
+            entry(
+                topic_id=one,
+                partitions=(
+                    partition(partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)),
+                ),
+            )
+            for one in ids
+        ),
+        forgotten_topics_data=(),
+    )
+    return request(1, 13, correlation_id, encode(body))
+
+
+def fetched(correlation_id: int, session: int) -> bytes:
+    body = FetchResponse(
+        throttle_time=NOT_THROTTLED,
+        error_code=KioErrorCode.none,
+        session_id=i32(session),
+        responses=(),
+    )
+    return response(correlation_id, b"\0" + encode(body))

@@ -13,8 +13,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
@@ -167,11 +167,21 @@ class FakeBroker:
         )
 
 
+@dataclass(eq=False)
 class WantsLogin(FakeBroker):
-    """Like Kafka's SASL listeners: answers ApiVersions and closes on any other request."""
+    """Like Kafka's SASL listeners: answers ApiVersions and SaslHandshake, closes on the rest."""
+
+    mechanisms: tuple[str, ...] = ("SCRAM-SHA-512", "PLAIN")
 
     def respond(self, api_key: int, version: int, body: bytes) -> bytes | None:
+        if api_key == SASL_HANDSHAKE:
+            error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            names = self.mechanisms
+            return written(messages.response(17, version, error_code=error, mechanisms=names))
         return super().respond(api_key, version, body) if api_key == API_VERSIONS else None
+
+    def __post_init__(self) -> None:
+        self.versions[SASL_HANDSHAKE] = (0, 1)
 
 
 async def main(arguments: list[str]) -> None:
@@ -335,8 +345,11 @@ class _Conversation:
         return b"v=" + base64.b64encode(hmac.digest(server_key, signed, name))
 
 
+B = TypeVar("B", bound=FakeBroker)
+
+
 @contextmanager
-def in_a_thread(peer: Peer) -> Iterator[Peer]:
+def in_a_thread(peer: B) -> Iterator[B]:
     """Serve in a thread, because the command line runs its own event loop."""
     started, ended = threading.Event(), threading.Event()
 
@@ -362,27 +375,23 @@ T = TypeVar("T")
 ALICE = Scram(username="alice", password="alice-secret")
 
 
-def against(
+@asynccontextmanager
+async def against(
     peer: Peer,
-    work: Callable[[AdminClient], Awaitable[T]],
     *,
     login: Login | None = None,
     tls: ssl.SSLContext | None = None,
     timeout_s: float = PATIENCE_SECONDS,
-) -> T:
-    """Run `work` with a client of the peer, with a timeout."""
-
-    async def run() -> T:
-        async with (
-            asyncio.timeout(2 * PATIENCE_SECONDS),
-            peer,
-            AdminClient(
-                peer.address, login=login, ssl_context=tls, request_timeout_s=timeout_s
-            ) as client,
-        ):
-            return await work(client)
-
-    return asyncio.run(run())
+) -> AsyncIterator[AdminClient]:
+    """A client of the peer."""
+    async with (
+        asyncio.timeout(2 * PATIENCE_SECONDS),
+        peer,
+        AdminClient(
+            peer.address, login=login, ssl_context=tls, request_timeout_s=timeout_s
+        ) as client,
+    ):
+        yield client
 
 
 # A broker that may lie during logins, and its record of the messages it received
@@ -424,7 +433,7 @@ def _mac(key: bytes, text: bytes) -> bytes:
 class Behaviour:
     """A correct broker's behaviour on one connection; subclasses lie.
 
-    Each method returns bytes to send as they are; `HangupError` may be raised instead.
+    Each method returns bytes to send as they are.
     """
 
     lifetime_ms = 0
@@ -434,10 +443,6 @@ class Behaviour:
         self.rounds = 0
         """Number of SaslAuthenticate requests of the current login."""
         self._first = self._server_first = b""
-
-    def greet(self) -> bytes:
-        """Bytes to send before the first request."""
-        return b""
 
     def handshake(self, number: int) -> bytes:
         """Response to SaslHandshake."""
@@ -487,10 +492,6 @@ class Behaviour:
         return response(number, ECHO)
 
 
-class HangupError(Exception):
-    """The broker closes the connection."""
-
-
 @dataclass(eq=False)
 class Met:
     """One connection, as seen by the broker."""
@@ -537,7 +538,7 @@ class FalseBroker:
             threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        with near, suppress(OSError, HangupError):
+        with near, suppress(OSError):
             self._converse(near)
         self._sockets.discard(near)
 
@@ -548,7 +549,6 @@ class FalseBroker:
         met.behaviour = self.asked() if is_ours else self.relayed()
         if not is_ours:
             self.met.append(met)
-        near.sendall(met.behaviour.greet())
         while frame:
             met.received += frame
             met.keys.append(struct.unpack_from(">h", frame)[0])

@@ -19,9 +19,10 @@ from metrics.events import (
 )
 from metrics.history import Cadence, SessionHistory, Timeline
 from metrics.period import Usage
-from metrics.readiness.sessions import CLIENT_KEY
+from metrics.readiness.usage import CLIENT_KEY
 from metrics.report.facts import Collected, build_facts
 from metrics.report.page import page
+from metrics.rollout import Stage
 
 EPOCH = 1_800_000_000.0
 """Wall clock at monotonic time 0; a whole minute."""
@@ -164,6 +165,7 @@ def client(**more: Any) -> dict[str, Any]:
         "killed": 1,
         "would_be_kills": 0,
         "reauth_failures": 0,
+        "reauth_refusals": 0,
         "reauthentications": 3,
         "past_end_ms": 60_000,
         "failed_on": None,
@@ -173,6 +175,11 @@ def client(**more: Any) -> dict[str, Any]:
         "hasty_ms": None,
         "ready_from_ms": None,
         "announced_ms": 0,
+        "client_key": "0123",
+        "listeners": ["clients"],
+        "first_seen_ms": 0,
+        "last_seen_ms": 60_000,
+        "requests": 5_000,
         "hosts": ["10.0.0.1"],
         "host_count": 3,
         "credential_lifetime_ms": 30_000,
@@ -209,8 +216,16 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
     storm = {"minute_ms": 0, "mechanism": name, "authentications": 3, "reauthentications": 1}
     software = {"client_software_name": name, "client_software_version": "1.9.2", "clients": 1}
     software |= {"principals": [name], "principal_count": 1}
+    rule: dict[str, Any] = {
+        "principal": name,
+        "resource_type": "TOPIC",
+        "pattern_type": "PREFIXED",
+        "name": name,
+    }
+    rule |= {"host": "*", "operation": "ALL", "last_ms": None}
     rows: dict[str, list[dict[str, Any]]] = {
         "clients": [one],
+        "timelines": [{"client_key": "0123", "days": [(20_001, "failing"), (20_000, "ready")]}],
         "upgrades": [software] if verdict in {"failing", "not_capable"} else [],
         "clients_by_verdict": [
             {"verdict": verdict, "clients": 1, "connections": 2}
@@ -234,6 +249,12 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"p50_us": 900.0, "p95_us": 1200.0, "p99_us": None}
         ],
         "by_day": [day],
+        "funnel": [{"day": 20_001} | {each: int(each is Stage.CAPABLE) for each in Stage}],
+        "rollout": [
+            {"principal": name, "stage": "capable", "clients": 1, "client_id": name}
+            | {"client_software_name": name, "client_software_version": name}
+            | {"reauthentications": 2, "evidence_ms": 60_000}
+        ],
         "short_tokens": [one],
         "failures": [
             {"mechanism": name, "failure_reason": name, "reauthentication": True, "count": 1}
@@ -243,6 +264,14 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
             | {"operations": ["READ"], "denied": 1, "would_be_denied": 2, "place": 1}
         ],
         "denied_count": [{"resources": 1}],
+        "needed_acls": [
+            {"principal": name, "resource_type": "TOPIC", "resource_name": name}
+            | {"operations": ["READ"]}
+        ],
+        "unused_acls": [rule | {"requests": 0, "used_operations": [], "names": []}],
+        "wider_acls": [rule | {"requests": 3, "used_operations": ["READ"], "names": [name]}],
+        "authorizer_verdicts": [{"principal": name, "verdict": "ready", "requests": 3}],
+        "unseen_principals": [{"principal": name, "has_acl": True, "has_credential": False}],
         "breaks_at_kafka_4": [
             {name: value for name, value in one.items() if name in CLIENT_KEY}
             | {"versions": [f"{name} v0"], "connections": 2}
@@ -251,7 +280,7 @@ def collected(name: str, *, verdict: str = "not_capable") -> Collected:
         "breaks_at_kafka_4_count": [{"clients": 1}],
         "regressed": [],
         "regressed_count": [{"clients": 0}],
-        "observed": [{"from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
+        "observed": [{"left_out": 0, "from_ms": 0, "to_ms": 60_000, "covered_ms": 60_000}],
         "wrong_clocks": [],
         "ahead": [],
     }

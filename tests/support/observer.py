@@ -30,6 +30,7 @@ def observer_of(*, note: Any = lambda _incident: None, **given: Any) -> SessionO
             "emit": lambda _line: None,
             "upstream_failed": lambda _broker, _problem, _words: None,
             "may_have_changed": lambda _broker, _now: None,
+            "is_automatic": lambda _identity: False,
             "inform": lambda _cause, _text, **_more: None,
             **given,
         }

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
+from proxy.acl.administration import Administered
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import (
@@ -17,6 +18,7 @@ from proxy.connection.commands import (
     AwaitBroker,
     AwaitMemory,
     AwaitTurn,
+    CheckPassword,
     Close,
     CloseReason,
     CloseSideConnection,
@@ -106,6 +108,9 @@ class Recorder:
         del now
         self.log.append(f"misrouted: means node {request.node_id} of {request.cluster_id}")
 
+    def administered(self, _: Connection, request: Administered) -> None:
+        self.log.append(f"administered {name_of(request.key >> 16)}: {request.outcomes()}")
+
     def reached_broker(self, _: Connection) -> None:
         pass
 
@@ -175,6 +180,13 @@ def everything(
 
 
 NOTHING: Final = Offer(routes={}, api_versions=None)
+
+
+_AWAITED: Final = {
+    RefreshKeys: "seek keys",
+    AwaitBroker: "await broker",
+    CheckPassword: "check password",
+}
 
 
 class Playbook:
@@ -404,9 +416,8 @@ class Playbook:
                 self.log.append("connect")
                 if self.connects:
                     self.broker_connects()
-            case RefreshKeys() | AwaitBroker():
-                seeks = isinstance(command, RefreshKeys)
-                self.log.append("seek keys" if seeks else "await broker")
+            case RefreshKeys() | AwaitBroker() | CheckPassword():
+                self.log.append(_AWAITED[type(command)])
             case WakeAt(when):
                 self.wakes_at = when
             case CountAuthenticated():

@@ -3,6 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,35 @@ def later(kind: EventKind, minutes: float, **more: Any) -> SessionEvent:
     fields = {"kind": kind, "timestamp_ms": EPOCH_MS + ms, "since_auth_ms": ms, "sequence": 1}
     return event(**AUTHENTICATED | fields | more)
 
+
+def use(operation: str, kind: str, name: str, **more: Any) -> SessionEvent:
+    """Ten requests that used a resource."""
+    fields = {
+        "kind": EventKind.USED,
+        "connection_id": "worker-1",
+        "sequence": 1,
+        "principal": "User:alice",
+        "client_id": "app",
+        "operation": operation,
+        "resource_type": kind,
+        "resource_name": name,
+        "requests": 10,
+        "period_start_ms": EPOCH_MS,
+        "last_request_ms": EPOCH_MS,
+    }
+    return event(**fields | more)
+
+
+USES = [
+    use("READ", "TOPIC", "a"),
+    use("READ", "TOPIC", "a"),  # delivered twice
+    use("READ", "TOPIC", "a", sequence=2, requests=5, last_request_ms=EPOCH_MS - 7),
+    use("READ", "TOPIC", "a", sequence=3, timestamp_ms=EPOCH_MS + 86_400_000),
+    use("READ", "TOPIC", "a", sequence=4, client_id="other"),
+    use("READ", "TOPIC", "a", sequence=5, requests=-1),
+    replace(use("", "", "", sequence=6), principal=None, resource_name=None, operation=None),
+]
+"""Records of use: a duplicate, an invalid one, and one of uses beyond the bound."""
 
 GOOD = to_json_line(login())
 

@@ -4,22 +4,21 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
-
-import uvloop
+from typing import Any, Final, cast
 
 from proxy.brokers.access import Access
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.config.values import MAX_INT32
+from proxy.connection.blocks import BlockList
 from proxy.connection.commands import (
     AnswerFromStore,
     AwaitTurn,
@@ -41,7 +40,7 @@ from proxy.scheduling.steps import LongTask
 from proxy.worker.connection_limits import ConnectionLimits, Evictable, OpenConnections, Shared
 from proxy.worker.endpoint import Endpoint
 from proxy.worker.listener import Listener
-from proxy.worker.slots import LOOK_SECONDS, LoginSlots, Outage
+from proxy.worker.slots import LOOK_SECONDS, LoginSlots, Outage, Pace
 from proxy.worker.work_queues import TimeSlices, WorkQueues
 from tests.support.certificates import NOW
 from tests.support.fake_broker import FakeBroker
@@ -215,17 +214,17 @@ def listening(receive_buffer: int | None = None) -> socket.socket:
     return sock
 
 
-def relayed(
+@asynccontextmanager
+async def relayed(
     broker: Serve,
-    test: Callable[[Relay], Awaitable[None]],
     *,
     offer: Offer,
     receive_buffer: int | None = None,
     secured: Secured | None = None,
     rights: ConnectionRights | None = None,
     max_reauth_ms: int = HOUR_MS,
-) -> Playbook:
-    """Run `test` with a client of a relay in front of `broker`; return the recorder."""
+) -> AsyncIterator[Relay]:
+    """A logged-in client of a relay in front of `broker`."""
     # on the relay's clock, or keys would be too old on machines with a long uptime
     keys = cache_of(ed_key(), now=monotonic())
     play = Playbook(rights=rights, keys=keys, max_reauth_ms=max_reauth_ms)
@@ -238,9 +237,9 @@ def relayed(
         finally:
             writer.close()
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        tls = secured or present[0]
+    loop = asyncio.get_running_loop()
+    tls = secured or present[0]
+    async with asyncio.timeout(PATIENCE_SECONDS):
         behind = await asyncio.start_server(serve, sock=listening(receive_buffer), ssl=tls.broker)
         shell = Shell(play, behind.sockets[0].getsockname()[1], offer, secured=tls)
         front = await loop.create_server(shell.accept, sock=listening())
@@ -257,20 +256,13 @@ def relayed(
             writer.write(handshake(1, OAUTHBEARER) + authenticate(2, bearer()))
             await relay.frame()
             await relay.frame()
-            await test(relay)
+            yield relay
         finally:
             writer.close()
             front.close()
             behind.close()
             await asyncio.gather(*shell.tasks, return_exceptions=True)
             await until(lambda: not shell.clients)
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run()
-
-    uvloop.run(bounded())
-    return play
 
 
 PLAIN = everything(rewritten=frozenset())
@@ -335,6 +327,8 @@ class Services:
     )
     handshakes: LoginSlots[ServerTls] = field(default_factory=handshake_slots)
     outages: dict[DiscoveredBroker, Outage[ClientSide]] = field(default_factory=dict)
+    paces: dict[DiscoveredBroker, Pace] = field(default_factory=dict)
+    blocks: BlockList = field(default_factory=BlockList)
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
@@ -394,51 +388,43 @@ def settings_of(directory: Path, given: dict[str, Any]) -> tuple[Settings, Any]:
     return config.listeners[0], open_tls(config, NOW.timestamp()).listeners.get("clients")
 
 
-def listen(
+@asynccontextmanager
+async def listen(
     directory: Path,
     given: dict[str, Any],
-    test: Callable[[RunningListener], Awaitable[None]],
     *,
     behind: FakeBroker | None = None,
     access: Access | None = None,
     sock: socket.socket | None = None,
     rights: ConnectionRights | None = None,
-) -> None:
-    """Run `test` with a listener on `sock` in front of the broker `behind`."""
-
-    async def run() -> None:
-        settings, tls = settings_of(directory, given)
-        services = Services(access=access or Access(timeout_s=PATIENCE_SECONDS))
-        listener = Listener(
-            settings,
-            services=services,
-            credentials=alice(),
-            fake_secret=FAKE_SECRET,
-            rights=rights or NoAuthorizer(),
-            open_connections=room_for(100),
-            tls=tls,
-        )
-        log: list[str] = []
-        listener.observer = ListenerRecorder(log)  # type: ignore[assignment]  # an observer, if not that one
-        async with behind or FakeBroker() as broker:
-            upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
-            endpoint = Endpoint(listener, lambda: upstream)
-            server = await services.loop.create_server(endpoint.client, sock=sock or listening())
-            port = server.sockets[0].getsockname()[1]
-            try:
-                await test(RunningListener(listener, port, broker, log, upstream))
-            finally:
-                server.close()
-                for client in list(listener.clients):
-                    client.call(finishing(CloseReason.KILLED))
-                await asyncio.gather(*services.tasks)
-                await until(lambda: not listener.clients)
-
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await run()
-
-    uvloop.run(bounded())
+) -> AsyncIterator[RunningListener]:
+    """Run a listener on `sock` in front of the broker `behind`."""
+    settings, tls = settings_of(directory, given)
+    services = Services(access=access or Access(timeout_s=PATIENCE_SECONDS))
+    listener = Listener(
+        settings,
+        services=cast(Any, services),
+        credentials=alice(),
+        fake_secret=FAKE_SECRET,
+        rights=rights or NoAuthorizer(),
+        open_connections=room_for(100),
+        tls=tls,
+    )
+    log: list[str] = []
+    listener.observer = ListenerRecorder(log)  # type: ignore[assignment]  # an observer, if not that one
+    async with asyncio.timeout(PATIENCE_SECONDS), behind or FakeBroker() as broker:
+        upstream = DiscoveredBroker(None, "127.0.0.1", broker.port, versions=VERSIONS)
+        endpoint = Endpoint(listener, lambda: upstream)
+        server = await services.loop.create_server(endpoint.client, sock=sock or listening())
+        port = server.sockets[0].getsockname()[1]
+        try:
+            yield RunningListener(listener, port, broker, log, upstream)
+        finally:
+            server.close()
+            for client in list(listener.clients):
+                client.call(finishing(CloseReason.KILLED))
+            await asyncio.gather(*services.tasks)
+            await until(lambda: not listener.clients)
 
 
 def ssl_listener(**more: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Clients of a listener whose broker authenticates them, over real sockets."""
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,26 @@ from tests.support.relay import RunningListener, listen
 RELAYS: dict[str, Any] = {"sasl.termination": "broker", "connections.max.reauth.ms": HOUR_MS}
 
 
-def play(
+@asynccontextmanager
+async def play(
     directory: Path,
-    test: Callable[[RunningListener, Authenticator], Awaitable[None]],
     *,
     broker: Authenticator | None = None,
     access: Access | None = None,
     sock: socket.socket | None = None,
     rights: ConnectionRights | None = None,
     **more: Any,
-) -> None:
+) -> AsyncIterator[tuple[RunningListener, Authenticator]]:
+    """Run a listener whose broker authenticates its clients."""
     behind = broker or Authenticator()
-
-    async def run(running: RunningListener) -> None:
+    given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
+    served = listen(directory, given, behind=behind, access=access, sock=sock, rights=rights)
+    async with served as running:
         try:
-            await test(running, behind)
+            yield running, behind
         finally:
             while opened:
                 opened.pop().writer.close()
-
-    given = RELAYS | {key.replace("_", "."): value for key, value in more.items()}
-    listen(directory, given, run, behind=behind, access=access, sock=sock, rights=rights)
 
 
 opened: list[Client] = []

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from proxy.ops.status.page import render
 from proxy.ops.status.recent import COUNTED, Incident, IncidentCounts, RecentCounts
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, WorkerFacts
-from proxy.ops.worker_queries import ControlError
+from proxy.ops.worker_queries import ControlError, Sessions, WorkerPool
 
 # A fictitious overview of a proxy
 
@@ -49,6 +49,7 @@ def session(number: int = 1, **changes: Any) -> SessionFacts:
         "state": "authenticated",
         "connected_s": 5_400.0,
         "principal": "User:alice",
+        "upstream_principal": None,
         "mechanism": "OAUTHBEARER",
         "enforcement": "enforce",
         "client_id": "app-1",
@@ -57,6 +58,7 @@ def session(number: int = 1, **changes: Any) -> SessionFacts:
         "lifetime_announced": True,
         "reauthentications": 2,
         "session_lifetime_ms": 3_600_000,
+        "authenticated_s": 1_800.0,
         "lifetime_left_s": 1_800.0,
         "requests": 1_000,
         "request_bytes": 2_000_000,
@@ -96,6 +98,7 @@ def listener(**changes: Any) -> dict[str, Any]:
         "mechanisms": ["OAUTHBEARER", "SCRAM-SHA-256"],
         "connections": 3,
         "max_connections": 10_000,
+        "terms_changed_s": 86_400.0,
     }
     return facts | changes
 
@@ -163,6 +166,21 @@ def busy(sessions: int = 5_000, principals: int = 250) -> Overview:
     )
 
 
+def migrating() -> Overview:
+    """State of a proxy that works, with clients that do not re-authenticate."""
+    troubled = busy(30, 9)
+    conditions = [
+        Condition("broker", "broker-0.example:9092", "reachable for 3 h 2 min", good=True),
+        Condition("broker", "broker-1.example:9092", "reachable for 3 h 2 min", good=True),
+        Condition("configuration", "last reload", "loaded 12 min ago", good=True),
+        Condition("event log", "/var/lib/reauth-proxy/events", "no event lost", good=True),
+    ]
+    listeners = [listener(overrides=2, connections=27, terms_changed_s=720.0)]
+    facts = replace(troubled.workers[0], conditions=conditions, listeners=listeners)
+    delivered = Condition("delivery", "kafka:session-events", "all delivered 1 s ago", good=True)
+    return replace(troubled, workers={0: facts}, conditions=[delivered])
+
+
 def _of_crowd(number: int, principals: int) -> SessionFacts:
     team = ("orders", "billing-batch", "audit")[number % 3]
     software = _CLIENTS[number * 7 % len(_CLIENTS)]
@@ -211,10 +229,11 @@ def _incidents() -> list[Incident]:
 # Workers with configurable answers, for the HTTP process
 
 
-class Workers:
+class Workers(WorkerPool):
     """Workers with configurable answers."""
 
     def __init__(self) -> None:
+        super().__init__([])
         self.written: dict[int, int | None] = {0: 5, 1: 3}
         self.reasons: dict[int, list[str]] = {0: [], 1: []}
         self.hanging: list[str] = []
@@ -225,17 +244,17 @@ class Workers:
             1: [session(3, principal="User:bob")],
         }
 
-    async def snapshots(self) -> Mapping[int, Snapshot | None]:
+    async def snapshots(self) -> dict[int, Snapshot | None]:
         self.rounds += 1
         return {worker: self._snapshot(count) for worker, count in self.written.items()}
 
-    async def readiness(self) -> Mapping[int, list[str]]:
+    async def readiness(self) -> dict[int, list[str]]:
         return self.reasons
 
     def hung(self) -> list[str]:
         return self.hanging
 
-    async def status(self) -> Mapping[int, Mapping[str, Any] | ControlError]:
+    async def status(self) -> dict[int, dict[str, Any] | ControlError]:
         self.queries += 1
         return {
             worker: {
@@ -248,8 +267,8 @@ class Workers:
             for worker in self.open
         }
 
-    async def sessions(self, selector: Selector) -> Mapping[int, list[SessionFacts] | ControlError]:
-        assert selector == Selector()
+    async def sessions(self, selector: Selector, kind: str = "sessions") -> Sessions:
+        assert (selector, kind) == (Selector(), "sessions")
         return self.open
 
     def _snapshot(self, written: int | None) -> Snapshot | None:
@@ -420,7 +439,7 @@ async def take(directory: Path) -> list[Path]:
         async with browsing(Path(profile)) as browser:
             for what, selector in SHOWN.items():
                 file = directory / f"{what}.html"
-                file.write_text(render(busy(30, 9).of(selector), selector, ABOUT))
+                file.write_text(render(migrating().of(selector), selector, ABOUT))
                 for screen, width in SCREENS.items():
                     for scheme in ("light", "dark"):
                         await browser.look(width, 900, dark=scheme == "dark")

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from proxy.admin import read_client_properties
 from proxy.config import from_mapping
 from proxy.connection.frames import Bytes
-from proxy.net.read_buffer import ReadBuffer
+from proxy.net.read_buffer import BufferedSide, ReadBuffer
 from proxy.net.tls_contexts import ProxyTls, Tls, open_tls
 from proxy.net.tls_input import RECORD
 from proxy.net.tls_sides import ServerTls
@@ -228,7 +228,7 @@ class Server:
     def __init__(
         self,
         slots: LoginSlots[ServerTls] | None = None,
-        context: ssl.SSLContext | None = None,
+        context: ssl.SSLContext | Callable[[BufferedSide, str], ssl.SSLContext] | None = None,
     ) -> None:
         self.ear = ReceivingSide()
         self.turns = Turns()

@@ -14,14 +14,20 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proxy.brokers.token_source import EndpointTokens, FileTokens, TokenUnavailable
+from proxy.brokers.access import token_source
+from proxy.brokers.token_source import (
+    EndpointTokens,
+    FileTokens,
+    RenewedTokens,
+    TokenUnavailable,
+)
+from proxy.config import from_mapping
 from proxy.connection.commands import Close, CloseReason, DeriveKeys
 from sasl.login import ClientExchange, PlainClient
 from sasl.messages import (
     authenticate_response,
     handshake_response,
 )
-from sasl.token_cache import TokenCacheSettings
 from tests.support.fake_broker import (
     ECHO,
     FORGED,
@@ -166,14 +172,19 @@ async def providing(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Pr
 
 
 def asking(url: str, *, scope: str | None = None, encoded: bool = False) -> EndpointTokens:
-    return EndpointTokens(
+    tokens = EndpointTokens(
         url,
         client_id="proxy",
         client_secret=lambda: SECRET,
         scope=scope,
         header_urlencode=encoded,
-        settings=TokenCacheSettings(retry_backoff_ms=10, retry_backoff_max_ms=20),
     )
+    return retrying_soon(tokens)
+
+
+def retrying_soon(tokens: EndpointTokens) -> EndpointTokens:
+    tokens._cache._retry_backoff_ms, tokens._cache._retry_backoff_max_ms = 10, 20
+    return tokens
 
 
 def with_provider(test: Callable[[EndpointTokens, Provider], Awaitable[None]]) -> None:
@@ -184,7 +195,23 @@ def with_provider(test: Callable[[EndpointTokens, Provider], Awaitable[None]]) -
     asyncio.run(run())
 
 
-async def why_none(tokens: FileTokens | EndpointTokens) -> str:
+def provided_by(servers: str = "127.0.0.1:9092", **settings: Any) -> RenewedTokens:
+    """The tokens of `upstream` with these settings `sasl.…`."""
+    upstream = {
+        "bootstrap.servers": servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        **{"sasl." + key.replace("_", "."): value for key, value in settings.items()},
+    }
+    listener = {"name": "clients", "address": "127.0.0.1:9094", "routing": "sidecar"}
+    listener |= {"security.protocol": "PLAINTEXT"}
+    config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=Path())
+    found = token_source(config.upstream, servers)
+    assert isinstance(found, RenewedTokens)
+    return found
+
+
+async def why_none(tokens: FileTokens | RenewedTokens) -> str:
     """The reason for a missing token; asserts that it is printable and contains no secret."""
     with pytest.raises(TokenUnavailable) as caught:
         await tokens.current()
@@ -226,10 +253,6 @@ class Attacked:
         """Whether a client of a correct broker is served."""
         heard, met = self.ask(Behaviour)
         return heard == response(1, ECHO)[4:] and MARKER in met.received
-
-    def closed(self, reason: str) -> float:
-        """Number of connections closed for this reason."""
-        return self.proxy.metric("connections_closed_total", reason=reason)
 
     def peak_kb(self) -> int:
         """Peak memory of the largest worker in kB."""

@@ -16,6 +16,7 @@ from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
     answer,
+    cluster_permits,
     item_type,
     judge_items,
     may_cluster,
@@ -48,7 +49,7 @@ def _requires(
     kind, response = message_type(f"{api}Request"), message_type(f"{api}Response")
 
     def guard(inquiry: Inquiry) -> Judgement:
-        if any(may_cluster(inquiry, operation, report=False) for operation in alternatives):
+        if any(cluster_permits(inquiry, operation) for operation in alternatives):
             return FORWARD
         if may_cluster(inquiry, last):
             return FORWARD

@@ -228,6 +228,12 @@ def may_cluster(inquiry: Inquiry, operation: Operation, *, report: bool = True) 
     return inquiry.authority.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, report=report)
 
 
+def cluster_permits(inquiry: Inquiry, operation: Operation) -> bool:
+    """Return whether a permission on the cluster suffices in place of others, which are checked
+    if it is missing."""
+    return inquiry.authority.permits(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
 def may_topic(inquiry: Inquiry, operation: Operation, name: str, *, report: bool = True) -> bool:
     """Return whether the operation is allowed on a topic."""
     return inquiry.authority.may(operation, ResourceType.TOPIC, name, report=report)

@@ -24,6 +24,7 @@ from proxy.acl.guards.common import (
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
     answer,
+    cluster_permits,
     interleaved,
     judge_items,
     may_cluster,
@@ -279,7 +280,7 @@ def streams_group_heartbeat(inquiry: Inquiry) -> Judgement:
 
 
 def _may_create_all(inquiry: Inquiry, topics: Iterable[str]) -> bool:
-    if may_cluster(inquiry, Operation.CREATE, report=False):
+    if cluster_permits(inquiry, Operation.CREATE):
         return True
     denied = [name for name in set(topics) if not may_topic(inquiry, Operation.CREATE, name)]
     return not denied
@@ -296,7 +297,7 @@ Topics = Callable[[Any], Iterable[str]]
 def list_groups(inquiry: Inquiry) -> Judgement:
     """Judge a ListGroups: all groups with Describe on the cluster, otherwise each group with
     Describe on it."""
-    if may_cluster(inquiry, Operation.DESCRIBE, report=False):
+    if cluster_permits(inquiry, Operation.DESCRIBE):
         return FORWARD
 
     def cut(body: bytes) -> bytes:

@@ -128,14 +128,18 @@ def fetch(inquiry: Inquiry) -> Judgement:
     version, sessions = inquiry.api_version, inquiry.fetch_sessions
     request = fetch_requests.parse(version, inquiry.body)
     denied = _denied_fetch(inquiry, request.topics, replica=request.replica_id >= 0)
+    sessions.used = ()
     if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         if not denied and request.session_id in sessions:
+            if sessions.topics is not None:
+                sessions.used = sessions.add_topics(_names(inquiry, request.topics))
             return FORWARD
         sessions.discard(request.session_id)
         return answer(inquiry, FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     if not denied:
         if request.session_epoch == INITIAL_EPOCH:
-            return Change(watch=_note_session(version, sessions))
+            names = [] if sessions.topics is None else _names(inquiry, request.topics)
+            return Change(watch=_note_session(version, sessions, names))
         return FORWARD
     kept = [topic for topic in pausing(request.topics) if topic not in denied]
     if not kept:
@@ -173,7 +177,16 @@ def _denied_fetch(
     return {topic: error for topic, error in errors if error is not None}
 
 
-def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes], None]:
+def _names(inquiry: Inquiry, topics: tuple[FetchedTopic, ...]) -> list[str]:
+    """Return the names of topics that were looked up."""
+    ids = ((one, inquiry.topics.get(one.topic_id)) for one in topics if one.topic_id is not None)
+    known = {one: name for one, name in ids if name is not None}
+    return [name for one in topics if (name := one.name or known.get(one)) is not None]
+
+
+def _note_session(
+    api_version: int, sessions: FetchSessions, topics: list[str]
+) -> Callable[[bytes], None]:
     def note(content: bytes) -> None:
         try:
             session = session_of_response(api_version, content)
@@ -181,7 +194,7 @@ def _note_session(api_version: int, sessions: FetchSessions) -> Callable[[bytes]
             return
         if session:
             sessions.clear()  # a connection has one session: the broker ended the previous one
-            sessions.add(session)
+            sessions.add(session, topics)
 
     return note
 

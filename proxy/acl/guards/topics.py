@@ -16,9 +16,9 @@ from proxy.acl.decision import (
 from proxy.acl.guards.common import (
     MESSAGES,
     TOPIC_DENIED,
+    cluster_permits,
     item_type,
     judge_items,
-    may_cluster,
     may_topic,
     on_response,
     read_request,
@@ -82,7 +82,7 @@ def create_topics(inquiry: Inquiry) -> Judgement:
     The response contains a topic's configuration only with DescribeConfigs on the topic.
     """
     request = read_request(inquiry, messages.CreateTopicsRequest)
-    every_topic = may_cluster(inquiry, Operation.CREATE, report=False)
+    every_topic = cluster_permits(inquiry, Operation.CREATE)
     repetitions = _Repetitions(topic.name for topic in pausing(request.topics))
 
     def refuse(
@@ -177,7 +177,7 @@ def delete_topics(inquiry: Inquiry) -> Judgement:
     Deleting a topic by name also requires Describe on it. By id, the response omits the name of a
     topic that may not be described; Kafka does not hide that the id exists.
     """
-    if may_cluster(inquiry, Operation.DELETE, report=False):
+    if cluster_permits(inquiry, Operation.DELETE):
         return FORWARD
     request = read_request(inquiry, messages.DeleteTopicsRequest)
     if inquiry.api_version < _TOPICS_BY_ID:
@@ -283,7 +283,7 @@ def delete_records(inquiry: Inquiry) -> Judgement:
 
 def offset_for_leader_epoch(inquiry: Inquiry) -> Judgement:
     """Judge an OffsetForLeaderEpoch: Describe on each topic, or ClusterAction on the cluster."""
-    if may_cluster(inquiry, Operation.CLUSTER_ACTION, report=False):
+    if cluster_permits(inquiry, Operation.CLUSTER_ACTION):
         return FORWARD
     request = read_request(inquiry, messages.OffsetForLeaderEpochRequest)
     response = messages.OffsetForLeaderEpochResponse

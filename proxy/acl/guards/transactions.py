@@ -10,6 +10,7 @@ from proxy.acl.guards.common import (
     TOPIC_DENIED,
     TRANSACTIONAL_ID_DENIED,
     answer,
+    cluster_permits,
     interleaved,
     may_cluster,
     may_describe,
@@ -44,9 +45,9 @@ def init_producer_id(inquiry: Inquiry) -> Judgement:
     """
     request = read_request(inquiry, messages.InitProducerIdRequest)
     if request.transactional_id is None:
-        if may_cluster(
-            inquiry, Operation.IDEMPOTENT_WRITE, report=False
-        ) or inquiry.authority.may_any(Operation.WRITE, ResourceType.TOPIC):
+        if cluster_permits(inquiry, Operation.IDEMPOTENT_WRITE) or inquiry.authority.may_any(
+            Operation.WRITE, ResourceType.TOPIC
+        ):
             return FORWARD
         error = CLUSTER_DENIED
     else:

@@ -1,6 +1,6 @@
 "use strict";
 setInterval(async () => {
-  if (document.hidden || document.activeElement?.tagName === "INPUT" || !getSelection().isCollapsed) return;
+  if (document.hidden || document.activeElement?.type === "text" || !getSelection().isCollapsed) return;
   try {
     const answer = await fetch(location.href, { signal: AbortSignal.timeout(8000) });
     if (!answer.ok) throw new Error(answer.status);

@@ -5,30 +5,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlencode
 
+from metrics.events import EventKind
 from proxy.ops.status import snapshot
-from proxy.ops.status.markup import Markup, joined, own, tag
-from proxy.ops.status.rows import (
-    CONDITION_HEADINGS,
-    GROUP_HEADINGS,
-    INCIDENT_HEADINGS,
-    LISTENER_HEADINGS,
-    SESSION_HEADINGS,
-    condition_row,
-    group_row,
-    incident_row,
-    listener_row,
-    session_row,
+from proxy.ops.status.markup import Markup, joined, name, own, tag
+from proxy.ops.status.recent import Incident
+from proxy.ops.status.session_facts import (
+    EVERY_SESSION,
+    Condition,
+    Selector,
+    SessionFacts,
+    SessionState,
 )
-from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
 from proxy.ops.status.snapshot import (
     About,
     ListenerFacts,
     Overview,
     PrincipalSessions,
+    PrincipalSummary,
     Rates,
+    TopNames,
+    software,
 )
-from proxy.ops.status.text import duration, moment, number, plural, rate, size
+from proxy.ops.status.text import ago, duration, moment, number, plural, rate, size
+from sasl.states import Enforcement
 
 MAX_INCIDENTS: Final = 15
 """Largest number of incidents that are listed."""
@@ -47,6 +48,11 @@ REFRESH_SECONDS: Final = 10
 
 _STYLE: Final = Path(__file__).with_name("page.css").read_text()
 _SCRIPT: Final = Path(__file__).with_name("page.js").read_text()
+
+
+_EVERYTHING: Final = tag("input", type="checkbox", id="everything", aria_label="show everything")
+"""Switch for narrow screens, where the page leaves out rows and columns. It is outside `main`,
+whose content is replaced."""
 
 
 def _hash(source: str) -> str:
@@ -78,17 +84,18 @@ def render(overview: Overview, selector: Selector, about: About) -> str:
         _tiles(overview, by_principal),
         _rates(snapshot.rates(overview)),
         _listeners(snapshot.listeners(overview)),
-        _conditions(snapshot.conditions(overview)),
+        _conditions(snapshot.conditions(overview), about.runbooks_url),
         _incidents(overview, selector),
         _principals(by_principal, selector, overview.taken_ms),
     ]
     if chosen:
         parts.append(_sessions(overview))
+    parts.append(tag("label", "show everything", for_="everything"))
     parts.append(_links(about))
     return "<!doctype html>\n" + tag(
         "html",
         _head(about),
-        tag("body", tag("main", *parts), tag("script", own(_SCRIPT))),
+        tag("body", _EVERYTHING, tag("main", *parts), tag("script", own(_SCRIPT))),
         lang="en",
     )
 
@@ -114,9 +121,11 @@ def _header(overview: Overview, about: About) -> Markup:
         for reason in facts.reasons
     ]
     ready = overview.ready()
-    badge = tag(
-        "span", "ready" if ready else "not ready", class_=_badge("good" if ready else "bad")
-    )
+    troubles = sum(not one.good for one in snapshot.conditions(overview))
+    text, kind = ("ready", "good") if ready else ("not ready", "bad")
+    if ready and troubles:
+        text, kind = f"ready, with {plural(troubles, 'problem')} below", "warn"
+    badge = tag("span", text, class_=f"badge {kind}")
     workers = plural(len(overview.workers), "worker")
     what = f"{about.version} ({about.build}) on {about.host}, {workers}"
     header = tag(
@@ -125,7 +134,7 @@ def _header(overview: Overview, about: About) -> Markup:
         badge,
         tag("span", what, class_="dim"),
         tag("span", moment(overview.taken_ms), class_="dim"),
-        tag("span", "no answer: this page is stale", id="stale", class_=_badge("bad")),
+        tag("span", "no answer: this page is stale", id="stale", class_="badge bad"),
     )
     items = (tag("li", reason) for reason in reasons)
     return joined((header, tag("ul", *items, class_="reasons"))) if reasons else header
@@ -185,11 +194,11 @@ def _listeners(listeners: Sequence[ListenerFacts]) -> Markup:
     )
 
 
-def _conditions(conditions: Sequence[Condition]) -> Markup:
-    title = tag("h2", "Brokers, keys and modes")
+def _conditions(conditions: Sequence[Condition], runbooks_url: str | None) -> Markup:
+    title = tag("h2", "Brokers, keys, events and modes")
     if not conditions:
         return _section(title, tag("p", "Nothing is known yet.", class_="dim"))
-    rows = map(condition_row, conditions)
+    rows = (condition_row(one, runbooks_url) for one in conditions)
     return _section(title, _table("conditions", CONDITION_HEADINGS, rows, len(conditions)))
 
 
@@ -281,5 +290,258 @@ def _within(left: int, rows: Iterable[Markup]) -> Iterator[Markup]:
         yield row
 
 
-def _badge(kind: str) -> str:
-    return f"badge {kind}"
+# Rows of the tables
+
+LISTENER_HEADINGS: Final = (
+    "Listener",
+    "Expiry",
+    "Lifetime",
+    "Mechanisms",
+    "Connections",
+    "Routing",
+)
+INCIDENT_HEADINGS: Final = ("When", "What", "Why", "Principal", "Client", "Times")
+GROUP_HEADINGS: Final = (
+    "Principal",
+    "Sessions",
+    "Lifetime left",
+    "Re-authenticates",
+    "Client software",
+    "Client ids",
+    "Requests",
+    "Trouble",
+)
+SESSION_HEADINGS: Final = (
+    "Connection",
+    "Principal",
+    "Lifetime left",
+    "Re-authenticates",
+    "Client",
+    "Requests",
+    "Open for",
+)
+
+_BAD: Final = frozenset({EventKind.FAILED, EventKind.EXPIRED_KILLED, EventKind.DENIED})
+_KINDS: Final = {
+    EventKind.FAILED: "login failed",
+    EventKind.EXPIRED_KILLED: "expired, killed",
+    EventKind.WOULD_BE_KILLED: "would be killed",
+    EventKind.DENIED: "denied",
+    EventKind.WOULD_BE_DENIED: "would be denied",
+    EventKind.MISROUTED: "misrouted",
+    EventKind.CLOSED: "closed",
+}
+_MODES: Final = {
+    Enforcement.OBSERVE: "plain",
+    Enforcement.PROBE: "warn",
+    Enforcement.AUTO: "warn",
+    Enforcement.ENFORCE: "good",
+}
+MAX_TROUBLES: Final = 3
+"""Largest number of kinds of incidents that a principal's row shows."""
+
+
+def listener_row(one: ListenerFacts) -> tuple[Markup, ...]:
+    """Return the row of a listener."""
+    exceptions = [plural(one.overrides, "override")] if one.overrides else []
+    if one.on_old_terms:
+        exceptions.append(f"{plural(one.on_old_terms, 'session')} on terms before the last reload")
+    return (
+        _two(name(one.name), one.address),
+        _two(
+            _badge(one.enforcement, _MODES[Enforcement(one.enforcement)]),
+            ", ".join(exceptions) or None,
+        ),
+        _one(_lifetime_limit(one)),
+        _one(", ".join(one.mechanisms) or "none: no SASL"),
+        _one(f"{number(one.connections)} of {number(one.max_connections)}"),
+        _one(one.routing),
+    )
+
+
+def _lifetime_limit(one: ListenerFacts) -> str:
+    observes = one.enforcement == Enforcement.OBSERVE
+    if one.max_reauth_ms and not observes:
+        return duration(one.max_reauth_ms / 1000)
+    ends = "OAUTHBEARER" in one.mechanisms and (one.enforces_token_expiry or not observes)
+    return "the token's" if ends else "no end"
+
+
+CONDITION_HEADINGS: Final = ("What", "Name", "State")
+
+
+_RUNBOOKS: Final = {
+    "broker": "upstreamunreachable",
+    "certificate": "certificateexpiring",
+    "delivery": "eventsnotdelivered",
+    "event log": "eventsdropped",
+    "signing keys": "jwksstale",
+}
+"""Section of the runbooks for each kind of condition."""
+
+
+def condition_row(one: Condition, runbooks_url: str | None) -> tuple[Markup, ...]:
+    """Return the row of a condition, with a link to its runbook if something is wrong."""
+    if one.good:
+        return _one(one.what), name(one.name), _one(one.state)
+    state = tag("span", one.state, class_="badge sentence bad")
+    if runbooks_url is not None and one.what in _RUNBOOKS:
+        href = f"{runbooks_url}#reauthproxy{_RUNBOOKS[one.what]}"
+        state = joined((state, " ", tag("a", "runbook", href=href)))
+    return _one(one.what), name(one.name), state
+
+
+def incident_row(one: Incident, now_ms: int) -> tuple[Markup, ...]:
+    """Return the row of an incident."""
+    kind = EventKind(one.kind)
+    since = f"since {ago(one.first_ms, now_ms)}" if one.times > 1 else None
+    return (
+        _one(ago(one.last_ms, now_ms)),
+        _two(_kind(kind, known=one.principal is not None), one.listener),
+        _two(name(one.what), one.mechanism),
+        _two(name(one.claimed_principal), "claimed, not proven")
+        if one.claimed_principal is not None
+        else name(one.principal),
+        joined((name(one.client_id), tag("small", name(one.client_host)), _software(one))),
+        _two(_one(number(one.times)), since),
+    )
+
+
+def _software(one: Incident) -> Markup:
+    return joined(()) if one.client_software is None else tag("small", name(one.client_software))
+
+
+def group_row(group: PrincipalSummary, now_ms: int) -> tuple[Markup, ...]:
+    """Return the row of a principal."""
+    counts, carried = group.counts, group.carried
+    who = _one("not authenticated") if group.principal is None else principal_link(group.principal)
+    expired = f"{number(counts.expired)} expired, idle" if counts.expired else None
+    traffic = f"{size(carried.request_bytes)} in, {size(carried.response_bytes)} out"
+    return (
+        joined((who, tag("small", _top_names(group.mechanisms)))),
+        _two(_one(number(counts.sessions)), expired),
+        joined((_lifetime(group), tag("small", _top_names(group.enforcement)))),
+        _capability(group),
+        _top_names(group.clients),
+        _top_names(group.client_ids),
+        _two(_one(number(carried.requests)), traffic),
+        _troubles(group, now_ms),
+    )
+
+
+def session_row(one: SessionFacts) -> tuple[Markup, ...]:
+    """Return the row of a session."""
+    where = f"worker {one.worker}, {one.listener}"
+    traffic = f"{size(one.request_bytes)} in, {size(one.response_bytes)} out"
+    state = None if one.state == SessionState.AUTHENTICATED else one.state
+    idle = None if one.idle_s is None else f"idle {duration(one.idle_s)}"
+    return (
+        _two(name(one.connection_id), where),
+        joined((name(one.principal), tag("small", name(one.mechanism)))),
+        _two(_left(one.lifetime_left_s, endless=one.principal is not None), one.enforcement),
+        _two(_capability_of(one.lifetime_announced, one.reauthentications), state),
+        joined(
+            (name(one.client_id), tag("small", name(software(one)), " ", name(one.client_host)))
+        ),
+        joined((_one(number(one.requests)), tag("small", traffic), _throttled(one))),
+        _two(_one(duration(one.connected_s)), idle),
+    )
+
+
+def principal_link(principal: str) -> Markup:
+    """Return a principal's name as a link to its sessions."""
+    query = urlencode({"principal": principal}, errors="replace")
+    return tag("a", name(principal), href=f"/?{query}")
+
+
+def _lifetime(group: PrincipalSummary) -> Markup:
+    least, middle = group.lifetime_left_min_s, group.lifetime_left_median_s
+    if least is None:
+        return _left(None, endless=group.principal is not None)
+    if group.counts.sessions == 1:
+        return _left(least, endless=False)
+    return joined((_left(least, endless=False), tag("small", f"median {_time_left(middle)}")))
+
+
+def _left(seconds: float | None, *, endless: bool) -> Markup:
+    if seconds is None:
+        return tag("span", "no end" if endless else "-", class_="none")
+    return _badge(_time_left(seconds), "warn") if seconds < 0 else _one(_time_left(seconds))
+
+
+def _time_left(seconds: float | None) -> str:
+    if seconds is not None and seconds < 0:
+        return f"expired {duration(-seconds)} ago"
+    return duration(seconds)
+
+
+def _capability(group: PrincipalSummary) -> Markup:
+    counts = group.counts
+    if group.principal is None or not group.mechanisms.names:  # not known yet; without SASL
+        return name(None)
+    cannot, times = counts.cannot_reauthenticate, counts.reauthentications
+    if not cannot:
+        return _capability_of(True, times)
+    if cannot == counts.sessions:
+        return _capability_of(False, times)
+    return _badge(f"{number(cannot)} of {number(counts.sessions)} cannot", "warn")
+
+
+def _capability_of(can_reauthenticate: bool | None, times: int) -> Markup:
+    if can_reauthenticate is None:
+        return name(None)
+    if not can_reauthenticate:
+        return _badge("cannot", "warn")
+    return _one(f"yes, {plural(times, 'time')}") if times else _one("not yet")
+
+
+def _troubles(group: PrincipalSummary, now_ms: int) -> Markup:
+    latest = sorted(group.troubles.items(), key=lambda one: -one[1].last_ms)[:MAX_TROUBLES]
+    parts = [
+        tag(
+            "div",
+            _kind(EventKind(kind), known=True),
+            tag("small", f"{plural(tally.times, 'time')}, {ago(tally.last_ms, now_ms)}"),
+        )
+        for kind, tally in latest
+    ]
+    if group.counts.throttled:
+        parts.append(_badge(f"{number(group.counts.throttled)} throttled", "warn"))
+    return joined(parts) if parts else name(None)
+
+
+def _throttled(one: SessionFacts) -> Markup:
+    left = one.throttle_left_s
+    if left is None:
+        return joined(())
+    when = f"for {duration(left)}" if left > 0 else f"until {duration(-left)} ago"
+    return _badge(f"throttled {when}", "warn")
+
+
+def _kind(kind: EventKind, *, known: bool) -> Markup:
+    """Return the name of a kind of incident; `known`: its client had logged in before."""
+    what = "re-authentication failed" if known and kind is EventKind.FAILED else _KINDS[kind]
+    return _badge(what, "bad" if kind in _BAD else "warn")
+
+
+def _top_names(some: TopNames) -> Markup:
+    several = len(some.names) + some.more > 1
+    parts = [
+        joined((name(one), f" \N{MULTIPLICATION SIGN}{number(times)}")) if several else name(one)
+        for one, times in some.names.items()
+    ]
+    if some.more:
+        parts.append(tag("span", f"and {number(some.more)} more", class_="dim"))
+    return joined(parts, ", ") if parts else name(None)
+
+
+def _badge(what: str, kind: str) -> Markup:
+    return tag("span", what, class_=f"badge {kind}")
+
+
+def _one(what: str) -> Markup:
+    return tag("span", what)
+
+
+def _two(first: Markup, second: str | None) -> Markup:
+    return first if second is None else joined((first, tag("small", second)))

@@ -32,6 +32,8 @@ INCIDENT_CLOSES: Final = frozenset(
         CloseReason.ILLEGAL_STATE,
         CloseReason.INTERNAL_ERROR,
         CloseReason.KILLED,
+        CloseReason.BLOCKED,
+        CloseReason.REVOKED,
     )
 )
 """Reasons for the end of a connection that no other incident covers."""

@@ -6,16 +6,16 @@ are selected here, from those of all workers.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from proxy.errors import ProxyError
 from proxy.ops.http_server import BadRequestError, Request, Response
 from proxy.ops.status import snapshot
 from proxy.ops.status.page import POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector, SessionFacts
 from proxy.ops.status.snapshot import About, Overview, PrincipalSummary, WorkerFacts
+from proxy.ops.worker_queries import ControlError, WorkerPool
 
 DEFAULT_LIMIT: Final = 100
 """Number of sessions, and of principals, in a document without a limit in its request."""
@@ -74,32 +74,20 @@ _KEYS: Final = {
 """Part of a selector that each query parameter sets."""
 
 
-class StatusSources(Protocol):
-    """Interface to the workers, which have the page's data."""
-
-    async def status(self) -> Mapping[int, Mapping[str, Any] | ProxyError]:
-        """Return the state of each worker without its sessions; an error: it did not answer."""
-        ...
-
-    async def sessions(self, selector: Selector) -> Mapping[int, list[SessionFacts] | ProxyError]:
-        """Return the selected sessions of each worker; an error: it did not answer."""
-        ...
-
-
 Conditions = Callable[[float], Sequence[Condition]]
 """Function that returns the conditions outside workers at a Unix time in seconds."""
 
 
-async def query_overview(workers: StatusSources, conditions: Conditions = lambda _: ()) -> Overview:
+async def query_overview(workers: WorkerPool, conditions: Conditions = lambda _: ()) -> Overview:
     """Query all workers; one that does not answer is in the overview as not ready."""
     status, sessions = await asyncio.gather(workers.status(), workers.sessions(EVERY_SESSION))
     states: dict[int, WorkerFacts] = {}
     found: list[SessionFacts] = []
     for worker, answer in status.items():
         rows = sessions[worker]
-        if isinstance(answer, ProxyError):
+        if isinstance(answer, ControlError):
             states[worker] = WorkerFacts(reasons=[str(answer)])
-        elif isinstance(rows, ProxyError):
+        elif isinstance(rows, ControlError):
             states[worker] = WorkerFacts(reasons=[str(rows)])
         else:
             states[worker] = WorkerFacts.from_json(answer)
@@ -114,7 +102,7 @@ class StatusPage:
     """Handlers of the status page and `/sessions.json`, which share the latest overview."""
 
     def __init__(
-        self, workers: StatusSources, about: About, conditions: Conditions = lambda _: ()
+        self, workers: WorkerPool, about: About, conditions: Conditions = lambda _: ()
     ) -> None:
         self._workers = workers
         self._conditions = conditions

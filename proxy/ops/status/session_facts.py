@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 
+from proxy.connection.blocks import Block, Blocks
+
 
 class SessionState(StrEnum):
     """Progress of a connection (KIP-368)."""
@@ -29,7 +31,8 @@ class Condition(NamedTuple):
     """Something that the proxy depends on, or the mode that it is in."""
 
     what: str
-    """Kind of the condition: `broker`, `certificate`, `signing keys`, `mode` or `delivery`."""
+    """Kind of the condition: `broker`, `certificate`, `signing keys`, `mode`, `event log`,
+    `configuration` or `delivery`."""
     name: str
     state: str
     good: bool
@@ -50,6 +53,8 @@ class SessionFacts(NamedTuple):
     """Seconds since the client connected."""
     principal: str | None
     """The principal, such as `User:alice`; None if not known yet."""
+    upstream_principal: str | None
+    """The principal that brokers see because of `upstream.identity`; None if they see another."""
     mechanism: str | None
     """The SASL mechanism; None if none was chosen yet, or the listener is without SASL."""
     enforcement: str | None
@@ -63,6 +68,8 @@ class SessionFacts(NamedTuple):
     session_lifetime_ms: int | None
     """Lifetime of the session in milliseconds; 0: the session has no end, None: there is no
     session."""
+    authenticated_s: float | None
+    """Seconds since the last authentication; None without a session."""
     lifetime_left_s: float | None
     """Seconds until the session ends; below 0: it has ended, and was not used since. None if it has
     no end."""
@@ -84,6 +91,8 @@ class Selector:
     principal: str | None = None
     client_id: str | None = None
     connection_id: str | None = None
+    block: str | None = None
+    """Line of a block list: the sessions that its entry would end."""
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> Self:
@@ -91,7 +100,16 @@ class Selector:
         unknown = arguments.keys() - set(cls.__slots__)
         if unknown or not all(isinstance(value, str | None) for value in arguments.values()):
             raise ValueError("not a selection of sessions")
-        return cls(**arguments)
+        selector = cls(**arguments)
+        selector.blocks(0.0)
+        return selector
+
+    def blocks(self, now: float) -> Blocks | None:
+        """Return a list with the entry `block`; None if it is not given. Raises ValueError."""
+        if self.block is None:
+            return None
+        entry = Block.parse(self.block.encode())
+        return Blocks(0, [entry], {entry.id: now})
 
     def arguments(self) -> dict[str, Any]:
         """Return the parts that are given, as arguments of a request."""

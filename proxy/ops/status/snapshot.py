@@ -183,6 +183,10 @@ class ListenerFacts:
     mechanisms: list[str]
     connections: int
     max_connections: int
+    terms_changed_s: float
+    """Seconds since a reload changed the lifetime or mode of any session, or since the start."""
+    on_old_terms: int
+    """Number of sessions that began before, and keep their terms until they re-authenticate."""
 
 
 def listeners(overview: Overview) -> list[ListenerFacts]:
@@ -192,7 +196,18 @@ def listeners(overview: Overview) -> list[ListenerFacts]:
         for one in worker.listeners:
             known = merged.setdefault(one["name"], {**one, "connections": 0})
             known["connections"] += one["connections"]
-    return [ListenerFacts(**one) for one in merged.values()]
+    return [
+        ListenerFacts(
+            **one,
+            on_old_terms=sum(
+                session.listener == one["name"]
+                and session.mechanism is not None
+                and (session.authenticated_s or 0.0) > one["terms_changed_s"]
+                for session in overview.sessions
+            ),
+        )
+        for one in merged.values()
+    ]
 
 
 def conditions(overview: Overview) -> list[Condition]:

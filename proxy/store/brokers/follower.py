@@ -24,7 +24,7 @@ from proxy.brokers.access import Access, open_access
 from proxy.brokers.discovery import FIRST_BACKOFF, MAX_AFTER_REFUSAL, MAX_BACKOFF
 from proxy.config import QuotasMode
 from proxy.errors import ProxyError
-from proxy.net.tls_contexts import ProxyTls, Tls
+from proxy.net.tls_contexts import Tls
 from proxy.net.tls_reload import follow as follow_certificates
 from proxy.quota.model import Quotas
 from proxy.scheduling.heartbeats import Heartbeat
@@ -148,29 +148,27 @@ class Follower:
         self._warn(f"{text} {fit_for_log(example, ())}", monotonic())
 
     def _warn(self, problem: str, now: float) -> None:
-        if (line := self._repeats.line(problem, problem, now)) is not None:
-            log.warning("%s", line)
+        self._repeats.warn(log, problem, now)
 
 
 def run(
     settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> int:
-    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, start, lifeline, heartbeat))
+    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0.
+
+    Raises any error of its tasks; the parent then starts another process.
+    """
+
+    async def follow() -> None:
+        stopping = heed_parent(lifeline, heartbeat)
+        access = open_access(settings.upstream, tls)
+        with closing(SqliteMirror(settings.store.path(), start)) as mirror:
+            work = [Follower(mirror, settings, access).run()]
+            if tls is not None:
+                work.append(follow_certificates([tls]))
+            if access.identity is not None:
+                work.append(access.identity.run())
+            await run_until(stopping, work)
+
+    asyncio.run(follow())
     return 0
-
-
-async def _follow(
-    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
-) -> None:
-    """Run the follower. Raises any error of its tasks; the parent then starts another process."""
-    stopping = asyncio.Event()
-    heed_parent(stopping, lifeline, heartbeat)
-    access = open_access(settings.upstream, tls)
-    with closing(SqliteMirror(settings.store.path(), start)) as mirror:
-        work = [Follower(mirror, settings, access).run()]
-        if tls is not None:
-            work.append(follow_certificates(ProxyTls(listeners={}, upstream=tls)))
-        if access.identity is not None:
-            work.append(access.identity.run())
-        await run_until(stopping, work)

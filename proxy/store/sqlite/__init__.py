@@ -1,13 +1,15 @@
 """Store in one SQLite file, shared by the workers and the command line."""
 
 import logging
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final
 
 from proxy.store.interface import Mirror, StoreError, StoreStart
 from proxy.store.sqlite.acls import SqliteAcls
 from proxy.store.sqlite.credentials import SqliteCredentials
+from proxy.store.sqlite.database import version_step
 from proxy.store.sqlite.quotas import SqliteQuotas
 
 log = logging.getLogger(__name__)
@@ -22,18 +24,23 @@ USED_OTHERWISE: Final = (
 )
 
 
-class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
-    """Store in a SQLite file, a `proxy.store.Store`."""
+class Store(SqliteCredentials, SqliteAcls, SqliteQuotas):
+    """Store in a SQLite file, with the rules of `proxy.store.interface`."""
 
     def begin(self) -> StoreStart:
-        """Start the proxy with this store. A mirror becomes the proxy's own store. Raises
-        StoreError."""
+        """Start the proxy with this store. A mirror becomes the proxy's own store.
+
+        Call it once, before any worker opens the store. Raises StoreError.
+        """
         if (mirror := self.mirror()) is not None:
             self._make_its_own(mirror)
         return StoreStart(identity=self._identity, at=monotonic())
 
     def join(self) -> StoreStart:
-        """Start the proxy while another proxy uses this store as its own. Raises StoreError."""
+        """Start the proxy while another proxy uses this store as its own.
+
+        Call it in place of `begin`; the content does not change. Raises StoreError.
+        """
         if self.mirror() is not None:
             raise StoreError(f"{self._path}: {USED_OTHERWISE}")
         return StoreStart(identity=self._identity, at=monotonic())
@@ -46,7 +53,11 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
         log.warning("%s: the copy of brokers' ACLs and quotas is now this proxy's own", self._path)
 
     def mirror(self) -> Mirror | None:
-        """Return the state of the copy of ACLs and quotas; None if they are this file's own."""
+        """Return the state of the copy of ACLs and quotas; None if they are this file's own.
+
+        Requests must not be judged by a copy before its first answer, because a missing ACL may be
+        a DENY.
+        """
         with self.reading() as connection:
             row = connection.execute("SELECT asked_at, problem FROM mirror").fetchone()
         return None if row is None else Mirror(asked_at=row[0], problem=row[1])
@@ -68,3 +79,34 @@ class SqliteStore(SqliteCredentials, SqliteAcls, SqliteQuotas):
                 " WHERE host != excluded.host OR port != excluded.port",
                 [(cluster, broker_id, host, port) for broker_id, (host, port) in brokers.items()],
             )
+
+    def rollout_rows(self, since: int) -> tuple[int, dict[str, str]]:
+        """Return the version of the evidence, and its rows that changed since another version."""
+        with self.reading() as connection:
+            return _rollout_rows(connection, since)
+
+    def change_rollout(
+        self, since: int, change: Callable[[dict[str, str]], Mapping[str, str | None]]
+    ) -> int:
+        """Write the rows that `change` makes of those that changed since a version; None deletes a
+        row. Return the new version."""
+        with self.writing() as connection:
+            version, rows = _rollout_rows(connection, since)
+            changed = change(rows)
+            version += version_step()
+            connection.executemany(
+                "DELETE FROM rollout WHERE name = ?",
+                [(name,) for name, value in changed.items() if value is None],
+            )
+            connection.executemany(
+                "INSERT OR REPLACE INTO rollout VALUES (?, ?, ?)",
+                [(name, version, value) for name, value in changed.items() if value is not None],
+            )
+        return version
+
+
+def _rollout_rows(connection: sqlite3.Connection, since: int) -> tuple[int, dict[str, str]]:
+    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM rollout").fetchone()
+    known = since if since <= version else 0  # a restored copy is older
+    rows = connection.execute("SELECT name, value FROM rollout WHERE version > ?", (known,))
+    return version, dict(rows.fetchall())

@@ -35,7 +35,7 @@ _Row = tuple[Any, ...]
 
 
 class SqliteAcls(Database):
-    """ACLs in a SQLite file, a `proxy.store.AclStore`."""
+    """ACLs in a SQLite file, the ACLs of a `Store`."""
 
     def acl_version(self) -> int:
         """Return the number of the last change of ACLs."""
@@ -71,7 +71,10 @@ class SqliteAcls(Database):
         )
 
     def create_acls(self, acls: Collection[Acl]) -> int:
-        """Add ACLs; existing ones do not change. Return the version afterwards."""
+        """Add ACLs; existing ones do not change. Return the version afterwards.
+
+        Codes of filters (ANY, MATCH) are not allowed.
+        """
         with self.writing() as connection:
             new = [
                 acl
@@ -84,7 +87,10 @@ class SqliteAcls(Database):
             return _log(connection, new, created=True)
 
     def delete_acls(self, filters: Sequence[AclFilter]) -> tuple[tuple[Acl, ...], ...]:
-        """Delete the ACLs that any filter matches; return those of each filter."""
+        """Delete the ACLs that any filter matches; return those of each filter, sorted.
+
+        An ACL may be in several results.
+        """
         with self.writing() as connection:
             found: dict[AclFilter, tuple[Acl, ...]] = {}
             for wanted in filters:

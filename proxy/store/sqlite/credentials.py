@@ -13,7 +13,7 @@ _Row = tuple[Any, ...]
 
 
 class SqliteCredentials(Database):
-    """Credentials in a SQLite file: `proxy.store.CredentialStore` and `proxy.store.SecretStore`."""
+    """Credentials in a SQLite file, a `proxy.store.UserStore`."""
 
     def version(self) -> int:
         """Return the number of the last change."""

@@ -109,6 +109,14 @@ def _mirrored_users(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE mirror ADD COLUMN users INTEGER NOT NULL DEFAULT 0")
 
 
+def _rollout(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "CREATE TABLE rollout (name TEXT PRIMARY KEY, version INTEGER NOT NULL,"
+        " value TEXT NOT NULL) STRICT, WITHOUT ROWID"
+    )
+    connection.execute("CREATE INDEX rollout_of_version ON rollout (version)")
+
+
 STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _credentials_and_secrets,
     _acls,
@@ -117,6 +125,7 @@ STEPS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
     _identity,
     _brokers,
     _mirrored_users,
+    _rollout,
 )
 """Migrations. The step at index N leads from version N to N + 1 (`PRAGMA user_version`)."""
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from proxy.acl.model import Acl
 from proxy.quota.model import Changes, Quotas
 from proxy.store.interface import CredentialKey, Mirror, StoreError, StoreStart
-from proxy.store.sqlite import USED_OTHERWISE, SqliteStore, acls, credentials, quotas
+from proxy.store.sqlite import USED_OTHERWISE, Store, acls, credentials, quotas
 from sasl.credentials import ScramCredential
 
 SETTLES_WITHIN: Final = 1.0
@@ -53,7 +53,7 @@ class Difference:
     deleted_users: Collection[CredentialKey] = ()
 
 
-class SqliteMirror(SqliteStore):
+class SqliteMirror(Store):
     """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
     mirrors_users = False

@@ -193,7 +193,7 @@ class Change:
 
     def _give_up(self, problem: StoreError) -> NoReturn:
         if self.may_be_made:
-            log.warning("a part of a change may be made in ZooKeeper: %s", problem)
+            log.warning("a change may have been made in part in ZooKeeper: %s", problem)
             raise StoreRefused(ErrorCode.REQUEST_TIMED_OUT, _NOT_KNOWN)
         raise problem
 

@@ -19,7 +19,7 @@ from proxy import config
 from proxy.acl.model import AuthorizerMode
 from proxy.brokers.discovery import FIRST_BACKOFF, MAX_BACKOFF
 from proxy.errors import ProxyError
-from proxy.net.tls_contexts import ProxyTls, Tls
+from proxy.net.tls_contexts import Tls
 from proxy.net.tls_reload import follow as follow_certificates
 from proxy.scheduling.heartbeats import Heartbeat
 from proxy.scheduling.lifeline import heed_parent, run_until
@@ -190,26 +190,24 @@ class Follower:
 
     def _warn(self, problem: str) -> None:
         text = fit_for_log(problem, ())
-        if (line := self._repeats.line(text, text, monotonic())) is not None:
-            log.warning("%s", line)
+        self._repeats.warn(log, text, monotonic())
 
 
 def run(
     settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
 ) -> int:
-    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0."""
-    asyncio.run(_follow(settings, tls, start, lifeline, heartbeat))
+    """Keep the mirror up to date until SIGTERM, or until `lifeline` ends; return 0.
+
+    Raises any error of its tasks; the parent then starts another process.
+    """
+
+    async def follow() -> None:
+        stopping = heed_parent(lifeline, heartbeat)
+        with closing(ZookeeperMirror(settings.store.path(), start)) as mirror:
+            work = [Follower(mirror, settings, tls).run()]
+            if tls is not None:
+                work.append(follow_certificates([tls]))
+            await run_until(stopping, work)
+
+    asyncio.run(follow())
     return 0
-
-
-async def _follow(
-    settings: config.Config, tls: Tls | None, start: StoreStart, lifeline: int, heartbeat: Heartbeat
-) -> None:
-    """Run the follower. Raises any error of its tasks; the parent then starts another process."""
-    stopping = asyncio.Event()
-    heed_parent(stopping, lifeline, heartbeat)
-    with closing(ZookeeperMirror(settings.store.path(), start)) as mirror:
-        work = [Follower(mirror, settings, tls).run()]
-        if tls is not None:
-            work.append(follow_certificates(ProxyTls(listeners={}, zookeeper=tls)))
-        await run_until(stopping, work)

@@ -1,7 +1,7 @@
 """The report's numbers counted again, one connection after the other, from docs/readiness.md alone.
 
-Nothing of `metrics.readiness` is used. For logs without lost events: lines that are bad, come twice
-or are dated by a wrong clock may be among them.
+Nothing of `metrics.readiness` is used. For logs without lost events, which a report of a log with
+losses has to equal; lines that are bad, come twice or are dated by a wrong clock may be among them.
 """
 
 import json

@@ -32,6 +32,38 @@ def test_every_client_of_known_behaviour_gets_the_verdict_it_deserves() -> None:
     assert judged == {name: behaviour.value for name, behaviour in truth(drawn).items()}
 
 
+def test_failed_logins_and_denials_of_many_connections_are_added_up() -> None:
+    """A client without a password may retry for days; `sessions` would outgrow the driver."""
+    tried = event(kind=EventKind.FAILED, authentications=0, principal=None)
+    denied = [
+        login(),
+        later(EventKind.DENIED, 1, operation="READ", resource_type="TOPIC", resource_name="a"),
+        later(EventKind.CLOSED, 2, sequence=2),
+    ]
+    each_time = [tried, replace(tried, kind=EventKind.CLOSED, sequence=1)]
+    found = answers(
+        replace(one, connection_id=f"{name}-{number}")
+        for number in range(5)
+        for name, events in (("tried", each_time), ("denied", denied))
+        for one in events
+    )
+    assert [row["alike"] for row in found.table("sessions")] == [5, 5]
+    never, alice = found.table("clients", "principal NULLS FIRST")
+    assert (never["connections"], never["login_failures"], never["verdict"]) == (5, 5, "unknown")
+    assert (alice["connections"], alice["login_failures"], alice["verdict"]) == (5, 0, "unproven")
+    assert found.only("denials")["denied"] == 5
+
+
+def test_a_refused_reauthentication_is_evidence() -> None:
+    """Error 34, at the broker: the client re-authenticated within a second of the last time."""
+    refused = later(EventKind.FAILED, 14, failure_reason="illegal_state", **TOLD)
+    row = verdict(login(**TOLD), refused)
+    assert row["verdict"] == "failing"
+    assert "1 re-authentication failed, 1 of them refused as too early (error 34)" in evidence(row)
+    other = verdict(login(**TOLD), replace(refused, failure_reason="expired"))
+    assert (other["verdict"], other["reauth_refusals"]) == ("failing", 0)
+
+
 def test_one_old_connection_makes_a_client_not_capable() -> None:
     ready = [login(**TOLD), later(EventKind.REAUTHENTICATED, 13, authentications=2, **TOLD)]
     old = login(connection_id="old", authenticate_version=0)

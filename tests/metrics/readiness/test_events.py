@@ -4,15 +4,17 @@ from typing import Any
 import pytest
 
 from metrics.events import MAX_INT64
+from metrics.history import Timeline
 from metrics.readiness.events import CLOCK_TOLERANCE_MS, classified
-from tests.support.metrics import EPOCH_MS, to_json_line
+from metrics.usage import UsageLog, Use
+from tests.support.metrics import EPOCH, EPOCH_MS, to_json_line
 from tests.support.readiness import GOOD, LINES, Answers, answers, changed, duckdb_log, login
 
 
 @pytest.fixture(scope="module")
 def problems() -> list[str | None]:
     engine = duckdb_log(line for line, _ in LINES)
-    return [row["problem"] for row in engine.rows(classified("log"))]
+    return [row["problem"] for row in engine.rows(classified("log", as_of_ms=MAX_INT64 // 2))]
 
 
 @pytest.mark.parametrize("number", range(len(LINES)))
@@ -120,8 +122,12 @@ def test_what_is_set_aside_is_counted_and_not_used() -> None:
 
 
 def test_nothing_amiss_is_nothing_counted() -> None:
-    found = clean([GOOD])
+    """Records of use belong to no session, and are not read."""
+    usage = UsageLog("run-1", "proxy", 0, Timeline(wall=EPOCH, now=0.0))
+    usage.add(Use("User:alice", "app", "10.0.0.7", "READ", "TOPIC", "a"), 1, 1, 0.0, 0.0)
+    found = clean([GOOD, *usage.lines(0.0)])
     assert found.lines["lines"] == sum(found.lines.values()) == 1
+    assert [row["connection_id"] for row in found.table("events")] == ["c-1"]
 
 
 def clean(given: Iterable[str], **more: Any) -> Answers:

@@ -14,6 +14,8 @@ from tests.metrics.readiness.recount import NAMES, recount
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import answers, later, login
 
+COVERED = ("authenticated", "reauthenticated", "checkpoint", "would-be-killed", "no-reauth")
+"""Kinds of events whose data is also in the next summary row of the connection."""
 YEAR_MS = 365 * 86_400_000
 DAYS = 3
 AS_OF_MS = (EPOCH + DAYS * 86_400) * 1000
@@ -65,7 +67,9 @@ def test_the_report_says_what_a_recount_says(seed: int) -> None:
         for name, each in expected.connections.items()
         if named.get(name) != each.standing
     )
-    assert not {name for name in rest if name[-1] not in ("unproven", "not_capable")}
+    never = (None, "unknown")
+    proved = {name for name in rest if name[-1] not in ("unproven", "not_capable")}
+    assert all((name[0], name[-1]) == never for name in proved)
     plain = found.query("SELECT * FROM sessions WHERE connection_id LIKE 'alike-%'")
     added: Counter[Any] = Counter()
     for row in plain:
@@ -106,6 +110,46 @@ def test_the_report_says_what_a_recount_says(seed: int) -> None:
         for row in found.table("failures")
     }
     assert failures == expected.failures
+
+
+def damaged(lines: list[str], rng: random.Random) -> list[str]:
+    """Lose lines that a summary row covers, and double others."""
+    events = [json.loads(line) for line in lines]
+    covered = {each["connection_id"]: each["sequence"] for each in events if is_summary(each)}
+    kept = []
+    for line, each in zip(lines, events, strict=True):
+        is_covered = each["sequence"] < covered.get(each["connection_id"], 0)
+        if not (is_covered and each["kind"] in COVERED and rng.random() < 0.15):
+            kept += [line] * (1 + (rng.random() < 0.03))
+    rng.shuffle(kept)
+    return kept
+
+
+def is_summary(event: dict[str, Any]) -> bool:
+    return bool(event["kind"] == EventKind.SUMMARY)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
+def test_lost_lines_that_summary_rows_cover_change_nothing(seed: int) -> None:
+    """The report of the rest equals the recount of the whole log."""
+    size = Size(connections=30, principals=6, clients=12, days=DAYS, seed=seed, skew_seconds=300)
+    lines = list(simulated(size, clients_of(size)))
+    expected = recount(lines, as_of_ms=AS_OF_MS, lifetimes_ms=DEFAULT_LIFETIMES_MS)
+    rest = damaged(lines, random.Random(seed))  # noqa: S311 - not for secrets
+    found = answers(rest, as_of_ms=AS_OF_MS)
+    verdicts = {
+        tuple(row[name] for name in NAMES): row["verdict"] for row in found.table("clients")
+    }
+    assert verdicts == expected.verdicts
+    storms = {
+        (row["minute_ms"], row["mechanism"]): row["authentications"]
+        for row in found.table("storms")
+    }
+    assert storms == expected.storms
+    assert found.lines["missing"] == len(lines) - len(set(rest)) > 0
+    assert found.lines["duplicate"] == len(rest) - len(set(rest)) > 0
 
 
 @pytest.mark.parametrize("minutes", [14, 16])

@@ -25,7 +25,7 @@ def session_of(given: Iterable[SessionEvent]) -> Row:
 @pytest.fixture(scope="module")
 def judged() -> dict[str, dict[str, Any]]:
     given = [replace(each, connection_id=name) for name, events, _ in STANDINGS for each in events]
-    return {row["connection_id"]: row for row in answers(given).table("sessions")}
+    return {row["connection_id"]: row for row in answers(given, **SINGLY).table("sessions")}
 
 
 @pytest.mark.parametrize(("name", "standing"), [(name, it) for name, _, it in STANDINGS])
@@ -176,9 +176,9 @@ def test_of_a_whole_connection_the_quick_look_tells_all(population: list[Session
     assert found.query("SELECT * FROM seen_connections WHERE NOT whole") == []
     both = usage.usage("events", both_views=True)
     found.engine.keep("full_usage", both)
-    found.engine.keep("listed", usage.by_connection("full_usage", None))
+    found.engine.keep("in_full", usage.by_connection("full_usage", None))
     found.engine.keep(
-        "listed_sessions", sessions.sessions("listed", "identities", "outcomes", "throttled")
+        "listed_sessions", sessions.sessions("in_full", "identities", "outcomes", "throttled")
     )
     quick, listed = (
         sorted(str([row[name] for name in COMPARED]) for row in found.table(name))
@@ -310,7 +310,8 @@ def test_ids_that_two_proxies_gave_touch_no_other_connection() -> None:
     assert found.table("sessions") == backwards.table("sessions")
     names = {(each.connection_id, each.sequence) for each in mixed}
     assert found.lines["duplicate"] == len(mixed) - len(names) > 20
-    alone = [*answers(one).table("sessions"), *answers(other).table("sessions")]
+    found = answers(mixed, **SINGLY)
+    alone = [row for log in (one, other) for row in answers(log, **SINGLY).table("sessions")]
     touched = {*shared.keys(), *shared.values()}
     rows = {row["connection_id"]: row for row in found.table("sessions")}
     for row in alone:

@@ -1,5 +1,6 @@
 """Tables of a report: their columns, the questions of docs/report-tables.md, and their history."""
 
+import csv
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -18,7 +20,7 @@ from metrics.readiness import job
 from metrics.readiness.duckdb_engine import DuckEngine
 from metrics.readiness.errors import ReportError
 from metrics.readiness.output import prune_history
-from metrics.readiness.published import RUN, TABLES, ColumnType, published
+from metrics.readiness.published import RUN, TABLES, ColumnType, as_text, published
 from metrics.readiness.settings import Settings
 from tests.support.metrics import EPOCH_MS, to_json_line
 from tests.support.readiness import later, login
@@ -72,7 +74,7 @@ def test_a_question_of_the_page_has_an_answer(
     folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    assert len(duckdb.connect().execute(QUESTIONS[number]).fetchall()) > 0
+    assert len(duckdb.connect().sql(QUESTIONS[number])) > 0
 
 
 def test_there_are_eight() -> None:
@@ -102,6 +104,41 @@ def test_a_table_has_the_columns_that_are_documented(folder: Path, name: str) ->
     assert json.loads(said[b"columns"]) == {each.name: each.meaning for each in columns}
 
 
+def test_the_json_follows_its_schema(folder: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")  # comes with kubernetes-validate
+    schema = json.loads(PAGE.with_name("report.schema.json").read_text())
+    facts = json.loads((folder / "report" / "report.json").read_text())
+    jsonschema.validate(facts, schema, format_checker=jsonschema.FormatChecker())
+    changes: tuple[dict[str, Any], ...] = ({"more": 1}, {"schema_version": 1}, {"clients": [{}]})
+    for changed in changes:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(facts | changed, schema)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_table_is_also_csv(folder: Path, name: str) -> None:
+    with (folder / f"report/csv/{name}.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == [each.name for each in (*TABLES[name].columns, *RUN)]
+    count = f"SELECT count(*) FROM '{folder}/report/tables/{name}/*.parquet'"
+    assert duckdb.connect().execute(count).fetchall() == [(len(rows),)]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"], ids=ascii)
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, start: str) -> None:
+    """Clients choose names, and a spreadsheet would run them."""
+    with DuckEngine() as engine:
+        name = f"concat(chr({ord(start)}), 'cmd')"
+        denial = f"SELECT * REPLACE ({name} AS resource_name, [{name}] AS hosts)"
+        engine.keep("denials", f"{denial} FROM ({ONE_DENIAL.format(time=0)})")
+        query = as_text("denials", published("denials", "run", 0))
+        engine.write_csv(query, str(tmp_path / "denials.csv"))
+    with (tmp_path / "denials.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["resource_name"], row["hosts"]) == (f"'{start}cmd",) * 2
+    assert row["principal"] == "User:a"
+
+
 def test_the_kills_of_clients_add_up(folder: Path) -> None:
     """By their keys, which name one client each."""
     tables = f"{folder}/report/tables"
@@ -118,20 +155,30 @@ def test_the_kills_of_clients_add_up(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("epoch_ms", "time"),
     [
-        (0, datetime(1970, 1, 1)),
-        (1_748_736_000_123, datetime(2025, 6, 1, 0, 0, 0, 123_000)),
-        (140_000_000_000_999, datetime(6406, 6, 4, 8, 53, 20, 999_000)),
-        (None, None),
+        (0, "1970-01-01 00:00:00+00"),
+        (1_748_736_000_123, "2025-06-01 00:00:00.123+00"),
+        (140_000_000_000_999, "6406-06-04 08:53:20.999+00"),
+        (None, ""),
     ],
 )
-def test_times_are_exact(epoch_ms: int | None, time: datetime | None) -> None:
-    """To the millisecond, up to where the log's times end."""
+def test_times_are_instants(epoch_ms: int | None, time: str, tmp_path: Path) -> None:
+    """To the millisecond, up to where the log's times end, in CSV as in Parquet."""
     known = "NULL" if epoch_ms is None else str(epoch_ms)
+    file = tmp_path / "denials.csv"
     with DuckEngine() as engine:
         engine.keep("denials", ONE_DENIAL.format(time=known))
-        (row,) = engine.rows(published("denials", "run", 0))
-    assert row["first_at"] == time
-    assert (row["run_id"], row["as_of"]) == ("run", datetime(1970, 1, 1))
+        query = published("denials", "run", 0)
+        engine.write(query, tmp_path / "table")
+        engine.write_csv(query, file)
+    made = f"'{tmp_path}/table/part-00000.parquet'"
+    found = duckdb.connect().execute(f"SELECT epoch_ms(first_at), epoch_ms(as_of) FROM {made}")
+    assert found.fetchall() == [(epoch_ms, 0)]
+    schema = f"""SELECT DISTINCT logical_type LIKE '%isAdjustedToUTC=1%' FROM
+        parquet_schema({made}) WHERE name IN ('first_at', 'last_at', 'as_of')"""
+    assert duckdb.connect().execute(schema).fetchall() == [(True,)]
+    with file.open(newline="") as lines:
+        (row,) = csv.DictReader(lines)
+    assert (row["first_at"], row["as_of"]) == (time, "1970-01-01 00:00:00+00")
 
 
 def test_a_report_is_the_same_in_any_time_zone(tmp_path: Path) -> None:
@@ -152,6 +199,8 @@ def test_a_report_is_the_same_in_any_time_zone(tmp_path: Path) -> None:
             moved = {name: fields[name] + then_ms for name in times if name in fields}
             file.write(json.dumps(fields | moved) + "\n")
     command = [sys.executable, "-m", "proxy", "report"]
+    database = duckdb.connect()
+    database.execute("SET TimeZone = 'UTC'")
     found = []
     for zone in ("UTC", "America/New_York"):
         out = tmp_path / zone.replace("/", "-")
@@ -163,18 +212,19 @@ def test_a_report_is_the_same_in_any_time_zone(tmp_path: Path) -> None:
         )
         facts = json.loads((out / "report.json").read_text())
         assert facts.pop("lines")["outside"] == 1
-        del facts["run_id"]
-        query = "SELECT * EXCLUDE (run_id) FROM '{}/*.parquet' ORDER BY ALL"
+        csv_text = (out / "csv" / "storms.csv").read_text().replace(facts.pop("run_id"), "")
+        storms = sorted(csv_text.splitlines())
+        query = "SELECT CAST(COLUMNS(* EXCLUDE run_id) AS VARCHAR) FROM '{}/*.parquet' ORDER BY ALL"
         tables = {
-            table.name: duckdb.connect().execute(query.format(table)).fetchall()
+            table.name: database.execute(query.format(table)).fetchall()
             for table in (out / "tables").iterdir()
             if table.is_dir()
         }
-        found.append((facts, tables))
+        found.append((facts, tables, storms))
     assert found[0] == found[1]
     assert [row[0] for row in found[0][1]["storms"]] == [
-        datetime(2026, 11, 1, 5, 10),
-        datetime(2026, 11, 1, 5, 40),
+        "2026-11-01 05:10:00+00",
+        "2026-11-01 05:40:00+00",
     ]
 
 
@@ -184,7 +234,7 @@ def test_the_history_has_each_run_once(folder: Path) -> None:
     last = (folder / "report" / "tables" / "_RUN").read_text().strip()
     assert files[1].name == f"{last}-00000.parquet"
     kept = {path.name for path in (folder / "history").iterdir()}
-    assert kept == {*TABLES} - {"sessions"}
+    assert kept == {*TABLES} - {"sessions", "used_by_day", "rollout"}
 
 
 def test_days_before_the_last_ones_are_removed_from_a_history(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from metrics.report.libraries import LIBRARIES, is_older, library_of
+from metrics.report.tables import failures
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,10 @@ def test_every_library_has_a_source_and_its_names_are_its_own() -> None:
     assert all(each.source for each in LIBRARIES)
     assert library_of("Apache-Kafka-Java") is LIBRARIES[0]
     assert library_of(None) is library_of("mystery") is None
+
+
+def test_a_principal_that_changes_is_named_as_the_cause() -> None:
+    row = {"mechanism": "OAUTHBEARER", "reauthentication": True, "count": 3}
+    page = failures([row | {"failure_reason": "principal_changed"}])
+    assert "principal changes at re-authentication, as with an IAM role" in page
+    assert "session name" not in failures([row | {"failure_reason": "expired"}])

@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from metrics.events import MAX_TEXT_CHARS
-from metrics.report.next_steps import overrides_block, to_probe, upgrades
+from metrics.report.next_steps import exceptions, overrides_block, to_probe, upgrades
+from metrics.rollout import Stage
 from proxy.config.listener import ReauthOverride
 
 
@@ -43,8 +44,32 @@ def test_nobody_to_enforce_is_no_block() -> None:
     assert to_probe([{"principal": "User:bob", "verdict": "unproven"}]) == ["User:bob"]
 
 
+def test_waves_are_pasted_from_the_top() -> None:
+    names = [f"User:{number}" for number in range(15)]
+    block = overrides_block(names, of=15)
+    found = yaml.safe_load(block)["reauth.overrides"]
+    assert found == [{"principal": name, "reauth.enforcement": "enforce"} for name in names]
+    sizes = [wave.count("principal") for wave in block.split("# wave")]
+    assert sizes == [0, 1, 10, 4]
+    first = yaml.safe_load(block[: block.index("  # wave 2")])
+    assert [each["principal"] for each in first["reauth.overrides"]] == ["User:0"]
+
+
+def test_exceptions_are_complete_or_not_written() -> None:
+    """A principal that is left out would be enforced."""
+    rows = [{"principal": f"User:{stage}", "stage": stage} for stage in map(str, Stage)]
+    found = yaml.safe_load(exceptions(rows, of=6))
+    assert found["reauth.enforcement"] == "enforce"
+    probed = [each["principal"] for each in found["reauth.overrides"]]
+    assert probed == ["User:seen", "User:undecided", "User:capable", "User:demoted"]
+    assert exceptions(rows[4:], of=2) == "reauth.enforcement: enforce\n"
+    assert exceptions(rows, of=7) == exceptions([], of=0) == ""
+    cut = {"principal": "x" * MAX_TEXT_CHARS, "stage": "seen"}
+    assert exceptions([cut], of=1) == ""
+
+
 def test_what_are_too_many_to_name_are_counted() -> None:
-    assert "in the table tables/principals: 5" in overrides_block(["User:alice"], of=6)
+    assert "in the tables: 5" in overrides_block(["User:alice"], of=6)
 
 
 def test_what_to_upgrade_is_said_once_for_each_version() -> None:

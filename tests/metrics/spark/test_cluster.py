@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -25,7 +26,7 @@ from tests.support.readiness import comparable
 
 ROOT = Path(__file__).parents[3]
 SIZE = Size(connections=24, principals=6, clients=12, days=0.1, seed=7, bad=True)
-AS_OF_MS = round((EPOCH + SIZE.days * 86_400) * 1000)
+AS_OF = datetime.fromtimestamp(EPOCH + SIZE.days * 86_400, UTC).isoformat()
 WORKERS = ("one", "other")
 PATIENCE = 600.0
 """Seconds for a daemon to serve, and half of those for the job: beyond, it hangs."""
@@ -132,7 +133,7 @@ def submit(folder: Path, master: str, python: Path | str, *options: str) -> None
             *("--master", master, "--total-executor-cores", "2", "--executor-cores", "1"),
             *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
             *("--py-files", package, folder / "submit.py"),
-            *("--as-of-ms", str(AS_OF_MS), *options),
+            *("--as-of", AS_OF, *options),
         ],
         cwd=folder,
         env=environment(home),
@@ -162,7 +163,8 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
         assert len(list((tmp_path / name).glob("app-*/*/stderr"))) == 2, "it had no executor"
     truth = json.loads((events / "truth.json").read_text())
     here, _ = job.run(
-        Settings(events=str(events), out=str(tmp_path / "here"), as_of_ms=AS_OF_MS), lambda _: None
+        Settings(events=str(events), out=str(tmp_path / "here"), as_of_ms=job.time_ms(AS_OF)),
+        lambda _: None,
     )
     for report in (out, both):
         facts = json.loads((report / "report.json").read_text())
@@ -171,6 +173,6 @@ def test_executors_need_nothing_but_spark(tmp_path: Path) -> None:
         for key in here.keys() - {"source", "run_id", "engine"}:
             assert comparable(facts[key]) == comparable(here[key]), key
     (of_run,) = (out / "runs").iterdir()
-    names = {"index.html", "report.json", "report.prom", "tables"}
+    names = {"index.html", "report.json", "report.prom", "tables", "csv"}
     assert {path.name for path in of_run.iterdir()} == names
     assert list((of_run / "tables" / "clients").glob("*.parquet"))

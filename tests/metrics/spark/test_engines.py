@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 
 from benchmarks.events.generate import Size, bad_lines, clients_of, simulated
 from metrics.events import EventKind
-from metrics.readiness.analysis import Analysis, Question
+from metrics.readiness import usage
+from metrics.readiness.analysis import Analysis, Events, Question
 from metrics.readiness.duckdb_engine import DuckEngine
-from metrics.readiness.engine import Events
 from metrics.readiness.errors import ReportError
 from metrics.readiness.published import TABLES, published
+from metrics.rollout import Stage
 from metrics.spark.engine import SparkEvents
 from metrics.spark.lines import parsed
 from tests.support.metrics import EPOCH_MS, to_json_line
@@ -25,6 +26,7 @@ from tests.support.readiness import (
     IN_GROUPS,
     LINES,
     STANDINGS,
+    USES,
     USES_OF_DROPPED,
     Row,
     comparable,
@@ -32,6 +34,7 @@ from tests.support.readiness import (
     later,
     login,
 )
+from tests.support.rollout import replayed, rollout_log
 
 KEPT = (
     "connections",
@@ -51,12 +54,17 @@ KEPT = (
     "session_lengths",
     "short_tokens",
     "failures",
+    "dropped_uses",
+    "dropped_versions",
+    "breaks_at_kafka_4",
+    "evidence",
+    "rollout",
+    "memberships",
+    "groups",
 )
 CASES = Path(__file__).parents[1] / "readiness" / "cases"
-OF_CASES = ("dropped_uses", "dropped_versions", "breaks_at_kafka_4", "memberships", "groups")
-"""Fields set only if a connection used dropped versions, or a client has groups."""
-ONLY_IN_CASES = {"denials", "dropped_versions", "groups", "client_groups"}
 YEAR_MS = 365 * 86_400_000
+ROLLOUT = rollout_log(0)
 AS_OF_MS = EPOCH_MS + 30 * 86_400_000
 
 
@@ -95,6 +103,8 @@ def cases() -> list[str]:
         later(EventKind.DENIED, 3, operation="READ", resource_type="TOPIC", resource_name="a"),
         *(replace(each, connection_id=f"dropped-{each.connection_id}") for each in USES_OF_DROPPED),
         *(replace(each, connection_id=f"grouped-{each.connection_id}") for each in IN_GROUPS),
+        *USES,
+        *ROLLOUT,
     ]  # fmt: skip
     logs = (line for log in sorted(CASES.iterdir()) for line in log.read_text().splitlines())
     return [*map(to_json_line, given), *(line for line, _ in LINES), *logs]
@@ -110,7 +120,13 @@ def only_summaries(seed: int) -> list[str]:
     return [line for line in population(seed) if '"kind":"summary"' in line]
 
 
-LOGS = {
+def with_gaps(seed: int) -> list[str]:
+    """Lose every 40th line, except ends."""
+    lines = enumerate(population(seed), start=1)
+    return [line for at, line in lines if at % 40 or '"kind":"closed"' in line or "final" in line]
+
+
+LOGS: dict[str, Callable[[], list[str]]] = {
     "as it is": lambda: population(3),
     "amiss": lambda: list(amiss(4)),
     "summaries": lambda: only_summaries(5),
@@ -118,6 +134,7 @@ LOGS = {
     "open": lambda: [line for line in population(7) if '"kind":"closed"' not in line][:-60],
     "same ids": lambda: collided(8),
     "cases": cases,
+    "bounded": lambda: with_gaps(9),
     "nothing": list,
 }
 
@@ -130,8 +147,13 @@ def rows(found: list[Row]) -> list[Any]:
     "name",
     [each if each == "cases" else pytest.param(each, marks=pytest.mark.slow) for each in LOGS],
 )
-def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_engines_say_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     lines = LOGS[name]()
+    if name == "bounded":
+        monkeypatch.setattr(usage, "KEPT", 1)
+        monkeypatch.setattr(usage, "KEPT_UNSURE", 1)
     text = spark.createDataFrame([(line,) for line in lines], "value STRING")
     log = parsed(text).localCheckpoint()
     # an address in one case: what both need is uploaded and downloaded then
@@ -143,7 +165,16 @@ def test_engines_say_the_same(spark: SparkSession, tmp_path: Path, name: str) ->
     ):
         on_spark.read(log)
         expected = analysed(duckdb, duckdb)
-        assert_same(expected, duckdb, analysed(on_spark, here), here, name)
+        assert_same(expected, duckdb, analysed(on_spark, here), here)
+        if name == "cases":
+            found = {
+                (row["principal"], row["day"]): row["stage"]
+                for row in here.rows("FROM rollout WHERE principal LIKE 'User:auto-%'")
+            }
+            assert found == {key: stage for key, stage in replayed(ROLLOUT).items() if key in found}
+            assert set(found.values()) == set(map(str, Stage))
+        (observed,) = expected.rows["observed"]
+        assert (observed["left_out"] > 0) == (name == "bounded")
 
 
 def analysed(log: Events, engine: DuckEngine) -> Analysis:
@@ -154,18 +185,24 @@ def analysed(log: Events, engine: DuckEngine) -> Analysis:
 
 
 def assert_same(
-    expected: Analysis, duckdb: DuckEngine, found: Analysis, engine: DuckEngine, name: str
+    expected: Analysis, duckdb: DuckEngine, found: Analysis, engine: DuckEngine
 ) -> None:
-    for table in (*KEPT, *(OF_CASES if name == "cases" else ())):
+    for table in KEPT:
         query = f"SELECT * FROM {table}"
         assert rows(duckdb.rows(query)) == rows(engine.rows(query)), table
-    for table in TABLES.keys() - (set() if name == "cases" else ONLY_IN_CASES):
-        query = published(table, "run", AS_OF_MS)
-        assert rows(duckdb.rows(query)) == rows(engine.rows(query)), table
+    for table in TABLES:
+        query = f"SELECT to_json(r) AS line FROM ({published(table, 'run', AS_OF_MS)}) AS r"
+        found_rows, expected_rows = (_parsed(each.rows(query)) for each in (engine, duckdb))
+        assert found_rows == expected_rows, table
     assert expected.lines == found.lines
     assert expected.rows.keys() == found.rows.keys()
     for shown, given in expected.rows.items():
         assert rows(given) == rows(found.rows[shown]), shown
+
+
+def _parsed(found: list[Row]) -> list[Any]:
+    """Rows of a published table; DuckDB's Python lacks a type for its times."""
+    return rows([json.loads(row["line"]) for row in found])
 
 
 @pytest.mark.parametrize("lost", [1, 2])

@@ -1,4 +1,4 @@
-"""What the authorizer caches, counts and reports."""
+"""Caching, counting and reporting of the authorizer."""
 
 import gc
 import tracemalloc
@@ -103,12 +103,14 @@ def test_audit_lets_everything_through_and_tells_what_it_would_deny() -> None:
     assert desk.alice.may(WRITE, TOPIC, "hidden", report=False)
     assert desk.alice.may_any(WRITE, TOPIC)
     assert [(one.name, one.would_be) for one in desk.reported] == [("orders", True), ("*", True)]
+    assert desk.alice.permits(READ, TOPIC, "orders")
+    assert not desk.alice.permits(WRITE, TOPIC, "orders")  # the permission in its place is checked
     assert desk.authorizer.counts.would_be_denied[WRITE] == 2
     assert sum(desk.authorizer.counts.denied) == 0
 
 
 def test_audit_lets_nobody_change_rights() -> None:
-    """Whoever could change ACLs or passwords would have every right when they are enforced."""
+    """A client that could change ACLs would have every permission once they are enforced."""
     desk = Desk(acl("x", Operation.ALL), mode=AuthorizerMode.AUDIT)
     assert not desk.alice.may_administer(Operation.ALTER)
     assert [(one.name, one.would_be) for one in desk.reported] == [(CLUSTER_NAME, False)]
@@ -124,6 +126,7 @@ def test_off_asks_nothing() -> None:
     assert desk.alice.may(READ, TOPIC, "orders")
     assert desk.alice.may_any(READ, TOPIC)
     assert desk.alice.may_every(READ, TOPIC, "")
+    assert desk.alice.permits(READ, TOPIC, "orders")
     assert desk.reported == []
 
 
@@ -218,7 +221,7 @@ def test_many_names_are_judged_as_each_is(mode: AuthorizerMode, everyone: bool) 
 
 
 class Cuts:
-    """What was cut, and how often."""
+    """Names that were cut, and how often."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -334,7 +337,7 @@ def test_kinds_are_told_apart() -> None:
 
 
 def test_invented_names_are_told_as_others() -> None:
-    """A client that asks for ever other names fills neither memory nor log; others are heard."""
+    """Endless new names fill neither memory nor log; others are still logged."""
     denials = Denials(interval=60, max_kinds_of_principal=50)
     reported = [
         notice
@@ -362,7 +365,7 @@ def test_many_principals_are_bounded_too() -> None:
     )
 )
 def test_no_denial_is_lost_from_the_numbers(steps: list[tuple[int, int, int, bool]]) -> None:
-    """Whatever the bounds: notices add up, and one kind is told once per interval."""
+    """For any bounds: notices add up, and one kind is logged once per interval."""
     denials = Denials(interval=60, max_kinds_of_principal=3, max_kinds=6)
     now, reported, last = 0.0, 0, dict[tuple[str, str, bool], float]()
     for name, principal, pause, sweeps in steps:

@@ -156,7 +156,7 @@ def test_a_decision_is_that_of_each_principal_combined(
     reversed_ = made.decide(principals[::-1], *question, name)
     assert reversed_.allowed is decision.allowed
 
-    # As if what is said of its groups were said of the client itself
+    # ACLs of its groups count as ACLs of the client itself
     own = [
         replace(one, principal=principals[0]) if one.principal in principals else one
         for one in acls

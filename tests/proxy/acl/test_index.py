@@ -115,7 +115,7 @@ def test_operations_that_include_others(asked: Operation, given_: Operation) -> 
     ],
 )
 def test_hosts(of_acl: str, of_client: str, applies: bool) -> None:
-    """What is no address and no block is kept, and never applies: neither way."""
+    """A host that is neither an address nor a block is kept and never applies."""
     assert may(index(acl(host=of_acl)), host=of_client) is applies
     denying = index(acl(), acl(host=of_acl, permission=DENY))
     assert may(denying, host=of_client) is not applies
@@ -142,7 +142,7 @@ def test_super_users_are_above_denials() -> None:
     ],
 )
 def test_a_resource_without_acls_is_open_if_so_configured(acls: list[Acl], allowed: bool) -> None:
-    """Any ACL on it, whoever it is for, closes it for all others."""
+    """Any ACL on a resource, for any principal, closes it for all others."""
     assert may(index(*acls, everyone=True)) is allowed
     assert not may(index(*acls))
 

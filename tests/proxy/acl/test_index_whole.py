@@ -112,7 +112,7 @@ def test_a_listing_is_that_of_a_naive_scan(acls: list[Acl], asked: AclFilter) ->
 def test_an_index_that_was_changed_is_one_that_was_built(
     first: list[Acl], changes: list[tuple[list[Acl], list[Acl]]], keep: int, everyone: bool
 ) -> None:
-    """And those before it stay as they were. `keep`: so many others, that it is not built anew."""
+    """Earlier versions stay unchanged. `keep`: number of other ACLs, enough for no rebuild."""
     others = [acl(f"other{number}", principal="User:c") for number in range(keep)]
     made, known = index(*first, *others, everyone=everyone), {*first, *others}
     for number, (created, deleted) in enumerate(changes, 2):

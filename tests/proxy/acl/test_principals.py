@@ -74,7 +74,7 @@ def test_no_part_of_a_certificate_is_taken_for_a_name() -> None:
 
 @given(st.binary(max_size=200))
 def test_whatever_stands_there_is_a_short_line_or_nobody(subject: bytes) -> None:
-    """Nothing but a NamelessError: another would be taken for our own mistake."""
+    """Only NamelessError is raised: any other error would count as an internal one."""
     try:
         written = subject_of(certificate(der(0x30, subject)))
     except NamelessError:
@@ -169,7 +169,7 @@ def test_the_default_leaves_every_subject_as_it_is() -> None:
 
 @given(st.text(alphabet="RULEDFAT:/\\$1(),.*?[]^ab{}<>", max_size=30))
 def test_a_rule_is_read_or_refused(rules: str) -> None:
-    """Nothing but a ValueError: an operator is told in one line."""
+    """Only ValueError is raised: the operator sees one line."""
     try:
         mapping = PrincipalMapping("RULE:" + rules)
     except ValueError:

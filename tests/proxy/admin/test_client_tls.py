@@ -34,20 +34,19 @@ def failing(*problems: str) -> Callable[[AdminClient], Awaitable[None]]:
     return work
 
 
-def test_a_login_and_its_renewal_over_tls() -> None:
+async def test_a_login_and_its_renewal_over_tls() -> None:
     peer = Peer(passwords={"alice": "alice-secret"}, tls=server_context(OURS), lifetime_ms=1)
-
-    async def work(client: AdminClient) -> None:
+    async with against(peer, login=ALICE, tls=TRUSTING) as client:
         for _ in range(2):
             await described(client)
-
-    against(peer, work, login=ALICE, tls=TRUSTING)
     assert peer.seen(29) == 2
 
 
-def test_a_certificate_of_ours_is_shown() -> None:
+async def test_a_certificate_of_ours_is_shown() -> None:
     peer = Peer(tls=server_context(OURS, clients_of=AUTHORITY))
-    against(peer, described, tls=client_context(AUTHORITY, shown=AUTHORITY.issue("admin")))
+    shown = client_context(AUTHORITY, shown=AUTHORITY.issue("admin"))
+    async with against(peer, tls=shown) as client:
+        await described(client)
 
 
 @pytest.mark.parametrize(
@@ -67,36 +66,37 @@ def test_a_certificate_of_ours_is_shown() -> None:
     ],
     ids=["untrusted", "wrong host", "expired"],
 )
-def test_a_certificate_that_is_not_good(server: object, ours: ssl.SSLContext, problem: str) -> None:
-    against(Peer(tls=server_context(server)), failing(problem), tls=ours)  # type: ignore[arg-type]
+async def test_a_certificate_that_is_not_good(
+    server: object, ours: ssl.SSLContext, problem: str
+) -> None:
+    async with against(Peer(tls=server_context(server)), tls=ours) as client:  # type: ignore[arg-type]
+        await failing(problem)(client)
 
 
-def test_tls_where_there_is_none() -> None:
+async def test_tls_where_there_is_none() -> None:
     """The bytes that it reads as a frame's size are too large."""
     problem = "it closes the connection in the TLS handshake; does it speak TLS?"
-    against(Peer(), failing(problem), tls=TRUSTING)
+    async with against(Peer(), tls=TRUSTING) as client:
+        await failing(problem)(client)
 
 
-def test_a_handshake_that_does_not_end() -> None:
+async def test_a_handshake_that_does_not_end() -> None:
     """The time for a request bounds it, too."""
     gate: list[asyncio.StreamWriter] = []
-
-    async def run() -> None:
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
-            server = await asyncio.start_server(lambda _, writer: gate.append(writer), "127.0.0.1")
-            port = server.sockets[0].getsockname()[1]
-            client = AdminClient(f"127.0.0.1:{port}", ssl_context=TRUSTING, request_timeout_s=0.1)
-            await failing("no answer within 0.1 s")(client)
-            for writer in gate:
-                writer.transport.abort()
-            server.close()
-
-    asyncio.run(run())
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        server = await asyncio.start_server(lambda _, writer: gate.append(writer), "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        client = AdminClient(f"127.0.0.1:{port}", ssl_context=TRUSTING, request_timeout_s=0.1)
+        await failing("no answer within 0.1 s")(client)
+        for writer in gate:
+            writer.transport.abort()
+        server.close()
 
 
-def test_none_where_there_is_tls() -> None:
+async def test_none_where_there_is_tls() -> None:
     problem = "closed the connection instead of answering; does it speak TLS?"
-    against(Peer(tls=server_context(OURS)), failing(problem))
+    async with against(Peer(tls=server_context(OURS))) as client:
+        await failing(problem)(client)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_none_where_there_is_tls() -> None:
         ("15030300020246", TRUSTING, "no version of TLS in common"),
     ],
 )
-def test_an_answer_that_is_not_kafkas(first: str, tls: ssl.SSLContext | None, problem: str) -> None:
+async def test_an_answer_that_is_not_kafkas(
+    first: str, tls: ssl.SSLContext | None, problem: str
+) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65_536)
         writer.write(bytes.fromhex(first))
@@ -122,14 +124,11 @@ def test_an_answer_that_is_not_kafkas(first: str, tls: ssl.SSLContext | None, pr
         writer.close()
         served.set()
 
-    async def run() -> None:
-        async with asyncio.timeout(2 * PATIENCE_SECONDS):
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            async with AdminClient(f"127.0.0.1:{port}", ssl_context=tls) as client:
-                await failing(problem)(client)
-            await served.wait()
-            server.close()
-
     served = asyncio.Event()
-    asyncio.run(run())
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with AdminClient(f"127.0.0.1:{port}", ssl_context=tls) as client:
+            await failing(problem)(client)
+        await served.wait()
+        server.close()

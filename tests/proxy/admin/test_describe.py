@@ -34,47 +34,40 @@ def peer_of(versions: tuple[int, int], **fields: object) -> Peer:
 
 
 @pytest.mark.parametrize(("versions", "requests"), [(NEW, 1), (OLD, 3), ((0, 0), 3)])
-def test_each_filter_has_its_result(versions: tuple[int, int], requests: int) -> None:
+async def test_each_filter_has_its_result(versions: tuple[int, int], requests: int) -> None:
     """Whatever the broker can do; a filter that is given twice is asked once."""
-
-    async def work(client: AdminClient) -> None:
+    peer = peer_of(versions)
+    async with against(peer) as client:
         result = await client.describe_acls([BOB, NOBODY, ALICE, BOB])
         assert result.all() == {BOB: (BOBS,), NOBODY: (), ALICE: (ALICES,)}
         assert [*result.all()] == [BOB, NOBODY, ALICE]
         assert result.all_values()[BOB] == DescribedAcls(acls=(BOBS,))
         with pytest.raises(ValueError, match="there are 3"):
             result.values()
-
-    peer = peer_of(versions)
-    against(peer, work)
     assert peer.seen(DESCRIBE) == requests
     assert {version for key, version in peer.requests if key == DESCRIBE} == {versions[1]}
     assert peer.connections == 1
 
 
 @pytest.mark.parametrize("versions", [NEW, OLD])
-def test_one_filter_alone(versions: tuple[int, int]) -> None:
-    async def work(client: AdminClient) -> None:
+async def test_one_filter_alone(versions: tuple[int, int]) -> None:
+    async with against(peer_of(versions)) as client:
         assert (await client.describe_acls(BOB)).values() == (BOBS,)
         assert (await client.describe_acls([BOB])).values() == (BOBS,)
         assert (await client.describe_acls()).values() == (ALICES, BOBS)
         assert (await client.describe_acls()).all() == {AclFilter(): (ALICES, BOBS)}
 
-    against(peer_of(versions), work)
 
-
-def test_no_filters_need_no_request() -> None:
-    async def work(client: AdminClient) -> None:
-        assert (await client.describe_acls([])).all() == {}
-
+async def test_no_filters_need_no_request() -> None:
     peer = peer_of(NEW)
-    against(peer, work)
+    async with against(peer) as client:
+        assert (await client.describe_acls([])).all() == {}
     assert peer.requests == []
 
 
 @pytest.mark.parametrize("versions", [NEW, OLD])
-def test_an_error_does_not_spoil_the_others(versions: tuple[int, int]) -> None:
-    async def work(client: AdminClient) -> None:
+async def test_an_error_does_not_spoil_the_others(versions: tuple[int, int]) -> None:
+    async with against(peer_of(versions)) as client:
         result = await client.describe_acls([ALICE, UNKNOWN, BOB])
         assert result.all_values()[ALICE].values() == (ALICES,)
         assert result.all_values()[BOB].values() == (BOBS,)
@@ -83,38 +76,30 @@ def test_an_error_does_not_spoil_the_others(versions: tuple[int, int]) -> None:
         with pytest.raises(InvalidRequest):
             result.all()
 
-    against(peer_of(versions), work)
 
-
-def test_an_error_that_the_broker_tells_of_one_filter() -> None:
+async def test_an_error_that_the_broker_tells_of_one_filter() -> None:
     body = bytes(4) + b"\x03" + b"\x00\x2a\x03no\x01\x00" + b"\x00\x00\x01\x01\x00" + b"\x00"
-
-    async def work(client: AdminClient) -> None:
+    async with against(peer_of(NEW, handlers={DESCRIBE: lambda _version, _body: body})) as client:
         result = await client.describe_acls([ALICE, BOB])
         error = result.all_values()[ALICE].error
         assert isinstance(error, InvalidRequest)
         assert error.message == "no"
         assert result.all_values()[BOB].values() == ()
 
-    against(peer_of(NEW, handlers={DESCRIBE: lambda _version, _body: body}), work)
 
-
-def test_what_an_old_broker_cannot_be_asked_is_an_error_of_that_filter() -> None:
+async def test_what_an_old_broker_cannot_be_asked_is_an_error_of_that_filter() -> None:
     """Version 0 has no pattern types."""
     prefixed = AclFilter(pattern_type=PatternType.PREFIXED, name="a")
-
-    async def work(client: AdminClient) -> None:
+    async with against(peer_of((0, 0))) as client:
         result = await client.describe_acls([prefixed, BOB])
         assert [*result.all_values()] == [prefixed, BOB]
         assert isinstance(result.all_values()[prefixed].error, UnsupportedVersion)
         assert result.all_values()[BOB].values() == (BOBS,)
 
-    against(peer_of((0, 0)), work)
-
 
 @pytest.mark.parametrize("versions", [NEW, OLD])
-def test_what_is_denied_is_denied_for_each(versions: tuple[int, int]) -> None:
-    async def work(client: AdminClient) -> None:
+async def test_what_is_denied_is_denied_for_each(versions: tuple[int, int]) -> None:
+    async with against(peer_of(versions, rights=False)) as client:
         result = await client.describe_acls([ALICE, BOB])
         assert [type(one.error) for one in result.all_values().values()] == [
             AuthorizationFailed
@@ -123,37 +108,29 @@ def test_what_is_denied_is_denied_for_each(versions: tuple[int, int]) -> None:
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         }
 
-    against(peer_of(versions, rights=False), work)
 
-
-def test_so_many_are_on_their_way_and_no_more() -> None:
+async def test_so_many_are_on_their_way_and_no_more() -> None:
     """A broker that answers nothing is sent a bounded number of requests."""
-
-    async def work(client: AdminClient) -> None:
+    peer = peer_of(OLD)
+    peer.silent.add(DESCRIBE)
+    async with against(peer) as client:
         filters = [AclFilter(principal=f"User:{number}") for number in range(100)]
         asking = asyncio.create_task(client.describe_acls(filters))
         await until(lambda: peer.seen(DESCRIBE) >= MAX_IN_FLIGHT)
         await turns()
         assert not asking.done()
         asking.cancel()
-
-    peer = peer_of(OLD)
-    peer.silent.add(DESCRIBE)
-    against(peer, work)
     assert peer.seen(DESCRIBE) == MAX_IN_FLIGHT
 
 
-def test_one_by_one_for_many() -> None:
+async def test_one_by_one_for_many() -> None:
     """More than are on their way at once, and more than one turn of the client."""
     filters = [AclFilter(name=str(number)) for number in range(1_100)]
-
-    async def work(client: AdminClient) -> None:
+    peer = peer_of(OLD)
+    async with against(peer) as client:
         found = (await client.describe_acls([*filters, ALICE])).all()
         assert [*found] == [*filters, ALICE]
         assert found[ALICE] == (ALICES,)
-
-    peer = peer_of(OLD)
-    against(peer, work)
     assert peer.seen(DESCRIBE) == 1_101
 
 
@@ -167,17 +144,14 @@ def test_one_by_one_for_many() -> None:
     ],
     ids=["no results", "one result", "truncated", "empty"],
 )
-def test_a_broker_that_answers_something_else(body: bytes) -> None:
+async def test_a_broker_that_answers_something_else(body: bytes) -> None:
     """Two results are due: whose one would be, cannot be known."""
-
-    async def work(client: AdminClient) -> None:
+    async with against(peer_of(NEW, handlers={DESCRIBE: lambda _version, _body: body})) as client:
         with pytest.raises(BrokerUnavailable):
             await client.describe_acls([ALICE, BOB])
 
-    against(peer_of(NEW, handlers={DESCRIBE: lambda _version, _body: body}), work)
 
-
-def test_answers_in_the_wrong_order() -> None:
+async def test_answers_in_the_wrong_order() -> None:
     async def work(client: AdminClient) -> None:
         peer.correlation_shift = 1
         with pytest.raises(BrokerUnavailable, match="the response is to another request"):
@@ -186,10 +160,7 @@ def test_answers_in_the_wrong_order() -> None:
         assert (await client.describe_acls(BOB)).values() == (BOBS,)
 
     peer = peer_of(OLD)
-
-    async def connected(client: AdminClient) -> None:
+    async with against(peer) as client:
         await client.describe_acls()
         await work(client)
-
-    against(peer, connected)
     assert peer.connections == 2

@@ -5,7 +5,6 @@ import pytest
 from proxy.admin import (
     ANY_NAME,
     DEFAULT,
-    AdminClient,
     AuthorizationFailed,
     ClientQuotaEntity,
     ClientQuotaFilter,
@@ -50,18 +49,16 @@ def peer_of(version: int) -> Peer:
         (ClientQuotaFilter(ip=ANY_NAME), set()),
     ],
 )
-def test_one_filter(
+async def test_one_filter(
     version: int, wanted: ClientQuotaFilter, entities: set[ClientQuotaEntity]
 ) -> None:
-    async def work(client: AdminClient) -> None:
+    async with against(peer_of(version)) as client:
         found = (await client.describe_client_quotas(wanted)).entities()
         assert found == dict.fromkeys(entities, RATE)
 
-    against(peer_of(version), work)
-
 
 @pytest.mark.parametrize(("version", "requests"), [(0, 4), (1, 4), (2, 2)])
-def test_each_filter_has_its_result(version: int, requests: int) -> None:
+async def test_each_filter_has_its_result(version: int, requests: int) -> None:
     """`strict` counts for a whole request: filters of both kinds go in two."""
     alone = ClientQuotaFilter(user="alice", strict=True)
     filters = [
@@ -71,8 +68,8 @@ def test_each_filter_has_its_result(version: int, requests: int) -> None:
         ClientQuotaFilter(user="nobody"),
         alone,
     ]
-
-    async def work(client: AdminClient) -> None:
+    peer = peer_of(version)
+    async with against(peer) as client:
         result = await client.describe_client_quotas(filters)
         assert [*result.all()] == filters[:4]
         assert [{*found} for found in result.all().values()] == [
@@ -83,18 +80,14 @@ def test_each_filter_has_its_result(version: int, requests: int) -> None:
         ]
         with pytest.raises(ValueError, match="there are 4"):
             result.entities()
-
-    peer = peer_of(version)
-    against(peer, work)
     assert peer.seen(DESCRIBE_CLIENT_QUOTAS) == requests
 
 
 @VERSIONS
-def test_an_error_does_not_spoil_the_others(version: int) -> None:
+async def test_an_error_does_not_spoil_the_others(version: int) -> None:
     wrong = ClientQuotaFilter(user="alice", ip="192.0.2.1")
     right = ClientQuotaFilter(user=DEFAULT)
-
-    async def work(client: AdminClient) -> None:
+    async with against(peer_of(version)) as client:
         result = await client.describe_client_quotas([wrong, right])
         assert result.values()[right].values() == {DEFAULT_USER: RATE}
         with pytest.raises(InvalidRequest):
@@ -102,26 +95,20 @@ def test_an_error_does_not_spoil_the_others(version: int) -> None:
         with pytest.raises(InvalidRequest):
             result.all()
 
-    against(peer_of(version), work)
-
 
 @VERSIONS
-def test_what_is_denied(version: int) -> None:
-    async def work(client: AdminClient) -> None:
+async def test_what_is_denied(version: int) -> None:
+    peer = peer_of(version)
+    peer.rights = False
+    async with against(peer) as client:
         result = await client.describe_client_quotas()
         with pytest.raises(AuthorizationFailed):
             result.entities()
 
-    peer = peer_of(version)
-    peer.rights = False
-    against(peer, work)
 
-
-def test_a_broker_without_client_quotas() -> None:
-    async def work(client: AdminClient) -> None:
-        with pytest.raises(UnsupportedVersion):
-            await client.describe_client_quotas()
-
+async def test_a_broker_without_client_quotas() -> None:
     peer = peer_of(1)
     del peer.versions[DESCRIBE_CLIENT_QUOTAS]
-    against(peer, work)
+    async with against(peer) as client:
+        with pytest.raises(UnsupportedVersion):
+            await client.describe_client_quotas()

@@ -6,7 +6,7 @@ import json
 import ssl
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote_plus
 
 import pytest
@@ -16,6 +16,7 @@ from metrics.metric import Metric
 from metrics.snapshot import Snapshot
 from proxy.brokers import access as access_module
 from proxy.brokers.access import Access, open_access
+from proxy.brokers.token_providers import MskIamIdentity
 from proxy.config import Config, from_mapping
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.worker.endpoints import Endpoints
@@ -88,6 +89,12 @@ def test_a_password_is_told_nothing_of(tmp_path: Path, mechanism: str) -> None:
     assert reported(way) == {}
 
 
+def test_aws_msk_iam_has_an_identity_of_its_own(tmp_path: Path) -> None:
+    way = access(tmp_path, mechanism="AWS_MSK_IAM", login_provider="aws-msk-iam")
+    assert isinstance(way.identity, MskIamIdentity)
+    assert way.max_creation_rate == 100
+
+
 def test_without_tls_and_login_there_is_nothing_to_tell() -> None:
     assert reported(Access(timeout_s=1.0)) == {}
 
@@ -132,36 +139,30 @@ def by_credentials(directory: Path, url: str, **more: Any) -> Access:
     return access(directory, mechanism="OAUTHBEARER", **endpoint, **asked, **more)
 
 
-def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with providing() as (provider, url):
-            good, bad = by_credentials(tmp_path, url), by_credentials(tmp_path, url)
-            assert b"token-1" in await begin(good)
-            seen = reported(good)
-            assert seen.pop(EXPIRY.name) == pytest.approx(time.time() + 3600, abs=60)
-            assert seen == values((FAILURES, 0))
-            provider.status = 503
-            with pytest.raises(LoginError):
-                await begin(bad)
-            assert reported(bad) == values((FAILURES, 1))
-
-    asyncio.run(run())
+async def test_an_end_points_tokens_and_failures_are_told(tmp_path: Path) -> None:
+    async with providing() as (provider, url):
+        good, bad = by_credentials(tmp_path, url), by_credentials(tmp_path, url)
+        assert b"token-1" in await begin(good)
+        seen = reported(good)
+        assert seen.pop(EXPIRY.name) == pytest.approx(time.time() + 3600, abs=60)
+        assert seen == values((FAILURES, 0))
+        provider.status = 503
+        with pytest.raises(LoginError):
+            await begin(bad)
+        assert reported(bad) == values((FAILURES, 1))
 
 
 @pytest.mark.parametrize(
     ("setting", "sent"),
     [({}, SECRET), ({"oauthbearer_header_urlencode": True}, quote_plus(SECRET))],
 )
-def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
+async def test_id_and_secret_are_encoded_where_the_endpoint_wants_it(
     tmp_path: Path, setting: dict[str, bool], sent: str
 ) -> None:
-    async def run() -> None:
-        async with providing() as (provider, url):
-            await begin(by_credentials(tmp_path, url, **setting))
-            basic = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
-            assert base64.b64decode(basic).decode() == f"proxy:{sent}"
-
-    asyncio.run(run())
+    async with providing() as (provider, url):
+        await begin(by_credentials(tmp_path, url, **setting))
+        basic = provider.asked[0].headers["Authorization"].removeprefix("Basic ")
+        assert base64.b64decode(basic).decode() == f"proxy:{sent}"
 
 
 def routed(port: int, **settings: str) -> Endpoints:
@@ -169,7 +170,7 @@ def routed(port: int, **settings: str) -> Endpoints:
     services = Services(access=open_access(config.upstream, None))
     front = Listener(
         config.listeners[0],
-        services=services,
+        services=cast(Any, services),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
@@ -178,7 +179,7 @@ def routed(port: int, **settings: str) -> Endpoints:
     return Endpoints(services.spawn, config, [front], services.access, {})
 
 
-def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that is not ready is sent no clients, whose failed logins would be counted."""
     monkeypatch.setenv("PROXY_PASSWORD", SECRET)
     login = {
@@ -187,38 +188,30 @@ def test_whether_brokers_let_the_proxy_in_is_told(monkeypatch: pytest.MonkeyPatc
         "sasl.username": "proxy",
         "sasl.password": "env:PROXY_PASSWORD",
     }
-
-    async def run() -> None:
-        async with FakeBroker() as broker:  # it knows no SASL
-            without, routing = routed(broker.port), routed(broker.port, **login)
-            reached = (registry.UPSTREAM_UNREACHABLE, 0)
-            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
-            for one in (without, routing):
-                assert one._sidecar is not None
-                await one._sidecar.round(0.0)
-            assert reported(without) == values(reached)
-            assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
-            (reason,) = routing.not_ready()
-            assert "login failed: " in reason
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:  # it knows no SASL
+        without, routing = routed(broker.port), routed(broker.port, **login)
+        reached = (registry.UPSTREAM_UNREACHABLE, 0)
+        assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 0), reached)
+        for one in (without, routing):
+            assert one._sidecar is not None
+            await one._sidecar.round(0.0)
+        assert reported(without) == values(reached)
+        assert reported(routing) == values((registry.UPSTREAM_LOGIN_REFUSED, 1), reached)
+        (reason,) = routing.not_ready()
+        assert "login failed: " in reason
 
 
-def test_whether_brokers_can_be_reached_now_is_told() -> None:
+async def test_whether_brokers_can_be_reached_now_is_told() -> None:
     """Though the proxy stays ready: what was known of them stays, and they may be back soon."""
-
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            routing = routed(broker.port)
-            assert routing._sidecar is not None
-            await routing._sidecar.look(0.0)
-            assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
-        routing.query_soon(routing._sidecar.broker)
-        await routing._sidecar.look(1.0)
-        assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
-        assert routing.not_ready() == []
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:
+        routing = routed(broker.port)
+        assert routing._sidecar is not None
+        await routing._sidecar.look(0.0)
+        assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 0))
+    routing.query_soon(routing._sidecar.broker)
+    await routing._sidecar.look(1.0)
+    assert reported(routing) == values((registry.UPSTREAM_UNREACHABLE, 1))
+    assert routing.not_ready() == []
 
 
 def test_of_several_workers_the_first_token_to_end_counts() -> None:

@@ -1,11 +1,10 @@
 """Delegation tokens for the clients' logins: which one is used, where, and how many there are."""
 
 import asyncio
-import base64
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from metrics import registry
+from metrics.snapshot import Snapshot
 from proxy.brokers import delegation_tokens
 from proxy.brokers.access import Access, PasswordIdentity
 from proxy.brokers.client_identity import ClientLogins, ClientRefused
@@ -21,23 +22,22 @@ from proxy.brokers.delegation_tokens import (
     FAILURE_SECONDS,
     LIFETIME_MS,
     MAX_PER_SECOND,
-    MAX_WAIT,
     PROPAGATION_SECONDS,
     Broker,
+    Lookup,
     Token,
+    TokenDenied,
     Tokens,
 )
 from proxy.brokers.own_requests import log_in
 from proxy.brokers.service_connection import ServiceConnection
+from proxy.config.listener import Listener
 from proxy.config.values import Secret
-from proxy.wire.error_codes import ErrorCode
+from proxy.errors import BrokerFault
 from sasl.login import ClientExchange, LoginError
-from tests.support import messages
-from tests.support.client_identity import client, listener_with
-from tests.support.fake_broker import Peer
-from tests.support.messages import written
+from tests.support.client_identity import DESCRIBE, Issuing, client, listener_with
+from tests.support.processes import PATIENCE_SECONDS, until
 
-CREATE, DESCRIBE = 38, 41
 HOUR = 3_600.0
 BROKERS: list[Broker] = [("one", 9092), ("two", 9092)]
 WALL = 1_800_000_000.0
@@ -198,8 +198,10 @@ def test_a_new_token_is_made_at_half_life() -> None:
     assert obtain(cluster, replica, BROKERS[0]) is first
     cluster.now += 3
     assert replica.last_resort("alice", BROKERS[0], cluster.now) is first
+    assert replica.created_by_kind == {"first": 1}
     assert obtain(cluster, replica, BROKERS[0]).id != first.id
     assert len(cluster.tokens) == 2
+    assert replica.created_by_kind == {"first": 1, "renewal": 1}
 
 
 def test_a_restarted_proxy_that_can_create_no_token_uses_what_it_finds_to_its_end() -> None:
@@ -216,12 +218,9 @@ def test_a_restarted_proxy_that_can_create_no_token_uses_what_it_finds_to_its_en
     assert restarted.last_resort("alice", BROKERS[0], cluster.now) is None
 
 
-def test_creations_are_spread_and_what_would_wait_too_long_is_refused() -> None:
+def test_creations_are_spread() -> None:
     tokens = Tokens(WALL, 0.0, workers=5)
-    within_bounds = int(MAX_WAIT * MAX_PER_SECOND / 5) + 1
-    slots = [tokens.reserve(f"user {number}", 0.0) for number in range(within_bounds)]
-    with pytest.raises(LoginError, match="per second"):
-        tokens.reserve("alice", 0.0)
+    slots = [tokens.reserve(f"user {number}", 0.0) for number in range(50)]
     assert all(later - earlier == 5 / MAX_PER_SECOND for earlier, later in pairwise(slots))
 
 
@@ -252,68 +251,19 @@ def test_a_failure_answers_later_logins_for_some_seconds() -> None:
 # Against a broker
 
 
-class Issuing(Peer):
-    """A broker that creates tokens for everybody but eve, and knows them after some questions."""
-
-    def __init__(self) -> None:
-        super().__init__(passwords={"proxy": "secret"})
-        self.versions |= {CREATE: (1, 3), DESCRIBE: (1, 3)}
-        self.handlers = {CREATE: self._create, DESCRIBE: self._describe}
-        self.lifetime_ms = LIFETIME_MS
-        self.issued: list[dict[str, Any]] = []
-        self.learns = True
-        self.created: list[Any] = []
-
-    def _create(self, version: int, body: bytes) -> bytes:
-        asked = messages.read_request(CREATE, version, body)
-        self.created.append(asked)
-        issued = datetime.fromtimestamp(1_900_000_000 + len(self.issued), UTC)
-        ends = issued + timedelta(milliseconds=LIFETIME_MS)
-        one = {
-            "principal_type": "User",
-            "principal_name": asked.owner_principal_name,
-            "token_requester_principal_type": "User",
-            "token_requester_principal_name": "proxy",
-            "token_id": f"id,={len(self.issued)}",
-            "hmac": bytes([len(self.issued)] * 64),
-        }
-        error = ErrorCode.NONE
-        if asked.owner_principal_name == "eve":
-            error = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-        else:
-            self.issued.append(one)
-        names = "issue_timestamp", "expiry_timestamp", "max_timestamp"
-        times = dict(zip(names, (issued, ends, ends), strict=True))
-        body = written(messages.response(CREATE, version, error_code=error, **one | times))
-        one |= {name: int(when.timestamp() * 1000) for name, when in times.items()}
-        return body
-
-    def _describe(self, version: int, body: bytes) -> bytes:
-        (owner,) = messages.read_request(DESCRIBE, version, body).owners
-        assert self.passwords is not None
-        asked = self.seen(DESCRIBE)
-        known = [one for one in self.issued if one["principal_name"] == owner.principal_name]
-        known = known if self.learns and asked > 3 else []
-        for one in known:
-            password = base64.b64encode(one["hmac"]).decode()
-            self.passwords[one["token_id"].replace("=", "=3D").replace(",", "=2C")] = password
-        return written(messages.response(DESCRIBE, version, tokens=known))
-
-
-def against(tmp_path: Path, work: Callable[[ClientLogins, Issuing], Awaitable[None]]) -> Issuing:
-    peer = Issuing()
+def given_by(tmp_path: Path) -> tuple[Listener, Access]:
+    """The settings and the proxy's login of a worker."""
     (tmp_path / "password").write_text("secret")
     identity = PasswordIdentity("SCRAM-SHA-256", "proxy", Secret(tmp_path / "password", None))
-    access = Access(timeout_s=30, username="proxy", identity=identity)
     given = {"mechanism": "SCRAM-SHA-256", "allow_prefixes": ["User:"], "super_users": []}
+    listener = listener_with(tmp_path, "delegation-token", given)
+    return listener, Access(timeout_s=30, username="proxy", identity=identity)
 
-    async def run() -> None:
-        async with peer:
-            listener = listener_with(tmp_path, "delegation-token", given)
-            await work(ClientLogins(listener, access), peer)
 
-    asyncio.run(run())
-    return peer
+@asynccontextmanager
+async def against(tmp_path: Path) -> AsyncIterator[tuple[ClientLogins, Issuing]]:
+    async with Issuing() as peer:
+        yield ClientLogins(*given_by(tmp_path)), peer
 
 
 async def logged_in(peer: Issuing, exchange: ClientExchange) -> int:
@@ -326,10 +276,10 @@ async def logged_in(peer: Issuing, exchange: ClientExchange) -> int:
         writer.close()
 
 
-def test_a_broker_is_asked_until_it_knows_the_token_and_only_then_logged_in_to(
+async def test_a_broker_is_asked_until_it_knows_the_token_and_only_then_logged_in_to(
     tmp_path: Path,
 ) -> None:
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+    async with against(tmp_path) as (logins, peer):
         at = "127.0.0.1", peer.port
         many = [logins.exchange(client("User:a,b="), at) for _ in range(20)]
         exchanges = await asyncio.gather(*many)
@@ -338,69 +288,204 @@ def test_a_broker_is_asked_until_it_knows_the_token_and_only_then_logged_in_to(
             assert b",tokenauth=true" in exchange.first()
             assert exchange.first().startswith(b"n,,n=id=2C=3D0,r=")
         assert await logged_in(peer, exchanges[0]) == LIFETIME_MS
-
-    (creation,) = against(tmp_path, work).created
+    (creation,) = peer.created
     assert (creation.owner_principal_type, creation.owner_principal_name) == ("User", "a,b=")
     (renewer,) = creation.renewers
     assert (renewer.principal_type, renewer.principal_name) == ("User", "proxy")
 
 
-def test_a_principal_that_is_denied_is_refused_with_the_reason(tmp_path: Path) -> None:
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+async def test_a_principal_that_is_denied_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with against(tmp_path) as (logins, peer):
         for _ in range(3):
             with pytest.raises(ClientRefused) as refused:
                 await logins.exchange(client("User:eve"), ("127.0.0.1", peer.port))
             reason = "User:proxy needs the operation CreateTokens on the user User:eve"
             assert reason in refused.value.reason
-
-    assert len(against(tmp_path, work).created) == 1
+    assert len(peer.created) == 1
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800", "a\nb"])
-def test_a_name_that_cannot_be_sent_or_shown_is_refused(tmp_path: Path, name: str) -> None:
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+async def test_a_name_that_cannot_be_sent_or_shown_is_refused(tmp_path: Path, name: str) -> None:
+    async with against(tmp_path) as (logins, peer):
         with pytest.raises(ClientRefused):
             await logins.exchange(client(f"User:{name}"), ("127.0.0.1", peer.port))
         assert not peer.connections
 
-    against(tmp_path, work)
 
-
-def test_a_broker_that_never_learns_the_token_gets_no_login(
+async def test_a_broker_that_never_learns_the_token_gets_no_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delegation_tokens, "PROPAGATION_SECONDS", 0.3)
-
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+    async with against(tmp_path) as (logins, peer):
+        monkeypatch.setattr(delegation_tokens, "PROPAGATION_SECONDS", 0.3)
         peer.learns = False
-        with pytest.raises(ClientRefused, match=r"no answer within 0\.3 s"):
+        with pytest.raises(ClientRefused, match="does not know its delegation token"):
             await logins.exchange(client("User:alice"), ("127.0.0.1", peer.port))
+    assert len(peer.created) == 1
 
-    assert len(against(tmp_path, work).created) == 1
 
-
-def test_logins_that_wait_at_a_broker_are_bounded(
+async def test_principals_that_wait_at_a_broker_are_bounded_and_each_takes_one_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delegation_tokens, "MAX_WAITING", 2)
-
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+    async with against(tmp_path) as (logins, peer):
         at = "127.0.0.1", peer.port
-        many = [logins.exchange(client(f"User:u{number}"), at) for number in range(5)]
+        names = ["alice"] * 50 + ["bob", "carol", "dave", "carol"]
+        many = [logins.exchange(client(f"User:{name}"), at) for name in names]
         results = await asyncio.gather(*many, return_exceptions=True)
         refused = [one.reason for one in results if isinstance(one, ClientRefused)]
+        assert refused == [one.reason for one in results[51:] if isinstance(one, ClientRefused)]
         assert len(refused) == 3
-        assert all("too many logins wait" in reason for reason in refused)
-        await logins.exchange(client("User:u4"), at)
+        assert all("too many principals wait" in reason for reason in refused)
+        snapshot = Snapshot()
+        logins.collect(snapshot, "clients")
+        assert snapshot.values[registry.IDENTITY_REFUSED.name] == {("clients", "limit"): 3}
+        await logins.exchange(client("User:dave"), at)
 
-    against(tmp_path, work)
+
+async def test_a_broker_that_goes_away_fails_all_that_wait_for_it(tmp_path: Path) -> None:
+    """An owner may wait twice: for the answer that is due, and for the next one."""
+    async with against(tmp_path) as (_, peer):
+        _, access = given_by(tmp_path)
+        turns = asyncio.Semaphore()
+        look = Lookup(("127.0.0.1", peer.port), access, "proxy", Tokens(WALL, 0.0), turns)
+        peer.silent = {DESCRIBE}
+        waiting = [asyncio.ensure_future(look.request("alice"))]
+        await until(lambda: peer.seen(DESCRIBE) == 1)
+        waiting += [asyncio.ensure_future(look.request(name)) for name in ("alice", "bob")]
+        await asyncio.sleep(0)
+        peer.drop_connections()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(one) for one in results] == [BrokerFault] * 3
 
 
-def test_a_session_lifetime_of_0_means_that_the_token_has_expired(tmp_path: Path) -> None:
-    async def work(logins: ClientLogins, peer: Issuing) -> None:
+async def test_no_more_tokens_are_created_until_the_broker_knows_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "MAX_UNKNOWN", 2)
+    async with against(tmp_path) as (logins, peer):
+        at = "127.0.0.1", peer.port
+        peer.learns = False
+        many = [logins.exchange(client(f"User:u{number}"), at) for number in range(5)]
+        waiting = asyncio.gather(*many)
+        await until(lambda: len(peer.created) == 2)
+        looks = peer.seen(DESCRIBE)
+        await until(lambda: peer.seen(DESCRIBE) > looks + 3)
+        assert len(peer.created) == 2
+        peer.learns = True
+        await waiting
+    assert len(peer.created) == 5
+
+
+async def test_many_principals_share_requests_for_their_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is denied does not disturb the others."""
+    monkeypatch.setattr(delegation_tokens, "MAX_PER_SECOND", 1_000)
+    async with against(tmp_path) as (logins, peer):
+        at = "127.0.0.1", peer.port
+        names = [f"user {number}" for number in range(100)]
+        many = [logins.exchange(client(f"User:{name}"), at) for name in ("eve", *names)]
+        denied, *others = await asyncio.gather(*many, return_exceptions=True)
+        assert isinstance(denied, ClientRefused)
+        assert [one for one in others if isinstance(one, BaseException)] == []
+        snapshot = Snapshot()
+        logins.collect(snapshot, "clients")
+        values = snapshot.values
+        assert values[registry.IDENTITY_REFUSED.name] == {("clients", "no_login"): 1}
+        assert values[registry.DELEGATION_TOKENS_CREATED.name] == {("clients", "first"): 100}
+        assert values[registry.DELEGATION_TOKEN_WAITING.name] == {("clients",): 0}
+        (waits,) = snapshot.histograms[registry.DELEGATION_TOKEN_PROPAGATION.name].values()
+        assert sum(waits.counts) == 100
+        assert peer.connections < 120  # one creates a token, and a few look for all
+        assert peer.seen(DESCRIBE) < 50
+    assert len(peer.created) == 101
+
+
+async def test_of_two_workers_that_create_for_one_principal_both_use_the_token_that_expires_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "SETTLE_SECONDS", 1.5)
+    async with against(tmp_path) as (logins, peer):
+        at, alice = ("127.0.0.1", peer.port), client("User:alice")
+        await logins.exchange(alice, at)
+        ends = peer.issued[0]["expiry_timestamp"] + 1
+        of_another_worker = {"token_id": "later", "hmac": b"1", "expiry_timestamp": ends}
+        peer.issued.append(peer.issued[0] | of_another_worker)
+        async with asyncio.timeout(60):
+            while b"n=later," not in (await logins.exchange(alice, at)).first():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert len(peer.created) == 1
+
+
+async def test_a_principal_that_waits_its_turn_uses_what_another_worker_creates_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "MAX_UNKNOWN", 1)
+    async with against(tmp_path) as (logins, peer):
+        at = "127.0.0.1", peer.port
+        peer.learns = False
+        bob = asyncio.ensure_future(logins.exchange(client("User:bob"), at))
+        await until(lambda: len(peer.created) == 1)
+        looks = peer.seen(DESCRIBE)
+        alice = asyncio.ensure_future(logins.exchange(client("User:alice"), at))
+        await until(lambda: peer.seen(DESCRIBE) > looks + 3)
+        of_another_worker = {"token_id": "other", "principal_name": "alice"}
+        peer.issued.append(peer.issued[0] | of_another_worker)
+        peer.learns = True
+        await bob
+        assert (await alice).first().startswith(b"n,,n=other,")
+    assert len(peer.created) == 1
+
+
+async def test_a_session_lifetime_of_0_means_that_the_token_has_expired(tmp_path: Path) -> None:
+    async with against(tmp_path) as (logins, peer):
         exchange = await logins.exchange(client("User:alice"), ("127.0.0.1", peer.port))
         peer.lifetime_ms = 0
         with pytest.raises(LoginError, match="expired"):
             await logged_in(peer, exchange)
 
-    against(tmp_path, work)
+
+async def test_a_revocation_expires_the_tokens_that_the_proxy_created_for_a_client(
+    tmp_path: Path,
+) -> None:
+    """The owner's own tokens stay, as do those of others; the next login gets a new token."""
+    async with against(tmp_path) as (logins, peer):
+        at = "127.0.0.1", peer.port
+        for name in ("alice", "bob", "alice2"):
+            await logins.exchange(client(f"User:{name}"), at)
+        own = peer.issued[0] | {"token_requester_principal_name": "alice", "hmac": b"own"}
+        other_replicas = peer.issued[0] | {"token_id": "other", "hmac": b"other"}
+        peer.issued += [own, other_replicas]
+        assert await logins.expire_tokens("User:alice", at) == 2
+        left = [(one["principal_name"], one["hmac"]) for one in peer.issued]
+        assert left == [("bob", b"\1" * 64), ("alice2", b"\2" * 64), ("alice", b"own")]
+        assert await logins.expire_tokens("User:alice", at) == 0
+        with pytest.raises(BrokerFault, match="no broker"):
+            await logins.expire_tokens("User:alice", None)
+        await logins.exchange(client("User:alice"), at)
+    assert [one.owner_principal_name for one in peer.created][3:] == ["alice"]
+
+
+async def test_a_trial_creates_uses_and_expires_a_token_of_its_own(tmp_path: Path) -> None:
+    async with against(tmp_path) as (logins, peer):
+        at, alice = ("127.0.0.1", peer.port), client("User:alice")
+        peer.lifetime_ms = LIFETIME_MS
+        await logins.exchange(alice, at)
+        await logins.try_out(alice, at)
+        assert [one["token_id"] for one in peer.issued] == ["id,=0"]
+        peer.lifetime_ms = 0
+        with pytest.raises(BrokerFault, match="login failed"):
+            await logins.try_out(alice, at)
+        assert len(peer.issued) == 1
+        with pytest.raises(TokenDenied, match="needs the operation CreateTokens"):
+            await logins.try_out(client("User:eve"), at)
+    assert len(peer.created) == 4
+
+
+async def test_workers_that_expire_the_same_tokens_do_not_fail(tmp_path: Path) -> None:
+    async with against(tmp_path) as (logins, peer):
+        at = "127.0.0.1", peer.port
+        await logins.exchange(client("User:alice"), at)
+        peer.issued.append(peer.issued[0])  # shown, though it is gone when the request arrives
+        assert await logins.expire_tokens("User:alice", at) == 2

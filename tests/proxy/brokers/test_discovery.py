@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -73,16 +73,8 @@ async def stop(task: "asyncio.Task[None]") -> None:
         await task
 
 
-def play(transcript: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with running() as cluster:
-            await transcript(cluster)
-
-    asyncio.run(run())
-
-
-def test_brokers_are_found_and_asked_what_they_offer() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_brokers_are_found_and_asked_what_they_offer() -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         assert discovery.bootstrap_broker() is None
         assert await discovery.round(now=0)
@@ -91,11 +83,9 @@ def test_brokers_are_found_and_asked_what_they_offer() -> None:
         turns = [discovery.bootstrap_broker() for _ in range(4)]
         assert set(turns) == set(discovery.brokers.values()), "each in turn"
 
-    play(transcript)
 
-
-def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         broker = discovery.brokers[2]
@@ -108,25 +98,20 @@ def test_a_broker_that_moved_keeps_its_target_and_is_asked_anew() -> None:
             assert 1 not in broker.versions.apis, "Fetch is not offered there"
         assert cluster.joined == [1, 2]
 
-    play(transcript)
 
-
-def test_the_log_has_ipv6_addresses_in_brackets(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_has_ipv6_addresses_in_brackets(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         cluster.show({1: (HOST, cluster.one.port), 2: ("::1", 9)})
         await cluster.discovery.round(now=0)
         cluster.show({1: (HOST, cluster.one.port), 2: ("::1", 10)})
         await cluster.discovery.round(now=1)
-
-    play(transcript)
     assert "broker 2 is at [::1]:9" in caplog.messages
     assert "broker 2 moved to [::1]:10" in caplog.messages
 
 
-def test_a_broker_leaves_after_the_grace_time() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_a_broker_leaves_after_the_grace_time() -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         cluster.show({1: (HOST, cluster.one.port)})
@@ -136,13 +121,10 @@ def test_a_broker_leaves_after_the_grace_time() -> None:
         assert cluster.left == [2]
         assert list(discovery.brokers) == [1]
 
-    play(transcript)
 
-
-def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_changed() -> None:
+async def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_changed() -> None:
     """A rolling upgrade changes them."""
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         broker = discovery.brokers[1]
@@ -158,17 +140,14 @@ def test_versions_are_refreshed_by_age_and_on_suspicion_and_told_when_they_chang
         assert broker.versions is not None
         assert broker.versions.apis[1] == (4, 18)
 
-    play(transcript)
 
-
-def test_what_all_brokers_offer_is_announced_by_each() -> None:
+async def test_what_all_brokers_offer_is_announced_by_each() -> None:
     """Also when one comes back newer; requests of its own versions pass all the same."""
     old, new = (
         {18: (0, 4), 3: (0, 12), 1: (4, 17)},
         {18: (0, 4), 3: (0, 13), 1: (4, 18), 93: (0, 0)},
     )
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         cluster.one.versions = cluster.two.versions = old
         await discovery.round(now=0)
@@ -190,19 +169,16 @@ def test_what_all_brokers_offer_is_announced_by_each() -> None:
         assert {one.broker_id for one in cluster.reported[1:]} == {1, 2}, "both views are made anew"
         assert [announced(one) for one in discovery.brokers.values()] == [new, new]
 
-    play(transcript)
-
 
 def announced(broker: DiscoveredBroker) -> object:
     assert broker.announced is not None
     return broker.announced.apis
 
 
-def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
+async def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
     """It may come back as it was."""
     old, new = {18: (0, 4), 3: (0, 12)}, {18: (0, 4), 3: (0, 13)}
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         cluster.one.versions, cluster.two.versions = new, old
         await discovery.round(now=0)
@@ -213,13 +189,10 @@ def test_a_broker_that_is_away_counts_until_it_leaves() -> None:
         await discovery.round(now=111)
         assert announced(discovery.brokers[1]) == new
 
-    play(transcript)
 
-
-def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
+async def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
     with_ids = {18: (0, 5), 3: (0, 13)}
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         for id_, fake in ((1, cluster.one), (2, cluster.two)):
             fake.versions, fake.node_id = with_ids, id_
         discovery = cluster.discovery
@@ -237,29 +210,22 @@ def test_a_broker_is_known_by_what_it_says_and_by_its_port() -> None:
         assert one.identity == BrokerIdentity(cluster_id="c2", node_ids={1})
         assert two.identity == BrokerIdentity(cluster_id="c2", node_ids={1, 2}), "meant by nobody"
 
-    play(transcript)
-
 
 @pytest.mark.parametrize("highest", [4, 5])
-def test_the_broker_at_an_original_destination_is_known(highest: int) -> None:
+async def test_the_broker_at_an_original_destination_is_known(highest: int) -> None:
     """By its own answer or, if it is too old for that, by the address that it advertises."""
-
-    async def run() -> None:
-        async with FakeBroker(versions={18: (0, highest), 3: (0, 13)}, node_id=2) as fake:
-            fake.brokers = {1: ("elsewhere", 9092), 2: (HOST, fake.port)}
-            access = Access(timeout_s=PATIENCE_SECONDS)
-            discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
-            broker = await discovery.broker(Address(HOST, fake.port))
-            view = BrokerView(broker, resolve=None)
-            assert view.identity == BrokerIdentity(cluster_id="c1", node_ids={2})
-
-    asyncio.run(run())
+    async with FakeBroker(versions={18: (0, highest), 3: (0, 13)}, node_id=2) as fake:
+        fake.brokers = {1: ("elsewhere", 9092), 2: (HOST, fake.port)}
+        access = Access(timeout_s=PATIENCE_SECONDS)
+        discovery = TransparentDiscovery(access=access, on_versions=lambda _: None)
+        broker = await discovery.broker(Address(HOST, fake.port))
+        view = BrokerView(broker, resolve=None)
+        assert view.identity == BrokerIdentity(cluster_id="c1", node_ids={2})
 
 
-def test_a_broker_whose_address_another_has_leaves_at_once() -> None:
+async def test_a_broker_whose_address_another_has_leaves_at_once() -> None:
     """Its clients would be sent to the other one."""
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         cluster.show({1: (HOST, cluster.one.port), 4: (HOST, cluster.two.port)})
@@ -267,11 +233,9 @@ def test_a_broker_whose_address_another_has_leaves_at_once() -> None:
         assert cluster.left == [2]
         assert list(discovery.brokers) == [1, 4]
 
-    play(transcript)
 
-
-def test_silence_of_all_brokers_changes_nothing() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_silence_of_all_brokers_changes_nothing() -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         cluster.one.answer = cluster.two.answer = b""
@@ -280,20 +244,17 @@ def test_silence_of_all_brokers_changes_nothing() -> None:
         assert all(broker.ready for broker in discovery.brokers.values())
         assert not cluster.left
 
-    play(transcript)
-
 
 def reach(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Log lines about whether brokers can be reached."""
     return [one for one in caplog.messages if "can be reached" in one]
 
 
-def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
+async def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         assert discovery.unreachable is None, "nobody was asked yet"
         await discovery.look(now=0)
@@ -310,15 +271,12 @@ def test_a_cluster_that_cannot_be_reached_is_told_and_when_it_can_again(
         assert discovery.unreachable is None
         assert reach(caplog)[1:] == ["brokers can be reached again"]
 
-    play(transcript)
 
-
-def test_a_cluster_that_comes_and_goes_is_told_once_a_minute(
+async def test_a_cluster_that_comes_and_goes_is_told_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         for now in range(0, 60, 2):
             cluster.one.answer = cluster.two.answer = b""
             await cluster.discovery.look(now=now)
@@ -326,23 +284,18 @@ def test_a_cluster_that_comes_and_goes_is_told_once_a_minute(
             await cluster.discovery.look(now=now + 1)
         assert len(reach(caplog)) == 2
 
-    play(transcript)
 
-
-def test_one_living_broker_suffices() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_one_living_broker_suffices() -> None:
+    async with running() as cluster:
         cluster.one.answer = b""
         assert not await cluster.discovery.round(now=0), "one did not answer: again, soon"
         assert cluster.joined == [1, 2]
         assert cluster.discovery.bootstrap_broker() is cluster.discovery.brokers[2]
 
-    play(transcript)
 
-
-def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
+async def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
     """The client connects to it next: its port must be open by then."""
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         assert cluster.gateway.resolve(2, HOST, cluster.two.port) == ("gate", 9102)
         assert cluster.joined == [2]
@@ -350,11 +303,9 @@ def test_a_broker_first_seen_in_a_clients_response_joins_at_once() -> None:
         await until(lambda: discovery.brokers[2].ready)
         await stop(task)
 
-    play(transcript)
 
-
-def test_waking_makes_the_next_round_come_early() -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_waking_makes_the_next_round_come_early() -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         task = asyncio.create_task(discovery.run())
         await until(lambda: len(discovery.brokers) == 2)
@@ -364,30 +315,25 @@ def test_waking_makes_the_next_round_come_early() -> None:
             await until(lambda: 3 in discovery.brokers and discovery.brokers[3].ready)
             await stop(task)
 
-    play(transcript)
 
-
-def test_a_range_of_ports_too_short_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def transcript(cluster: Cluster) -> None:
+async def test_a_range_of_ports_too_short_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with running() as cluster:
         gateway = cluster.discovery.gateway("gate", PortRange(9100, 9101))
         for minute in range(3):
             await cluster.discovery.round(now=60 * minute)
         assert (gateway.not_shown, cluster.gateway.not_shown) == (1, 0)
         assert cluster.joined == [1, 2], "the other listener shows it"
-
-    play(transcript)
     assert warnings(caplog) == [
         "brokers are not shown to clients: no port in broker.ports, 9100-9101,"
         " for broker 2 (1 in all): 9100-9102 would fit"
     ]
 
 
-def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_minute(
+async def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A broker may name thousands, other ones each time, and have the proxy go to all of them."""
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         known = dict(cluster.one.brokers)
         for second in range(3):
@@ -401,20 +347,17 @@ def test_brokers_that_nobody_can_be_sent_to_cost_no_connection_and_one_line_a_mi
             assert cluster.gateway.not_shown == 1_000
             assert cluster.gateway.resolve(first, HOST, 9092) is None
         assert discovery.bootstrap_broker() is not None
-
-    play(transcript)
     (line,) = warnings(caplog)
     named = "broker 200, 201, 202, 203, 204, 205, 206, 207, 208, 209, … (1000 in all)"
     assert line.endswith(f"for {named}: 9100-10299 would fit")
 
 
-def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
+async def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nor is it read to the end; known brokers are still served, and one line a minute is written,
     although the request is repeated."""
-
-    async def transcript(cluster: Cluster) -> None:
+    async with running() as cluster:
         discovery = cluster.discovery
         await discovery.round(now=0)
         cluster.show(dict.fromkeys(range(MAX_BROKERS + 1), (HOST, cluster.one.port)))
@@ -422,61 +365,52 @@ def test_a_broker_that_names_more_than_there_can_be_is_not_believed(
             assert not await discovery.round(now=second)
         assert list(discovery.brokers) == [1, 2]
         assert all(broker.ready for broker in discovery.brokers.values())
-
-    play(transcript)
     lines = warnings(caplog)
     assert len(lines) == 2, "one of each broker"
     assert all("more than 4,000 brokers" in line for line in lines)
 
 
-def test_a_sidecar_asks_its_one_broker() -> None:
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            reported: list[DiscoveredBroker] = []
-            discovery = SidecarDiscovery(
-                HOST,
-                broker.port,
-                access=Access(timeout_s=PATIENCE_SECONDS),
-                on_versions=reported.append,
-            )
-            assert await discovery.round(now=0)
-            assert discovery.broker.ready
-            assert reported == [discovery.broker]
-            assert discovery.unreachable is None
-        discovery.wake(discovery.broker)
-        assert not await discovery.round(now=1)
-        assert discovery.broker.ready, "what was known stays"
-        assert discovery.unreachable is not None
-        async with FakeBroker(port=discovery.broker.port):
-            assert await discovery.round(now=2)
-            assert discovery.unreachable is None
-
-    asyncio.run(run())
+async def test_a_sidecar_asks_its_one_broker() -> None:
+    async with FakeBroker() as broker:
+        reported: list[DiscoveredBroker] = []
+        discovery = SidecarDiscovery(
+            HOST,
+            broker.port,
+            access=Access(timeout_s=PATIENCE_SECONDS),
+            on_versions=reported.append,
+        )
+        assert await discovery.round(now=0)
+        assert discovery.broker.ready
+        assert reported == [discovery.broker]
+        assert discovery.unreachable is None
+    discovery.wake(discovery.broker)
+    assert not await discovery.round(now=1)
+    assert discovery.broker.ready, "what was known stays"
+    assert discovery.unreachable is not None
+    async with FakeBroker(port=discovery.broker.port):
+        assert await discovery.round(now=2)
+        assert discovery.unreachable is None
 
 
-def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
+async def test_a_broker_that_refuses_the_proxy_is_asked_after_growing_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Many wrong logins may lock an account."""
     monkeypatch.setenv("GATE_PASSWORD", "secret")
     identity = PasswordIdentity("PLAIN", "gate", Secret(None, "GATE_PASSWORD"))
-
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            discovery = SidecarDiscovery(
-                HOST,
-                broker.port,
-                access=Access(timeout_s=PATIENCE_SECONDS, identity=identity),
-                on_versions=lambda _: None,
-            )
-            assert discovery.pause(99) == MAX_BACKOFF
-            assert not await discovery.round(now=0)
-            assert discovery.refusal is not None
-            assert "does not know SaslAuthenticate" in discovery.refusal
-            assert discovery.unreachable is None, "it answered"
-            pauses = [discovery.pause(failures) for failures in range(1, 20)]
-            assert pauses == sorted(pauses)
-            assert pauses[-1] == MAX_AFTER_REFUSAL
-            assert discovery.pause(0) > MAX_AFTER_REFUSAL
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:
+        discovery = SidecarDiscovery(
+            HOST,
+            broker.port,
+            access=Access(timeout_s=PATIENCE_SECONDS, identity=identity),
+            on_versions=lambda _: None,
+        )
+        assert discovery.pause(99) == MAX_BACKOFF
+        assert not await discovery.round(now=0)
+        assert discovery.refusal is not None
+        assert "does not know SaslAuthenticate" in discovery.refusal
+        assert discovery.unreachable is None, "it answered"
+        pauses = [discovery.pause(failures) for failures in range(1, 20)]
+        assert pauses == sorted(pauses)
+        assert pauses[-1] == MAX_AFTER_REFUSAL
+        assert discovery.pause(0) > MAX_AFTER_REFUSAL

@@ -1,14 +1,14 @@
 """Brokers that a gateway without a login learns from the responses that pass to its clients."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from proxy.brokers.access import Access
 from proxy.brokers.discovery import ClusterDiscovery, DiscoveredBroker
 from proxy.config.values import PortRange
-from proxy.store import open_store
-from proxy.store.interface import BrokerStore, StoreError
+from proxy.store import Store, StoreError, open_store
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.worker.endpoints import StoredBrokers
 from tests.support.fake_broker import FakeBroker
@@ -20,7 +20,7 @@ HOST = "127.0.0.1"
 class Gate:
     """A gateway in front of one bootstrap server, and what it joined."""
 
-    def __init__(self, bootstrap: FakeBroker, store: BrokerStore) -> None:
+    def __init__(self, bootstrap: FakeBroker, store: Store) -> None:
         self.joined: list[int | None] = []
         servers = [(HOST, bootstrap.port)]
         self.discovery = ClusterDiscovery(
@@ -42,22 +42,18 @@ class Gate:
         return self.discovery.brokers[broker_id]
 
 
-def play(
-    tmp_path: Path, act: Callable[[FakeBroker, FakeBroker, BrokerStore], Awaitable[None]]
-) -> None:
-    async def run() -> None:
-        store = open_store(f"sqlite:{tmp_path / 'state.db'}")
-        async with asyncio.timeout(PATIENCE_SECONDS), FakeBroker() as one, FakeBroker() as two:
-            await act(one, two, store)
-            assert not one.seen(METADATA), "a broker that wants a login was asked without one"
-            assert not two.seen(METADATA)
-        store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def play(tmp_path: Path) -> AsyncIterator[tuple[FakeBroker, FakeBroker, Store]]:
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    async with asyncio.timeout(PATIENCE_SECONDS), FakeBroker() as one, FakeBroker() as two:
+        yield one, two, store
+        assert not one.seen(METADATA), "a broker that wants a login was asked without one"
+        assert not two.seen(METADATA)
+    store.close()
 
 
-def test_clients_begin_at_the_bootstrap_server(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, _: FakeBroker, store: BrokerStore) -> None:
+async def test_clients_begin_at_the_bootstrap_server(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, _, store):
         gate = Gate(one, store)
         assert gate.discovery.bootstrap_broker() is None
         assert not gate.discovery.is_reached
@@ -67,11 +63,9 @@ def test_clients_begin_at_the_bootstrap_server(tmp_path: Path) -> None:
         assert (broker.port, broker.broker_id, broker.ready) == (one.port, None, True)
         assert gate.discovery.is_reached
 
-    play(tmp_path, act)
 
-
-def test_a_broker_that_a_response_names_can_be_connected_to_at_once(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, two: FakeBroker, store: BrokerStore) -> None:
+async def test_a_broker_that_a_response_names_can_be_connected_to_at_once(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, two, store):
         gate = Gate(one, store)
         await gate.discovery.look(0.0)
         gate.named(2, two)
@@ -81,11 +75,9 @@ def test_a_broker_that_a_response_names_can_be_connected_to_at_once(tmp_path: Pa
         await gate.discovery.look(1.0)
         assert two.seen(API_VERSIONS)
 
-    play(tmp_path, act)
 
-
-def test_it_is_known_after_a_restart_and_to_other_workers(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, two: FakeBroker, store: BrokerStore) -> None:
+async def test_it_is_known_after_a_restart_and_to_other_workers(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, two, store):
         gate, other = Gate(one, store), Gate(one, store)
         await gate.discovery.look(0.0)
         await other.discovery.look(0.0)
@@ -98,11 +90,9 @@ def test_it_is_known_after_a_restart_and_to_other_workers(tmp_path: Path) -> Non
         assert restarted.known(2).port == two.port
         assert restarted.known(2).ready
 
-    play(tmp_path, act)
 
-
-def test_one_that_moved_is_found_where_the_last_response_says(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, two: FakeBroker, store: BrokerStore) -> None:
+async def test_one_that_moved_is_found_where_the_last_response_says(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, two, store):
         gate = Gate(one, store)
         gate.named(2, one)
         await gate.discovery.look(0.0)
@@ -112,11 +102,9 @@ def test_one_that_moved_is_found_where_the_last_response_says(tmp_path: Path) ->
         assert gate.known(2).port == two.port
         assert Gate(one, store).joined == []
 
-    play(tmp_path, act)
 
-
-def test_brokers_of_another_cluster_are_not_shown(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, two: FakeBroker, store: BrokerStore) -> None:
+async def test_brokers_of_another_cluster_are_not_shown(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, two, store):
         gate = Gate(one, store)
         gate.named(2, two)
         await gate.discovery.look(0.0)
@@ -124,11 +112,12 @@ def test_brokers_of_another_cluster_are_not_shown(tmp_path: Path) -> None:
         await elsewhere.discovery.look(0.0)
         assert elsewhere.joined == []
 
-    play(tmp_path, act)
 
-
-class Broken:
+class Broken(Store):
     """A store that cannot be used."""
+
+    def __init__(self) -> None:
+        """It has no file."""
 
     def brokers(self, cluster: str) -> dict[int, tuple[str, int]]:
         raise StoreError(f"no disk for {cluster}")
@@ -137,12 +126,10 @@ class Broken:
         raise StoreError(f"no disk for {cluster} and {brokers}")
 
 
-def test_a_store_that_cannot_be_used_keeps_nobody_out(tmp_path: Path) -> None:
-    async def act(one: FakeBroker, two: FakeBroker, _: BrokerStore) -> None:
+async def test_a_store_that_cannot_be_used_keeps_nobody_out(tmp_path: Path) -> None:
+    async with play(tmp_path) as (one, two, _):
         gate = Gate(one, Broken())
         gate.named(2, two)
         assert not await gate.discovery.look(0.0)  # it is tried again soon
         assert gate.discovery.bootstrap_broker() is not None
         assert gate.known(2).ready
-
-    play(tmp_path, act)

@@ -83,6 +83,25 @@ def test_a_token_names_the_client_and_verifies_by_the_published_keys(keys: Path)
     assert before <= claims["iat"] <= time.time()
 
 
+def test_a_principals_token_is_signed_again_after_a_tenth_of_its_life(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(minted_tokens, "monotonic", lambda: now)
+    monkeypatch.setattr(minted_tokens, "MAX_KEPT", 2)
+    logins = ClientLogins(settings(keys), ACCESS)
+    first = minted(logins)
+    now += LIFETIME_S / 10 - 1
+    assert minted(logins) == first
+    assert verified(minted(logins, "User:bob"), read_jwks([keys / "one.pem"]))["sub"] == "bob"
+    now += 1
+    second = minted(logins)
+    assert second != first
+    assert minted(logins) == second
+    minted(logins, "User:carol")
+    assert minted(logins) != second  # all were dropped for hers
+
+
 def test_what_is_published_holds_no_private_key(keys: Path) -> None:
     published = read_jwks([keys / "one.pem", keys / "two.pem", keys / "one.pem"])["keys"]
     assert len(published) == 2

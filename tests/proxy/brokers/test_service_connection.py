@@ -155,18 +155,15 @@ def test_whatever_else_comes_is_the_brokers_fault(fetch: Fetch, answer: bytes) -
         ask(FakeBroker(answer=answer), fetch)
 
 
-def test_the_kernel_probes_the_connection() -> None:
+async def test_the_kernel_probes_the_connection() -> None:
     async def question(_: ServiceConnection) -> list[tuple[int, ...]]:
         return list(options_of_connections_to(broker.port))
 
-    async def conversation() -> None:
-        async with broker:
-            access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
-            met = await service_connection.ask("127.0.0.1", broker.port, access, question)
-            assert met == [(1, 50, 10, 3, 80_000)]
-
     broker = FakeBroker()
-    asyncio.run(conversation())
+    async with broker:
+        access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
+        met = await service_connection.ask("127.0.0.1", broker.port, access, question)
+        assert met == [(1, 50, 10, 3, 80_000)]
 
 
 def test_silence_ends_with_the_timeout() -> None:
@@ -205,7 +202,7 @@ def test_a_login_whose_answer_has_a_broken_header() -> None:
             reader.feed_data(struct.pack(">i", len(content)) + content)
         connection = ServiceConnection(reader, cast(asyncio.StreamWriter, Sent()))
         connection.offered = UpstreamVersions(apis={36: (0, 2)})
-        await connection.log_in(Somebody())
+        await connection.log_in(Somebody().exchange())
 
     with pytest.raises(BrokerFault, match="API 36"):
         asyncio.run(conversation())
@@ -279,7 +276,7 @@ def test_a_broker_that_answers_with_a_tls_alert_is_called_by_its_name() -> None:
         async with FakeBroker(answer=bytes.fromhex("15030300020246")) as broker:
             await fetch_broker("127.0.0.1", broker.port, Access(timeout_s=PATIENCE_SECONDS))
 
-    with pytest.raises(BrokerFault, match=r"speaks TLS; set upstream.security.protocol: SSL"):
+    with pytest.raises(BrokerFault, match=r"speaks TLS; set upstream.security.protocol: SASL_SSL"):
         uvloop.run(ask())
 
 

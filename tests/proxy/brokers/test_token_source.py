@@ -13,7 +13,7 @@ import pytest
 from proxy.brokers import token_source
 from proxy.brokers.token_source import EndpointTokens, FileTokens
 from proxy.config.values import Secret
-from sasl.token_cache import MAX_ANSWER_BYTES, TokenCacheSettings
+from sasl.token_cache import MAX_ANSWER_BYTES
 from tests.support.certificates import Authority
 from tests.support.processes import PATIENCE_SECONDS, turns, until
 from tests.support.tls import server_context
@@ -23,6 +23,7 @@ from tests.support.upstream import (
     Provider,
     asking,
     providing,
+    retrying_soon,
     why_none,
     with_provider,
 )
@@ -148,12 +149,8 @@ def test_a_secret_that_was_replaced_is_used(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with providing() as (provider, url):
-            tokens = EndpointTokens(
-                url,
-                client_id="proxy",
-                client_secret=Secret(path, None).read,
-                settings=TokenCacheSettings(retry_backoff_ms=1, retry_backoff_max_ms=1),
-            )
+            read = Secret(path, None).read
+            tokens = retrying_soon(EndpointTokens(url, client_id="proxy", client_secret=read))
             for content, reason in (
                 (None, "cannot be read: No such file or directory"),
                 (b"", "it is empty"),

@@ -31,18 +31,15 @@ def test_a_broker_that_is_dialled_in_vain_is_told_of_once(caplog: pytest.LogCapt
     assert line.startswith(f"API versions unknown: broker {nobody}")
 
 
-def test_brokers_that_clients_were_brought_to_and_that_answer_no_more() -> None:
-    async def run() -> None:
-        discovery = TransparentDiscovery(
-            access=Access(timeout_s=PATIENCE_SECONDS), on_versions=lambda _: None
-        )
-        async with FakeBroker() as one:
-            async with FakeBroker() as two:
-                for broker in (one, two):
-                    await discovery.broker(Address(broker.host, broker.port))
-            assert not await discovery.round(VERSIONS_MAX_AGE * 1e6)
-            assert discovery.unreachable is None, "one of them answers"
-        assert not await discovery.round(VERSIONS_MAX_AGE * 2e6)
-        assert discovery.unreachable is not None
-
-    asyncio.run(run())
+async def test_brokers_that_clients_were_brought_to_and_that_answer_no_more() -> None:
+    discovery = TransparentDiscovery(
+        access=Access(timeout_s=PATIENCE_SECONDS), on_versions=lambda _: None
+    )
+    async with FakeBroker() as one:
+        async with FakeBroker() as two:
+            for broker in (one, two):
+                await discovery.broker(Address(broker.host, broker.port))
+        assert not await discovery.round(VERSIONS_MAX_AGE * 1e6)
+        assert discovery.unreachable is None, "one of them answers"
+    assert not await discovery.round(VERSIONS_MAX_AGE * 2e6)
+    assert discovery.unreachable is not None

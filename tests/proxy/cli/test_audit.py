@@ -1,4 +1,4 @@
-"""Command `reauth-proxy audit verify`."""
+"""Commands `reauth-proxy audit`."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from metrics.event_log import EventLog, EventLogSettings
+from metrics.history import Timeline
 from metrics.integrity import numbered
+from metrics.usage import UsageLog, Use
 from proxy.cli import app
 from tests.support.metrics import event, to_json_line
 
@@ -63,3 +65,49 @@ def test_a_path_without_events_is_an_error(tmp_path: Path, path: str, problem: s
     result = verify(tmp_path / path)
     assert result.exit_code == 2
     assert problem in result.stderr
+
+
+ALICE = Use("User:alice", "app", "10.0.0.1", "READ", "TOPIC", "orders")
+BOB = Use("User:bob", "", "10.0.0.2", "WRITE", "TOPIC", "orders")
+GROUP = ALICE._replace(resource_type="GROUP", name="orders")
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """Two intervals of one worker, and other lines."""
+    usage = UsageLog("run-1", "p", 0, Timeline(wall=1_800_000_000.0, now=0.0))
+    lines = [to_json_line(event(client_id='"kind":"used"'))]
+    for at in (1.0, 400.0):
+        for use in (ALICE, BOB, GROUP):
+            usage.add(use, 2, 100, at, at + len(use.principal))
+        lines += usage.lines(at)
+    lines += ['{"kind":"used","schema_version":9}', '{"kind":"used", cut', '["used"]']
+    (tmp_path / "events-a.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def asked(*arguments: object) -> list[tuple[str, str, int]]:
+    result = CliRunner().invoke(app, ["audit", *map(str, arguments), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    return [(one["principal"], one["resource_type"], one["count"]) for one in rows]
+
+
+def test_who_used_a_topic(used: Path) -> None:
+    assert asked("who", "orders", "--events", used) == [
+        ("User:alice", "TOPIC", 4),
+        ("User:bob", "TOPIC", 4),
+    ]
+    options = ("--events", used, "--resource-type", "group")
+    assert asked("who", "orders", *options) == [("User:alice", "GROUP", 4)]
+    assert asked("who", "order", "--events", used) == []
+
+
+def test_what_a_principal_used(used: Path) -> None:
+    assert asked("what", "alice", "--events", used) == [
+        ("User:alice", "GROUP", 4),
+        ("User:alice", "TOPIC", 4),
+    ]
+    result = CliRunner().invoke(app, ["audit", "what", "User:bob", "--events", str(used)])
+    assert result.stdout.splitlines()[1].split()[:4] == ["User:bob", "WRITE", "TOPIC", "orders"]
+    assert result.stderr == "reauth-proxy: 3 records cannot be read, or are of a newer version\n"

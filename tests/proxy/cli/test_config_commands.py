@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,8 +13,11 @@ from proxy.config import Config, Routing, load
 from proxy.config.document import parse
 from proxy.config.first_file import first_file
 from proxy.config.section import keys, nested_section
+from tests.support.certificates import Authority
+from tests.support.fake_broker import FakeBroker, WantsLogin, in_a_thread
 from tests.support.proxy_process import run
 from tests.support.sasl import all_keys, document
+from tests.support.tls import server_context
 
 MISTAKES = """\
 upstream:
@@ -90,6 +94,94 @@ def test_a_first_file_is_good_as_it_is(tmp_path: Path, routing: Routing) -> None
     again = run("config", "init", routing.value, file)
     assert (again.exit_code, again.stderr) == (1, f"reauth-proxy: {file} already exists\n")
     assert run("config", "init", routing.value).stdout == file.read_text()
+
+
+def cluster(kind: str, tls: Authority | None) -> FakeBroker:
+    made = WantsLogin() if kind != "none" else FakeBroker(brokers={0: ("b", 1), 2: ("b", 2)})
+    if kind == "GSSAPI":
+        made = WantsLogin(mechanisms=("GSSAPI",))
+    made.tls = None if tls is None else server_context(tls.issue("broker"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "tls", "options", "expected"),
+    [
+        ("SCRAM", False, (), {"sasl.termination": "broker"}),
+        ("SCRAM", True, (), {"sasl.termination": "broker"}),
+        ("SCRAM", False, ("--sasl", "proxy"), {"sasl.mechanism": "SCRAM-SHA-512"}),
+        ("none", False, (), {"sasl.enabled.mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]}),
+        ("none", True, ("--sasl", "proxy"), {"sasl.termination": "proxy"}),
+        ("none", False, ("--sasl", "broker"), "speaks PLAINTEXT, without logins; use --sasl proxy"),
+        ("GSSAPI", False, ("--sasl", "proxy"), "with a password (GSSAPI); use --sasl broker"),
+    ],
+)
+def test_a_first_file_matches_its_cluster(
+    tmp_path: Path, kind: str, tls: bool, options: tuple[str, ...], expected: dict[str, Any] | str
+) -> None:
+    """`config check` accepts it, once the files that it names are there."""
+    file, authority = tmp_path / "proxy.yaml", Authority()
+    with in_a_thread(cluster(kind, authority if tls else None)) as broker:
+        server = ("--bootstrap-server", broker.address)
+        done = run("config", "init", "gateway", file, *server, *options)
+    if isinstance(expected, str):
+        assert (done.exit_code, file.exists()) == (1, False)
+        assert expected in done.stderr
+        return
+    assert done.exit_code == 0, done.stderr
+    settings = parse(file.read_bytes())
+    protocol = ("" if kind == "none" else "SASL_") + ("SSL" if tls else "PLAINTEXT")
+    assert settings["upstream"]["bootstrap.servers"] == broker.address
+    assert settings["upstream"]["security.protocol"] == protocol
+    assert expected.items() <= (settings["upstream"] | settings["listeners"][0]).items()
+    assert ("sasl.enabled.mechanisms" in settings["listeners"][0]) is (
+        "broker" not in str(expected)
+    )
+    assert ("save its authority as brokers-ca.pem" in done.stderr) is tls
+    assert ("[0, 2]" if kind == "none" else "unknown before a login") in done.stderr
+    (tmp_path / "brokers-ca.pem").write_bytes(authority.certificate)
+    (tmp_path / "upstream-password").write_text("secret")
+    checked = run("config", "check", file)
+    assert checked.exit_code == 0, checked.stderr
+    assert "events.directory" not in checked.stderr
+
+
+@pytest.mark.parametrize("ids", [(0, 1, 140), (1001, 1002)])
+def test_a_first_file_has_a_free_port_for_each_broker(ids: tuple[int, ...], tmp_path: Path) -> None:
+    file = tmp_path / "proxy.yaml"
+    with in_a_thread(FakeBroker(brokers=dict.fromkeys(ids, ("b", 9092)))) as broker:
+        run("config", "init", "gateway", file, "--bootstrap-server", broker.address)
+    ports = load(file).listeners[0].broker_ports
+    assert ports is not None
+    assert None not in {ports.port_of(id_) for id_ in ids}
+    assert len(ports) == (141 if ids[0] == 0 else 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("gateway", "--sasl", "broker"), "need --bootstrap-server"),
+        (("gateway", "--bootstrap-server", "127.0.0.1"), "'127.0.0.1' is not HOST:PORT"),
+        (("gateway", "--bootstrap-server", "h:1", "--sasl", "x"), "must be broker or proxy"),
+        (("transparent", "--bootstrap-server", "h:1"), "has no meaning with transparent"),
+    ],
+)
+def test_mistakes_of_a_first_file_are_named(options: tuple[str, ...], problem: str) -> None:
+    done = run("config", "init", *options)
+    assert done.exit_code == 2
+    assert problem in done.stderr
+
+
+@pytest.mark.parametrize(("mode", "warned"), [("observe", 1), ("probe", 1), ("enforce", 0)])
+def test_a_missing_event_log_is_warned_about(tmp_path: Path, mode: str, warned: int) -> None:
+    settings = parse(first_file(Routing.SIDECAR).encode())
+    del settings["events"]
+    settings["listeners"][0]["reauth.enforcement"] = mode
+    file = tmp_path / "proxy.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    done = run("config", "check", file)
+    assert done.exit_code == 0
+    assert done.stderr.count("because events.directory is not set") == warned
 
 
 def test_routings_are_named_if_it_is_none(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Command `reauth-proxy events status`."""
+"""Commands `reauth-proxy events status` and `list`, and `reauth-proxy why`."""
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +112,69 @@ def test_mistakes_are_one_line(options: list[str], problem: str) -> None:
     assert result.exit_code in (1, 2)
     assert problem in result.stderr
     assert result.stderr.startswith("reauth-proxy")
+
+
+def event(kind: str, ago_ms: int, **more: Any) -> str:
+    given = {"timestamp_ms": time.time_ns() // 1_000_000 - ago_ms, "client_id": "orders"}
+    return json.dumps({"kind": kind, "connection_id": f"c-{ago_ms}", **given, **more})
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    lines = (
+        event("closed", 7_200_000, principal="User:alice", close_reason="idle"),
+        event("failed", 3_000, claimed_principal="User:al\x1bice", failure_reason="expired"),
+        event("closed", 2_000, principal="User:alice", close_reason="client_closed"),
+        event("authenticated", 1_000, principal="User:bob"),
+        "half a line",
+    )
+    (folder / "events-a.jsonl.open").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("why", "--client-id", "orders"), ["failed", "closed"]),
+        (("why", "--client-id", "orders", "--since", "3h"), ["closed", "failed", "closed"]),
+        (("why", "--principal", "alice"), ["closed"]),
+        (("events", "list"), ["failed", "closed", "authenticated"]),
+        (("events", "list", "--kind", "authenticated", "--kind", "failed"), ["failed", "auth"]),
+        (("events", "list", "--since", "2030-01-01"), []),
+    ],
+)
+def test_events_are_listed(history: Path, command: tuple[str, ...], expected: list[str]) -> None:
+    options = ("--events", str(history))
+    result = CliRunner().invoke(app, [*command, *options, "-o", "json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["kind"][:4] for one in found] == [kind[:4] for kind in expected]
+    table = CliRunner().invoke(app, [*command, *options])
+    assert "\x1b" not in table.stdout
+    assert table.stdout.count("another token: reauth-proxy token explain") == expected.count(
+        "failed"
+    )
+    assert ("1 lines are not events of this schema" in table.stderr) is bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["why"], "give --client-id or --principal"),
+        (["why", "--client-id", "x"], "give --events or --config"),
+        (["why", "--client-id", "x", "--events", "nowhere"], "nowhere cannot be read"),
+        (["events", "list", "--since", "soon"], "'soon' is not 90s, 4h or a time"),
+        (["events", "list", "--kind", "kill"], "--kind: 'kill' is not one of"),
+        (["events", "list", "--events", "kafka:t"], "bootstrap"),
+    ],
+)
+def test_mistakes_about_a_list_are_one_line(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REAUTH_PROXY_CONFIG", raising=False)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert result.stderr.count("\n") == 1

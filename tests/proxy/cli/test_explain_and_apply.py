@@ -11,7 +11,9 @@ from typer.testing import Result
 from proxy.config import Routing
 from proxy.config.document import parse
 from proxy.config.first_file import first_file
+from tests.support.metrics import to_json_line
 from tests.support.proxy_process import rows, run
+from tests.support.readiness import login, use
 from tests.support.sasl import document, ed_key
 
 Command = Callable[..., Result]
@@ -246,6 +248,49 @@ def test_acls_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
     assert [(one["operation"], one["status"]) for one in done] == [("READ", "removed")]
 
 
+def test_a_change_is_compared_with_the_recorded_use(config: Path, tmp_path: Path) -> None:
+    """Alice loses a topic; Bob's group, Carol's prefix and her idempotent writes still allow all
+    that they use; Dave was not allowed before, and the name of an operation is unknown."""
+    for who in ("User:alice", "Group:bobs"):
+        add(config, "--allow-principal", who, "--operation", "Read")
+    add(config, "--allow-principal", "carol", "--operation", "Write")
+    run("acls", "add", "--cluster", "--allow-principal", "carol", "--operation",
+        "IdempotentWrite", "--config", config)  # fmt: skip
+    uses = [
+        use("READ", "TOPIC", "orders"),
+        use("READ", "TOPIC", "orders", principal="User:bob"),
+        use("WRITE", "TOPIC", "orders-1", principal="User:carol"),
+        use("WRITE", "TOPIC", "*", principal="User:carol"),
+        use("IDEMPOTENT_WRITE", "CLUSTER", "kafka-cluster", principal="User:carol"),
+        use("WRITE", "TOPIC", "orders", principal="User:carol"),
+        use("READ", "TOPIC", "orders", principal="User:dave"),
+        use("FLY", "TOPIC", "orders"),
+    ]
+    lines = [login(principal="User:bob", groups=("Group:bobs",)), *uses]
+    log = tmp_path / "events-p-0-1.jsonl"
+    log.write_text("".join(f"{to_json_line(one)}\n" for one in lines))
+    acls = yaml.safe_load(run("acls", "export", "--config", config).stdout)
+    kept = [one for one in acls if one["principal"] == "Group:bobs"]
+    prefix = {"pattern_type": "PREFIXED", "name": "ord"}
+    kept += [one | prefix for one in acls if one["operation"] == "WRITE"]
+    file = tmp_path / "acls.yaml"
+    file.write_text(json.dumps(kept))
+    apply = ("acls", "apply", "-f", file, "--config", config, "--against", log)
+    done = run(*apply, "--prune", "--dry-run", "-o", "json")
+    assert done.exit_code == 1
+    assert "1 uses of 1 clients would be denied" in done.stderr
+    (denied,) = json.loads(done.stdout)
+    assert (denied["principal"], denied["operation"], denied["name"], denied["count"]) == (
+        "User:alice",
+        "READ",
+        "orders",
+        10,
+    )
+    assert run(*apply, "--dry-run").exit_code == 0
+    assert "--against is for --dry-run" in run(*apply).stderr
+    assert len(yaml.safe_load(run("acls", "export", "--config", config).stdout)) == len(acls)
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "left"),
     [("y\n", 0, ["User:bob"]), ("n\n", 1, ["User:alice"]), ("", 1, ["User:alice"])],
@@ -343,7 +388,13 @@ def test_quotas_are_exported_and_applied(config: Path, tmp_path: Path) -> None:
         ({"user": "alice"}, "consumer_byte_rate", None, "would be removed"),
         ({"user": "bob", "client-id": "c"}, "request_percentage", 50.5, "would be set"),
     ]
-    assert run(*apply, "--prune").exit_code == 0
+    refused = run(*apply, "--prune", stdin="n\n")
+    assert refused.exit_code == 1
+    removed = "consumer_byte_rate of user alice\nproducer_byte_rate of user alice\n"
+    assert refused.stderr.startswith(f"{removed}Remove 2 quotas?")
+    assert rows(run(*apply, "--prune", "--dry-run", "-o", "json")) == planned
+    assert run("quotas", "apply", "-f", "-", "--prune", stdin="[]").exit_code == 2
+    assert run(*apply, "--prune", stdin="y\n").exit_code == 0
     assert yaml.safe_load(run("quotas", "export", "--config", config).stdout) == [
         {"entity": {"user": None}, "quotas": {"producer_byte_rate": 8.0}},
         {"entity": {"user": "bob", "client-id": "c"}, "quotas": {"request_percentage": 50.5}},

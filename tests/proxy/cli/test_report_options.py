@@ -58,7 +58,7 @@ def test_sparks_connector_is_given_kafkas_own(file: Path, more: dict[str, Any]) 
     """Whatever the reason is that Spark reads the topic."""
     settings = of_topic(**more)
     found = topic_settings(settings, "c:9092", file)
-    assert replace(settings, **found).choose_engine() is EngineName.SPARK
+    assert replace(settings, **found).is_for_spark
     assert found["bootstrap_servers"] == "c:9092"
     options = found["kafka_options"]
     assert options.keys() == {

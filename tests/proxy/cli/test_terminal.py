@@ -131,7 +131,7 @@ import sys
 from proxy.cli import sessions
 from proxy.cli.listing import Output
 from tests.proxy.cli.test_terminal import facts
-sessions._print([facts("User:alice"), facts("User:bob")], Output(sys.argv[1]))
+sessions.print_sessions([facts("User:alice"), facts("User:bob")], Output(sys.argv[1]))
 """
 
 

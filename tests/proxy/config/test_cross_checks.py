@@ -52,8 +52,8 @@ def test_all_are_found_whose_settings_are_right(tmp_path: Path) -> None:
         " connections.max.reauth.ms: the override changes nothing",
         "listeners[1].brokr.ports: unknown key, did you mean broker.ports?",
         "listeners[1].name: a is the name of another listener",
-        "listeners[1].security.protocol: must be PLAINTEXT or SSL or SASL_PLAINTEXT or SASL_SSL,"
-        " got 'SASL_SSLL'",
+        "listeners[1].security.protocol: must be 'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT' or"
+        " 'SASL_SSL', got 'SASL_SSLL'",
         "max.connections.per.ip: can be 0 only if max.connections.per.ip.overrides allows"
         " connections",
         "upstream.bootstrap.servers: must be one broker: a listener is its sidecar",
@@ -156,3 +156,46 @@ def test_clients_addresses_come_from_named_load_balancers_only(
         upstream = {"allowed": "10.0.0.0/8"}
     mapping = {"upstream": upstream, "listeners": [listener | given]}
     assert problems(mapping, tmp_path) == [f"listeners[0].{problem}"]
+
+
+def test_redirected_connections_are_not_announced_to_brokers(tmp_path: Path) -> None:
+    listener = {
+        "name": "a",
+        "address": "0.0.0.0:9094",
+        "routing": "transparent",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    upstream = {"allowed": "10.0.0.0/8", "proxy.protocol": "v2"}
+    assert problems({"upstream": upstream, "listeners": [listener]}, tmp_path) == [
+        "upstream.proxy.protocol: must be off with routing: transparent"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "mode", "expected"),
+    [
+        ({"usage": True, "directory": "events"}, "audit", []),
+        (
+            {"usage": True, "directory": "events"},
+            "off",
+            ["events.usage: needs authorizer.mode: audit, or enforce"],
+        ),
+        ({"usage": True}, "enforce", ["events.directory: is required with usage"]),
+    ],
+)
+def test_uses_are_recorded_where_they_are_judged(
+    tmp_path: Path, events: dict[str, Any], mode: str, expected: list[str]
+) -> None:
+    listener = {
+        "name": "a",
+        "address": "127.0.0.1:0",
+        "routing": "sidecar",
+        "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
+    }
+    mapping = {
+        "upstream": {"bootstrap.servers": "b:1"},
+        "listeners": [listener],
+        "authorizer": {"mode": mode},
+        "events": events,
+    }
+    assert problems(mapping, tmp_path) == expected

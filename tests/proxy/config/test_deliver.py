@@ -71,7 +71,7 @@ def test_settings() -> None:
             {"directory": None},
             r"events\.directory: is required with deliver\.to",
         ),
-        ({"to": "kafka:a", "kinds": "most"}, {}, "must be all or summary, got 'most'"),
+        ({"to": "kafka:a", "kinds": "most"}, {}, "must be 'all' or 'summary', got 'most'"),
         ({"to": "kafka:a", "hide": ["kind"]}, {}, "must be one of client_host"),
         (
             {"kafka": {"bootstrap.servers": "b:1"}},

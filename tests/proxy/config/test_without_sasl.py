@@ -119,7 +119,7 @@ def test_the_time_for_a_tls_handshake_is_bounded_by_what_bounds_authentication()
         ),
         (
             {"security.protocol": "plaintext"},
-            "security.protocol: must be PLAINTEXT or SSL or SASL_PLAINTEXT or SASL_SSL,"
+            "security.protocol: must be 'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT' or 'SASL_SSL',"
             " got 'plaintext'",
         ),
     ],

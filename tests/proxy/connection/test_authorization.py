@@ -11,12 +11,20 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32
 
 from proxy.acl.model import Operation, ResourceType
-from tests.support.authorization import Guarded, Rights, produce, produced_topics, topic
+from tests.support.authorization import (
+    READ_ID,
+    Guarded,
+    Rights,
+    fetch,
+    fetched,
+    produce,
+    produced_topics,
+    topic,
+)
 from tests.support.frames import request, response
 from tests.support.kio_messages import decode, encode, request_type
 from tests.support.kio_messages.entities import NOT_THROTTLED, item_type
 
-READ_ID = uuid.UUID(int=7)
 HIDDEN_ID = uuid.UUID(int=8)
 
 
@@ -45,7 +53,7 @@ class TestProduce:
 
     @pytest.mark.parametrize("version", [3, 5, 8, 9])
     def test_a_longer_or_shorter_name_is_another_topic(self, version: int) -> None:
-        """What was remembered of `mine` must not let `mine2` or `min` pass."""
+        """A remembered permission for `mine` must not let `mine2` or `min` pass."""
         guarded = Guarded(topic(Operation.WRITE, "mine"))
         guarded.play.client(produce(1, "mine", version=version))
         before = bytes(guarded.play.to_broker)
@@ -159,41 +167,6 @@ def _written(*topics: str) -> ProduceResponse:
             for name in topics
         ),
     )
-
-
-def fetch(correlation_id: int, *ids: uuid.UUID, session: int = 0, epoch: int = 0) -> bytes:
-    schema = request_type(1, 13)
-    entry = item_type(schema, "topics")
-    partition = item_type(entry, "partitions")
-    body = schema(
-        replica_id=BrokerId(-1),
-        max_wait=NOT_THROTTLED,
-        min_bytes=i32(1),
-        isolation_level=0,
-        session_id=i32(session),
-        session_epoch=i32(epoch),
-        topics=tuple(
-            entry(
-                topic_id=one,
-                partitions=(
-                    partition(partition=i32(0), fetch_offset=0, partition_max_bytes=i32(99)),
-                ),
-            )
-            for one in ids
-        ),
-        forgotten_topics_data=(),
-    )
-    return request(1, 13, correlation_id, encode(body))
-
-
-def fetched(correlation_id: int, session: int) -> bytes:
-    body = FetchResponse(
-        throttle_time=NOT_THROTTLED,
-        error_code=ErrorCode.none,
-        session_id=i32(session),
-        responses=(),
-    )
-    return response(correlation_id, b"\0" + encode(body))
 
 
 KNOWN = {READ_ID.bytes: "read", HIDDEN_ID.bytes: "hidden"}

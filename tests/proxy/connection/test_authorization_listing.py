@@ -1,4 +1,4 @@
-"""A request for all topics by who may not see all: their names are asked for on its way."""
+"""A request for all topics by a client that may see some: the proxy asks for their names first."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def described(correlation_id: int, *names: str) -> bytes:
 
 
 def asked(frame: bytes) -> Any:
-    """What the broker is asked in a frame of the client `app`."""
+    """Return the proxy's question to the broker, in a frame of the client `app`."""
     return decode(request_type(API, 0), frame[4 + 8 + 2 + len("app") + 1 :])
 
 
@@ -58,7 +58,7 @@ def test_the_broker_is_asked_for_all_names_then_for_what_may_be_described() -> N
 
 
 def test_names_are_asked_for_each_time() -> None:
-    """What was listed a moment ago is not what there is now."""
+    """An earlier list of topics is not reused."""
     guarded = Guarded(VISIBLE)
     guarded.play.client(asking(1), asking(2))
     guarded.play.broker(metadata("secret"))

@@ -1,4 +1,4 @@
-"""What connections remember of what they are allowed: together where they can, and not before."""
+"""Remembered permissions of connections: shared where possible, and only after a decision."""
 
 import tracemalloc
 
@@ -17,6 +17,8 @@ from tests.support.playbook import Playbook, everything, logged_in
 
 class Crowd:
     """Connections of one principal at one address, judged by ACLs that can be changed."""
+
+    records_uses = False
 
     def __init__(self) -> None:
         rule = acl("mine", operation=WRITE, pattern_type=PREFIXED)

@@ -70,7 +70,7 @@ class TestAHeldClient:
         assert len(play.to_broker) > 0
 
     def test_is_held_once_in_all(self, make: Callable[[], Playbook]) -> None:
-        """A broker that comes and goes does not make a client wait for ever."""
+        """A broker that comes and goes does not make a client wait forever."""
         play = make()
         play.now += 2.0
         play.call(Connection.broker_is_back)

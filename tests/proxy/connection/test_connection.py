@@ -66,7 +66,7 @@ def test_a_whole_life() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2, None])
 def test_scram_in_every_version(version: int | None) -> None:
-    """KIP-368: from v1 on the lifetime is told; older clients are held to it nevertheless."""
+    """KIP-368: from v1 on the lifetime is announced; it also applies to older clients."""
     play = Playbook(max_reauth_ms=5_000)
     log_in_by_scram(play, version=version)
     lifetime = "" if version == 0 else " lifetime 5000"
@@ -150,7 +150,7 @@ class TestApiVersions:
         ]
 
     def test_may_be_asked_again_after_an_error(self) -> None:
-        """A client that is too new, or says who it is in a way Kafka refuses, tries once more."""
+        """A client that is too new, or whose software name Kafka refuses, tries once more."""
         play = Playbook()
         play.client(request(18, 9, 1), request(18, 3, 2, b"\x02?\x02?\0"), api_versions(3))
         assert play.take() == [
@@ -183,7 +183,7 @@ class TestApiVersions:
 
     @pytest.mark.parametrize(("cluster_id", "node_id"), ELSEWHERE)
     def test_tells_who_means_another_broker(self, cluster_id: str, node_id: int) -> None:
-        """Who asks again may be right then; a second right answer is one too many, as ever."""
+        """A second attempt may be valid; a second valid one after it is refused, as usual."""
         play = Playbook(offer=IDENTIFIED)
         shown = f"misrouted: means node {node_id} of {cluster_id}"
         play.client(meaning(1, cluster_id, node_id), meaning(2, cluster_id, node_id))

@@ -55,7 +55,7 @@ def test_one_without_acks_is_owed_nothing(version: int) -> None:
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 9, 10, 12, 15])
 def test_one_that_ends_before_its_beginning_does_closes(size: int) -> None:
-    """What is behind its end belongs to the next frame, and would pass for its own."""
+    """Bytes after its end belong to the next frame and would be taken for its own."""
     play = known(produce(10))
     play.client(resized(produce(11), size))
     assert play.take() == ["closed malformed_frame", "close"]

@@ -23,7 +23,7 @@ class TestKeysAreSought:
         assert play.take() == []
         keys.loaded(document(ed_key().jwk(), rsa_key().jwk()), play.now)
         play.now += 2.0
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         assert play.take() == [
             "to client: #2 token error 0 lifetime 298000",
             "authenticated User:alice",
@@ -37,7 +37,7 @@ class TestKeysAreSought:
         """Rejected tokens are answered by RFC 7628's error, then the next message fails."""
         play, keys = self.asking()
         keys.failed("no route", play.now)
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         assert play.take() == [
             "to client: #2 token error 0 lifetime 0",
             "failed illegal_state",
@@ -49,6 +49,6 @@ class TestKeysAreSought:
         play, _ = self.asking()
         play.wait_for(play.connection.next_deadline())
         assert play.take() == ["failed timeout", "closed authentication_timeout", "close"]
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         assert play.take() == []
         assert isinstance(play.connection.session.state, Authenticating) is False

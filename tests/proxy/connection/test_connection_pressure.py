@@ -1,4 +1,4 @@
-"""Peers that do not read, or send too much: what is kept of their bytes stays bounded."""
+"""Peers that do not read, or send too much: buffered bytes stay bounded."""
 
 import struct
 
@@ -39,7 +39,7 @@ class TestSizes:
         assert play.take() == ["closed malformed_frame", "close"]
 
     def test_the_limit_before_authentication_is_judged_by_four_bytes(self) -> None:
-        """Nothing is gathered of a frame that will be refused."""
+        """A frame that will be refused is not buffered."""
         play = Playbook(sasl_max_receive_size=1000)
         play.client(struct.pack(">i", 1000))
         assert play.take() == []

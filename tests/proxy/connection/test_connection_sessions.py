@@ -75,7 +75,7 @@ def test_a_tokens_end_is_that_of_any_session_where_it_is_not_enforced(
 
 
 def test_a_lifetime_is_never_rounded_to_0() -> None:
-    """0 would tell the client that its session has no end."""
+    """To the client 0 would mean a session without an end."""
     play = Playbook()
     play.now += 0.9996
     log_in(play, exp=WALL + 1)

@@ -33,7 +33,7 @@ def admitted(play: Playbook | None = None) -> Playbook:
 
 
 def test_the_first_request_that_is_forwarded_opens_the_way_to_the_broker() -> None:
-    """Who connects and asks nothing, or only what the proxy answers, costs the broker nothing."""
+    """A client that sends nothing, or only what the proxy answers, costs the broker nothing."""
     play = admitted()
     play.client(api_versions(1, 3), api_versions(2))
     assert play.take() == ["to client: #1 versions error 0", "to client: #2 versions error 0"]
@@ -65,7 +65,7 @@ def test_there_is_nothing_to_log_in_to() -> None:
     ],
 )
 def test_what_does_not_parse_is_closed_not_refused(cut_short: bytes) -> None:
-    """As by Kafka; and it is no failed authentication, for there was to be none."""
+    """As in Kafka; it is not counted as a failed authentication: this listener has no SASL."""
     play = admitted()
     play.client(cut_short)
     assert play.take() == ["closed malformed_frame", "close"]
@@ -122,3 +122,37 @@ def test_a_drained_connection_ends_like_any_other() -> None:
     assert "close" not in play.take()
     play.broker(response(1))
     assert play.take()[-2:] == ["closed drained", "close"]
+
+
+def test_a_session_ends_with_its_certificate_after_the_requests_under_way() -> None:
+    play = Playbook()
+    ends_at = play.now + 100
+    play.call(lambda connection, now: connection.admit(Identity(ALICE), now, ends_at))
+    assert play.wakes_at == ends_at
+    play.client(metadata(1))
+    assert play.connection.next_deadline() == ends_at
+    play.take()
+    play.wait_for(ends_at)
+    play.client(metadata(2))
+    play.broker(response(1, b"m"))
+    assert play.take() == ["to client: #1 m<rewritten>", "closed certificate_expired", "close"]
+
+
+def test_a_connection_ends_at_its_maximum_age_or_up_to_a_tenth_before() -> None:
+    play = Playbook()
+    object.__setattr__(play.rules, "max_age", 100.0)
+    play.connection = Connection(
+        connection_id="c1",
+        peer_host="192.0.2.1",
+        rules=play.rules,
+        target=play.connection.target,
+        observer=play.recorder,
+        to_client=play._write_to_client,
+        now=play.now,
+    )
+    admitted(play)
+    began, deadline = play.now, play.connection.next_deadline()
+    assert deadline is not None
+    assert began + 90 <= deadline <= began + 100
+    play.wait_for(deadline)
+    assert play.take() == ["closed max_age", "close"]

@@ -3,10 +3,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.connection.enforcement import EnforcementPolicy, Override
+from proxy.rollout import ClientKind, Promotion
 from sasl.identity import Identity
 from sasl.states import Enforcement, Terms
 
 OBSERVE, PROBE, ENFORCE = Enforcement.OBSERVE, Enforcement.PROBE, Enforcement.ENFORCE
+AUTO = Enforcement.AUTO
 
 
 def exact(
@@ -43,7 +45,7 @@ def policy(*overrides: Override) -> EnforcementPolicy:
         ("User:batch-77", "OAUTHBEARER", (PROBE, 4000)),
         ("User:b", "SCRAM-SHA-512", (PROBE, 3000)),
         ("user:b", "SCRAM-SHA-512", (ENFORCE, 1000)),
-        # 0 is said, not unsaid
+        # 0 is explicit
         ("User:carol", "OAUTHBEARER", (ENFORCE, 0)),
     ],
 )
@@ -96,6 +98,8 @@ def test_it_agrees_with_the_law_read_word_by_word(
         (r.max_reauth_ms for r in matching if r.max_reauth_ms is not None),
         2000 if mechanism == "OAUTHBEARER" else 1000,
     )
+    if enforcement is AUTO:  # nobody is promoted
+        enforcement = PROBE
     expected = Terms(enforcement=enforcement, max_reauth_ms=lifetime)
     assert policy(*rules).terms_for(Identity(principal), mechanism) == expected
     assert policy(*reversed(rules)).terms_for(Identity(principal), mechanism) == expected
@@ -130,3 +134,50 @@ def test_groups_count_where_nothing_is_said_of_the_client(
     )
     terms = rules.terms_for(Identity(principal, groups), "SCRAM-SHA-256")
     assert (terms.enforcement, terms.max_reauth_ms) == expected
+
+
+@pytest.mark.parametrize(
+    ("principal", "groups", "claimed", "expected"),
+    [
+        ("User:new", [], (None, None, None), (PROBE, 7000)),
+        ("User:ready", [], ("app-12", "lib", "1"), (ENFORCE, 3000)),
+        # a client that is not ready is probed, with the lifetime of its principal
+        ("User:ready", [], ("app-12", "lib", "2"), (PROBE, 3000)),
+        ("User:ready", [], (None, None, None), (PROBE, 3000)),
+        ("User:all", [], ("app-12", "lib", "2"), (ENFORCE, 1000)),
+        # overrides come first, also those of groups, each setting on its own
+        ("User:batch", [], ("app-12", "lib", "1"), (PROBE, 1000)),
+        ("User:all", ["Group:slow"], (None, None, None), (OBSERVE, 1000)),
+        ("User:all", ["Group:slow", "Group:auto"], (None, None, None), (ENFORCE, 1000)),
+        ("User:long", [], ("app-12", "lib", "1"), (ENFORCE, 0)),
+    ],
+)
+def test_auto_enforces_ready_clients_of_promoted_principals(
+    principal: str,
+    groups: list[str],
+    claimed: tuple[str | None, str | None, str | None],
+    expected: tuple[Enforcement, int],
+) -> None:
+    ready = Promotion(3000, frozenset({ClientKind("app-*", "lib", "1")}))
+    rules = EnforcementPolicy(
+        enforcement=AUTO,
+        max_reauth_ms=1000,
+        mechanism_max_reauth_ms={},
+        overrides=[
+            prefix("User:bat", PROBE),
+            exact("Group:slow", OBSERVE),
+            exact("Group:auto", AUTO),
+            exact("User:long", None, 0),
+        ],
+        promotions={
+            "User:ready": ready,
+            "User:batch": ready,
+            "User:long": ready,
+            "User:all": Promotion(None, None),
+        },
+        first_lifetime_ms=7000,
+    )
+    terms = rules.terms_for(Identity(principal, groups), "SCRAM-SHA-256", claimed)
+    assert (terms.enforcement, terms.max_reauth_ms) == expected
+    overridden = principal == "User:batch" or expected[0] is OBSERVE
+    assert rules.is_automatic(Identity(principal, groups)) is not overridden

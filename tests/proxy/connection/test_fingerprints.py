@@ -294,7 +294,7 @@ class TestUnderAConsumersQuota:
     """Fetches pass many at a time as long as together they cannot exceed it."""
 
     RATE = 1_000_000.0
-    """Bytes a second; a worker may use up half of what its window lets pass."""
+    """Bytes a second; a worker may use half of its window's limit."""
     AT_ONCE = 5_000_000 // 1_048_576
 
     def quoted(self) -> Playbook:

@@ -77,7 +77,7 @@ def test_a_produce_that_does_not_parse_is_refused_by_somebody(body: bytes) -> No
 
 
 def test_nobody_is_led_on_by_tags_without_end() -> None:
-    """What must be looked at is bounded, however long the frame says it is."""
+    """The examined part is bounded, for any announced length."""
     play = logged_in()
     content = struct.pack(">hhih", PRODUCE, 9, 3, -1) + b"\x01\x00\xff\xff\xff\x7f"
     play.client(struct.pack(">i", 1_000_000) + content + b"\0" * (MAX_BYTES_OF_A_LOOK + 10))

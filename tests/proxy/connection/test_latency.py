@@ -29,7 +29,7 @@ class Timed:
         what(*pieces)
 
     def taken(self) -> list[tuple[int, float, float]]:
-        """What was reported since the last call, in milliseconds."""
+        """Return the latencies reported since the last call, in milliseconds."""
         taken, self.reports[:] = list(self.reports), []
         return [
             (key, round(broker * 1e3, 3), round(proxy * 1e3, 3)) for key, broker, proxy in taken

@@ -1,4 +1,4 @@
-"""Memory bound of what unauthenticated clients send, however many they are."""
+"""Memory bound of frames of unauthenticated clients, for any number of them."""
 
 from dataclasses import replace
 from typing import Any
@@ -84,14 +84,14 @@ def test_who_waits_for_keys_still_has_it() -> None:
     assert first.take() == ["seek keys"]
     second.client(long(bearer()))
     assert second.take() == REFUSED
-    first.call(lambda c, now: c.keys_refreshed(now))
+    first.call(lambda c, now: c.resume_login(now))
     third = unauthenticated(memory, 3)
     third.client(long(bearer()))
     assert third.session.principal == "User:alice"
 
 
 def test_who_is_known_needs_none() -> None:
-    """A session shall not end because unauthenticated clients send much."""
+    """A session must not end because unauthenticated clients send much."""
     memory = MemoryBudget(MOST)
     assert memory.take("somebody", MOST)
     play = logged_in()

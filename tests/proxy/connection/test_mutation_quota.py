@@ -60,7 +60,7 @@ def grown(version: int, *topics: tuple[str, int], assignments: Any = None) -> An
 
 class TestStrict:
     def test_the_first_may_overdraw_the_next_is_refused_and_held(self) -> None:
-        """Seen on Kafka: within one request too, and the refusal tells for how long."""
+        """As observed in Kafka: within one request too, and the refusal has the throttle time."""
         limited = Limited()
         answer = limited.create(("a", 5), ("b", BURST), ("c", 1))
         assert errors(answer) == {"a": NONE, "b": NONE, "c": EXCEEDED}
@@ -337,7 +337,7 @@ class TestLong:
 
 class TestAuthorized:
     def test_what_is_denied_does_not_count_nor_is_it_told_of_the_quota(self) -> None:
-        """Or a throttling would tell whether a topic exists that may not be described."""
+        """Otherwise a throttle would reveal whether a topic exists that may not be described."""
         rights = Judge(topic(Operation.CREATE, "a", "b"))
         limited = Limited(rights=rights)
         answer = limited.create(("a", BURST + 1), ("x", 100))

@@ -1,4 +1,4 @@
-"""What a connection waits for, and tells, is for one request, whatever happens meanwhile."""
+"""Waits and reports of a connection belong to one request, whatever happens meanwhile."""
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_who_becomes_a_super_user_in_the_middle_of_a_produce() -> None:
 
 
 def test_who_is_no_super_user_any_more_in_the_middle_of_a_request() -> None:
-    """Whose requests were taken for the sake of a quota alone."""
+    """A connection whose requests are taken only because of a quota."""
     rights = Judge()
     admit = rights.admit
     rights.admit = lambda *_: None  # type: ignore[assignment,method-assign]
@@ -123,7 +123,7 @@ def test_a_rate_that_is_removed_while_topics_are_made() -> None:
 
 
 def test_room_is_left_before_the_next_request_is_judged() -> None:
-    """Or a long request, and short ones that are judged in steps, would keep it for ever."""
+    """Otherwise a long request, and short ones that are judged in steps, would keep it forever."""
     memory = MemoryBudget()
     one = Describer(memory)
     short = [describe(number, more=LITTLE, hidden=True) for number in range(2, 6)]

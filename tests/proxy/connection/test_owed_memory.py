@@ -13,7 +13,7 @@ from tests.support.messages import fetch_body
 FETCH, DESCRIBE_CONFIGS = 1, 32
 ITEMS = 4_000
 MAX_OF_ONE = 1_048_576
-"""Bytes of a request's answer, or of what is kept for it, in these tests."""
+"""Bytes of a response, or of the state kept for it, in these tests."""
 
 
 def configs(correlation_id: int) -> bytes:

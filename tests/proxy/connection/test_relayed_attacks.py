@@ -1,4 +1,4 @@
-"""What strangers, and brokers, do to logins that are relayed: nothing else gets through."""
+"""Attacks of unauthenticated clients and of brokers on relayed logins: only SASL gets through."""
 
 import struct
 from collections.abc import Callable

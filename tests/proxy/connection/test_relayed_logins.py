@@ -116,7 +116,7 @@ class TestFirstLogin:
     def test_one_that_the_broker_refuses_is_told_with_the_name_that_was_claimed(
         self, mechanism: str, message: bytes, claimed: str | None
     ) -> None:
-        """As far as a message shows it; of a password nothing is told."""
+        """The part that a message shows; never a password."""
         play = relaying()
         play.client(handshake(1, mechanism))
         play.broker(shaken(1))
@@ -144,7 +144,7 @@ class TestSilence:
         for at in range(3):
             play.now += 1
             play.client(message[at : at + 1])
-        play.connection.hold(PauseReason.THROTTLED)  # as by what it fetched before
+        play.connection.hold(PauseReason.THROTTLED)  # as for an earlier fetch
         assert self.silence(play) == 3
         play.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
         play.client(message[3:])
@@ -205,7 +205,7 @@ class TestSide:
         play.side_connects()
         assert play.take() == ["to side: SaslHandshake v1 #10"]
         play.side(shaken(10))
-        assert play.take() == []  # behind what is in flight
+        assert play.take() == []  # after the request in flight
         play.broker(response(9, b"records"))
         assert play.take() == ["to client: #9 records", "to client: #10 handshake error 0"]
         login.first()
@@ -313,7 +313,7 @@ class TestSameConnection:
     def test_observe_changes_no_byte_of_it(self) -> None:
         play = logged_in(relaying(enforcement=OBSERVE), lifetime_ms=10_000)
         assert play.session.deadline is None
-        play.now += 60  # past what the broker announced, which the broker keeps
+        play.now += 60  # past the lifetime that the broker announced, and itself keeps
         play.client(fetch(9))
         assert play.take() == ["to broker: Fetch v12 #9"]
 
@@ -432,7 +432,7 @@ class TestOpaque:
 
 
 class TestNode:
-    """A broker with ApiVersions v5 says which node it is to who is authenticated (KIP-1242)."""
+    """A broker with ApiVersions v5 shows authenticated clients its node id (KIP-1242)."""
 
     @staticmethod
     def renewed(*answers: int, versions: UpstreamVersions = VERSIONS) -> Playbook:

@@ -1,4 +1,4 @@
-"""Relayed logins in any order of events: no mistake of the proxy, nothing but SASL to brokers."""
+"""Relayed logins in any order of events: no internal error, and only SASL reaches brokers."""
 
 from collections.abc import Callable
 

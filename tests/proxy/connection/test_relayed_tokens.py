@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.connection.connection import Connection
 from sasl.identity import Identity
 from sasl.jwks import KeyCache
 from sasl.jwt_claims import OAuthBearerSettings
@@ -11,6 +12,7 @@ from sasl.mechanism import Mechanism
 from sasl.messages import client_initial_response
 from sasl.oauthbearer import OAuthBearerServer
 from sasl.states import Authenticated, Authenticator, Enforcement
+from tests.support.blocks import blocks
 from tests.support.frames import (
     authenticate,
     bearer,
@@ -36,7 +38,7 @@ from tests.support.sasl import (
 
 ANALYSTS, INTERNS = "Group:analysts", "Group:interns"
 TOKEN_MS = 300_000
-"""What remains of each token at its login, in milliseconds; sessions may last an hour."""
+"""Remaining lifetime of each token at its login, in milliseconds; sessions may last an hour."""
 REJECTED = b'{"status":"invalid_token"}'
 
 
@@ -117,6 +119,21 @@ def test_what_the_proxy_rejects_reaches_no_broker(
     ]
 
 
+def test_a_blocked_token_reaches_no_broker() -> None:
+    play = verifying()
+    play.rules.blocks.blocks = blocks({"subject": "alice"})
+    assert offered(play, bearer()).take()[:1] == ["failed blocked"]
+
+
+def test_a_session_whose_key_is_gone_can_be_ended() -> None:
+    keys = cache_of(ed_key())
+    play = offered(verifying(keys), bearer())
+    play.broker(answered(2))
+    keys.loaded(document(rsa_key().jwk()), NOW)
+    play.call(Connection.end_if_revoked)
+    assert play.take()[-2:] == ["closed revoked", "close"]
+
+
 def test_what_the_broker_refuses_is_refused() -> None:
     play = offered(verifying(), bearer())
     play.broker(answered(2, error_code=58))
@@ -166,7 +183,7 @@ class TestKeysAreSought:
         """Then the broker has the token, byte for byte."""
         play, keys = self.asking(version)
         keys.loaded(document(ed_key().jwk(), rsa_key().jwk()), play.now)
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         token = bearer_of_unknown_key()
         assert play.take() == [
             "to broker: SaslAuthenticate v1 #2" if version else f"to broker: raw {len(token)} bytes"
@@ -178,14 +195,14 @@ class TestKeysAreSought:
     def test_and_not_found(self) -> None:
         play, keys = self.asking()
         keys.failed("no route", play.now)
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         assert play.take()[0] == "failed unknown_key"
 
     def test_until_the_time_for_authentication_is_over(self) -> None:
         play, _ = self.asking()
         play.wait_for(play.connection.next_deadline())
         assert "failed timeout" in play.take()
-        play.call(lambda connection, now: connection.keys_refreshed(now))
+        play.call(lambda connection, now: connection.resume_login(now))
         assert play.take() == []
 
 
@@ -264,7 +281,7 @@ class TestAside:
     def test_another_or_an_unknown_name_moves_to_where_it_was_proved(
         self, first: object, second: object
     ) -> None:
-        """Or the broker would go on serving a principal that nobody proved again."""
+        """Otherwise the broker would serve a principal that was not authenticated again."""
         play = self.renewed(bearer(team="etl", sub=first), bearer(team="etl", sub=second))
         play.client(fetch(12))
         assert play.take() == ["authenticated User:etl again (1)"]
@@ -291,7 +308,7 @@ class TestAside:
 def test_nobody_uses_a_session_after_its_token(
     enforcement: Enforcement, reason: str, broker_ms: int
 ) -> None:
-    """Its groups would go on having rights. `observe` announces what the broker does."""
+    """Its groups would keep their permissions. `observe` announces what the broker does."""
     play = offered(verifying(enforcement=enforcement), of_groups(["analysts"]))
     play.broker(answered(2, lifetime_ms=broker_ms))
     observes = enforcement is Enforcement.OBSERVE
@@ -314,7 +331,7 @@ def test_nobody_uses_a_session_after_its_token(
 def test_a_token_that_expired_within_the_skew_is_used_for_nothing(
     enforcement: Enforcement,
 ) -> None:
-    """Whatever the broker says: the proxy knows of the end."""
+    """The proxy knows the end, whatever lifetime the broker announces."""
     play = offered(verifying(enforcement=enforcement), bearer(exp=WALL - 5))
     play.take()
     play.broker(answered(2))

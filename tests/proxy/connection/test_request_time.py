@@ -1,4 +1,4 @@
-"""One connection under a request_percentage: when its time is charged, and where that is told."""
+"""One connection under a request_percentage: when time is charged, and where it is announced."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def heartbeat(correlation_id: int) -> bytes:
 
 
 def announced_ms(play: Playbook) -> int | None:
-    """What the last response tells; None: it cannot."""
+    """Return the throttle time of the last response; None: its version lacks the field."""
     frame = play.received[-1]
     at = place(*play.asked[int.from_bytes(frame[:4])], frame)
     return None if at is None else int32(frame, at)[0]
@@ -91,7 +91,7 @@ class TestWhatIsForwarded:
         assert quoted.throttle_time_ms == MAX_MS
 
     def test_is_told_though_it_was_judged_in_steps(self) -> None:
-        """Or whoever asks for a hundred thousand things at once would use a worker for nothing."""
+        """Otherwise a request for a hundred thousand things would occupy a worker for free."""
         quoted, play = timed(0, rights=Judge(group(Operation.DESCRIBE, "*")))
         play.runs_long_tasks_at_once = False
         play.client(describe(3, more=LITTLE))
@@ -164,7 +164,7 @@ class TestWhatIsAnsweredHere:
         assert announced_ms(play) == held_ms(play) == MAX_MS
 
     def test_is_answered_one_by_one_if_it_came_at_once(self) -> None:
-        """Or whoever sends a thousand requests in one read would be answered all of them."""
+        """Otherwise a thousand requests in one read would all be answered."""
         _, play = timed(rights=Judge())
         play.client(*map(heartbeat, range(3, 6)))
         assert play.take()[0] == "connect"
@@ -175,7 +175,7 @@ class TestWhatIsAnsweredHere:
         assert play.paused == set()
 
     def test_tells_the_time_for_all_of_its_parts(self) -> None:
-        """A part by itself has no answer to tell it."""
+        """A single part has no response that could announce it."""
         quoted, play = timed(rights=Judge())
         asked = asking(OFFSET_FETCH, 8)
         play.client(asked[:-1])
@@ -186,7 +186,7 @@ class TestWhatIsAnsweredHere:
 
 
 class TestWhoDoesNotWaitForTheAnswer:
-    """Who asks for much and goes leaves the time that it took to who comes after."""
+    """The time of a costly request counts for the next connection if its client leaves."""
 
     def comes_after(self, quoted: Timed) -> None:
         quoted.step = 0

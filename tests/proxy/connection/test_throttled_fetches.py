@@ -185,7 +185,7 @@ class TestOverTheQuota:
     def test_a_share_group_is_told_of_its_acknowledgements(
         self, pieces: int, rewritten: frozenset[int]
     ) -> None:
-        """Nothing tells it later: it would take them for failed."""
+        """It would count them as failed, because no later response corrects it."""
         play = another(self.exceeded(), rewritten=rewritten)
         play.client(request(SHARE_FETCH, 1, 3, encode(small(request_type(SHARE_FETCH, 1)))))
         whole = large(response_type(SHARE_FETCH, 1))
@@ -204,7 +204,7 @@ class TestOverTheQuota:
 
     @pytest.mark.parametrize("version", [7, 12, 18])
     def test_what_is_left_out_begins_no_session_at_the_broker(self, version: int) -> None:
-        """The client asks for everything anew: each time would leave one behind."""
+        """The client asks for everything again: each time would leave one behind."""
         play = another(self.exceeded())
         whole = small(request_type(FETCH, version))
         sent, lean = (
@@ -252,7 +252,7 @@ class TestOverTheQuota:
 
     @pytest.mark.parametrize("allowed", [1, 2])
     def test_a_fetch_that_was_authorized_is_answered_so_as_well(self, allowed: int) -> None:
-        """Whether all of it was allowed, or the answer tells of what is denied."""
+        """The same if all of it was allowed and if the response lists denied topics."""
         sent = large(request_type(FETCH, 12))
         topics = (replace(sent.topics[0], topic="mine"), replace(sent.topics[1], topic="theirs"))
         rights = Judge(topic(Operation.READ, *("mine", "theirs")[:allowed]))

@@ -1,4 +1,4 @@
-"""One connection under quotas: when it is held, what it is told, and that nothing else changes."""
+"""One connection under quotas: when it is held, and which times it announces."""
 
 import pytest
 
@@ -212,7 +212,7 @@ class TestAProducerThatIsAuthorized:
         quoted.play.client(request(PRODUCE, 9, correlation_id, filled))
 
     def test_is_held_for_what_is_denied_as_well(self) -> None:
-        """Seen on Kafka: refused bytes count; the refusal, which is the proxy's own, tells it."""
+        """As in Kafka: refused bytes count; the proxy's refusal announces the throttle time."""
         quoted = Quoted({PRODUCER: 1.0}, rights=Judge())
         self.sent(quoted, 3)
         assert quoted.play.paused == {"client"}

@@ -1,4 +1,4 @@
-"""Reconnecting leaves no quota behind: what a new connection asks for waits for what is owed."""
+"""Reconnecting escapes no quota: requests of a new connection wait for the debt of the old one."""
 
 import pytest
 
@@ -40,7 +40,7 @@ class Reconnecting:
         store.alter_quotas({entity: limits})
         self.now = 1_000.0
         self.steps_ns = 0
-        """What the stopwatches' clock goes on whenever it is looked at."""
+        """Step of the stopwatches' clock at each reading."""
         self._ns = 0
         self.service = QuotaService(
             Quotas.model_validate({"mode": mode}),
@@ -55,7 +55,7 @@ class Reconnecting:
         return self._ns
 
     def connect(self, *, sasl: bool = True) -> Playbook:
-        """Another connection of alice, or of who does not log in; the last one is not closed."""
+        """Open one more connection of alice, or of an unauthenticated client."""
         play = Playbook(quotas=self.service, offer=everything(rewritten=PLAIN, metered=True))
         play.now = self.now
         if sasl:
@@ -69,7 +69,7 @@ class Reconnecting:
 
 
 def until_forwarded(play: Playbook, size: int) -> None:
-    """Let the timer of a client that is held look until the broker has so many bytes."""
+    """Run the timer of a held client until the broker has this many bytes."""
     while len(play.to_broker) < size:
         play.wait_for(play.wakes_at)
 

@@ -1,4 +1,4 @@
-"""Whoever sends much that takes little waits now and then: others have their turn."""
+"""A client that sends many cheap requests waits now and then: others have their turn."""
 
 from collections.abc import Callable
 

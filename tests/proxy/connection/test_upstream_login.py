@@ -116,7 +116,7 @@ def test_a_re_authentication_of_the_clients_own_waits_as_well() -> None:
 
 
 def test_a_refusal_ends_the_connection_before_the_client_reached_the_broker() -> None:
-    """The broker's words are told in one line, and none of them to the client."""
+    """The broker's error is logged in one line, and not sent to the client."""
     play = waiting_play()
     identify(play)
     play.broker(offers("PLAIN"), lets_in(error_code=58))
@@ -196,7 +196,7 @@ def test_silence_is_waited_for_so_long() -> None:
     identify(play)
     play.wait_for(play.now + 1)
     play.wait_for(play.now + PATIENCE - 0.125)
-    play.broker(offers("PLAIN"))  # patience begins anew
+    play.broker(offers("PLAIN"))  # the timeout starts again
     play.wait_for(play.now + 1)
     assert play.take() == ["to broker: SaslHandshake v1 #0", "to broker: SaslAuthenticate v2 #0"]
     play.wait_for(play.now + PATIENCE)

@@ -2,7 +2,6 @@
 
 # ruff: noqa: ARG002 - who lies need not listen
 
-import base64
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from tests.support.fake_broker import (
     TOKEN,
     Answer,
     Behaviour,
-    HangupError,
 )
 from tests.support.frames import fetch, produce, response
 from tests.support.kafka.cluster import wait_until
@@ -28,11 +26,6 @@ from tests.support.upstream import MARKER, OAUTHBEARER, PLAIN, SCRAM, Attacked, 
 
 LAST = 1_000_000
 """Correlation id of a request that is not answered."""
-
-
-class OneIteration(Behaviour):
-    def server_first(self, nonce: bytes) -> bytes:
-        return super().server_first(nonce).replace(b"i=%d" % ITERATIONS, b"i=1")
 
 
 class TenMillionIterations(Behaviour):
@@ -45,54 +38,14 @@ class ManyDigits(Behaviour):
         return super().server_first(nonce).replace(b"i=%d" % ITERATIONS, b"i=" + b"9" * 200_000)
 
 
-class OtherNonce(Behaviour):
-    def server_first(self, nonce: bytes) -> bytes:
-        return super().server_first(b"x" * len(nonce))
-
-
-class NonceOfTheClientAlone(Behaviour):
-    def server_first(self, nonce: bytes) -> bytes:
-        return super().server_first(nonce).replace(b"broker", b"")
-
-
 class WrongSignature(Behaviour):
     def signature(self, final: bytes) -> bytes:
         return super().signature(final)[::-1]
 
 
-class ShortSignature(Behaviour):
-    def signature(self, final: bytes) -> bytes:
-        return super().signature(final)[:4]
-
-
-class NoSignature(Behaviour):
-    def let_in(self, token: bytes = b"") -> Answer:
-        return super().let_in()
-
-
-class NoChallenge(Behaviour):
-    def challenge(self, first: bytes) -> Answer:
-        return self.let_in()
-
-
-class SignatureInsteadOfAChallenge(Behaviour):
-    def challenge(self, first: bytes) -> Answer:
-        return self.let_in(b"v=" + base64.b64encode(bytes(32)))
-
-
-class TellsAnError(Behaviour):
-    def let_in(self, token: bytes = b"") -> Answer:
-        return super().let_in(b"e=other-error")
-
-
 class EndlessChallenges(Behaviour):
     def judge(self, token: bytes) -> Answer:
         return self.challenge(token) if token.startswith(b"n,,n=") else Answer(b"and now?")
-
-
-class GoesOn(Behaviour):
-    def let_in(self, token: bytes = b"") -> Answer:
-        return Answer(b"and now?")
 
 
 class Refuses(Behaviour):
@@ -105,11 +58,6 @@ class RefusesInOtherWords(Behaviour):
         return Answer(error_code=58, message=f"refused at {time.monotonic_ns()}")
 
 
-class UnknownError(Behaviour):
-    def judge(self, token: bytes) -> Answer:
-        return Answer(error_code=-1)
-
-
 class RefusesTheMechanism(Behaviour):
     def handshake(self, number: int) -> bytes:
         name = ESCAPES.encode()
@@ -117,34 +65,9 @@ class RefusesTheMechanism(Behaviour):
         return response(number, struct.pack(">hi", 33, 1) + names)
 
 
-class ClaimsManyMechanisms(Behaviour):
-    def handshake(self, number: int) -> bytes:
-        return response(number, struct.pack(">hi", 33, 2**31 - 1))
-
-
-class SaysHalf(Behaviour):
-    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
-        return super().authenticate(number, version, token)[:-9]
-
-
-class SaysNothing(Behaviour):
-    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
-        return b""
-
-
 class ClaimsAHundredMegabytes(Behaviour):
     def handshake(self, number: int) -> bytes:
         return response(number, bytes(100_000_000))[:1_000]
-
-
-class HangsUp(Behaviour):
-    def handshake(self, number: int) -> bytes:
-        raise HangupError
-
-
-class HalfABody(Behaviour):
-    def authenticate(self, number: int, version: int, token: bytes) -> bytes:
-        return response(number, self.judge(token).body(version)[:3])
 
 
 class NegativeSize(Behaviour):
@@ -164,24 +87,9 @@ class SixtyMegabytes(Behaviour):
         return response(number, b"\1" * 60_000_000)
 
 
-class HundredMegabytesOfMechanisms(Behaviour):
-    def handshake(self, number: int) -> bytes:
-        return response(number, struct.pack(">hi", 0, 25_000_000) + bytes(100_000_000))
-
-
 class OtherNumber(Behaviour):
     def handshake(self, number: int) -> bytes:
         return super().handshake(number + 7)
-
-
-class AnswersNothing(Behaviour):
-    def greet(self) -> bytes:
-        return response(99, b"echo")
-
-
-class AnswersTheClientFirst(Behaviour):
-    def greet(self) -> bytes:
-        return response(1, b"echo")
 
 
 class RenewsWrongly(Behaviour):
@@ -192,13 +100,6 @@ class RenewsWrongly(Behaviour):
     def signature(self, final: bytes) -> bytes:
         right = super().signature(final)
         return right[::-1] if self.logins else right
-
-
-class RenewsNever(Behaviour):
-    lifetime_ms = 1
-
-    def judge(self, token: bytes) -> Answer:
-        return Answer(error_code=58, message=PASSWORD) if self.logins else super().judge(token)
 
 
 class RenewsOutOfTurn(Behaviour):
@@ -241,37 +142,16 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
 
 
 FALSE: dict[str, tuple[type[Behaviour], ...]] = {
-    SCRAM: (
-        OneIteration,
-        TenMillionIterations,
-        ManyDigits,
-        OtherNonce,
-        NonceOfTheClientAlone,
-        WrongSignature,
-        ShortSignature,
-        NoSignature,
-        NoChallenge,
-        SignatureInsteadOfAChallenge,
-        TellsAnError,
-        EndlessChallenges,
-    ),
+    SCRAM: (TenMillionIterations, ManyDigits, WrongSignature, EndlessChallenges),
     PLAIN: (
-        GoesOn,
         Refuses,
-        UnknownError,
         RefusesTheMechanism,
-        ClaimsManyMechanisms,
-        HangsUp,
-        HalfABody,
         NegativeSize,
         HundredMegabytes,
-        HundredMegabytesOfMechanisms,
         ClaimsAHundredMegabytes,
         OtherNumber,
-        AnswersNothing,
-        AnswersTheClientFirst,
     ),
-    OAUTHBEARER: (GoesOn, Refuses, EndlessChallenges, HundredMegabytes),
+    OAUTHBEARER: (Refuses, EndlessChallenges, HundredMegabytes),
 }
 
 
@@ -281,7 +161,7 @@ FALSE: dict[str, tuple[type[Behaviour], ...]] = {
 def test_nothing_of_a_client_reaches_a_false_broker(
     attacked: Callable[[str], Attacked], mechanism: str, lie: type[Behaviour]
 ) -> None:
-    """The client is told nothing at all, nobody else suffers, and it ends soon and in little
+    """The client receives nothing, nobody else suffers, and it ends soon and in little
     memory."""
     one = attacked(mechanism)
     assert one.works()
@@ -294,26 +174,8 @@ def test_nothing_of_a_client_reaches_a_false_broker(
     assert one.peak_kb() - peak_kb < MAX_GROWTH_KB
 
 
-@pytest.mark.parametrize("lie", [SaysNothing, SaysHalf])
-def test_a_broker_that_does_not_finish_is_left(
-    attacked: Callable[[str], Attacked], lie: type[Behaviour]
-) -> None:
-    """After ten seconds; meanwhile it is told nothing, and the client holds nobody up."""
-    one = attacked(PLAIN)
-    one.broker.relayed = lie
-    before = len(one.broker.met)
-    closed_before = one.closed("broker_login_failed")
-    with one.client() as client:
-        client.raw(produce(1, records=MARKER))
-        wait_until(lambda: len(one.broker.met) > before, what="no login")
-        assert one.works()
-        assert client.receive() is Outcome.CLOSED
-    assert MARKER not in one.broker.met[before].received
-    assert one.closed("broker_login_failed") == closed_before + 1
-
-
 def test_a_broker_with_a_new_excuse_each_time_does_not_fill_the_log(tmp_path: Path) -> None:
-    """Neither by what it says to its clients' connections, nor by what it says to our own."""
+    """Neither its messages to clients' connections nor those to the proxy's own fill the log."""
     with ExitStack() as stack:
         one = start(PLAIN, tmp_path, stack)
         one.broker.asked = RefusesInOtherWords
@@ -345,29 +207,10 @@ def test_impossible_lifetimes_are_no_lifetimes(
     assert one.broker.met[before].behaviour.logins == 1
 
 
-@pytest.mark.parametrize("lifetime_ms", [1, 5])
-def test_the_shortest_lifetimes_make_no_storm(
-    attacked: Callable[[str], Attacked], lifetime_ms: int
-) -> None:
-    """No more than a login a second, which is what Kafka's brokers allow."""
-    one = attacked(SCRAM)
-    one.broker.relayed = type("Lives", (Behaviour,), {"lifetime_ms": lifetime_ms})
-    before = len(one.broker.met)
-    began = time.monotonic()
-    with one.client() as client:
-        number = 0
-        while one.broker.met[before:] == [] or one.broker.met[before].behaviour.logins < 3:
-            client.raw(fetch(number))
-            assert client.receive() == response(number, ECHO)[4:]
-            number += 1
-    assert time.monotonic() - began >= 2
-    assert number > 2
-
-
 # --- the next logins
 
 
-@pytest.mark.parametrize("lie", [RenewsWrongly, RenewsNever, RenewsOutOfTurn])
+@pytest.mark.parametrize("lie", [RenewsWrongly, RenewsOutOfTurn])
 def test_a_broker_that_begins_to_lie_ends_the_connection(
     attacked: Callable[[str], Attacked], lie: type[Behaviour]
 ) -> None:
@@ -411,7 +254,7 @@ def test_a_broker_that_begins_to_lie_ends_the_connection(
 def test_a_false_broker_is_told_of_in_one_line(
     tmp_path: Path, mechanism: str, lie: type[Behaviour]
 ) -> None:
-    """At the start: `/readyz` says why, without a secret; and the log does."""
+    """At the start: `/readyz` and the log have the reason, without a secret."""
     with ExitStack() as stack:
         one = start(mechanism, tmp_path, stack, asked=lie, relayed=lie)
         assert one.proxy.readiness() == 503

@@ -4,7 +4,7 @@ import tracemalloc
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -16,6 +16,7 @@ from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceTyp
 from proxy.handlers import acl_responses
 from proxy.handlers.acl_responses import Resources, TooLarge
 from proxy.handlers.acls import Acls, answer_batch
+from proxy.store import Store
 from proxy.wire.apis import MAX_FILTERS, MAX_RESULT_BYTES
 from proxy.wire.primitives import write_array_length
 from tests.support.acls import (
@@ -151,41 +152,6 @@ def test_one_mistake_spoils_nothing_else(changes: dict[str, Any], reported: Any)
 # ---------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize("rights", [True, False])
-def test_no_filters_no_results(rights: bool) -> None:
-    assert described(MemoryAclStore(acl()), authorized=rights) == []
-    assert described(None) == []
-
-
-NULL_FILTERS = b"\x00" + TAGS
-
-
-@pytest.mark.parametrize("authorized", [True, False])
-@pytest.mark.parametrize("body", [NULL_FILTERS, b"", b"\x80", b"\xff\xff\xff\xff\x07", b"\x03\x01"])
-def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: bool) -> None:
-    """Null filters, no bytes, lying counts. No ClientFault: the connection lives on."""
-    response, _ = answered(body, MemoryAclStore(acl()), authorized=authorized)
-    assert errors(response.filter_results) == ["invalid_request"]
-    assert response.filter_results[0].error_message == "The request cannot be read."
-
-
-def test_every_truncation_is_an_invalid_request() -> None:
-    whole = body_of([asking(), asking(resource_name_filter="t", principal_filter="User:alice")])
-    for end in range(len(whole)):
-        response, _ = answered(whole[:end], MemoryAclStore(acl()))
-        assert errors(response.filter_results) == ["invalid_request"], end
-
-
-@given(body=st.binary(max_size=80), authorized=st.booleans())
-def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
-    answered(body, MemoryAclStore(acl()), authorized=authorized)
-
-
-def test_bytes_behind_the_body_are_ignored() -> None:
-    body = body_of([asking()])
-    assert answered(body + b"more", MemoryAclStore(acl())) == answered(body, MemoryAclStore(acl()))
-
-
 def test_repeated_filters_each_have_the_result() -> None:
     store = MemoryAclStore(acl(), acl("u", "User:bob"))
     wanted = [asking(principal_filter="User:bob"), asking(), asking(principal_filter="User:bob")]
@@ -281,7 +247,7 @@ def test_memory_stays_near_the_size_of_the_answer() -> None:
     """A thousand filters that each find everything: fifty million ACLs, if all were gathered."""
     acls = [acl(f"topic-{number:05}", host="h" * 40) for number in range(50_000)]
     index = AclIndex(acls, version=1)
-    administered = Acls(store=MemoryAclStore(), current=lambda: index)
+    administered = Acls(store=cast(Store, MemoryAclStore()), current=lambda: index)
     filters = [asking(resource_type_filter=2, permission_type=3)] + [
         asking(resource_type_filter=2, operation=code) for code in (1, 3)
     ]

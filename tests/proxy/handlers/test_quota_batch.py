@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
@@ -146,29 +145,6 @@ def test_one_mistake_spoils_nothing_else() -> None:
     assert errors(reported) == ["none", "unsupported_version", "none"]
     assert reported[1].entries is None
     assert names_of(reported[0]) == names_of(reported[2]) == [["alice"]]
-
-
-def test_no_filters_no_results() -> None:
-    for authorized in (True, False):
-        assert results(MemoryStore(), body_of(), authorized=authorized) == []
-
-
-@pytest.mark.parametrize("authorized", [True, False])
-@pytest.mark.parametrize("body", [b"\x00\x00\x00", b"", b"\x00", b"\x00\xff\xff\xff\xff\x07"])
-def test_what_cannot_be_read_is_one_invalid_request(body: bytes, authorized: bool) -> None:
-    """Null filters, no bytes, lying counts: the connection lives on."""
-    assert errors(results(MemoryStore(), body, authorized=authorized)) == ["invalid_request"]
-
-
-def test_every_truncation_is_an_invalid_request() -> None:
-    whole = body_of(ALICE, (("client-id", 1, None), ("user", 2, None)))
-    for end in range(len(whole)):
-        assert errors(results(MemoryStore(), whole[:end])) == ["invalid_request"], end
-
-
-@given(body=st.binary(max_size=60), authorized=st.booleans())
-def test_garbage_is_answered(body: bytes, authorized: bool) -> None:
-    results(store_of(QuotaEntity(user="alice")), body, authorized=authorized)
 
 
 def test_100_000_filters_and_one_more() -> None:

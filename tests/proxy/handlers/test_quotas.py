@@ -1,15 +1,10 @@
 """DescribeClientQuotas and AlterClientQuotas: Kafka's answers, but where a difference is named."""
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.errors import ClientFault
-from proxy.handlers.quotas import answer
 from proxy.quota.model import DEFAULT, QuotaEntity, QuotaKey, value_problem
-from proxy.wire.apis import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from tests.support.quotas import (
     DONE,
     VERSIONS,
@@ -17,7 +12,6 @@ from tests.support.quotas import (
     Op,
     Parts,
     alter,
-    alter_request,
     describe,
 )
 
@@ -249,25 +243,3 @@ def test_nothing_impossible_is_ever_stored(requests: list[list[tuple[Parts, list
             assert limits
             assert all(value_problem(key, value) is None for key, value in limits.items())
     assert len(describe(store)) == len(store.quotas)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    api_key=st.sampled_from([DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS]),
-    version=st.sampled_from([0, 1]),
-    start=st.sampled_from([b"", b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x02\x02\x05user"]),
-    rest=st.binary(max_size=60),
-)
-def test_garbage_is_answered_or_the_clients_fault(
-    api_key: int, version: int, start: bytes, rest: bytes
-) -> None:
-    with suppress(ClientFault):
-        assert answer(api_key, version, start + rest, MemoryStore(), authorized=True)
-
-
-@VERSIONS
-def test_every_truncation_is_the_clients_fault(version: int) -> None:
-    whole = alter_request([([("user", "u")], [(PRODUCER, 5.0)])], version=version)
-    for end in range(len(whole)):
-        with pytest.raises(ClientFault):
-            answer(ALTER_CLIENT_QUOTAS, version, whole[:end], MemoryStore(), authorized=True)

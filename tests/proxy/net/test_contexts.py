@@ -131,7 +131,10 @@ def test_names_of_ciphers(standard: str, openssl: str) -> None:
     ("settings", "problem"),
     [
         ({"ssl.keystore.location": None}, "ssl.keystore.location: is required with SASL_SSL"),
-        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type: JKS is not available yet, use PEM"),
+        (
+            {"ssl.keystore.type": "JKS"},
+            "ssl.keystore.type: must be PEM, the only type that is available, got 'JKS'",
+        ),
         (
             {"security.protocol": "SSL"},
             "sasl.enabled.mechanisms: has no meaning with security.protocol: SSL",

@@ -5,7 +5,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from proxy.net.proxy_header import MAX_BODY, ProxyHeader, ProxyHeaderError, parse
+from proxy.net.proxy_header import MAX_BODY, ProxyHeader, ProxyHeaderError, announce, parse
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 PORTS = (40_000).to_bytes(2) + (9_094).to_bytes(2)
@@ -96,3 +96,32 @@ def test_no_mutation_of_a_header_raises_anything_else_or_waits_for_more_than_the
         except ProxyHeaderError:
             continue
         assert len(given) < 16 + MAX_BODY if found is None else found.size <= len(given)
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "body"),
+    [
+        (("192.0.2.7", 40_000), ("198.51.100.1", 9_094), FOUR),
+        (("2001:db8::7", 40_000), ("2001:db8::1", 9_094), SIX),
+        (
+            ("192.0.2.7", 0),
+            ("2001:db8::1", 9_094),
+            ip_address("::ffff:192.0.2.7").packed + ip_address("2001:db8::1").packed + b"\0\0#\x86",
+        ),
+    ],
+)
+def test_a_header_names_the_client_to_the_next_proxy(
+    source: tuple[str, int], destination: tuple[str, int], body: bytes
+) -> None:
+    header = announce(source, destination)
+    assert header == v2(body, family=0x11 if len(body) == len(FOUR) else 0x21)
+    assert parse(header) == ProxyHeader(len(header), source[0])
+
+
+def test_the_proxys_own_connections_are_local() -> None:
+    assert announce(None, ("198.51.100.1", 9_094)) == v2(b"", command=0x20, family=0)
+
+
+def test_a_client_that_has_left_is_not_announced() -> None:
+    with pytest.raises(OSError, match="unknown"):
+        announce(("unknown", 0), ("198.51.100.1", 9_094))

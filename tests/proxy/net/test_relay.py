@@ -39,7 +39,6 @@ from tests.support.relay import (
     MEGABYTE,
     PLAIN,
     SMALL_BUFFER,
-    Relay,
     Secured,
     answer_at_length,
     answer_slowly,
@@ -69,7 +68,7 @@ def with_and_without_tls(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("with_and_without_tls")
 @pytest.mark.parametrize("receive_buffer", [None, SMALL_BUFFER])
 @pytest.mark.parametrize("offer", [PLAIN, REWRITING])
-def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> None:
+async def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> None:
     """Partial writes on both sides at once: no byte of a reused buffer may slip in."""
     count = 20 if receive_buffer is None else 4
     bodies = [os.urandom(MEGABYTE) for _ in range(count)]
@@ -85,7 +84,8 @@ def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> Non
             await writer.drain()
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=offer, receive_buffer=receive_buffer) as relay:
+
         async def send() -> None:
             for request in requests:
                 relay.writer.write(request)
@@ -95,18 +95,15 @@ def test_20_megabytes_both_ways(receive_buffer: int | None, offer: Offer) -> Non
         for _ in answers:
             received.update(sized(await relay.frame()))
         await sending
-
-    relayed(broker, test, offer=offer, receive_buffer=receive_buffer)
     assert arrived.digest() == hashlib.sha256(b"".join(requests)).digest()
     assert received.digest() == hashlib.sha256(b"".join(answers)).digest()
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_what_the_socket_holds_at_the_end_of_a_session_is_on_time() -> None:
+async def test_what_the_socket_holds_at_the_end_of_a_session_is_on_time() -> None:
     """With TLS perhaps a record more. The turns of others are not the client's delay."""
     waiting = [produce(number, records=bytes(1_000)) for number in range(10, 30)]
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_slowly, offer=PLAIN, max_reauth_ms=1_000) as relay:
         (client,) = relay.shell.clients
         connection = client.connection
         assert connection is not None
@@ -121,13 +118,11 @@ def test_what_the_socket_holds_at_the_end_of_a_session_is_on_time() -> None:
         relay.writer.write(b"".join(waiting * 2))
         more = await relay.reader.read()
         assert len(more) <= 20 * len(response(10))
-
-    play = relayed(answer_slowly, test, offer=PLAIN, max_reauth_ms=1_000)
-    assert play.log[-2:] == ["expired enforce by Produce", "closed expired"]
+    assert relay.shell.play.log[-2:] == ["expired enforce by Produce", "closed expired"]
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_many_small_frames_between_large_ones() -> None:
+async def test_many_small_frames_between_large_ones() -> None:
     """Frames cut at the end of the read buffer, with rewritten answers in between."""
     requests, answers, expected = [], [], []
     for number in range(600):
@@ -150,15 +145,13 @@ def test_many_small_frames_between_large_ones() -> None:
             writer.write(answer)
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=REWRITING) as relay:
         relay.writer.write(b"".join(requests))
         for content in expected:
             assert await relay.frame() == content
 
-    relayed(broker, test, offer=REWRITING)
 
-
-def test_long_requests_and_responses_of_a_judged_connection() -> None:
+async def test_long_requests_and_responses_of_a_judged_connection() -> None:
     """Frames that are judged and cut in steps keep their order among the others."""
     names = [f"v{number}".ljust(PADDING, ".") for number in range(MUCH)]
     judge = Judge(group(Operation.DESCRIBE, "mine", *names))
@@ -182,38 +175,33 @@ def test_long_requests_and_responses_of_a_judged_connection() -> None:
         writer.write(long[:4] + struct.pack(">i", 5) + long[8:])
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN, rights=judge) as relay:
         relay.writer.write(b"".join(requests))
         answers = [decode(DescribeGroupsResponse, await relay.frame(), 5) for _ in requests]
         assert [len(one.groups) for one in answers] == [MUCH, MUCH, MUCH + 1, LITTLE + 1, MUCH]
         assert answers[2].groups[0].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
-    relayed(broker, test, offer=PLAIN, rights=judge)
 
-
-def test_a_half_closed_client_gets_its_answers() -> None:
-    async def test(relay: Relay) -> None:
+async def test_a_half_closed_client_gets_its_answers() -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         relay.writer.write(fetch(3) + fetch(4))
         relay.writer.write_eof()
         assert await relay.frame() == response(3, b"late")[4:]
         assert await relay.frame() == response(4, b"late")[4:]
         assert await relay.reader.read() == b""
-
-    play = relayed(answer_slowly, test, offer=PLAIN)
-    assert play.take()[-1] == "closed client_closed"
+    assert relay.shell.play.take()[-1] == "closed client_closed"
 
 
-def test_an_idle_half_closed_client_is_closed_at_once() -> None:
-    async def test(relay: Relay) -> None:
+async def test_an_idle_half_closed_client_is_closed_at_once() -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         relay.writer.write_eof()
         assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
         await until(lambda: not relay.shell.clients)
+    assert relay.shell.play.take()[-1] == "closed client_closed"
 
-    assert relayed(answer_slowly, test, offer=PLAIN).take()[-1] == "closed client_closed"
 
-
-def test_a_half_closed_unauthenticated_client_is_closed_at_once() -> None:
-    async def test(relay: Relay) -> None:
+async def test_a_half_closed_unauthenticated_client_is_closed_at_once() -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"\0\0\0\x40half a frame")
@@ -221,10 +209,8 @@ def test_a_half_closed_unauthenticated_client_is_closed_at_once() -> None:
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
 
-    relayed(answer_slowly, test, offer=PLAIN)
 
-
-def test_an_acks_0_request_before_a_close_arrives() -> None:
+async def test_an_acks_0_request_before_a_close_arrives() -> None:
     """Fire and forget, then gone: Kafka would have written it."""
     request = produce(3, acks=0, records=os.urandom(MEGABYTE))
     arrived: list[bytes] = []
@@ -233,17 +219,15 @@ def test_an_acks_0_request_before_a_close_arrives() -> None:
         await asyncio.sleep(0.05)
         arrived.append(await read_frame(reader))
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
         relay.writer.write(request)
         relay.writer.write_eof()
         await relay.reader.read()
         await until(lambda: bool(arrived))
-
-    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert arrived == [request[4:]]
 
 
-def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
+async def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
     """Request and FIN in one turn of the loop: what was written is not dropped by the close."""
     arrived: list[bytes] = []
 
@@ -252,33 +236,30 @@ def test_a_small_acks_0_request_arrives_though_the_end_comes_with_it() -> None:
         _.write(response(3))
         arrived.append(await read_frame(reader))
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         relay.writer.write(fetch(3))
         await relay.frame()
         relay.writer.write(produce(4, acks=0))
         relay.writer.write_eof()
         await relay.reader.read()
         await until(lambda: bool(arrived))
-
-    relayed(broker, test, offer=PLAIN)
     assert arrived == [produce(4, acks=0)[4:]]
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
+async def test_a_broker_that_closes_in_the_middle_takes_the_client_along() -> None:
     async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
         writer.write(response(3, b"r" * 1000)[:500])
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         relay.writer.write(fetch(3))
         assert len(await relay.reader.read()) == 500
-
-    assert relayed(broker, test, offer=PLAIN).take()[-1] == "closed broker_closed"
+    assert relay.shell.play.take()[-1] == "closed broker_closed"
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_a_client_that_goes_takes_its_broker_along() -> None:
+async def test_a_client_that_goes_takes_its_broker_along() -> None:
     """After the answer: a close looks like the end of sending, until something is sent."""
     asked, gone, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -292,23 +273,20 @@ def test_a_client_that_goes_takes_its_broker_along() -> None:
         finally:
             ended.set()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         relay.writer.write(fetch(3))
         await asked.wait()
         relay.writer.transport.abort()
         gone.set()
         await ended.wait()
 
-    relayed(broker, test, offer=PLAIN)
 
-
-def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
+async def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A close waits for what was written, but not forever: `LINGER`."""
     monkeypatch.setattr(module, "LINGER", 1.0)
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_at_length, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
         relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
         relay.writer.write(fetch(3))
         (client,) = relay.shell.clients
@@ -320,13 +298,11 @@ def test_a_client_that_does_not_read_its_last_bytes_is_dropped(
         assert relay.shell.clients
         await until(lambda: not relay.shell.clients)
         assert asyncio.get_running_loop().time() - began > 0.9
-
-    play = relayed(answer_at_length, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
-    assert play.take()[-1] == "closed drained"
+    assert relay.shell.play.take()[-1] == "closed drained"
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_memory_is_bounded_when_a_client_does_not_read() -> None:
+async def test_memory_is_bounded_when_a_client_does_not_read() -> None:
     """The broker is not read either: what it sends stays in its own kernel."""
     sent = 0
 
@@ -339,7 +315,7 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
             await writer.drain()
             sent += 100_000
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         relay.writer.transport.pause_reading()  # type: ignore[attr-defined]
         relay.writer.write(fetch(3))
         seen: list[int] = []
@@ -351,14 +327,12 @@ def test_memory_is_bounded_when_a_client_does_not_read() -> None:
         most = read_buffer.BUFFER_BYTES * 17 // 16  # TLS adds to each record
         assert client._transport.get_write_buffer_size() <= most
 
-    relayed(broker, test, offer=PLAIN)
-
 
 PARTLY_DENIED = denied_produce(3, "mine", "other", acks=0)
 
 
 @pytest.mark.parametrize("secured", [Secured(), FRONT])
-def test_a_denial_closes_when_the_broker_has_read_the_rest(secured: Secured) -> None:
+async def test_a_denial_closes_when_the_broker_has_read_the_rest(secured: Secured) -> None:
     """Allowed records were written when the client sees the end: with acks=0 it gets no other
     answer. (With TLS to brokers asyncio, which is the broker here, closes by itself.)"""
     steps: list[str] = []
@@ -369,19 +343,17 @@ def test_a_denial_closes_when_the_broker_has_read_the_rest(secured: Secured) -> 
         await asyncio.sleep(0.05)  # or its client would be quicker
         steps.append("closes")
 
-    async def test(relay: Relay) -> None:
+    judge = Judge(topic(Operation.WRITE, "mine"))
+    async with relayed(broker, offer=PLAIN, rights=judge, secured=secured) as relay:
         relay.writer.write(PARTLY_DENIED)
         assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
         steps.append("the client is closed")
-
-    judge = Judge(topic(Operation.WRITE, "mine"))
-    play = relayed(broker, test, offer=PLAIN, rights=judge, secured=secured)
     assert steps == ["reads ['mine']", "closes", "the client is closed"]
-    assert play.take()[-1] == "closed denied"
+    assert relay.shell.play.take()[-1] == "closed denied"
 
 
 @pytest.mark.usefixtures("with_and_without_tls")
-def test_a_denial_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_denial_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker may hang."""
     monkeypatch.setattr(module, "LINGER", 0.05)
     over = asyncio.Event()
@@ -390,23 +362,22 @@ def test_a_denial_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
         await read_frame(reader)
         await over.wait()
 
-    async def test(relay: Relay) -> None:
+    judge = Judge(topic(Operation.WRITE, "mine"))
+    async with relayed(broker, offer=PLAIN, rights=judge) as relay:
         relay.writer.write(PARTLY_DENIED)
         assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
         await until(lambda: not relay.shell.clients)
         over.set()
-
-    judge = Judge(topic(Operation.WRITE, "mine"))
-    assert relayed(broker, test, offer=PLAIN, rights=judge).take()[-1] == "closed denied"
+    assert relay.shell.play.take()[-1] == "closed denied"
 
 
-def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
+async def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
     """Armed when it connects, to the time for a login; what was put off is seen when it is due."""
 
     async def broker(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         (client,) = relay.shell.clients
         connection = client.connection
         assert connection is not None
@@ -416,5 +387,3 @@ def test_a_silent_client_is_closed_by_a_timer_of_its_own() -> None:
         assert client._wakes_at == connection.next_deadline()
         assert await asyncio.wait_for(relay.reader.read(), PATIENCE_SECONDS) == b""
         assert "closed idle" in relay.shell.play.log
-
-    relayed(broker, test, offer=PLAIN)

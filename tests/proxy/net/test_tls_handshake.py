@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from proxy.net.read_buffer import BufferedSide
 from proxy.net.tls_sides import MAX_KEPT
 from proxy.worker.slots import SILENCE_SECONDS
 from tests.support.relay import handshake_slots
@@ -27,10 +28,11 @@ class Client:
         server: Server,
         context: ssl.SSLContext | None = None,
         session: ssl.SSLSession | None = None,
+        name: str = "localhost",
     ) -> None:
         self._out = ssl.MemoryBIO()
         self.ssl = (context or client_context(AUTHORITY)).wrap_bio(
-            server.to_client, self._out, server_hostname="localhost", session=session
+            server.to_client, self._out, server_hostname=name, session=session
         )
 
     def flight(self) -> bytes:
@@ -116,6 +118,26 @@ def test_sessions_of_tls_1_2_are_resumed() -> None:
     resuming.shake_hands(again)
     assert resuming.ssl.session_reused
     assert again.met == [again.tls._ssl]
+
+
+def test_a_resumed_session_of_tls_1_2_has_the_new_server_name() -> None:
+    """OpenSSL would report that of the session's first handshake."""
+    context, ours = of_version(ssl.TLSVersion.TLSv1_2), server_context(OURS)
+    context.check_hostname = False
+    names: list[str] = []
+
+    def choose(_: BufferedSide, name: str) -> ssl.SSLContext:
+        names.append(name)
+        return ours
+
+    session = None
+    for name in ("localhost", "another"):
+        server = Server(context=choose)
+        client = Client(server, context, session, name)
+        client.shake_hands(server)
+        session = client.ssl.session
+    assert client.ssl.session_reused
+    assert names == ["localhost", "another"]
 
 
 @pytest.mark.parametrize("ended", [b"", b"\x14\x03\x03\x00\x01\x01"], ids=["", "after a CCS"])

@@ -178,10 +178,9 @@ async def logged_in(relay: Relay, context: ssl.SSLContext | None) -> TlsClient:
 
 
 @pytest.mark.parametrize("notify", [True, False])
-def test_a_half_closed_client_gets_its_answers(front: Secured, notify: bool) -> None:
+async def test_a_half_closed_client_gets_its_answers(front: Secured, notify: bool) -> None:
     """With a close_notify (RFC 8446 section 6.1), or with a bare FIN as Python's sockets do it."""
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         client = await logged_in(relay, front.client)
         client.write(fetch(3) + fetch(4))
         client.finish_sending(notify=notify)
@@ -190,12 +189,10 @@ def test_a_half_closed_client_gets_its_answers(front: Secured, notify: bool) -> 
         assert await client.read() == b""
         assert client.was_told_of_the_end
         client.close()
-
-    play = relayed(answer_slowly, test, offer=PLAIN)
-    assert "closed client_closed" in play.take()
+    assert "closed client_closed" in relay.shell.play.take()
 
 
-def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
+async def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
     """Request, close_notify and FIN in one read, and no broker yet: nothing of it is lost."""
     request = produce(3, acks=0, records=os.urandom(MEGABYTE))
     arrived: list[bytes] = []
@@ -206,19 +203,17 @@ def test_an_acks_0_request_before_a_close_arrives(front: Secured) -> None:
         arrived.append(await read_frame(reader))
         there.set()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
         client = await logged_in(relay, front.client)
         client.write(request)
         client.finish_sending()
         await client.read()
         client.close()
         await asyncio.wait_for(there.wait(), PATIENCE_SECONDS)
-
-    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
     assert arrived == [request[4:]]
 
 
-def test_bulk_is_read_another_way_and_ends_as_orderly(
+async def test_bulk_is_read_another_way_and_ends_as_orderly(
     front: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The socket's protocol is replaced at the first large read; FIN and answers as before."""
@@ -241,7 +236,7 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
         writer.write(response(3, b"late"))
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         client = await logged_in(relay, front.client)
         client.write(request)
         client.finish_sending()
@@ -249,14 +244,12 @@ def test_bulk_is_read_another_way_and_ends_as_orderly(
         assert await client.read() == b""
         assert client.was_told_of_the_end
         client.close()
-
-    play = relayed(broker, test, offer=PLAIN)
-    assert "closed client_closed" in play.take()
+    assert "closed client_closed" in relay.shell.play.take()
     assert arrived == [request[4:]]
     assert carried
 
 
-def test_much_behind_the_last_bytes_of_a_handshake(
+async def test_much_behind_the_last_bytes_of_a_handshake(
     front: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the handshake and a long request in one read: the side reads it as bulk, because
@@ -270,7 +263,7 @@ def test_much_behind_the_last_bytes_of_a_handshake(
         writer.write(response(3, b"late"))
         await reader.read()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         assert front.client is not None
         first = handshake(1, OAUTHBEARER) + authenticate(2, bearer()) + request
@@ -279,15 +272,12 @@ def test_much_behind_the_last_bytes_of_a_handshake(
         await client.frame()
         assert await client.frame() == response(3, b"late")[4:]
         client.close()
-
-    relayed(broker, test, offer=PLAIN)
     assert arrived == [request[4:]]
 
 
-def test_a_request_written_byte_by_byte(front: Secured) -> None:
+async def test_a_request_written_byte_by_byte(front: Secured) -> None:
     """A record for each byte, and records cut by packets."""
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         client = await logged_in(relay, front.client)
         for byte in fetch(3):
             client.write(bytes([byte]))
@@ -295,19 +285,15 @@ def test_a_request_written_byte_by_byte(front: Secured) -> None:
         assert await client.frame() == response(3, b"late")[4:]
         client.close()
 
-    relayed(answer_slowly, test, offer=PLAIN)
 
-
-def test_handshake_split_at_every_byte(front: Secured) -> None:
-    async def test(relay: Relay) -> None:
+async def test_handshake_split_at_every_byte(front: Secured) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         assert front.client is not None
         client = await TlsClient.connect(port, front.client, bytewise=True)
         client.write(handshake(1, OAUTHBEARER))
         await client.frame()
         client.close()
-
-    relayed(answer_slowly, test, offer=PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -320,8 +306,8 @@ def test_handshake_split_at_every_byte(front: Secured) -> None:
     ],
 )
 @pytest.mark.usefixtures("front")
-def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: str | None) -> None:
-    async def test(relay: Relay) -> None:
+async def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: str | None) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(first)
@@ -329,15 +315,13 @@ def test_what_is_no_tls_is_told_apart_and_closed(first: bytes, reported: str | N
         writer.close()
         assert len(relay.shell.unwelcome) == 1
         assert reported is None or relay.shell.unwelcome == [reported]
-
-    assert "closed tls_handshake_failed" in relayed(answer_slowly, test, offer=PLAIN).take()
+    assert "closed tls_handshake_failed" in relay.shell.play.take()
 
 
 @pytest.mark.usefixtures("front")
-def test_an_unauthenticated_client_is_a_connection_from_its_first_byte() -> None:
+async def test_an_unauthenticated_client_is_a_connection_from_its_first_byte() -> None:
     """So it is counted by max.connections, and timed, before its handshake."""
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         before = len(relay.shell.clients)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -356,13 +340,11 @@ def test_an_unauthenticated_client_is_a_connection_from_its_first_byte() -> None
         unauthenticated.call(lambda connection, _: connection.timer(deadline or 0.0))
         assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
         writer.close()
-
-    play = relayed(answer_slowly, test, offer=PLAIN)
-    assert "closed authentication_timeout" in play.take()
+    assert "closed authentication_timeout" in relay.shell.play.take()
 
 
-def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
-    async def test(relay: Relay) -> None:
+async def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         client = await logged_in(relay, front.client)
         client.write_raw(b"\x17\x03\x03\x00\x20" + bytes(32))
         client.write(fetch(3))
@@ -370,19 +352,14 @@ def test_bytes_that_are_not_genuine_end_the_connection(front: Secured) -> None:
             await client.frame()
         client.close()
 
-    relayed(answer_slowly, test, offer=PLAIN)
 
-
-def test_tls_where_there_is_none_is_told() -> None:
+async def test_tls_where_there_is_none_is_told() -> None:
     """A client with the wrong security.protocol: logged once the connection is closed."""
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_slowly, offer=PLAIN, secured=BACK) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
             await TlsClient.connect(port, client_context(AUTHORITY))
         assert relay.shell.met == [WrongProtocol.TLS]
-
-    relayed(answer_slowly, test, offer=PLAIN, secured=BACK)
 
 
 def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> None:
@@ -411,7 +388,7 @@ def test_a_broker_that_speaks_no_tls_is_a_broker_that_cannot_be_reached() -> Non
     uvloop.run(run())
 
 
-def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
+async def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
     """A frame of the client's is never decrypted into the broker side's unsent bytes."""
     body = os.urandom(3 * MEGABYTE)
 
@@ -421,21 +398,18 @@ def test_no_context_of_a_worker_is_shared_by_two_sides() -> None:
             writer.write(response(struct.unpack_from(">i", content, 4)[0], body))
             await writer.drain()
 
-    async def test(relay: Relay) -> None:
+    async with relayed(broker, offer=PLAIN, receive_buffer=SMALL_BUFFER * 4) as relay:
         for number in range(3, 6):
             relay.writer.write(produce(number, records=body))
             assert (await relay.frame())[4:] == body
 
-    relayed(broker, test, offer=PLAIN, receive_buffer=SMALL_BUFFER * 4)
 
-
-def test_linger_holds_for_what_is_encrypted(
+async def test_linger_holds_for_what_is_encrypted(
     front: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer that says close_notify and does not read may not keep its connection."""
     monkeypatch.setattr(module, "LINGER", 0.1)
-
-    async def test(relay: Relay) -> None:
+    async with relayed(answer_at_length, offer=PLAIN, receive_buffer=SMALL_BUFFER) as relay:
         known = set(relay.shell.clients)
         client = await logged_in(relay, front.client)
         client.pause()
@@ -450,14 +424,14 @@ def test_linger_holds_for_what_is_encrypted(
         await until(lambda: side not in relay.shell.clients)
         client.close()
 
-    relayed(answer_at_length, test, offer=PLAIN, receive_buffer=SMALL_BUFFER)
-
 
 @pytest.mark.usefixtures("front")
-def test_nothing_of_a_handshake_is_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_of_a_handshake_is_logged_by_asyncio(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Unauthenticated clients do not fill the log, whatever they send."""
-
-    async def test(relay: Relay) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with relayed(answer_slowly, offer=PLAIN) as relay:
         port = relay.writer.get_extra_info("peername")[1]
         for first in (b"\x16\x03\x01", b"", b"\x16\x03\x01\x00\x05junk!"):
             sock = socket.create_connection(("127.0.0.1", port))
@@ -465,9 +439,6 @@ def test_nothing_of_a_handshake_is_logged_by_asyncio(caplog: pytest.LogCaptureFi
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
         await turns()
-
-    with caplog.at_level(logging.DEBUG):
-        relayed(answer_slowly, test, offer=PLAIN)
     assert [one for one in caplog.records if one.levelno > logging.DEBUG] == []
 
 

@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import ClientSession
@@ -11,24 +12,20 @@ from proxy.ops.worker_queries import ControlError
 from tests.support.status import ABOUT, Workers
 
 
-def with_client(
-    test: Callable[[ClientSession], Awaitable[None]], workers: Workers | None = None
-) -> None:
-    async def run() -> None:
-        served = workers or Workers()
-        status = StatusPage(served, ABOUT)
-        pages = make_pages(served.snapshots, served.readiness, served.hung, lambda: status)
-        listening = listen("127.0.0.1", 0)
-        server = await start_http(pages, listening)
-        async with ClientSession(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
-            await test(client)
-        await server.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def client_of(workers: Workers | None = None) -> AsyncIterator[ClientSession]:
+    served = workers or Workers()
+    status = StatusPage(served, ABOUT)
+    pages = make_pages(served, served.hung, lambda: status)
+    listening = listen("127.0.0.1", 0)
+    server = await start_http(pages, listening)
+    async with ClientSession(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+        yield client
+    await server.close()
 
 
-def test_metrics_of_all_workers() -> None:
-    async def test(client: ClientSession) -> None:
+async def test_metrics_of_all_workers() -> None:
+    async with client_of() as client:
         response = await client.get("/metrics")
         body = await response.text()
         assert response.status == 200
@@ -36,40 +33,30 @@ def test_metrics_of_all_workers() -> None:
         assert "kafka_reauth_proxy_events_written_total 8.0" in body
         assert 'kafka_reauth_proxy_worker_up{worker="1"} 1.0' in body
 
-    with_client(test)
 
-
-def test_openmetrics_is_negotiated() -> None:
-    async def test(client: ClientSession) -> None:
+async def test_openmetrics_is_negotiated() -> None:
+    async with client_of() as client:
         accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
         response = await client.get("/metrics", headers={"Accept": accept})
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
         assert (await response.text()).endswith("# EOF\n")
 
-    with_client(test)
 
-
-def test_a_silent_worker_shows() -> None:
+async def test_a_silent_worker_shows() -> None:
     workers = Workers()
     workers.written[1] = None
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         body = await (await client.get("/metrics")).text()
         assert 'kafka_reauth_proxy_worker_up{worker="1"} 0.0' in body
         assert "kafka_reauth_proxy_events_written_total 5.0" in body
 
-    with_client(test, workers)
 
-
-def test_many_scrapes_at_once_ask_the_workers_once() -> None:
+async def test_many_scrapes_at_once_ask_the_workers_once() -> None:
     """The scrape port must be no lever to slow the data path."""
     workers = Workers()
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         responses = await asyncio.gather(*(client.get("/metrics") for _ in range(20)))
         assert {response.status for response in responses} == {200}
-
-    with_client(test, workers)
     assert workers.rounds < 20
 
 
@@ -82,46 +69,37 @@ def test_many_scrapes_at_once_ask_the_workers_once() -> None:
         ({}, 503),
     ],
 )
-def test_ready_only_if_every_worker_is(reasons: dict[int, list[str]], status: int) -> None:
+async def test_ready_only_if_every_worker_is(reasons: dict[int, list[str]], status: int) -> None:
     workers = Workers()
     workers.reasons = reasons
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         response = await client.get("/readyz")
         body = await response.json()
         assert response.status == status
         assert body["ready"] is (status == 200)
         assert {row["worker"]: row["reasons"] for row in body["workers"]} == reasons
 
-    with_client(test, workers)
 
-
-def test_alive_whatever_the_workers_do() -> None:
+async def test_alive_whatever_the_workers_do() -> None:
     """A restart of the pod does not help against a broker that is down."""
     workers = Workers()
     workers.reasons = {0: ["no broker"]}
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         response = await client.get("/healthz")
         assert (response.status, await response.text()) == (200, "ok\n")
 
-    with_client(test, workers)
 
-
-def test_a_process_that_does_not_go_on_is_no_health() -> None:
+async def test_a_process_that_does_not_go_on_is_no_health() -> None:
     workers = Workers()
     workers.hanging = ["the parent", "worker 1"]
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         response = await client.get("/healthz")
         reported = (503, "hangs: the parent, worker 1\n")
         assert (response.status, await response.text()) == reported
 
-    with_client(test, workers)
 
-
-def test_nothing_else_is_served() -> None:
-    async def test(client: ClientSession) -> None:
+async def test_nothing_else_is_served() -> None:
+    async with client_of() as client:
         for path in (
             "/index.html",
             "/metrics/",
@@ -135,11 +113,9 @@ def test_nothing_else_is_served() -> None:
                 answer = await client.request(method, path, data=b"x" * 100_000)
                 assert answer.status == 405
 
-    with_client(test)
 
-
-def test_the_status_page() -> None:
-    async def test(client: ClientSession) -> None:
+async def test_the_status_page() -> None:
+    async with client_of() as client:
         answer = await client.get("/")
         page = await answer.text()
         assert (answer.status, answer.content_type) == (200, "text/html")
@@ -148,8 +124,6 @@ def test_the_status_page() -> None:
         assert answer.headers["Cache-Control"] == "no-store"
         assert "User:alice" in page
         assert "User:bob" in page
-
-    with_client(test)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +138,8 @@ def test_the_status_page() -> None:
         ("?limit=1", 3),
     ],
 )
-def test_sessions_as_json(query: str, found: int) -> None:
-    async def test(client: ClientSession) -> None:
+async def test_sessions_as_json(query: str, found: int) -> None:
+    async with client_of() as client:
         answer = await client.get(f"/sessions.json{query}")
         body = await answer.json()
         assert answer.status == 200
@@ -173,49 +147,36 @@ def test_sessions_as_json(query: str, found: int) -> None:
         assert len(body["sessions"]) + body["sessions_more"] == found
         assert body["listeners"][0]["connections"] == 6, "listeners are never chosen from"
 
-    with_client(test)
-
 
 @pytest.mark.parametrize("path", ["/?who=x", "/?principal=a&principal=b", "/?limit=3"])
-def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
+async def test_a_query_that_is_not_understood_is_refused(path: str) -> None:
     """A misspelt key would show everybody."""
-
-    async def test(client: ClientSession) -> None:
+    async with client_of() as client:
         answer = await client.get(path)
         assert (answer.status, answer.content_type) == (400, "text/plain")
 
-    with_client(test)
-
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1e3", "\N{SUPERSCRIPT TWO}", ""])
-def test_a_limit_is_a_number_within_bounds(limit: str) -> None:
-    async def test(client: ClientSession) -> None:
+async def test_a_limit_is_a_number_within_bounds(limit: str) -> None:
+    async with client_of() as client:
         assert (await client.get("/sessions.json", params={"limit": limit})).status == 400
 
-    with_client(test)
 
-
-def test_a_worker_that_does_not_tell_of_its_sessions_is_not_ready() -> None:
+async def test_a_worker_that_does_not_tell_of_its_sessions_is_not_ready() -> None:
     workers = Workers()
     workers.open[1] = ControlError("worker 1 does not answer")
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         body = await (await client.get("/sessions.json")).json()
         assert body["ready"] is False
         assert body["workers"][1]["reasons"] == ["worker 1 does not answer"]
         assert body["counts"]["sessions"] == 2
 
-    with_client(test, workers)
 
-
-def test_many_looks_at_once_ask_the_workers_once() -> None:
+async def test_many_looks_at_once_ask_the_workers_once() -> None:
     """Whatever they look for."""
     workers = Workers()
-
-    async def test(client: ClientSession) -> None:
+    async with client_of(workers) as client:
         paths = ["/", "/?principal=User:bob", "/sessions.json", "/?client-id=x"] * 5
         answers = await asyncio.gather(*(client.get(path) for path in paths))
         assert {answer.status for answer in answers} == {200}
-
-    with_client(test, workers)
     assert workers.queries == 1

@@ -22,7 +22,7 @@ async def served(address: str = "127.0.0.1", **settings: Any) -> AsyncIterator[i
     """The port of a server as the proxy starts it."""
     workers = Workers()
     status = StatusPage(workers, ABOUT)
-    pages = make_pages(workers.snapshots, workers.readiness, workers.hung, lambda: status)
+    pages = make_pages(workers, workers.hung, lambda: status)
     listening = listen(address, 0)
     port: int = listening.getsockname()[1]
     server = await start_http(pages, listening, **settings)
@@ -119,13 +119,10 @@ def test_a_page_elsewhere_reads_nothing_of_users_on_a_loopback_address(
 
 
 @pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: attacker.example\r\n"])
-def test_no_host_and_two_hosts_are_no_request(hosts: str) -> None:
-    async def run() -> None:
-        async with served() as port:
-            sent = f"GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n"
-            assert b" 400 " in (await answer_to(port, sent.encode())).splitlines()[0]
-
-    asyncio.run(run())
+async def test_no_host_and_two_hosts_are_no_request(hosts: str) -> None:
+    async with served() as port:
+        sent = f"GET / HTTP/1.1\r\n{hosts}Connection: close\r\n\r\n"
+        assert b" 400 " in (await answer_to(port, sent.encode())).splitlines()[0]
 
 
 @pytest.mark.parametrize(
@@ -137,27 +134,20 @@ def test_no_host_and_two_hosts_are_no_request(hosts: str) -> None:
         *(("0.0.0.0", path, "proxy.example") for path in TELL_OF_USERS),  # noqa: S104
     ],
 )
-def test_others_are_answered_as_ever(address: str, path: str, host: str) -> None:
+async def test_others_are_answered_as_ever(address: str, path: str, host: str) -> None:
     """A probe asks by any name; on other addresses the network decides who reaches the port."""
-
-    async def run() -> None:
-        async with served(address) as port:
-            sent = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-            assert b" 200 " in (await answer_to(port, sent.encode())).splitlines()[0]
-
-    asyncio.run(run())
+    async with served(address) as port:
+        sent = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        assert b" 200 " in (await answer_to(port, sent.encode())).splitlines()[0]
 
 
-def test_oversize_headers_are_refused() -> None:
-    async def run() -> None:
-        async with served() as port, ClientSession(f"http://127.0.0.1:{port}") as session:
-            response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEAD_BYTES)})
-            assert response.status == 400
-            response = await session.get("/healthz")
-            assert response.status == 200
-            assert "Server" not in response.headers
-
-    asyncio.run(run())
+async def test_oversize_headers_are_refused() -> None:
+    async with served() as port, ClientSession(f"http://127.0.0.1:{port}") as session:
+        response = await session.get("/healthz", headers={"X": "y" * (2 * MAX_HEAD_BYTES)})
+        assert response.status == 400
+        response = await session.get("/healthz")
+        assert response.status == 200
+        assert "Server" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -188,35 +178,28 @@ def test_what_is_not_http_is_not_logged(sent: bytes, caplog: pytest.LogCaptureFi
     assert caplog.records == []
 
 
-def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
+async def test_who_holds_connections_without_asking_keeps_nobody_out() -> None:
     """The kubelet restarts what does not answer it: the data path, too."""
-
-    async def run() -> None:
-        async with served(max_connections=4) as port:
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-            for _, writer in held:
-                writer.write(b"GET /hea")
-            async with ClientSession(f"http://127.0.0.1:{port}") as session:
-                assert (await session.get("/healthz")).status == 200
-                lost = [reader.read() for reader, _ in held[:16]]
-                await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
-            for _, writer in held:
-                await close(writer)
-
-    asyncio.run(run())
+    async with served(max_connections=4) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in held:
+            writer.write(b"GET /hea")
+        async with ClientSession(f"http://127.0.0.1:{port}") as session:
+            assert (await session.get("/healthz")).status == 200
+            lost = [reader.read() for reader, _ in held[:16]]
+            await asyncio.wait_for(asyncio.gather(*lost, return_exceptions=True), 60)
+        for _, writer in held:
+            await close(writer)
 
 
-def test_fewer_connections_than_may_be_are_kept() -> None:
-    async def run() -> None:
-        async with served(max_connections=4) as port:
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-            for reader, writer in held:
-                writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert b" 200 OK\r\n" in await reader.readuntil(b"\r\n\r\n")
-            for _, writer in held:
-                await close(writer)
-
-    asyncio.run(run())
+async def test_fewer_connections_than_may_be_are_kept() -> None:
+    async with served(max_connections=4) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        for reader, writer in held:
+            writer.write(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 200 OK\r\n" in await reader.readuntil(b"\r\n\r\n")
+        for _, writer in held:
+            await close(writer)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
@@ -236,18 +219,14 @@ def test_a_body_is_not_unpacked(encoding: str, caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
 
 
-def test_who_does_not_read_does_not_hold_up_the_end() -> None:
+async def test_who_does_not_read_does_not_hold_up_the_end() -> None:
     """The proxy would be killed for it, half a minute later: the server itself waits a minute."""
     asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200_000
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.socket() as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-            client.setblocking(False)
-            async with asyncio.timeout(40 * CLOSE_SECONDS), served() as port:
-                await loop.sock_connect(client, ("127.0.0.1", port))
-                with suppress(TimeoutError):  # until there are more answers than buffers take
-                    await asyncio.wait_for(loop.sock_sendall(client, asked), CLOSE_SECONDS)
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        client.setblocking(False)
+        async with asyncio.timeout(40 * CLOSE_SECONDS), served() as port:
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            with suppress(TimeoutError):  # until there are more answers than buffers take
+                await asyncio.wait_for(loop.sock_sendall(client, asked), CLOSE_SECONDS)

@@ -8,19 +8,24 @@ from metrics import registry
 from metrics.event_rate_limit import UnauthenticatedEventLimit
 from metrics.history import Timeline
 from metrics.tally import Tally
+from proxy.acl.administration import Administered
 from proxy.acl.authorizer import Denial, DenialNotice
 from proxy.acl.model import Operation, ResourceType
 from proxy.brokers.broker_view import BrokerView
 from proxy.brokers.discovery import DiscoveredBroker
 from proxy.connection.commands import CloseReason
+from proxy.connection.frames import route_key
 from proxy.connection.throttling import Throttling
+from proxy.ops.observer import MAX_OUTCOMES
 from proxy.ops.status.recent import INCIDENT_CLOSES, Incident
 from proxy.quota.callback import ClientQuotaType
 from proxy.quota.meter import Meter
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.quota.throttle import Mode, Throttle
 from proxy.wire.api_versions import NO_SOFTWARE, ApiVersionsRequest, BrokerIdentity
-from proxy.wire.apis import PRODUCE
+from proxy.wire.apis import CREATE_TOPICS, PRODUCE
+from proxy.wire.codec import encode
+from proxy.wire.messages import CreateTopicsResponse
 from sasl.identity import Identity
 from sasl.mechanism import FailureReason
 from sasl.states import Authenticated, Enforcement, Failed
@@ -155,7 +160,7 @@ def test_who_a_client_claims_to_be_is_marked_as_a_claim(unknown: bool, what: str
     """In the event, on the status page, and in the log, where a name cannot steer a terminal."""
     seen = Observed()
     hostile = "User\x1b[2J" + "x" * 1_000
-    failed = replace(REFUSED, claimed=hostile, unknown_user=unknown)
+    failed = replace(REFUSED, claimed=hostile, detail="unknown user" if unknown else "")
     seen.observer.authentication_failed(seen.connection, failed, NOW + 1)
     (event,) = seen.lines
     assert "\x1b" not in event
@@ -201,6 +206,8 @@ def test_an_expired_session_that_is_used(
         f"closed: session expired before {what}"
     ] * killed
     assert seen.details == ["User:alice"] * killed
+    helps = '{principal: "User:alice", reauth.enforcement: probe}'
+    assert all(line.endswith(f"would help 'reauth.overrides: [{helps}]'") for line in seen.told)
 
 
 @pytest.mark.parametrize(
@@ -240,6 +247,23 @@ def test_a_denial(would_be: bool, kind: str) -> None:
     assert (one.kind, one.what, one.times) == (kind, "WRITE on TOPIC orders", 3)
 
 
+def test_administration_is_recorded_for_a_bounded_number_of_resources() -> None:
+    seen = Observed()
+    seen.log_in(session(Enforcement.ENFORCE))
+    result = CreateTopicsResponse.CreatableTopicResult
+    topics = (result(name=f"t{number}", error_code=36) for number in range(MAX_OUTCOMES + 3))
+    body = encode(CreateTopicsResponse(topics=tuple(topics)), 5)
+    answered = Administered(route_key(CREATE_TOPICS, 5), NOW + 1, response=body)
+    seen.observer.administered(seen.connection, answered)
+    seen.observer.administered(seen.connection, answered._replace(response=None))
+    *events, unknown = map(read, seen.lines[-MAX_OUTCOMES - 1 :])
+    assert {(one.kind, one.api_key, one.error_code, one.resources_omitted) for one in events} == {
+        ("administered", CREATE_TOPICS, 36, 3)
+    }
+    assert [one.resource_name for one in events] == [f"t{n}" for n in range(MAX_OUTCOMES)]
+    assert (unknown.kind, unknown.resource_name, unknown.error_code) == ("administered", None, None)
+
+
 def test_what_could_not_be_judged() -> None:
     seen = Observed()
     seen.log_in(session(Enforcement.ENFORCE))
@@ -262,6 +286,24 @@ def test_an_end_unless_it_is_usual_or_told_otherwise(reason: CloseReason) -> Non
     seen.log_in(session(Enforcement.ENFORCE))
     seen.observer.closed(seen.connection, reason, NOW + 1)
     assert [one.what for one in seen.noted] == [str(reason)] * (str(reason) in INCIDENT_CLOSES)
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        (CloseReason.DRAINED, "the proxy was stopped or replaced, or an operator drained it"),
+        (CloseReason.KILLED, "an operator closed it"),
+    ],
+)
+def test_what_the_operator_ends_is_logged(reason: CloseReason, text: str) -> None:
+    seen = Observed()
+    seen.connection.authentication.client_id = "orders"
+    seen.log_in(session(Enforcement.ENFORCE))
+    seen.observer.closed(seen.connection, reason, NOW + 1)
+    assert len(seen.told) == 1
+    assert seen.told[0].startswith(f"closed: {text}, from ")
+    assert "principal 'User:alice'" in seen.told[0]
+    assert "client id 'orders'" in seen.told[0]
 
 
 def test_what_goes_well_is_none() -> None:

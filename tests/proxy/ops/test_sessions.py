@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,6 @@ EACH = 16
 HOSTILE = '"><img src=x onerror=alert(1)>'
 
 
-def with_proxy(
-    directory: Path,
-    test: Callable[[Proxy], Awaitable[None]],
-    workers: int = 2,
-    *,
-    replaces: bool = True,
-) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(600), running(directory, workers, replaces=replaces) as proxy:
-            await test(proxy)
-
-    asyncio.run(run())
-
-
 async def command(proxy: Proxy, *arguments: str) -> Result:
     given = ["sessions", *arguments, "--config", str(proxy.path)]
     return await asyncio.to_thread(CliRunner().invoke, app, given)
@@ -61,8 +46,8 @@ async def crowd(proxy: Proxy) -> dict[str, list[Client]]:
     return {name: [await proxy.log_in(*name.split("/")) for _ in range(EACH)] for name in names}
 
 
-def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None:
-    async def test(proxy: Proxy) -> None:
+async def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None:
+    async with running(tmp_path) as proxy:
         clients = await crowd(proxy)
         rows = await reported(proxy, "list")
         assert len(rows) == 4 * EACH
@@ -97,11 +82,23 @@ def test_sessions_are_listed_and_killed_by_each_selector(tmp_path: Path) -> None
         assert {(one["kind"], one["what"]) for one in incidents} == {("closed", "killed")}
         assert sum(one["times"] for one in incidents) == 3 * EACH + 1
 
-    with_proxy(tmp_path, test)
+
+async def test_sessions_are_drained_one_after_the_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as proxy:
+        clients = await crowd(proxy)
+        assert (await command(proxy, "drain")).exit_code == 2
+        assert (await command(proxy, "drain", "--all", "--client-id", "app-1")).exit_code == 2
+        assert (await command(proxy, "drain", "--all", "--rate", "0/s")).exit_code == 2
+        result = await command(proxy, "drain", "--client-id", "app-1", "--rate", "1000/s")
+        assert result.stdout == f"{2 * EACH} of {2 * EACH} drained\n"
+        assert all([await client.ended() for client in clients["alice/app-1"]])
+        result = await command(proxy, "drain", "--all", "--rate", "1000/s")
+        assert result.stdout == f"{2 * EACH} of {2 * EACH} drained\n"
+        assert await reported(proxy, "list") == []
 
 
-def test_what_is_told_of_a_session(tmp_path: Path) -> None:
-    async def test(proxy: Proxy) -> None:
+async def test_what_is_told_of_a_session(tmp_path: Path) -> None:
+    async with running(tmp_path) as proxy:
         client = await proxy.log_in("alice", HOSTILE, ends_in=1_000)
         await proxy.ask_metadata(client)
         await proxy.log_in("old", version=0)
@@ -135,18 +132,15 @@ def test_what_is_told_of_a_session(tmp_path: Path) -> None:
         assert len(await reported(proxy, "kill", "--connection", silent["connection_id"])) == 1
         writer.close()
 
-    with_proxy(tmp_path, test)
-
 
 async def three(proxy: Proxy) -> bool:
     return len(await reported(proxy, "list")) == 3
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
+async def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
     """The sessions of the other worker are still listed."""
-
-    async def test(proxy: Proxy) -> None:
+    async with running(tmp_path, replaces=False) as proxy:
         for _ in range(12):
             await proxy.log_in("alice")
         hanging = proxy.children()[1]
@@ -166,11 +160,9 @@ def test_a_worker_that_hangs_is_named(tmp_path: Path) -> None:
         assert page["workers"][1]["reasons"] == ["worker 1 does not answer"]
         assert page["counts"]["sessions"] == len(rows)
 
-    with_proxy(tmp_path, test, replaces=False)
 
-
-def test_statuses_and_refusals(tmp_path: Path) -> None:
-    async def test(proxy: Proxy) -> None:
+async def test_statuses_and_refusals(tmp_path: Path) -> None:
+    async with running(tmp_path) as proxy:
         assert (await command(proxy, "list")).exit_code == 0, "none is no failure"
         result = await command(proxy, "list", "--principal", "nobody")
         assert (result.exit_code, result.stderr) == (0, "reauth-proxy: no sessions found\n")
@@ -192,8 +184,6 @@ def test_statuses_and_refusals(tmp_path: Path) -> None:
         ):
             answer = await asyncio.to_thread(ask, path, question)
             assert why in answer["error"], question
-
-    with_proxy(tmp_path, test)
 
 
 def ask(path: Path, question: bytes) -> dict[str, Any]:
@@ -219,23 +209,19 @@ with socket.socket(socket.AF_UNIX) as sock:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can try it as another user")
-def test_another_user_is_refused() -> None:
+async def test_another_user_is_refused() -> None:
     """By the file's mode and, if that is widened, by the peer's credentials from the kernel."""
-
-    async def test(proxy: Proxy) -> None:
-        await proxy.log_in("alice")
-        path = load(proxy.path).admin_socket()
-        assert await asyncio.to_thread(as_another_user, path) == "closed to me\n"
-        path.chmod(0o666)
-        assert "only root and the user of the proxy" in await asyncio.to_thread(
-            as_another_user, path
-        )
-        await until(lambda: "uid 65534" in proxy.log())
-        assert len(await reported(proxy, "list")) == 1
-
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)  # so that the socket alone says no
-        with_proxy(Path(directory), test, workers=1)
+        Path(directory).chmod(0o755)  # so that the socket alone says no  # noqa: ASYNC240 - nothing else runs
+        async with running(Path(directory), workers=1) as proxy:
+            await proxy.log_in("alice")
+            path = load(proxy.path).admin_socket()
+            assert await asyncio.to_thread(as_another_user, path) == "closed to me\n"
+            path.chmod(0o666)
+            said = await asyncio.to_thread(as_another_user, path)
+            assert "only root and the user of the proxy" in said
+            await until(lambda: "uid 65534" in proxy.log())
+            assert len(await reported(proxy, "list")) == 1
 
 
 IMPOSTOR = """
@@ -325,9 +311,7 @@ def test_a_socket_that_cannot_be_is_one_clear_line(tmp_path: Path) -> None:
         proxy.stop()
 
 
-def test_it_is_gone_when_the_proxy_ends(tmp_path: Path) -> None:
-    async def test(proxy: Proxy) -> None:
+async def test_it_is_gone_when_the_proxy_ends(tmp_path: Path) -> None:
+    async with running(tmp_path, workers=1) as proxy:
         proxy.stop()
         assert not (tmp_path / "state.db.sock").exists()
-
-    with_proxy(tmp_path, test, workers=1)

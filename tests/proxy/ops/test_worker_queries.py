@@ -1,11 +1,11 @@
 import asyncio
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from metrics.registry import EVENTS_WRITTEN
 from metrics.snapshot import Snapshot
@@ -58,44 +58,35 @@ def stumbling() -> Iterator[Any]:
     raise ProxyError("no more")
 
 
-def with_worker(test: Callable[[WorkerLink], Awaitable[None]], answer: Answer = answers) -> None:
-    """Run a test with a link whose other end answers, on the data path's event loop."""
-
-    async def run() -> None:
-        ours, theirs = socket.socketpair()
-        served = await serve_control(theirs, answer)
-        link = await WorkerLink.open(0, ours)
-        try:
-            await test(link)
-        finally:
-            link.close()
-            served.close()
-            await asyncio.sleep(0)
-
-    uvloop.run(run())
+@asynccontextmanager
+async def linked(answer: Answer = answers) -> AsyncIterator[WorkerLink]:
+    """A link whose other end answers."""
+    ours, theirs = socket.socketpair()
+    served = await serve_control(theirs, answer)
+    link = await WorkerLink.open(0, ours)
+    try:
+        yield link
+    finally:
+        link.close()
+        served.close()
+        await asyncio.sleep(0)
 
 
-def test_questions_and_answers() -> None:
-    async def test(link: WorkerLink) -> None:
+async def test_questions_and_answers() -> None:
+    async with linked() as link:
         many = await asyncio.gather(*(link.ask("echo", number=number) for number in range(50)))
         assert many == [{"number": number} for number in range(50)]
 
-    with_worker(test)
 
-
-def test_an_answer_of_many_reads() -> None:
+async def test_an_answer_of_many_reads() -> None:
     """The sessions of 5,000 connections are some megabytes."""
-
-    async def test(link: WorkerLink) -> None:
+    async with linked() as link:
         assert await link.ask("echo", text="x" * 3_000_000) == {"text": "x" * 3_000_000}
 
-    with_worker(test)
 
-
-def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
+async def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
     """A worker must answer others, and its clients must not wait, while it lists 5,000 sessions."""
-
-    async def test(link: WorkerLink) -> None:
+    async with linked() as link:
         with_throttle_time = asyncio.ensure_future(link.ask_for_parts("count", to=100))
         other = asyncio.ensure_future(link.ask_for_parts("count", to=3))
         assert await link.ask("ready") == {"reasons": ["no broker"]}
@@ -105,75 +96,58 @@ def test_parts_come_in_order_and_others_are_answered_meanwhile() -> None:
         assert await with_throttle_time == list(range(100))
         assert await link.ask_for_parts("count", to=0) == []
 
-    with_worker(test)
 
-
-def test_parts_that_end_in_a_refusal() -> None:
-    async def test(link: WorkerLink) -> None:
+async def test_parts_that_end_in_a_refusal() -> None:
+    async with linked() as link:
         with pytest.raises(ControlError, match="no more"):
             await link.ask_for_parts("stumble")
         assert await link.ask_for_parts("count", to=1) == [0]
 
-    with_worker(test)
 
-
-def test_parts_that_nobody_waits_for_any_more() -> None:
-    async def test(link: WorkerLink) -> None:
+async def test_parts_that_nobody_waits_for_any_more() -> None:
+    async with linked() as link:
         with pytest.raises(ControlError, match="does not answer"):
             await link.ask_for_parts("endless", within=0.01)
         assert await link.ask_for_parts("count", to=60) == list(range(60))
 
-    with_worker(test)
 
-
-def test_a_mistake_of_ours_is_an_error_and_the_link_lives_on() -> None:
-    async def test(link: WorkerLink) -> None:
+async def test_a_mistake_of_ours_is_an_error_and_the_link_lives_on() -> None:
+    async with linked() as link:
         with pytest.raises(ControlError, match="internal error"):
             await link.ask("broken")
         assert await link.ask("echo", again=True) == {"again": True}
 
-    with_worker(test)
 
-
-def test_a_refusal_is_an_error_and_the_link_lives_on() -> None:
-    async def test(link: WorkerLink) -> None:
+async def test_a_refusal_is_an_error_and_the_link_lives_on() -> None:
+    async with linked() as link:
         with pytest.raises(ControlError, match="unknown question dance"):
             await link.ask("dance")
         assert await link.ask("echo", again=True) == {"again": True}
 
-    with_worker(test)
 
-
-def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
+async def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
     """A worker that was busy answers both questions at last."""
-
-    async def run() -> None:
-        ours, theirs = socket.socketpair()
-        link = await WorkerLink.open(0, ours)
-        with pytest.raises(ControlError, match="worker 0 does not answer"):
-            await link.ask("echo", within=0.01, number=1)
-        asking = asyncio.ensure_future(link.ask("echo", number=2))
-        served = await serve_control(theirs, answers)
-        assert await asking == {"number": 2}
-        link.close()
-        served.close()
-
-    asyncio.run(run())
+    ours, theirs = socket.socketpair()
+    link = await WorkerLink.open(0, ours)
+    with pytest.raises(ControlError, match="worker 0 does not answer"):
+        await link.ask("echo", within=0.01, number=1)
+    asking = asyncio.ensure_future(link.ask("echo", number=2))
+    served = await serve_control(theirs, answers)
+    assert await asking == {"number": 2}
+    link.close()
+    served.close()
 
 
-def test_a_worker_that_dies_is_known_at_once() -> None:
-    async def run() -> None:
-        ours, theirs = socket.socketpair()
-        link = await WorkerLink.open(3, ours)
-        asking = asyncio.ensure_future(link.ask("echo", within=60))
-        await asyncio.sleep(0)
-        theirs.close()
-        with pytest.raises(ControlError, match="worker 3 is gone"):
-            await asking
-        with pytest.raises(ControlError, match="worker 3 is gone"):
-            await link.ask("echo")
-
-    asyncio.run(run())
+async def test_a_worker_that_dies_is_known_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    link = await WorkerLink.open(3, ours)
+    asking = asyncio.ensure_future(link.ask("echo", within=60))
+    await asyncio.sleep(0)
+    theirs.close()
+    with pytest.raises(ControlError, match="worker 3 is gone"):
+        await asking
+    with pytest.raises(ControlError, match="worker 3 is gone"):
+        await link.ask("echo")
 
 
 def test_a_line_without_end_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,41 +157,34 @@ def test_a_line_without_end_is_not_gathered(monkeypatch: pytest.MonkeyPatch) -> 
     assert not messages._data
 
 
-def test_the_fleet_reports_who_does_not_answer() -> None:
-    async def run() -> None:
-        pairs = [socket.socketpair() for _ in range(2)]
-        fleet = WorkerPool([await WorkerLink.open(n, ours) for n, (ours, _) in enumerate(pairs)])
-        served = await serve_control(pairs[0][1], answers)
-        pairs[1][1].close()
-        snapshots = await fleet.snapshots()
-        assert snapshots == {0: Snapshot.from_json(snapshot()), 1: None}
-        assert await fleet.readiness() == {0: ["no broker"], 1: ["worker 1 is gone"]}
-        sessions = await fleet.sessions(Selector(principal="User:alice"))
-        assert sessions[0] == [session(1), session(2)]
-        assert isinstance(sessions[1], ControlError)
-        for link in fleet.links:
-            link.close()
-        served.close()
-
-    asyncio.run(run())
+async def test_the_fleet_reports_who_does_not_answer() -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    fleet = WorkerPool([await WorkerLink.open(n, ours) for n, (ours, _) in enumerate(pairs)])
+    served = await serve_control(pairs[0][1], answers)
+    pairs[1][1].close()
+    snapshots = await fleet.snapshots()
+    assert snapshots == {0: Snapshot.from_json(snapshot()), 1: None}
+    assert await fleet.readiness() == {0: ["no broker"], 1: ["worker 1 is gone"]}
+    sessions = await fleet.sessions(Selector(principal="User:alice"))
+    assert sessions[0] == [session(1), session(2)]
+    assert isinstance(sessions[1], ControlError)
+    for link in fleet.links:
+        link.close()
+    served.close()
 
 
-def test_a_scrape_waits_for_a_busy_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_waits_for_a_busy_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of connections that end at once take it longer than a question may."""
     monkeypatch.setattr(worker_queries, "ANSWER_SECONDS", 0.001)
-
-    async def run() -> None:
-        ours, theirs = socket.socketpair()
-        fleet = WorkerPool([await WorkerLink.open(0, ours)])
-        asking = asyncio.ensure_future(fleet.snapshots())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asking), 0.05)
-        served = await serve_control(theirs, answers)
-        assert await asking == {0: Snapshot.from_json(snapshot())}
-        fleet.links[0].close()
-        served.close()
-
-    asyncio.run(run())
+    ours, theirs = socket.socketpair()
+    fleet = WorkerPool([await WorkerLink.open(0, ours)])
+    asking = asyncio.ensure_future(fleet.snapshots())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(asking), 0.05)
+    served = await serve_control(theirs, answers)
+    assert await asking == {0: Snapshot.from_json(snapshot())}
+    fleet.links[0].close()
+    served.close()
 
 
 def test_a_killed_writer_spoils_one_line() -> None:

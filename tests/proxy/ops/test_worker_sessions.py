@@ -1,5 +1,6 @@
 """How a worker lists and kills its sessions, slice by slice."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from tests.support.frames import (
     bearer,
     fetch,
     handshake,
+    metadata,
     response,
 )
 from tests.support.playbook import OAUTHBEARER, Playbook
@@ -49,6 +51,7 @@ class FakeListener:
     clients: set[Client]
     settings: config.Listener = SETTINGS
     max_connections: int = 100
+    terms_changed_at: float = 0.0
     reasons: list[str] = field(default_factory=list)
 
     def sessions(self) -> Sessions:
@@ -227,9 +230,23 @@ def test_whoever_renews_is_killed_too() -> None:
     assert play.connection.closed
 
 
-def test_killing_everybody_needs_to_be_meant() -> None:
-    with pytest.raises(ProxyError, match="name the sessions"):
-        slices(crowd(1), "kill")
+@pytest.mark.parametrize("kind", ["kill", "drain"])
+def test_ending_everybody_needs_to_be_meant(kind: str) -> None:
+    with pytest.raises(ProxyError, match=f"name the sessions to {kind}"):
+        slices(crowd(1), kind)
+
+
+def test_a_drained_session_ends_when_its_request_is_answered() -> None:
+    listener = crowd(2)
+    busy, idle = listener.clients
+    for play in (busy, idle):
+        logged_in(play)
+    busy.client(metadata(9))
+    assert [len(some) for some in slices(listener, "drain", principal="User:alice")] == [2]
+    assert (busy.connection.closed, idle.connection.closed) == (False, True)
+    busy.broker(response(9, b"\0"))
+    assert busy.connection.closed
+    assert busy.take()[-2:] == ["closed drained", "close"]
 
 
 def test_the_rest_of_the_facts() -> None:
@@ -275,3 +292,19 @@ def test_a_scrape_of_nobody() -> None:
     assert list(FakeListener(set()).sessions().survey(snapshot)) == []
     assert snapshot.values == {THROTTLED_CONNECTIONS.name: {(SETTINGS.name,): 0}}
     assert snapshot.histograms == {}
+
+
+def test_a_dry_run_lists_the_sessions_that_an_entry_would_end() -> None:
+    listener = crowd(3)
+    for number, play in enumerate(listener.clients):
+        if number:
+            logged_in(play)
+
+    def listed(**entry: Any) -> int:
+        line = json.dumps({"id": "new"} | entry)
+        return sum(map(len, slices(listener, "sessions", block=line)))
+
+    assert listed(principal="User:alice") == listed(subject="alice", issued_before=2**40) == 2
+    assert listed(principal="User:bob") == listed(subject="alice", issued_before=1) == 0
+    with pytest.raises(ValueError, match="needs at least one criterion"):
+        listed()

@@ -46,7 +46,7 @@ def test_a_worker_that_hangs_is_replaced(serving: Serving) -> None:
     eventually(lambda: not alive(hung), "it is ended")
     eventually(lambda: serving.workers_up() == [True, True], "another takes its place")
     eventually(lambda: serving.get("/healthz") == (200, "ok\n"), "all is well again")
-    assert "worker 1 hangs, and will be killed" in serving.log()
+    assert "worker 1 hangs and will be killed" in serving.log()
     assert "worker 1 was ended by SIGKILL, restarting it" in serving.log()
     assert "worker 0" not in serving.log()
     assert {serving.handshake_error() for _ in range(10)} == {0}

@@ -49,7 +49,7 @@ def test_a_start_says_what_runs_where_and_in_which_modes(tmp_path: Path) -> None
     assert first.startswith(f"reauth-proxy {__version__} (")
     assert first.endswith("ed), workers: 1")
     assert lines == [
-        "listener clients: 127.0.0.1:9094, gateway, SASL_PLAINTEXT, SCRAM-SHA-256,"
+        "listener clients: 127.0.0.1:9094, gateway, SASL_PLAINTEXT, SCRAM-SHA-256 SCRAM-SHA-512,"
         " reauth.enforcement: observe, sessions of 3600000 ms",
         "authorizer.mode: off, quotas.mode: off",
         "status page and metrics: http://127.0.0.1:9404/",

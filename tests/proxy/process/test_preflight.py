@@ -8,7 +8,7 @@ import pytest
 
 from proxy.config import from_mapping, load
 from proxy.errors import ConfigError
-from proxy.process.preflight import certificate_warnings, problems_of_named
+from proxy.process.preflight import problems_of_named, warnings_of_named
 from proxy.store import open_store
 from tests.support.certificates import Authority
 from tests.support.proxy_process import BASE
@@ -16,6 +16,7 @@ from tests.support.sasl import all_keys, document
 
 JWKS = "listeners[0].sasl.oauthbearer.jwks.endpoint.url"
 PASSWORD = "upstream.sasl.password"
+ASSERTION = "upstream.sasl.oauthbearer.assertion.private.key.file"
 TOKEN = "upstream.sasl.oauthbearer.token.endpoint.url"
 CALLBACK = "quotas:\n  mode: enforce\n  client.quota.callback.class: "
 
@@ -96,6 +97,12 @@ def test_files_of_another_kind(directory: Path, name: str, content: str, problem
         (password("file:secret"), "wonderful", ""),
         (password("env:NOT_SET_ANYWHERE"), None, f"{PASSWORD}: the environment has no NOT_SET_ANYWHERE"),
         (BEARER, None, f"{TOKEN}: DIR/token: cannot be read: No such file or directory"),
+        (
+            BEARER.replace("file:token", "https://idp/")
+            + "  sasl.oauthbearer.assertion.private.key.file: token\n",
+            "no key",
+            f"{ASSERTION}: DIR/token holds no private key in PEM without a password",
+        ),
         (BEARER, "two words", f"{TOKEN}: DIR/token: holds no bearer token"),
         (BEARER, "abc.def.ghi\n", ""),
     ],
@@ -118,6 +125,19 @@ def test_the_token_for_the_signing_keys(directory: Path) -> None:
     )
     (directory / "token").write_text("abc.def.ghi\n")
     assert tried(directory, text) == ""
+
+
+def test_the_files_of_signals(directory: Path) -> None:
+    signals = (
+        "block: {signals: {endpoint.url: https://idp.test/poll, issuer: i, audience: a,"
+        " jwks.endpoint.url: file:signals.json, token.file: signals.token}}\n"
+    )
+    (directory / "signals.json").write_text("{}")
+    assert tried(directory, BASE + signals).startswith("block.signals.jwks.endpoint.url: DIR/")
+    (directory / "signals.json").write_bytes((directory / "jwks.json").read_bytes())
+    assert tried(directory, BASE + signals).startswith("block.signals.token.file: DIR/")
+    (directory / "signals.token").write_text("abc.def.ghi")
+    assert tried(directory, BASE + signals) == ""
 
 
 def test_a_secret_that_is_not_text_is_not_shown(directory: Path) -> None:
@@ -186,19 +206,47 @@ def test_a_callback_that_exits(directory: Path) -> None:
 def test_a_gateways_certificate_is_for_the_host_that_clients_are_told(
     directory: Path, hosts: tuple[str, ...], advertised: str, is_for_it: bool
 ) -> None:
+    warned = certificate_warned(directory, hosts, **{"advertised.host": advertised})
+    assert warned == [f"advertised.host, {advertised}"] * (not is_for_it)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "further", "warns"),
+    [
+        (("*.kafka.example",), (), False),
+        (("boot.kafka.example", "b3.kafka.example"), (), False),
+        (("boot.kafka.example",), ("b3.kafka.example",), False),
+        (("boot.kafka.example",), ("c3.kafka.example",), True),
+    ],
+)
+def test_the_brokers_of_broker_hosts_have_a_certificate(
+    directory: Path, hosts: tuple[str, ...], further: tuple[str, ...], warns: bool
+) -> None:
+    (directory / "more.pem").write_bytes(Authority().issue("more", further).pem)
+    given = {
+        "advertised.host": "boot.kafka.example",
+        "broker.ports": None,
+        "broker.hosts": "b$(id).kafka.example",
+        "ssl.keystores": [{"ssl.keystore.location": "more.pem"}] if further else [],
+    }
+    warned = certificate_warned(directory, hosts, **given)
+    assert warned == ["broker.hosts, b$(id).kafka.example"] * warns
+
+
+def certificate_warned(directory: Path, hosts: tuple[str, ...], **given: object) -> list[str]:
+    """What a gateway's certificates are not for."""
     (directory / "gate.pem").write_bytes(Authority().issue("gate", hosts).pem)
     listener = {
         "name": "gate",
         "address": "127.0.0.1:9094",
         "routing": "gateway",
-        "advertised.host": advertised,
         "broker.ports": "9100-9199",
         "security.protocol": "SSL",
         "ssl.keystore.location": "gate.pem",
+        **given,
     }
     upstream = {"bootstrap.servers": "127.0.0.1:9"}
     config = from_mapping({"upstream": upstream, "listeners": [listener]}, base_dir=directory)
     assert list(problems_of_named(config, time.time())) == []
-    assert [text.partition(":")[0] for text in certificate_warnings(config)] == [
-        "listener gate"
-    ] * (not is_for_it)
+    no_certificate = "listener gate: no certificate is for "
+    return [text.removeprefix(no_certificate) for text in warnings_of_named(config)]

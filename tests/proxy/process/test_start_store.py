@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.store import Store, open_store
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.login import Derive, LoggedIn, Login, LoginError, ScramClient, Send, Step
@@ -174,24 +173,6 @@ def test_a_store_that_is_lost_is_told_and_nobody_makes_an_empty_one(
     assert proxy.outcomes("alice") == {True}
 
 
-def test_another_store_is_not_taken_up_before_a_restart(proxy: Kept, tmp_path: Path) -> None:
-    """Somebody else's users and ACLs, or none, would apply."""
-    with closing(open_store(f"sqlite:{tmp_path / 'other.db'}")) as other:
-        other.alter_credentials(upsert={("eve", SHA_256): VERIFIER})
-    (tmp_path / "other.db").rename(proxy.store_path)
-    eventually(
-        lambda: all("is another store" in reason for reason in proxy.reasons()), "both say so"
-    )
-    assert proxy.outcomes("eve") == {False}
-    assert proxy.outcomes("alice") == {True}
-    refused = proxy.command("users", "list")
-    assert (refused.returncode, "another store" in refused.stderr) == (1, True)
-    proxy.stop()
-    proxy.start()
-    proxy.until_all("eve", let_in=True)
-    proxy.until_all("alice", let_in=False)
-
-
 @pytest.mark.parametrize("how", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
 def test_a_store_that_is_locked_serves_on(proxy: Kept, how: str) -> None:
     """A restarted worker serves too, if SQLite allows reading."""
@@ -278,46 +259,3 @@ def test_a_full_disk_takes_no_changes_and_serves_on(small_disk: Path) -> None:
         assert "Traceback" not in proxy.log()
     finally:
         proxy.stop()
-
-
-def denial(user: str) -> Acl:
-    return Acl(
-        ResourceType.CLUSTER,
-        PatternType.LITERAL,
-        "kafka-cluster",
-        f"User:{user}",
-        "*",
-        Operation.ALL,
-        Permission.DENY,
-    )
-
-
-@pytest.mark.slow
-def test_every_change_and_every_restore_is_noticed(proxy: Kept, tmp_path: Path) -> None:
-    """Logins, revocations and restores in loops."""
-    backup = tmp_path / "backup.db"
-    shutil.copy(proxy.store_path, backup)
-    for run in range(15):
-        match run % 3:
-            case 0:
-                proxy.add("bob")
-                proxy.remove("bob")
-                expected = False
-            case 1:  # a restore, after which the file is changed at once
-                shutil.copy(backup, tmp_path / "new.db")
-                (tmp_path / "new.db").rename(proxy.store_path)
-                for number in range(run):
-                    with proxy.store() as store:
-                        store.create_acls([denial(f"u{run}-{number}")])
-                        store.delete_acls([AclFilter(principal=f"User:u{run}-{number}")])
-                expected = True
-            case _:
-                with (
-                    closing(sqlite3.connect(backup)) as source,
-                    closing(sqlite3.connect(proxy.store_path)) as target,
-                ):
-                    source.backup(target)
-                proxy.remove("bob")
-                expected = False
-        proxy.until_all("bob", let_in=expected)
-        assert proxy.outcomes("alice") == {True}

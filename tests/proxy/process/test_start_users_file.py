@@ -1,14 +1,12 @@
 """A start with `store.users.file`: a bad one ends it, a good one is followed."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from proxy.store import open_store
-from tests.support.proxy_process import PATIENCE_SECONDS, Serving, alive, eventually
+from tests.support.proxy_process import PATIENCE_SECONDS, Serving, eventually
 from tests.support.store import SHA_256, content, of, put, verifier
 
 
@@ -53,33 +51,6 @@ def test_all_workers_follow_the_file(tmp_path: Path, file: Path) -> None:
         put(file, content(alice=of(SHA_256)))
         eventually(lambda: reported() == [False, False], "both workers have it again")
         assert "do not count" not in proxy.log()
-    finally:
-        proxy.stop()
-
-
-def test_a_worker_that_dies_while_the_file_is_away_costs_no_other(
-    tmp_path: Path, file: Path
-) -> None:
-    """It waits for the file; the proxy does not give up."""
-    put(file, content(alice=of(SHA_256)))
-    proxy = Serving(tmp_path, workers=2)
-    proxy.settings["store"]["users.file"] = str(file)
-    proxy.write()
-    try:
-        assert "accepting" in proxy.start()
-        eventually(lambda: proxy.workers_up() == [True, True], "workers answer")
-        first, second, *_ = proxy.children()
-        away = file.rename(file.with_name("away"))
-        os.kill(first, signal.SIGKILL)
-        eventually(
-            lambda: "waits to start: " in proxy.log(),
-            "it says what it waits for",
-        )
-        assert alive(second)
-        away.rename(file)
-        eventually(lambda: proxy.workers_up() == [True, True], "it is there again")
-        assert second in proxy.children()
-        assert "Traceback" not in proxy.log()
     finally:
         proxy.stop()
 

@@ -1,14 +1,11 @@
 """`python -m proxy serve` as an operator runs it: start, signals, accidents, end."""
 
-import math
 import os
 import re
 import resource
 import signal
 import socket
-import sqlite3
-import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,7 +45,7 @@ def test_a_life_of_two_workers(serving: Serving) -> None:
     right = serving.path.read_text()
     serving.path.write_text("listeners: [")
     serving.process.send_signal(signal.SIGHUP)
-    old = "not reloaded, the old configuration stays: line 1: is not YAML"
+    old = f"not reloaded, the old configuration stays: {serving.path}:1: is not YAML"
     eventually(lambda: old in serving.log(), "the mistake is told")
     eventually(lambda: f"{stale} 1.0" in serving.get("/metrics")[1], "the mistake is seen")
     eventually(lambda: serving.workers_up() == [True, True], "workers answer all the same")
@@ -95,8 +92,15 @@ def test_a_file_that_is_replaced_is_reloaded_where_it_is_followed(tmp_path: Path
     serving.start()
     try:
         replace("broken", "listeners: [")
-        old = "not reloaded, the old configuration stays: line 1: is not YAML"
+        old = f"not reloaded, the old configuration stays: {serving.path}:1: is not YAML"
         eventually(lambda: old in serving.log(), "the mistake is told")
+        replace("wrong", f"{text}shutdown.drain.ms: x\nworkerz: 1\n")
+        end = len(text.splitlines())
+        mistakes = {f"{end + 1}: shutdown.drain.ms: must be", f"{end + 2}: workerz: unknown key"}
+        told = {
+            f"not reloaded, the old configuration stays: {serving.path}:{one}" for one in mistakes
+        }
+        eventually(lambda: all(one in serving.log() for one in told), "each has its line")
         replace("second", text.replace("observe", "enforce"))
         reloaded = "reloaded: listeners[clients].reauth.enforcement"
         eventually(lambda: reloaded in serving.log(), "the next one is in effect")
@@ -125,26 +129,6 @@ def test_a_port_without_authentication_is_reported_once_at_the_start_and_by_a_re
     serving.process.send_signal(signal.SIGHUP)
     eventually(lambda: serving.log().count(reported) == 2, "another reason is another line")
     assert "User:ANONYMOUS is one of authorizer.super.users" in serving.log()
-
-
-def store_age(serving: Serving) -> float:
-    """Seconds, of the worker that has read it least lately; infinite if one does not say."""
-    _, body = serving.get("/metrics")
-    ups = re.findall(r"^kafka_reauth_proxy_worker_up\{.*\} (\S+)$", body, re.MULTILINE)
-    ages = re.findall(r"^kafka_reauth_proxy_store_age_seconds (\S+)$", body, re.MULTILINE)
-    return float(ages[0]) if ages and set(ups) == {"1.0"} else math.inf
-
-
-def test_how_old_what_is_known_of_the_store_is_told(serving: Serving) -> None:
-    """Without ACLs too: users come from it, and an alert is about it."""
-    serving.start()
-    eventually(lambda: serving.workers_up() == [True, True], "workers answer")
-    began = time.monotonic()
-    eventually(lambda: store_age(serving) < time.monotonic() - began - 1, "it is read again")
-    with closing(sqlite3.connect(serving.path.parent / "state.db")) as store:
-        store.execute("DROP TABLE change_counter")
-        store.commit()
-    eventually(lambda: 3 < store_age(serving) < math.inf, "it cannot be read any more")
 
 
 def test_children_end_with_a_parent_that_was_killed(serving: Serving) -> None:
@@ -294,9 +278,16 @@ def test_one_port_under_two_names_is_one_line(serving: Serving) -> None:
 
 
 def test_it_takes_all_the_files_that_it_may_have(serving: Serving) -> None:
-    """A shell's 1,024 are used up by unauthenticated connections, and then nobody can log in."""
+    """A shell's 1,024 are used up by unauthenticated connections, and then nobody can log in.
+
+    Connections that wait for a PROXY protocol header count in addition to `max.connections`.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    serving.settings["listeners"][0]["max.connections"] = hard + 1
+    serving.settings["listeners"][0] |= {
+        "max.connections": hard,
+        "proxy.protocol": "required",
+        "proxy.protocol.trusted": "192.0.2.1",
+    }
     serving.write()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     try:

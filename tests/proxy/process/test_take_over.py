@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 import threading
@@ -158,33 +157,6 @@ def test_one_at_a_time_takes_over_and_its_death_changes_nothing(gateway: Gateway
     assert serves(gateway)
     gateway.take_over()
     assert serves(gateway)
-
-
-HASTY = """
-from proxy.process import take_over
-take_over.HELD_SECONDS = 1.0
-from proxy.__main__ import main
-main()
-"""
-
-
-def test_a_process_that_hangs_meanwhile_gives_up(cluster: str, tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, 1, cluster)
-    gateway.program = ["-c", HASTY]
-    gateway.start()
-    try:
-        with another(gateway, unready=True) as hanging:
-            eventually(lambda: "is given the sockets" in gateway.log(), "it has the sockets")
-            hanging.process.send_signal(signal.SIGSTOP)
-            text = f"process {hanging.process.pid} hangs, this one keeps serving"
-            eventually(lambda: text in gateway.log(), "it is not waited for")
-            hanging.process.send_signal(signal.SIGCONT)
-            assert hanging.process.wait(PATIENCE_SECONDS) == 1
-            text = f"too late, process {gateway.process.pid} keeps serving"
-            assert text in hanging.log()
-        assert serves(gateway)
-    finally:
-        gateway.stop()
 
 
 def test_the_running_proxy_may_die_meanwhile(gateway: Gateway) -> None:

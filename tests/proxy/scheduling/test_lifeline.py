@@ -29,15 +29,12 @@ def test_a_mistake_is_logged_and_is_not_its_end(caplog: pytest.LogCaptureFixture
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
-def test_it_ends_with_its_worker() -> None:
+async def test_it_ends_with_its_worker() -> None:
     async def for_ever() -> None:
         await asyncio.Event().wait()
 
-    async def main() -> None:
-        task = asyncio.create_task(supervised(for_ever))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(supervised(for_ever))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -101,7 +101,7 @@ def test_the_store_is_a_set_and_its_log_leads_from_any_version_to_the_last(
     steps: list[tuple[list[Acl], list[AclFilter]]],
     limit: int,
 ) -> None:
-    """`limit`: a log that is too short for it says so, and never tells a part."""
+    """`limit`: a log that is too short for it returns None, never a part."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(acls_module, "_MAX_CHANGES", limit)
         path = tmp_path_factory.mktemp("store") / "state.db"
@@ -211,7 +211,7 @@ def _assert_whole(path: Path, run: int, reported: list[tuple[str, int]]) -> None
 
 
 def test_several_processes_write_at_once(path: Path) -> None:
-    """None is lost, and none waits for ever."""
+    """None is lost, and none waits forever."""
     open_store(f"sqlite:{path}").close()
     program = PATIENT_WRITER + WRITER.replace("10_000", "10").replace("request % 2", "False")
     writers = [
@@ -266,7 +266,7 @@ def test_a_bad_row_is_one_sentence(store: Store, path: Path) -> None:
 
 def test_a_long_read_does_not_hold_up_a_short_one(store: Store) -> None:
     """Of the version, say, while a thread reads everything."""
-    with store.viewing() as connection:  # type: ignore[attr-defined]
+    with store.viewing() as connection:
         connection.execute("SELECT * FROM acls").fetchone()
         done = threading.Thread(target=store.acl_version)
         done.start()
@@ -276,7 +276,7 @@ def test_a_long_read_does_not_hold_up_a_short_one(store: Store) -> None:
 
 @pytest.mark.parametrize("wrong", [AclFilter().resource_type, ResourceType.UNKNOWN])
 def test_what_could_not_be_read_again_is_not_written(store: Store, wrong: ResourceType) -> None:
-    """Whoever calls has refused it with the fitting error; this is our own promise."""
+    """Callers refuse it with the right error; this is a check of our own."""
     with pytest.raises(AssertionError):
         store.create_acls(
             [Acl(wrong, LITERAL, "a", "User:a", "*", Operation.READ, Permission.ALLOW)]

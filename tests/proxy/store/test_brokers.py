@@ -1,6 +1,5 @@
 """Changes that go to brokers and then to the mirror, against a broker over TCP that may lie."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,18 +68,14 @@ def holds_off(store: BrokerStore, asked_at: float) -> bool:
 # --- what is done
 
 
-def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
+async def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
     """Those of the follower, too, which stay open."""
-
-    async def conversation() -> None:
-        async with broker() as peer:
-            upstream = settings_of(peer.address, tmp_path).upstream
-            access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
-            async with administrator(upstream, access) as client:
-                await client.describe_acls()
-                assert list(options_of_connections_to(peer.port)) == [(1, 50, 10, 3, 80_000)]
-
-    asyncio.run(conversation())
+    async with broker() as peer:
+        upstream = settings_of(peer.address, tmp_path).upstream
+        access = Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000))
+        async with administrator(upstream, access) as client:
+            await client.describe_acls()
+            assert list(options_of_connections_to(peer.port)) == [(1, 50, 10, 3, 80_000)]
 
 
 @pytest.mark.parametrize("login", [False, True])
@@ -145,7 +140,7 @@ def test_changes_go_to_the_brokers_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_what_was_done_of_a_creation_is_mirrored(tmp_path: Path) -> None:
-    """As an answer of before does not have it, it must not be taken for what is there now."""
+    """An earlier answer lacks it and must not be taken for the present state."""
     peer = broker()
     with in_a_thread(peer), store_of(peer.address, tmp_path) as store:
         before = monotonic()
@@ -342,7 +337,7 @@ def refuses(error: ErrorCode | int) -> Body:
 def test_a_client_is_told_in_our_words(
     tmp_path: Path, error: int, reported: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker may repeat the password that it was told, and whoever asked is not the operator."""
+    """A broker may repeat the password that it received, and the client is not the operator."""
     peer = broker(handlers={CREATE: refuses(error)}, passwords={NAME: PASSWORD})
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
         acls = Acls(store=store, current=lambda: AclIndex([], version=0))
@@ -374,7 +369,7 @@ def test_a_login_that_is_refused_is_told_without_it(
 
 
 def test_a_broker_that_does_not_know_the_password_gets_no_change(tmp_path: Path) -> None:
-    """Whoever listens at its address is told of no ACL, and can have none mirrored."""
+    """Another program at its address receives no ACL, and cannot have one mirrored."""
     peer = broker(passwords={NAME: "another"}, lying=True)
     with in_a_thread(peer), store_of(peer.address, tmp_path, login=True) as store:
         with pytest.raises(StoreRefused):

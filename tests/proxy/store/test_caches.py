@@ -86,7 +86,7 @@ def test_super_users_may_be_replaced(store: Store) -> None:
 
 
 def test_a_store_that_fails_leaves_the_last_known_acls(store: Store) -> None:
-    """Never open, never shut: what applied goes on applying, and the error tells."""
+    """Neither open nor closed: the last ACLs continue to apply, and the error is reported."""
     store.create_acls([acl("a")])
     cached = CachedAcls(store)
     known = cached.index

@@ -68,64 +68,52 @@ CREATION = QuotaKey.CONNECTION_CREATION_RATE
 # --- what is shown
 
 
-def test_it_shows_what_the_brokers_have(mirror: SqliteMirror) -> None:
+async def test_it_shows_what_the_brokers_have(mirror: SqliteMirror) -> None:
     peer = broker(acl("a"), acl("b"), passwords={NAME: PASSWORD})
     peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}, QuotaEntity(ip=DEFAULT): {CREATION: 7.0}}
+    async with followed(peer, mirror, login=True) as follower:
+        await follower.query(10.0)
+        assert shown(mirror) == ([acl("a"), acl("b")], peer.quotas.quotas)
+        assert known(mirror) == Mirror(asked_at=10.0)
 
-    async def run() -> None:
-        async with followed(peer, mirror, login=True) as follower:
-            await follower.query(10.0)
-            assert shown(mirror) == ([acl("a"), acl("b")], peer.quotas.quotas)
-            assert known(mirror) == Mirror(asked_at=10.0)
+        peer.acl_store.acls = {acl("b"), acl("c")}
+        peer.quotas.quotas = {BOB: {PRODUCER: 6.0}}
+        await follower.query(20.0)
+        assert shown(mirror) == ([acl("b"), acl("c")], {BOB: {PRODUCER: 6.0}})
 
-            peer.acl_store.acls = {acl("b"), acl("c")}
-            peer.quotas.quotas = {BOB: {PRODUCER: 6.0}}
-            await follower.query(20.0)
-            assert shown(mirror) == ([acl("b"), acl("c")], {BOB: {PRODUCER: 6.0}})
-
-            versions = mirror.acl_version(), mirror.quota_version()
-            await follower.query(30.0)
-            assert (mirror.acl_version(), mirror.quota_version()) == versions
-            assert known(mirror) == Mirror(asked_at=30.0)
-            assert peer.connections == 1
-
-    asyncio.run(run())
+        versions = mirror.acl_version(), mirror.quota_version()
+        await follower.query(30.0)
+        assert (mirror.acl_version(), mirror.quota_version()) == versions
+        assert known(mirror) == Mirror(asked_at=30.0)
+        assert peer.connections == 1
 
 
-def test_what_others_wrote_into_the_mirror_is_put_right(mirror: SqliteMirror) -> None:
+async def test_what_others_wrote_into_the_mirror_is_put_right(mirror: SqliteMirror) -> None:
     """Though the brokers answer as before: it is the mirror that changed."""
     peer = broker(acl("a"))
     peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}}
-
-    async def run() -> None:
-        async with followed(peer, mirror) as follower:
-            await follower.query(10.0)
-            mirror.create_acls([acl("more")])
-            mirror.alter_quotas({ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 6.0}})
-            await follower.query(20.0)
-            assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
-
-    asyncio.run(run())
+    async with followed(peer, mirror) as follower:
+        await follower.query(10.0)
+        mirror.create_acls([acl("more")])
+        mirror.alter_quotas({ALICE: {PRODUCER: 6.0}, BOB: {PRODUCER: 6.0}})
+        await follower.query(20.0)
+        assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
 
 
-def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
-    """And it is looked anew, though the brokers may answer as before: the change may be undone."""
+async def test_a_change_meanwhile_is_not_undone(mirror: SqliteMirror) -> None:
+    """The store is read again even if the brokers answer as before: the change may be undone."""
     peer = broker(acl("old"))
-
-    async def run() -> None:
-        async with followed(peer, mirror) as follower:
-            await follower.query(10.0)
-            mirror.note_acls(20.0, [acl("new")], created=True)
-            mirror.create_acls([acl("new")])
-            await follower.query(20.5)
-            assert shown(mirror)[0] == [acl("new"), acl("old")]
-            await follower.query(20.0 + SETTLES_WITHIN)
-            assert shown(mirror)[0] == [acl("old")]
-
-    asyncio.run(run())
+    async with followed(peer, mirror) as follower:
+        await follower.query(10.0)
+        mirror.note_acls(20.0, [acl("new")], created=True)
+        mirror.create_acls([acl("new")])
+        await follower.query(20.5)
+        assert shown(mirror)[0] == [acl("new"), acl("old")]
+        await follower.query(20.0 + SETTLES_WITHIN)
+        assert shown(mirror)[0] == [acl("old")]
 
 
-def test_the_followers_of_two_proxies_keep_one_mirror(mirror: SqliteMirror) -> None:
+async def test_the_followers_of_two_proxies_keep_one_mirror(mirror: SqliteMirror) -> None:
     """As during a take-over, when the answer to the earlier query may be written last."""
     peer = broker(acl("a"))
 
@@ -137,24 +125,23 @@ def test_the_followers_of_two_proxies_keep_one_mirror(mirror: SqliteMirror) -> N
     def meanwhile() -> None:
         mirror.take_over(asked_at=30.0, new_acls=[acl("b")], new_quotas={})
 
-    async def run() -> None:
-        with closing(Late(mirror._path)) as late:
-            async with followed(peer, late) as old:
-                await old.query(20.0)
-                assert shown(mirror)[0] == [acl("b")]
-                new = following(mirror, peer.address)
-                await new.query(40.0)
-                await new._admin.close()
-                assert shown(mirror)[0] == [acl("a")]
-                peer.acl_store.acls = {acl("c")}
-                old._mirror = mirror
-                await old.query(50.0)
-                assert shown(mirror)[0] == [acl("c")]
-
-    asyncio.run(run())
+    with closing(Late(mirror._path)) as late:
+        async with followed(peer, late) as old:
+            await old.query(20.0)
+            assert shown(mirror)[0] == [acl("b")]
+            new = following(mirror, peer.address)
+            await new.query(40.0)
+            await new._admin.close()
+            assert shown(mirror)[0] == [acl("a")]
+            peer.acl_store.acls = {acl("c")}
+            old._mirror = mirror
+            await old.query(50.0)
+            assert shown(mirror)[0] == [acl("c")]
 
 
-def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(mirror: SqliteMirror) -> None:
+async def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(
+    mirror: SqliteMirror,
+) -> None:
     """A worker wrote it before the follower looked at the versions, and the brokers undo it."""
 
     class Interrupted(SqliteMirror):
@@ -164,38 +151,30 @@ def test_a_change_just_after_an_answer_was_shown_is_looked_at_anew(mirror: Sqlit
             return versions
 
     peer = broker(acl("a"))
-
-    async def run() -> None:
-        interrupted = Interrupted(mirror._path)
-        async with followed(peer, interrupted) as follower:
-            await follower.query(10.0)
-            assert shown(mirror)[0] == [acl("a"), acl("x")]
-            follower._mirror = mirror
-            await follower.query(20.0)
-            assert shown(mirror)[0] == [acl("a")]
-        interrupted.close()
-
-    asyncio.run(run())
+    interrupted = Interrupted(mirror._path)
+    async with followed(peer, interrupted) as follower:
+        await follower.query(10.0)
+        assert shown(mirror)[0] == [acl("a"), acl("x")]
+        follower._mirror = mirror
+        await follower.query(20.0)
+        assert shown(mirror)[0] == [acl("a")]
+    interrupted.close()
 
 
-def test_without_an_authorizer_nobody_asks_for_acls(mirror: SqliteMirror) -> None:
-    """Brokers may have none either, and refuse."""
+async def test_without_an_authorizer_nobody_asks_for_acls(mirror: SqliteMirror) -> None:
+    """Brokers may lack an authorizer too, and refuse."""
     peer = broker(acl("a"))
     peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}}
-
-    async def run() -> None:
-        async with followed(peer, mirror, authorizer="off") as follower:
-            await follower.query(10.0)
-        assert shown(mirror) == ([], peer.quotas.quotas)
-        assert peer.seen(DESCRIBE_ACLS) == 0
-
-    asyncio.run(run())
+    async with followed(peer, mirror, authorizer="off") as follower:
+        await follower.query(10.0)
+    assert shown(mirror) == ([], peer.quotas.quotas)
+    assert peer.seen(DESCRIBE_ACLS) == 0
 
 
 # --- what a newer broker has
 
 
-def test_what_is_unknown_here_is_left_out_and_told_once(
+async def test_what_is_unknown_here_is_left_out_and_told_once(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = PRODUCER.value
@@ -211,13 +190,9 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
     peer = broker(
         handlers={DESCRIBE_ACLS: acls_answer(3, 99, -1, 1), DESCRIBE_QUOTAS: quotas_answer(*odd)}
     )
-
-    async def run() -> None:
-        async with followed(peer, mirror) as follower:
-            for _ in range(3):
-                await follower.query(10.0)
-
-    asyncio.run(run())
+    async with followed(peer, mirror) as follower:
+        for _ in range(3):
+            await follower.query(10.0)
     assert shown(mirror) == ([acl("t")], {ALICE: {PRODUCER: 5.0}})
     reported = [record.getMessage() for record in caplog.records]
     assert [one.partition(", such as ")[0] for one in reported] == [
@@ -227,14 +202,11 @@ def test_what_is_unknown_here_is_left_out_and_told_once(
     assert "such as future_rate=1.0 of {'user': 'alice'}" in reported[1]
 
 
-def test_an_empty_host_that_an_older_broker_accepted_is_shown(
+async def test_an_empty_host_that_an_older_broker_accepted_is_shown(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with followed(broker(acl("a", host="")), mirror) as follower:
-            await follower.query(10.0)
-
-    asyncio.run(run())
+    async with followed(broker(acl("a", host="")), mirror) as follower:
+        await follower.query(10.0)
     assert shown(mirror) == ([acl("a", host="")], {})
     assert not caplog.records
 
@@ -244,12 +216,9 @@ def test_an_empty_host_that_an_older_broker_accepted_is_shown(
     [acls_answer(3, pattern_type=2), acls_answer(3, pattern_type=9), acls_answer(3, principal="x")],
     ids=["a pattern of filters", "an unknown pattern", "a principal without a type"],
 )
-def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Body) -> None:
-    async def run() -> None:
-        async with followed(broker(handlers={DESCRIBE_ACLS: answer}), mirror) as follower:
-            await follower.query(10.0)
-
-    asyncio.run(run())
+async def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Body) -> None:
+    async with followed(broker(handlers={DESCRIBE_ACLS: answer}), mirror) as follower:
+        await follower.query(10.0)
     assert shown(mirror) == ([], {})
 
 
@@ -263,20 +232,16 @@ def test_no_answer_makes_the_mirror_unreadable(mirror: SqliteMirror, answer: Bod
     ],
     ids=["an operation", "a permission", "a principal without a type", "a pattern"],
 )
-def test_an_acl_that_may_deny_and_is_unknown_fails_the_query(
+async def test_an_acl_that_may_deny_and_is_unknown_fails_the_query(
     mirror: SqliteMirror, answer: Body
 ) -> None:
     """The copy stays as it was: without a denial it would allow too much."""
     peer = broker(acl("a"))
-
-    async def run() -> None:
-        async with followed(peer, mirror) as follower:
-            await follower.query(10.0)
-            peer.handlers[DESCRIBE_ACLS] = answer
-            with pytest.raises(StoreError, match="may deny is unknown to this version"):
-                await follower.query(11.0)
-
-    asyncio.run(run())
+    async with followed(peer, mirror) as follower:
+        await follower.query(10.0)
+        peer.handlers[DESCRIBE_ACLS] = answer
+        with pytest.raises(StoreError, match="may deny is unknown to this version"):
+            await follower.query(11.0)
     assert shown(mirror) == ([acl("a")], {})
 
 
@@ -292,40 +257,32 @@ def says_too_old(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("make", [too_old, says_too_old])
-def test_brokers_without_quotas_are_good_enough_where_none_is_enforced(
+async def test_brokers_without_quotas_are_good_enough_where_none_is_enforced(
     mirror: SqliteMirror, make: Callable[[Peer], None]
 ) -> None:
     peer = broker(acl("a"))
     make(peer)
-
-    async def run() -> None:
-        async with followed(peer, mirror, quotas="off") as follower:
-            await follower.query(10.0)
-        assert shown(mirror) == ([acl("a")], {})
-        assert known(mirror) == Mirror(asked_at=10.0)
-
-    asyncio.run(run())
+    async with followed(peer, mirror, quotas="off") as follower:
+        await follower.query(10.0)
+    assert shown(mirror) == ([acl("a")], {})
+    assert known(mirror) == Mirror(asked_at=10.0)
 
 
 @pytest.mark.parametrize("make", [too_old, says_too_old])
 @pytest.mark.parametrize("mode", ["enforce", "audit"])
-def test_quotas_that_cannot_be_known_are_not_taken_for_none(
+async def test_quotas_that_cannot_be_known_are_not_taken_for_none(
     mirror: SqliteMirror, mode: str, make: Callable[[Peer], None]
 ) -> None:
     """ACLs neither: they are one step."""
     peer = broker(acl("a"))
     make(peer)
-
-    async def run() -> None:
-        async with followed(peer, mirror, quotas=mode) as follower:
-            with pytest.raises(UnsupportedVersion):
-                await follower.query(10.0)
-            await Pauses(1).run(follower)
-        assert shown(mirror) == ([], {})
-        assert known(mirror).asked_at is None
-        assert "UNSUPPORTED_VERSION: the brokers are too old" in str(known(mirror).problem)
-
-    asyncio.run(run())
+    async with followed(peer, mirror, quotas=mode) as follower:
+        with pytest.raises(UnsupportedVersion):
+            await follower.query(10.0)
+        await Pauses(1).run(follower)
+    assert shown(mirror) == ([], {})
+    assert known(mirror).asked_at is None
+    assert "UNSUPPORTED_VERSION: the brokers are too old" in str(known(mirror).problem)
 
 
 # --- how often
@@ -388,28 +345,24 @@ def test_rights_that_were_taken_away_apply_for_half_a_minute_at_most(
 # --- this host
 
 
-def test_a_file_that_cannot_be_written_is_told_and_tried_again(
+async def test_a_file_that_cannot_be_written_is_told_and_tried_again(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.store.sqlite.database._WRITE_WAIT_S", 0.01)
-
-    async def run() -> None:
-        async with followed(broker(acl("a")), mirror) as follower:
-            with closing(sqlite3.connect(mirror._path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
-                await Pauses(2).run(follower)
-            assert shown(mirror)[0] == []
-            await Pauses(1).run(follower)
-            assert shown(mirror)[0] == [acl("a")]
-
-    asyncio.run(run())
+    async with followed(broker(acl("a")), mirror) as follower:
+        with closing(sqlite3.connect(mirror._path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            await Pauses(2).run(follower)
+        assert shown(mirror)[0] == []
+        await Pauses(1).run(follower)
+        assert shown(mirror)[0] == [acl("a")]
     (line,) = [one.getMessage() for one in caplog.records]
     assert "state.db: is locked by another program" in line
     assert "Traceback" not in caplog.text
 
 
-def test_another_certificate_is_shown_on_another_connection(mirror: SqliteMirror) -> None:
-    """The broker would go on serving the old one until it ends."""
+async def test_another_certificate_is_shown_on_another_connection(mirror: SqliteMirror) -> None:
+    """The broker would continue to serve the old one until it ends."""
 
     @dataclass
     class Replaced:
@@ -422,21 +375,17 @@ def test_another_certificate_is_shown_on_another_connection(mirror: SqliteMirror
 
     tls = Replaced(Spoken(client_context(AUTHORITY)))
     peer = broker(acl("a"), tls=server_context(OURS))
-
-    async def run() -> None:
-        async with asyncio.timeout(2 * PATIENCE_SECONDS), peer:
-            settings = settings_of(peer.address, mirror._path.parent)
-            access = Access(timeout_s=PATIENCE_SECONDS, tls=tls)
-            follower = Follower(mirror, settings, access)
-            await follower.query(10.0)
-            await follower.query(20.0)
-            assert peer.connections == 1
-            tls.now = Spoken(client_context(AUTHORITY))
-            await follower.query(30.0)
-            assert peer.connections == 2
-            await follower._admin.close()
-
-    asyncio.run(run())
+    async with asyncio.timeout(2 * PATIENCE_SECONDS), peer:
+        settings = settings_of(peer.address, mirror._path.parent)
+        access = Access(timeout_s=PATIENCE_SECONDS, tls=tls)
+        follower = Follower(mirror, settings, access)
+        await follower.query(10.0)
+        await follower.query(20.0)
+        assert peer.connections == 1
+        tls.now = Spoken(client_context(AUTHORITY))
+        await follower.query(30.0)
+        assert peer.connections == 2
+        await follower._admin.close()
     assert known(mirror) == Mirror(asked_at=30.0)
 
 
@@ -452,53 +401,45 @@ LIES: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_was_known_stays_when_brokers_lie(
+async def test_what_was_known_stays_when_brokers_lie(
     mirror: SqliteMirror, lie: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`/readyz` and the log say why, in our words, and once."""
+    """`/readyz` and the log have the reason, in our words and once."""
     peer = broker(acl("a"), passwords={NAME: PASSWORD})
     peer.quotas.quotas = {ALICE: {PRODUCER: 5.0}}
-
-    async def run() -> None:
-        async with followed(peer, mirror, login=True) as follower:
-            await follower.query(10.0)
-            peer.acl_store.acls = set()
-            peer.handlers[DESCRIBE_QUOTAS] = LIES[lie]
-            await Pauses(3).run(follower)
-            assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
-            assert known(mirror).asked_at == 10.0
-            problem = str(known(mirror).problem)
-            assert problem.startswith("the brokers' ACLs and quotas are unknown: ")
-            assert [one.getMessage() for one in caplog.records] == [problem]
-            assert_clean(problem)
-            del peer.handlers[DESCRIBE_QUOTAS]
-            await Pauses(1).run(follower)
-            assert shown(mirror) == ([], {ALICE: {PRODUCER: 5.0}})
-            assert known(mirror).problem is None
-
-    asyncio.run(run())
+    async with followed(peer, mirror, login=True) as follower:
+        await follower.query(10.0)
+        peer.acl_store.acls = set()
+        peer.handlers[DESCRIBE_QUOTAS] = LIES[lie]
+        await Pauses(3).run(follower)
+        assert shown(mirror) == ([acl("a")], {ALICE: {PRODUCER: 5.0}})
+        assert known(mirror).asked_at == 10.0
+        problem = str(known(mirror).problem)
+        assert problem.startswith("the brokers' ACLs and quotas are unknown: ")
+        assert [one.getMessage() for one in caplog.records] == [problem]
+        assert_clean(problem)
+        del peer.handlers[DESCRIBE_QUOTAS]
+        await Pauses(1).run(follower)
+        assert shown(mirror) == ([], {ALICE: {PRODUCER: 5.0}})
+        assert known(mirror).problem is None
     assert PASSWORD not in caplog.text
     assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("api_key", [17, 18, 36, DESCRIBE_ACLS, DESCRIBE_QUOTAS])
-def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) -> None:
+async def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) -> None:
     peer = broker(acl("a"), passwords={NAME: PASSWORD})
-
-    async def run() -> None:
-        async with followed(peer, mirror, login=True) as follower:
-            await follower.query(10.0)
-            peer.silent, peer.acl_store.acls = {api_key}, set()
-            impatient = following(mirror, peer.address, login=True, timeout_ms=300)
-            await Pauses(1).run(impatient)
-            assert shown(mirror)[0] == [acl("a")]
-            assert "no answer within 0.3 s" in str(known(mirror).problem)
-            peer.silent = set()
-            await follower.query(20.0)
-            assert shown(mirror)[0] == []
-            await impatient._admin.close()
-
-    asyncio.run(run())
+    async with followed(peer, mirror, login=True) as follower:
+        await follower.query(10.0)
+        peer.silent, peer.acl_store.acls = {api_key}, set()
+        impatient = following(mirror, peer.address, login=True, timeout_ms=300)
+        await Pauses(1).run(impatient)
+        assert shown(mirror)[0] == [acl("a")]
+        assert "no answer within 0.3 s" in str(known(mirror).problem)
+        peer.silent = set()
+        await follower.query(20.0)
+        assert shown(mirror)[0] == []
+        await impatient._admin.close()
 
 
 @pytest.mark.parametrize(
@@ -512,23 +453,20 @@ def test_silence_changes_nothing_and_ends(mirror: SqliteMirror, api_key: int) ->
         (LIE.encode(), "the response claims"),
     ],
 )
-def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, reported: str) -> None:
+async def test_sizes_that_cannot_be(mirror: SqliteMirror, sent: bytes, reported: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(sent)
         writer.close()
 
-    async def run() -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            server = await asyncio.start_server(serve, "127.0.0.1", 0)
-            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            await Pauses(1).run(following(mirror, address))
-            server.close()
-        problem = str(known(mirror).problem)
-        assert f"{address}: {reported}" in problem
-        assert_clean(problem)
-
-    asyncio.run(run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await Pauses(1).run(following(mirror, address))
+        server.close()
+    problem = str(known(mirror).problem)
+    assert f"{address}: {reported}" in problem
+    assert_clean(problem)
     assert known(mirror).asked_at is None
 
 

@@ -33,7 +33,7 @@ def take_over(mirror: SqliteMirror, asked_at: float, *acls: Acl, quotas: Quotas)
 def test_nothing_is_known_at_a_start_whatever_is_in_the_file(
     mirror: SqliteMirror, path: Path
 ) -> None:
-    """What was shown goes on being there: workers may be asked before the brokers are."""
+    """Content that was shown stays: workers may be asked before the brokers are."""
     assert mirror.mirror() == Mirror(asked_at=None, problem=None)
     assert take_over(mirror, 50.0, acl(), quotas=LIMITED)
     mirror.note_problem("gone")
@@ -46,7 +46,7 @@ def test_nothing_is_known_at_a_start_whatever_is_in_the_file(
 
 
 def test_the_clock_of_an_earlier_start_counts_no_more(mirror: SqliteMirror) -> None:
-    """It begins anew with the machine: a change of before would never be old enough."""
+    """The clock restarts with the machine: an earlier change would never be old enough."""
     mirror.note_acls(1_000_000.0, [acl("new")], created=True)
     mirror.note_quotas(1_000_000.0, LIMITED)
     mirror.begin()
@@ -122,7 +122,7 @@ def test_a_file_with_something_of_its_own_is_refused_and_stays_as_it_is(
 
 
 def test_verifiers_are_the_files_own_and_no_hindrance(path: Path) -> None:
-    """Brokers tell nobody theirs."""
+    """Brokers reveal theirs to nobody."""
     own = open_store(f"sqlite:{path}")
     made = ScramCredential.from_password(ScramMechanism.SCRAM_SHA_256, "secret", b"salt", 4096)
     own.alter_credentials(upsert={("alice", ScramMechanism.SCRAM_SHA_256): made})
@@ -182,7 +182,7 @@ def test_none_leaves_a_part_as_it_is(mirror: SqliteMirror) -> None:
 
 
 def test_workers_need_not_read_everything_after_an_answer(mirror: SqliteMirror) -> None:
-    """What came and went is in the log, and nothing is when nothing did."""
+    """The log has what was added and removed, and no line without a change."""
     take_over(mirror, 5.0, acl("a"), acl("b"), quotas=LIMITED)
     version, quota_version = mirror.acl_version(), mirror.quota_version()
     take_over(mirror, 6.0, acl("b"), acl("a"), quotas=LIMITED)
@@ -220,8 +220,8 @@ def test_a_problem_stays_until_the_brokers_answer(mirror: SqliteMirror) -> None:
 def test_what_may_not_have_a_change_yet_does_not_undo_it(
     mirror: SqliteMirror, after: float, settled: bool
 ) -> None:
-    """The broker that is asked fetches the change from the one that made it; and nothing but the
-    change is held on to: whoever may change something must not keep a right by doing it again."""
+    """The broker that is asked fetches the change from the one that made it. Only the change is
+    kept: a client that may change ACLs must not keep a permission by creating it again."""
     take_over(mirror, 16.0, acl("gone"), acl("taken away"), quotas={})
     mirror.note_acls(32.0, [acl("new")], created=True)
     mirror.note_acls(32.0, [acl("gone")], created=False)
@@ -248,7 +248,7 @@ def test_the_last_of_several_changes_holds(mirror: SqliteMirror) -> None:
 
 
 def test_a_file_that_another_proxy_took_is_no_mirror(mirror: SqliteMirror, path: Path) -> None:
-    """It would be written into what is somebody's own."""
+    """It would be written into somebody else's data."""
     take_over(mirror, 5.0, quotas={})
     own = open_store(f"sqlite:{path}")
     own.begin()
@@ -288,7 +288,7 @@ def test_what_cannot_be_taken_over_leaves_everything_as_it_was(
 
 
 def test_what_could_not_be_read_again_is_not_taken_over(mirror: SqliteMirror) -> None:
-    """Whoever calls has left it out; one such row would make the whole file unusable."""
+    """Callers leave it out; one such row would make the whole file unusable."""
     take_over(mirror, 5.0, acl(), quotas={})
     with pytest.raises(AssertionError):
         take_over(mirror, 6.0, acl(operation=Operation.UNKNOWN), quotas={})
@@ -332,7 +332,7 @@ class Plain:
     quotas: Quotas = field(default_factory=dict)
     known: Mirror = field(default_factory=Mirror)
     recent: list[tuple[float, str, Any]] = field(default_factory=list)
-    """What was done through the proxy, and when."""
+    """Changes made through the proxy, and their times."""
 
     def step(self, name: str, arguments: tuple[Any, ...]) -> None:
         match name:

@@ -17,7 +17,6 @@ from proxy.quota.model import CachedQuotas, QuotaEntity, QuotaKey
 from proxy.store import CachedCredentials, Store, StoreError, StoreStart, open_store
 from proxy.store.caches import CachedAcls
 from proxy.store.interface import StoreInUse
-from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import STEPS
 from proxy.store.sqlite.mirror import SqliteMirror
 from tests.support.acls import acl
@@ -37,7 +36,7 @@ def backup(path: Path) -> Path:
 
 @pytest.fixture
 def written(path: Path) -> Iterator[Store]:
-    """What the command line has open."""
+    """The store as the command line has it open."""
     with closing(open_store(f"sqlite:{path}")) as opened:
         opened.create_acls([acl("a")])
         opened.alter_credentials(upsert={ALICE: verifier()})
@@ -199,8 +198,8 @@ def test_an_earlier_releases_file_is_for_a_restart(read: Store, path: Path, back
 
 
 def test_a_write_to_a_file_that_is_replaced_meanwhile_is_not_done(path: Path, backup: Path) -> None:
-    """Who is told that it was would find nothing of it."""
-    with closing(SqliteStore(path)) as store:
+    """A caller that gets a success would find nothing of its change."""
+    with closing(Store(path)) as store:
         shutil.copy(path, backup)
 
         def write() -> None:
@@ -268,7 +267,7 @@ def test_opening_and_reading_wait_for_nobody_who_is_about_to_write(read: Store, 
 def test_commands_are_refused_what_a_running_proxy_does_not_read(
     written: Store, path: Path, backup: Path
 ) -> None:
-    """What they did would not apply."""
+    """Their changes would not apply."""
     start = written.begin()
     reported = StoreInUse.read(json.loads(json.dumps(StoreInUse.of(path, start))))
     reported.refuse_others(path)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from proxy.store import CachedCredentials, Store, StoreError, open_store
-from proxy.store.sqlite import SqliteStore
 from proxy.store.sqlite.migrations import APPLICATION_ID, STEPS
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.processes import PATIENCE_SECONDS
@@ -72,7 +71,7 @@ def test_a_write_that_fails_leaves_nothing_behind(store: Store) -> None:
 
 
 def test_the_version_grows_with_changes_only(store: Store) -> None:
-    """Each growth makes every worker read all credentials anew."""
+    """Each growth makes every worker read all credentials again."""
     first = store.version()
     store.alter_credentials(delete=[("nobody", SHA_256)], upsert={})
     assert store.version() == first
@@ -117,7 +116,7 @@ def test_a_store_that_fails_leaves_the_last_known_credentials(path: Path) -> Non
 
 
 def test_several_that_open_a_new_store_at_once_agree(path: Path) -> None:
-    """Workers start together, and the secret must be one: salts would tell them apart."""
+    """Workers start together and must share one secret: salts would distinguish them."""
     program = PATIENT_WRITER + (
         "import sys; from proxy.store import open_store;"
         "sys.stdin.readline(); print(open_store(sys.argv[1]).scram_fake_secret().hex())"
@@ -172,7 +171,7 @@ def test_threads_may_share_a_store(store: Store, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reader_does_not_wait_for_a_writer(store: Store, path: Path) -> None:
-    """What it knows must not grow old while another process is about to write."""
+    """Its content must not become stale while another process is about to write."""
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     writer.execute("UPDATE change_counter SET value = 99")
@@ -184,22 +183,22 @@ def test_a_reader_does_not_wait_for_a_writer(store: Store, path: Path) -> None:
 def test_nobody_else_may_read_the_files(store: Store, path: Path) -> None:
     """Verifiers can be guessed at offline."""
     store.alter_credentials(upsert={("alice", SHA_256): credential()})
-    with store.writing() as connection:  # type: ignore[attr-defined]
+    with store.writing() as connection:
         connection.execute("UPDATE change_counter SET value = value + 1")
         files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
     assert files == {"state.db": 0o600, "state.db-journal": 0o600}
 
 
 def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
-    SqliteStore(path).close()
+    Store(path).close()
     path.chmod(0o664)
-    SqliteStore(path).close()
+    Store(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o660, "the group may be meant"
 
 
 def test_writes_are_synced(path: Path) -> None:
     """An answered AlterUserScramCredentials survives a power cut."""
-    store = SqliteStore(path)
+    store = Store(path)
     with store.writing() as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
         assert connection.execute("PRAGMA synchronous").fetchone() == (3,), "EXTRA"

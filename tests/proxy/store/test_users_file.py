@@ -1,4 +1,4 @@
-"""A file of SCRAM users: read whole or not at all, and taken up when it is replaced."""
+"""A file of SCRAM users: read whole or not at all, and loaded again when it is replaced."""
 
 import base64
 import json
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there_is_told(path: Path) -> None:
 
 
 def test_what_is_taken_up_is_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An empty file lets nobody in, and another secret lets two proxies tell who exists."""
+    """An empty file lets nobody in, and a second secret would reveal which users exist."""
     caplog.set_level(logging.INFO)
     put(path, content(alice=of(SHA_256)))
     users = UsersFile(path)

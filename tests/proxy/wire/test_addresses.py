@@ -27,11 +27,11 @@ REWRITTEN = [
     for version in range(api.min_version, api.max_version + 1)
     if carries_addresses(api.key, version)
 ]
-"""Every API and version whose response tells an address."""
+"""Every API and version whose response contains an address."""
 
 
 def odd_ones(node_id: int, host: str, port: int) -> tuple[str, int] | None:
-    """Show brokers with an odd id, under a name that tells whether host and port were read."""
+    """Show brokers with an odd id, under a name that contains the host and port as read."""
     return (f"gateway-{host}", port ^ 1) if node_id % 2 else None
 
 
@@ -71,7 +71,7 @@ def test_a_rewritten_response_differs_in_its_addresses_only(
 def test_an_identity_leaves_every_byte_in_place(
     api_key: int, version: int, data: st.DataObject
 ) -> None:
-    """Nothing but addresses is touched, so resolving each to itself must change nothing."""
+    """Only addresses are touched, so resolving each to itself must change nothing."""
     entity = data.draw(responses(api_key, version))
     if api_key == DESCRIBE_QUORUM or getattr(entity, "endpoint_type", 1) != 1:
         return
@@ -87,7 +87,7 @@ def test_an_identity_leaves_every_byte_in_place(
 def test_a_truncated_response_is_the_brokers_fault_or_harmless(
     api_key: int, version: int, data: st.DataObject
 ) -> None:
-    """Cut anywhere: BrokerFault, or a response that tells no address that was not resolved."""
+    """Cut anywhere: BrokerFault, or a response in which every address was resolved."""
     body = encode(data.draw(responses(api_key, version)))
     cut = data.draw(st.integers(0, len(body)))
     try:

@@ -104,7 +104,7 @@ KAFKA_4_1_OFFERS = {0: (0, 13), 1: (4, 17), 3: (0, 13), 19: (2, 7), 38: (1, 3), 
         (KAFKA_4_1_OFFERS, 0, (3, 13), (3, 13)),  # v0 to v2 are announced, and not served
         (KAFKA_4_1_OFFERS, 1, (4, 17), (4, 17)),
         (KAFKA_4_1_OFFERS, 19, (2, 7), (2, 7)),
-        ({0: (0, 11)}, 0, (3, 11), (3, 11)),  # nothing says that it serves old versions
+        ({0: (0, 11)}, 0, (3, 11), (3, 11)),  # it may not serve old versions
         ({1: (0, 3), 2: (0, 0)}, 1, None, (0, 3)),
         ({1: (0, 3), 2: (0, 0)}, 2, None, (0, 0)),
         ({1: (0, 3), 2: (0, 99)}, 2, (1, 11), (0, 11)),

@@ -75,7 +75,7 @@ def ours(value: Any, version: int) -> Any:
 
 
 def with_nulls(value: Any, of_kio: Any) -> Any:
-    """kio has None for an id of zeros and for a time that is unknown, Kafka has neither."""
+    """kio uses None for an id of zeros and for an unknown time; Kafka does not."""
     if isinstance(value, list) and isinstance(of_kio, list):
         return [with_nulls(*pair) for pair in zip(value, of_kio, strict=True)]
     return None if of_kio is None and value in (NO_ID, -1) else value
@@ -94,7 +94,7 @@ def test_reads_and_writes_what_kio_does(kind: type[Message], version: int, make:
 
 @pytest.mark.parametrize(("kind", "version"), VERSIONS)
 def test_a_message_cut_anywhere_is_malformed(kind: type[Message], version: int) -> None:
-    """And nothing but Malformed comes out: untrusted bytes must not reach any other handler."""
+    """Only Malformed is raised: untrusted bytes must not reach any other handler."""
     data = kio_messages.encode(large(schema_of_kio(kind, version)))
     step = max(1, len(data) // 150)
     for length in range(0, len(data), step):
@@ -136,7 +136,7 @@ LONG_NAME = LARGE["string"]
 
 
 def test_begins_where_it_is_told_and_ignores_what_follows() -> None:
-    """Kafka ignores bytes behind a body, and a body stands behind a header."""
+    """Kafka ignores bytes after a body, and a body follows a header."""
     entity = MetadataRequest(topics=(MetadataRequest.MetadataRequestTopic(name=LONG_NAME),))
     assert decode(MetadataRequest, 12, b"header" + encode(entity, 12) + b"more", 6) == entity
 

@@ -88,7 +88,7 @@ def test_a_real_brokers_api_versions_are_offered_but_for_what_is_not_policed(
 
 
 def test_features_before_v4_are_those_that_kafka_tells() -> None:
-    """The v3 answer made of the broker's v4 answer says what the broker's own v3 answer says."""
+    """The v3 response made from the broker's v4 response equals the broker's own v3 response."""
     by_version = {
         one.version: parse_response(one.version, one.body[4:])[1]
         for one in API_VERSIONS_ANSWERS

@@ -1,4 +1,4 @@
-"""Produce and Fetch requests, walked through: the same as the whole message says."""
+"""Produce and Fetch requests: walking through one gives the same result as decoding it."""
 
 import uuid
 from dataclasses import asdict, replace
@@ -145,7 +145,7 @@ def test_records_of_a_transaction_are_known(attributes: int, transactional: bool
 
 
 def plain_fetch(version: int, body: bytes) -> fetch_requests.PlainFetch | None:
-    """What is seen of it, whatever stands behind it."""
+    """Return what the walk sees of it, whatever bytes follow."""
     found = [
         fetch_requests.plain(version, b"\0" + body + behind, 0, 1 + len(body))
         for behind in (b"", bytes(200), b"\1" * 200)
@@ -155,7 +155,7 @@ def plain_fetch(version: int, body: bytes) -> fetch_requests.PlainFetch | None:
 
 
 def plain_produce(version: int, body: bytes) -> list[bytes] | None:
-    """What is seen of it, whatever stands behind it."""
+    """Return what the walk sees of it, whatever bytes follow."""
     found = [
         produce_requests.plain_topics(version, b"\0" + body + behind, 0, 1 + len(body))
         for behind in (b"", bytes(200), b"\1" * 200)
@@ -207,7 +207,7 @@ def test_a_plain_fetch_is_what_the_whole_message_says(
         body[at % len(body)] = byte
     plain = plain_fetch(version, bytes(body))
     if plain is None or (version < 13 and not all(map(is_text, plain.topics))):
-        return  # text that is none is never allowed
+        return  # invalid text is never allowed
     message: Any = decode(request_type(1, version), bytes(body))
     if version < 15:
         assert message.replica_id == -1
@@ -309,7 +309,7 @@ def test_the_numbers_of_a_commit_are_nothing_else(
     try:
         message = decode(schema, bytes(body))
     except Malformed:
-        return  # text that is none
+        return  # invalid text
     for start, end in found:
         body[start - 1 : end - 1] = b"\xff" * (end - start)
     assert bytes(body) == encode(without_numbers(message, "topics"))

@@ -118,7 +118,7 @@ def test_any_topics_are_found(
 )
 @settings(max_examples=300, deadline=None)
 def test_a_lying_byte_raises_nothing_but_malformed(position: int, lie: bytes, version: int) -> None:
-    """What is found in such bytes is what the codec reads, but for text that is not a name."""
+    """The walk finds in such bytes what the codec reads, except text that is not a name."""
     body = encode(a_response(MetadataResponse, 6), version)
     lying = body[:position] + lie + body[position + len(lie) :]
     try:

@@ -1,4 +1,4 @@
-"""Responses cut through as they arrive: the same length, and no end point that a client sees."""
+"""Responses cut through as they arrive: the same length, and no endpoint that a client sees."""
 
 import struct
 from contextlib import suppress
@@ -36,7 +36,7 @@ def test_end_points_vanish_and_all_else_stays(
 
 
 def _endpoints(api_key: int, version: int, count: int) -> Entity:
-    """A response with many end points, and nothing else in it."""
+    """A response with many endpoints and no other content."""
     schema = load_response_schema(api_key, version)
     entity = entities(schema).filter(lambda one: one.node_endpoints).example()
     endpoint = replace(entity.node_endpoints[0], host="broker.example", rack=None)
@@ -56,7 +56,7 @@ def test_any_number_of_end_points_byte_by_byte(api_key: int, count: int) -> None
 
 @pytest.mark.parametrize("size", [*range(11, 300), *range(16_380, 16_400)])
 def test_every_size_of_a_swallowed_array(size: int) -> None:
-    """Sizes around 128 and 16,384 need a padded varint: its own width changes what is left."""
+    """Sizes around 128 and 16,384 need a padded varint: its own width changes the rest."""
     head = struct.pack(">ixihxi", 0x01020304, 0, 0, 0) + b"\x01"
     received = pass_through(SHARE_FETCH, 1, head + b"\x02" + bytes(size), [])
     assert received.startswith(head + bytes((1, 1, UNKNOWN_TAG)))
@@ -78,7 +78,7 @@ def test_garbage_is_the_brokers_fault(api_key: int, version: int, data: st.DataO
 
 
 def test_a_body_that_ends_inside_a_structure_is_noticed_with_its_last_byte() -> None:
-    """What was cut through cannot be taken back, but the connection must not go on."""
+    """Bytes that were sent on cannot be taken back, but the connection must end."""
     head = struct.pack(">ixihi", 0x01020304, 0, 0, 0)
     with pytest.raises(BrokerFault):
         pass_through(FETCH, 16, head + b"\x02" + bytes(10), [])

@@ -82,8 +82,8 @@ def test_brokers_are_read_as_kio_reads_them(version: int, data: st.DataObject) -
 def test_a_broker_that_cannot_be_is_refused(
     impossible: dict[str, object], data: st.DataObject
 ) -> None:
-    """A target with such an address would fail at every connection, far from the cause; and what
-    is no name would stand in the log."""
+    """A target with such an address would fail at every connection, far from the cause, and
+    invalid names would appear in the log."""
     entity = data.draw(responses(3, 12).filter(lambda one: one.brokers))
     fine = replace(entity.brokers[0], node_id=1, host="h", port=1)
     body = encode(replace(entity, brokers=(replace(fine, **impossible),)))

@@ -1,4 +1,4 @@
-"""Untrusted request headers: what Kafka accepts is accepted, and what is kept is bounded."""
+"""Untrusted request headers: what Kafka accepts is accepted, and kept bytes are bounded."""
 
 import struct
 

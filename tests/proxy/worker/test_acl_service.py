@@ -1,4 +1,4 @@
-"""A worker's authorizer: what it applies, what it tells, and what it does without its store."""
+"""A worker's authorizer: what it applies, what it reports, and what it does without its store."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,7 +29,7 @@ from tests.support.playbook import Playbook, everything, logged_in
 
 @dataclass
 class Told:
-    """What the event log is told."""
+    """Events for the event log."""
 
     notices: list[DenialNotice] = field(default_factory=list)
 

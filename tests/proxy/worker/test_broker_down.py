@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,18 @@ TERMINATIONS: dict[str, dict[str, Any]] = {
         "connections.max.reauth.ms": HOUR_MS,
     },
 }
-Test = Callable[[RunningListener, Authenticator], Awaitable[None]]
+Play = AbstractAsyncContextManager[tuple[RunningListener, Authenticator]]
 
 
 @pytest.fixture(params=TERMINATIONS)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """Run a test with a listener of either termination."""
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Play]:
+    """Run a listener of either termination."""
     relays = request.param == "broker"
 
-    def run(test: Test, *, timeout_s: float = PATIENCE_SECONDS) -> None:
+    def run(*, timeout_s: float = PATIENCE_SECONDS) -> Play:
         broker = Authenticator() if relays else Authenticator(passwords=None)
         access = Access(timeout_s=timeout_s)
-        play(tmp_path, test, broker=broker, access=access, **TERMINATIONS[request.param])
+        return play(tmp_path, broker=broker, access=access, **TERMINATIONS[request.param])
 
     return run
 
@@ -80,8 +80,8 @@ async def hold(running: RunningListener, count: int) -> list["asyncio.Task[None]
     return users
 
 
-def test_clients_wait_for_the_broker_and_one_probe_dials(run: Callable[..., None]) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_clients_wait_for_the_broker_and_one_probe_dials(run: Callable[..., Play]) -> None:
+    async with run() as (running, broker):
         await stop(broker)
         users = await hold(running, 20)
         assert slots_taken(running) == (0, 0)
@@ -90,11 +90,9 @@ def test_clients_wait_for_the_broker_and_one_probe_dials(run: Callable[..., None
         assert broker.connections == 20 + 1
         await until(lambda: not running.listener.services.outages)
 
-    run(test)
 
-
-def test_one_that_disconnects_frees_its_place(run: Callable[..., None]) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_one_that_disconnects_frees_its_place(run: Callable[..., Play]) -> None:
+    async with run() as (running, broker):
         await stop(broker)
         (user,) = await hold(running, 1)
         client = next(iter(running.listener.clients))
@@ -104,15 +102,12 @@ def test_one_that_disconnects_frees_its_place(run: Callable[..., None]) -> None:
         assert held(running) == 0
         await start(broker)
 
-    run(test)
 
-
-def test_beyond_the_limit_they_are_closed_at_once(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_beyond_the_limit_they_are_closed_at_once(
+    run: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "MAX_HELD_PER_ADDRESS", 1)
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with run() as (running, broker):
         await stop(broker)
         (user,) = await hold(running, 1)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -121,29 +116,24 @@ def test_beyond_the_limit_they_are_closed_at_once(
         await start(broker)
         await user
 
-    run(test)
 
-
-def test_one_that_has_to_wait_for_anything_else_lets_others_go_on(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_one_that_has_to_wait_for_anything_else_lets_others_go_on(
+    run: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "RESUMED_AT_ONCE", 1)
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with run() as (running, broker):
         await stop(broker)
         users = await hold(running, 1)
         (first,) = running.listener.clients
         users += [asyncio.create_task(use(await connected(running)))]
         await until(lambda: held(running) == 2)
-        # As for a quota; a relayed login has no other reason, and goes on
+        # As for a quota; a relayed login has no other reason, and continues
         first.call(lambda connection, _: connection.hold(PauseReason.THROTTLED))
         await start(broker)
         await users[1]
         first.call(lambda connection, now: connection.release(PauseReason.THROTTLED, now))
         await users[0]
         await until(lambda: not running.listener.services.outages)
-
-    run(test)
 
 
 @contextmanager
@@ -157,12 +147,11 @@ def silent(broker: Authenticator) -> Iterator[None]:
         yield
 
 
-def test_a_silent_host_is_down_too(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_silent_host_is_down_too(
+    run: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint, "SUSPECT_SECONDS", 0.05)
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with run() as (running, broker):
         await stop(broker)
         with silent(broker):
             users = await hold(running, 3)
@@ -171,16 +160,13 @@ def test_a_silent_host_is_down_too(
         await asyncio.gather(*users)
         assert broker.connections == 3 + 1
 
-    run(test)
 
-
-def test_a_broker_that_accepts_others_is_slow_and_not_down(
-    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+async def test_a_broker_that_accepts_others_is_slow_and_not_down(
+    run: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when all of its clients log in at once, and each handshake takes its time."""
     monkeypatch.setattr(endpoint, "SUSPECT_SECONDS", 0.05)
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with run() as (running, broker):
         await use(await connected(running))
         await stop(broker)
         with silent(broker):
@@ -190,5 +176,3 @@ def test_a_broker_that_accepts_others_is_slow_and_not_down(
         await start(broker)
         await user
         assert broker.connections == 2, "no probe"
-
-    run(test)

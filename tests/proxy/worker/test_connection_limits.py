@@ -41,7 +41,7 @@ class Proxy:
             self.start(worker)
 
     def start(self, worker: int) -> None:
-        """Anew, where there was one."""
+        """Again, if there was one."""
         del self.limits[worker : worker + 1], self.open[worker : worker + 1]
         self.limits.insert(worker, ConnectionLimits(self.shared, worker))
         self.limits[worker].apply(self.per_address, self.overrides)
@@ -66,7 +66,7 @@ class Proxy:
         return client
 
     def look(self, worker: int) -> None:
-        """Have a worker do what it was asked for."""
+        """Run the requests of a worker."""
         for client in self.open[worker].to_evict():
             client.evict()
 
@@ -182,7 +182,7 @@ class TestInSeveralWorkers:
         st.lists(st.tuples(st.sampled_from(["open", "user", "close", "look"]), st.integers(0, 2)))
     )
     def test_never_are_more_open_than_may_be(self, steps: list[tuple[str, int]]) -> None:
-        """But for those that a worker was asked to close, and has not yet."""
+        """Except connections that a worker was asked to close and has not closed yet."""
         proxy, alive = Proxy(most=4, workers=3), [set[Client]() for _ in range(3)]
         users = set[Client]()
         for step, worker in steps:

@@ -45,7 +45,7 @@ def closed(serving: Serving, reason: str) -> float:
 
 
 def test_unauthenticated_clients_keep_nobody_out(serving: Serving) -> None:
-    """One that has not logged in for long makes room, in whichever worker it is.
+    """An old unauthenticated connection is closed to free a slot, in whichever worker it is.
 
     They come one by one: two at once, in two workers, may close more than two others.
     """

@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -15,8 +16,7 @@ from proxy.connection.interfaces import NoAuthorizer
 from proxy.net.ports import BrokerPorts
 from proxy.net.sockets import Inherited, listen
 from proxy.scheduling.heartbeats import Heartbeat
-from proxy.store import open_store
-from proxy.store.interface import BrokerStore
+from proxy.store import Store, open_store
 from proxy.wire.apis import API_VERSIONS, METADATA
 from proxy.worker.acceptor_link import (
     LAST_OFFER,
@@ -46,7 +46,7 @@ def routed(
     first: int,
     *,
     link: Link | None = None,
-    store: BrokerStore | None = None,
+    store: Store | None = None,
 ) -> tuple[Endpoints, Listener]:
     """A gateway whose brokers 0 and 1 have the ports from `first` on.
 
@@ -68,7 +68,7 @@ def routed(
     services = Services(access=open_access(config.upstream, None))
     front = Listener(
         config.listeners[0],
-        services=services,
+        services=cast(Any, services),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
@@ -104,35 +104,31 @@ def answers(port: int) -> Callable[[], bool]:
     return try_it
 
 
-def test_a_port_that_another_program_has_is_told_and_tried_again(
+async def test_a_port_that_another_program_has_is_told_and_tried_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its broker is not shown as long as clients would be sent to that program."""
     caplog.set_level(logging.INFO)
     first = free_port_range(3)
-
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
-            routing, front = routed(broker, first)
-            routing._make_gateway(front)
-            assert routing._cluster is not None
-            assert front.gateway is not None
-            shown = front.gateway.resolve
-            with socket.create_server((HOST, first + 1)):
-                for now in (0.0, 5.0):
-                    assert await routing._cluster.round(now)
-                assert shown(0, HOST, broker.port) == (HOST, first)
-                assert shown(1, HOST, broker.port) is None
-                assert front.gateway.not_shown == 1
-                assert routing.not_ready() == [], "the other one is"
-            await routing._cluster.round(10.0)
-            assert shown(1, HOST, broker.port) == (HOST, first + 1)
-            assert (front.gateway.not_shown, routing.not_ready()) == (0, [])
-            await until(answers(first + 1))
-            routing.close()
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:
+        broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
+        routing, front = routed(broker, first)
+        routing._make_gateway(front)
+        assert routing._cluster is not None
+        assert front.gateway is not None
+        shown = front.gateway.resolve
+        with socket.create_server((HOST, first + 1)):
+            for now in (0.0, 5.0):
+                assert await routing._cluster.round(now)
+            assert shown(0, HOST, broker.port) == (HOST, first)
+            assert shown(1, HOST, broker.port) is None
+            assert front.gateway.not_shown == 1
+            assert routing.not_ready() == [], "the other one is"
+        await routing._cluster.round(10.0)
+        assert shown(1, HOST, broker.port) == (HOST, first + 1)
+        assert (front.gateway.not_shown, routing.not_ready()) == (0, [])
+        await until(answers(first + 1))
+        routing.close()
     reported = [one.getMessage() for one in caplog.records if "shown" in one.getMessage()]
     assert [text.partition(": ")[2][:24] for text in reported] == [
         "broker 1 is not shown: c",
@@ -140,57 +136,49 @@ def test_a_port_that_another_program_has_is_told_and_tried_again(
     ]
 
 
-def test_a_gateway_that_shows_no_broker_is_not_ready() -> None:
+async def test_a_gateway_that_shows_no_broker_is_not_ready() -> None:
     first = free_port_range(3)
-
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            broker.brokers = {1: (HOST, broker.port)}
-            routing, front = routed(broker, first)
-            routing._make_gateway(front)
-            assert routing._cluster is not None
-            with socket.create_server((HOST, first + 1)):
-                await routing._cluster.round(0.0)
-                said = f"cannot listen on {HOST}:{first + 1}: Address already in use"
-                assert routing.not_ready() == [f"listener gate: no broker is shown: {said}"]
-            await routing._cluster.round(10.0)
-            assert routing.not_ready() == []
-            await until(answers(first + 1))
-            routing.close()
-
-    asyncio.run(run())
+    async with FakeBroker() as broker:
+        broker.brokers = {1: (HOST, broker.port)}
+        routing, front = routed(broker, first)
+        routing._make_gateway(front)
+        assert routing._cluster is not None
+        with socket.create_server((HOST, first + 1)):
+            await routing._cluster.round(0.0)
+            said = f"cannot listen on {HOST}:{first + 1}: Address already in use"
+            assert routing.not_ready() == [f"listener gate: no broker is shown: {said}"]
+        await routing._cluster.round(10.0)
+        assert routing.not_ready() == []
+        await until(answers(first + 1))
+        routing.close()
 
 
-def test_brokers_ports_accept_nobody_before_the_listener_does() -> None:
+async def test_brokers_ports_accept_nobody_before_the_listener_does() -> None:
     """Another process serves them, which is taken over from when this one is ready."""
     first = free_port_range(3)
+    async with FakeBroker() as broker:
+        broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
+        routing, _ = routed(broker, first)
+        assert routing._cluster is not None
+        ready = asyncio.Event()
 
-    async def run() -> None:
-        async with FakeBroker() as broker:
-            broker.brokers = {0: (HOST, broker.port), 1: (HOST, broker.port)}
-            routing, _ = routed(broker, first)
-            assert routing._cluster is not None
-            ready = asyncio.Event()
+        async def may_accept() -> None:
+            await ready.wait()
 
-            async def may_accept() -> None:
-                await ready.wait()
-
-            own = listen(HOST, first + 2)
-            opening = asyncio.create_task(routing.open({"gate": own}, may_accept))
-            await until(answers(first + 1))
-            broker.brokers = {0: (HOST, broker.port)}
-            for now in (5.0, 10.0):
-                await routing._cluster.round(now)
-            await until(lambda: not answers(first + 1)())
-            (waiting,) = routing._endpoints.values()
-            assert isinstance(waiting, socket.socket), "clients wait in the queue of the port"
-            ready.set()
-            await opening
-            assert routing._endpoints.keys() == {("gate", None), ("gate", 0)}
-            assert not answers(first + 1)(), "its broker has left"
-            routing.close()
-
-    asyncio.run(run())
+        own = listen(HOST, first + 2)
+        opening = asyncio.create_task(routing.open({"gate": own}, may_accept))
+        await until(answers(first + 1))
+        broker.brokers = {0: (HOST, broker.port)}
+        for now in (5.0, 10.0):
+            await routing._cluster.round(now)
+        await until(lambda: not answers(first + 1)())
+        (waiting,) = routing._endpoints.values()
+        assert isinstance(waiting, socket.socket), "clients wait in the queue of the port"
+        ready.set()
+        await opening
+        assert routing._endpoints.keys() == {("gate", None), ("gate", 0)}
+        assert not answers(first + 1)(), "its broker has left"
+        routing.close()
 
 
 @pytest.mark.parametrize("outside", [{1001}, {7, 1001}])
@@ -229,98 +217,86 @@ async def client_of(port: int) -> Client:
     return Client(*await asyncio.open_connection(HOST, port))
 
 
-def test_a_client_of_an_unknown_broker_logs_in_elsewhere_and_is_routed_when_it_returns(
+async def test_a_client_of_an_unknown_broker_logs_in_elsewhere_and_is_routed_when_it_returns(
     tmp_path: Path,
 ) -> None:
     """After a restart without a store: the proxy has no login of its own to ask brokers by."""
     first = free_port_range(3)
-
-    async def run() -> None:
-        store = open_store(f"sqlite:{tmp_path / 'state.db'}")
-        async with authenticating() as bootstrap, authenticating() as broker:
-            bootstrap.brokers = broker.brokers = {1: (HOST, broker.port)}
-            routing, front = routed(bootstrap, first, store=store)
-            await routing.open({"gate": listen(HOST, first + 2)}, at_once)
-            assert answers(first)()
-            assert answers(first + 1)(), "all ports are open from the start"
-            assert routing.not_ready() == []
-            client = await client_of(first + 1)
-            assert await client.log_in() == 0
-            client.writer.write(metadata(client.next_id()))
-            assert await client.is_closed()
-            assert bootstrap.seen(METADATA) == 1, "the proxy's own"
-            assert observed(front)[-2:] == ["authenticated User:alice", "closed broker_unknown"]
-            again = await client_of(first + 1)
-            await again.log_in()
-            await again.metadata()
-            assert (bootstrap.seen(METADATA), broker.seen(METADATA)) == (1, 1)
-            assert {key for key, _ in bootstrap.requests} == {API_VERSIONS, METADATA, 17, 36}
-            again.writer.close()
-            routing.close()
-        store.close()
-
-    asyncio.run(run())
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    async with authenticating() as bootstrap, authenticating() as broker:
+        bootstrap.brokers = broker.brokers = {1: (HOST, broker.port)}
+        routing, front = routed(bootstrap, first, store=store)
+        await routing.open({"gate": listen(HOST, first + 2)}, at_once)
+        assert answers(first)()
+        assert answers(first + 1)(), "all ports are open from the start"
+        assert routing.not_ready() == []
+        client = await client_of(first + 1)
+        assert await client.log_in() == 0
+        client.writer.write(metadata(client.next_id()))
+        assert await client.is_closed()
+        assert bootstrap.seen(METADATA) == 1, "the proxy's own"
+        assert observed(front)[-2:] == ["authenticated User:alice", "closed broker_unknown"]
+        again = await client_of(first + 1)
+        await again.log_in()
+        await again.metadata()
+        assert (bootstrap.seen(METADATA), broker.seen(METADATA)) == (1, 1)
+        assert {key for key, _ in bootstrap.requests} == {API_VERSIONS, METADATA, 17, 36}
+        again.writer.close()
+        routing.close()
+    store.close()
 
 
-def test_the_acceptor_is_told_which_ports_have_a_known_broker(tmp_path: Path) -> None:
+async def test_the_acceptor_is_told_which_ports_have_a_known_broker(tmp_path: Path) -> None:
     """The listener's own address comes last: then the acceptor knows all that it serves."""
     first = free_port_range(3)
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    link = Link(1)
 
-    async def run() -> None:
-        store = open_store(f"sqlite:{tmp_path / 'state.db'}")
-        link = Link(1)
+    def said() -> list[tuple[bytes, int]]:
+        messages = iter(link.receive_message, None)
+        return [(kind, endpoint.broker) for kind, endpoint in messages]
 
-        def said() -> list[tuple[bytes, int]]:
-            messages = iter(link.receive_message, None)
-            return [(kind, endpoint.broker) for kind, endpoint in messages]
-
-        async with authenticating() as bootstrap:
-            routing, front = routed(bootstrap, first, link=link, store=store)
-            await routing.open({}, at_once)
-            assert said() == [(RESET, OWN), (LAST_OFFER, 0), (LAST_OFFER, 1), (OFFER, OWN)]
-            assert front.gateway is not None
-            assert front.gateway.resolve(1, HOST, bootstrap.port) == (HOST, first + 1)
-            await asyncio.sleep(0)
-            assert said() == [(OFFER, 1)]
-            routing.close()
-            assert sorted(said()) == [(WITHDRAW, OWN), (WITHDRAW, 0), (WITHDRAW, 1)]
-        link.acceptor_end.close()
-        link.worker_end.close()
-        store.close()
-
-    asyncio.run(run())
+    async with authenticating() as bootstrap:
+        routing, front = routed(bootstrap, first, link=link, store=store)
+        await routing.open({}, at_once)
+        assert said() == [(RESET, OWN), (LAST_OFFER, 0), (LAST_OFFER, 1), (OFFER, OWN)]
+        assert front.gateway is not None
+        assert front.gateway.resolve(1, HOST, bootstrap.port) == (HOST, first + 1)
+        await asyncio.sleep(0)
+        assert said() == [(OFFER, 1)]
+        routing.close()
+        assert sorted(said()) == [(WITHDRAW, OWN), (WITHDRAW, 0), (WITHDRAW, 1)]
+    link.acceptor_end.close()
+    link.worker_end.close()
+    store.close()
 
 
-def test_brokers_without_a_port_are_noticed_in_what_clients_are_told(
+async def test_brokers_without_a_port_are_noticed_in_what_clients_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The proxy has no login of its own: before that, it cannot know of them."""
     caplog.set_level(logging.WARNING)
     first = free_port_range(3)
-
-    async def run() -> None:
-        store = open_store(f"sqlite:{tmp_path / 'state.db'}")
-        async with authenticating() as bootstrap:
-            bootstrap.brokers = {1001: (HOST, bootstrap.port), 1002: (HOST, 9)}
-            routing, front = routed(bootstrap, first, store=store)
-            await routing.open({"gate": listen(HOST, first + 2)}, at_once)
-            assert routing.not_ready() == []
-            client = await client_of(first + 2)
-            await client.log_in()
-            await client.metadata()
-            assert front.gateway is not None
-            assert front.gateway.not_shown == 2
-            assert routing.not_ready() == [f"listener gate: no broker is shown: {misfit}"]
-            await until(lambda: misfit in caplog.text)
-            client.writer.close()
-            routing.close()
-        store.close()
-
     misfit = (
         f"no port in broker.ports, {first}-{first + 1}, for broker 1001, 1002 (2 in all):"
         f" {first}-{first + 1002} would fit"
     )
-    asyncio.run(run())
+    store = open_store(f"sqlite:{tmp_path / 'state.db'}")
+    async with authenticating() as bootstrap:
+        bootstrap.brokers = {1001: (HOST, bootstrap.port), 1002: (HOST, 9)}
+        routing, front = routed(bootstrap, first, store=store)
+        await routing.open({"gate": listen(HOST, first + 2)}, at_once)
+        assert routing.not_ready() == []
+        client = await client_of(first + 2)
+        await client.log_in()
+        await client.metadata()
+        assert front.gateway is not None
+        assert front.gateway.not_shown == 2
+        assert routing.not_ready() == [f"listener gate: no broker is shown: {misfit}"]
+        await until(lambda: misfit in caplog.text)
+        client.writer.close()
+        routing.close()
+    store.close()
 
 
 def test_a_replaced_worker_serves_the_connections_that_wait_for_its_brokers() -> None:

@@ -181,7 +181,7 @@ def test_groups_may_administer(store: Store, authorizer: bool) -> None:
 
 
 def test_groups_that_a_file_takes_away_count_at_once(store: Store) -> None:
-    """Without a re-authentication: clients without tokens may have none for long."""
+    """Without a re-authentication: clients without tokens may not re-authenticate for long."""
     play = joined(store, "analysts", acls=(MAY_WRITE, MAY_READ))
     play.client(produce(1, "mine", version=9), fetch(0, "mine"))
     play.broker(response(1, b"\0"))
@@ -244,7 +244,7 @@ def test_groups_are_handled_alike_for_acls_and_quotas(tmp_path: Path) -> None:
         bob.wait_for(bob.wakes_at)
         assert bob.to_broker
 
-        # Whoever is in no such group may not write, and is not limited either
+        # A client outside these groups may not write, and has no limit
         carol = client(sub="carol", groups=("interns",))
         assert not is_written(carol, 3)
         assert produce_error(carol) == ErrorCode.TOPIC_AUTHORIZATION_FAILED

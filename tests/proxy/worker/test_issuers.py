@@ -3,7 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -59,7 +59,7 @@ def made(directory: Path) -> Listener:
     """To be called while an event loop runs."""
     return Listener(
         settings(directory),
-        services=Services(),
+        services=cast(Any, Services()),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),

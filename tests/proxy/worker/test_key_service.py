@@ -5,7 +5,8 @@ import gzip
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -52,14 +53,12 @@ class Provider:
         return app
 
 
-def with_provider(test: Callable[[KeyService, Provider], Awaitable[None]], **ms: int) -> None:
-    async def run() -> None:
-        provider = Provider()
-        async with TestServer(provider.app()) as server, asyncio.timeout(PATIENCE_SECONDS):
-            provider.port = server.port or 0
-            await test(service(str(server.make_url("/jwks")), **ms), provider)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(**ms: int) -> AsyncIterator[tuple[KeyService, Provider]]:
+    provider = Provider()
+    async with TestServer(provider.app()) as server, asyncio.timeout(PATIENCE_SECONDS):
+        provider.port = server.port or 0
+        yield service(str(server.make_url("/jwks")), **ms), provider
 
 
 def service(source: Path | str, **ms: int) -> KeyService:
@@ -72,72 +71,56 @@ def knows(keys: KeyService, kid: str, *, later: float = 0.0) -> bool:
     return not isinstance(found, KeyMissing)
 
 
-def test_a_file_is_read_anew(tmp_path: Path) -> None:
+async def test_a_file_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
-
-    async def run() -> None:
-        keys = service(path)
-        await keys.refresh()
-        assert keys.cache.last_error is not None
-        path.write_bytes(RSA)
-        await keys.refresh()
-        assert knows(keys, "rsa")
-        path.write_bytes(EC)
-        await keys.refresh()
-        assert knows(keys, "ec")
-        assert not knows(keys, "rsa")
-
-    asyncio.run(run())
+    keys = service(path)
+    await keys.refresh()
+    assert keys.cache.last_error is not None
+    path.write_bytes(RSA)
+    await keys.refresh()
+    assert knows(keys, "rsa")
+    path.write_bytes(EC)
+    await keys.refresh()
+    assert knows(keys, "ec")
+    assert not knows(keys, "rsa")
 
 
-def test_a_file_without_end_is_not_read_to_its_end() -> None:
-    async def run() -> None:
-        keys = service(Path("/dev/zero"))
-        await keys.refresh()
-        assert keys.cache.last_error is not None
-        assert str(MAX_DOCUMENT_BYTES) in keys.cache.last_error
-
-    asyncio.run(run())
+async def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    keys = service(Path("/dev/zero"))
+    await keys.refresh()
+    assert keys.cache.last_error is not None
+    assert str(MAX_DOCUMENT_BYTES) in keys.cache.last_error
 
 
-def test_a_pipe_that_nobody_writes_to_holds_no_thread(tmp_path: Path) -> None:
-    """A thread that waited for ever would be one less for everything else that reads files."""
+async def test_a_pipe_that_nobody_writes_to_holds_no_thread(tmp_path: Path) -> None:
+    """A thread that waits forever would be lost for everything else that reads files."""
     os.mkfifo(tmp_path / "jwks.json")
-
-    async def run() -> None:
-        keys = service(tmp_path / "jwks.json")
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await keys.refresh()
-        assert keys.cache.last_error == "the JWKS is not a JSON object"
-
-    asyncio.run(run())
+    keys = service(tmp_path / "jwks.json")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await keys.refresh()
+    assert keys.cache.last_error == "the JWKS is not a JSON object"
 
 
-def test_a_file_behind_symbolic_links_is_read_where_they_lead_now(tmp_path: Path) -> None:
+async def test_a_file_behind_symbolic_links_is_read_where_they_lead_now(tmp_path: Path) -> None:
     """Kubernetes replaces the files of a volume by one link to another directory."""
     for name, content in (("1", RSA), ("2", EC)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "jwks.json").write_bytes(content)
     (tmp_path / "data").symlink_to("1")
     (tmp_path / "jwks.json").symlink_to("data/jwks.json")
-
-    async def run() -> None:
-        keys = service(tmp_path / "jwks.json")
-        await keys.refresh()
-        assert knows(keys, "rsa")
-        (tmp_path / "new").symlink_to("2")
-        (tmp_path / "new").rename(tmp_path / "data")
-        await keys.refresh()
-        assert knows(keys, "ec")
-
-    asyncio.run(run())
+    keys = service(tmp_path / "jwks.json")
+    await keys.refresh()
+    assert knows(keys, "rsa")
+    (tmp_path / "new").symlink_to("2")
+    (tmp_path / "new").rename(tmp_path / "data")
+    await keys.refresh()
+    assert knows(keys, "ec")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Or who can cause one says which keys are believed, and so who is let in as whom."""
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+async def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise an attacker could choose the trusted keys, and log in as anyone."""
+    async with serving() as (keys, provider):
         await keys.refresh()
         provider.status = status
         for location in ("/other", "https://127.0.0.1:9/" + "x" * 5_000, "file:///dev/zero"):
@@ -149,8 +132,6 @@ def test_redirects_are_not_followed(status: int, caplog: pytest.LogCaptureFixtur
         assert keys.cache.refresh_failures == 3
         why = f"HTTP status {status}: redirects are not followed, configure where it is"
         assert caplog.messages == [f"JWKS http://127.0.0.1:{provider.port}/jwks: {why}"]
-
-    with_provider(test)
 
 
 def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
@@ -191,88 +172,72 @@ def test_no_redirect_leads_from_https_to_http(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_token_is_sent_to_the_endpoint_alone(
+async def test_a_token_is_sent_to_the_endpoint_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The API server of Kubernetes wants the pod's token, which is replaced every hour."""
     authority, provider = Authority(), Provider()
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.write(tmp_path)))
     path = tmp_path / "token"
-
-    async def run() -> None:
-        server = TestServer(provider.app())
-        await server.start_server(ssl=server_context(authority.issue()))
-        keys = KeyService(KeyCache(), str(server.make_url("/jwks")), path)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+    server = TestServer(provider.app())
+    await server.start_server(ssl=server_context(authority.issue()))
+    keys = KeyService(KeyCache(), str(server.make_url("/jwks")), path)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await keys.refresh()
+        assert keys.cache.last_error == f"{path} cannot be read: No such file or directory"
+        for token in ("first", "second"):
+            path.write_text(f"{token}\n")
             await keys.refresh()
-            assert keys.cache.last_error == f"{path} cannot be read: No such file or directory"
-            for token in ("first", "second"):
-                path.write_text(f"{token}\n")
-                await keys.refresh()
-            assert knows(keys, "rsa")
-            provider.status = 302
-            provider.headers = {"Location": str(server.make_url("/other"))}
-            await keys.refresh()
-            await server.close()
-        assert provider.elsewhere == 0
-        sent = [authorization for authorization, _ in provider.asked_with]
-        assert sent == ["Bearer first", "Bearer second", "Bearer second"]
-        assert {accept.split(",")[0] for _, accept in provider.asked_with if accept} == {
-            "application/jwk-set+json"
-        }
-
-    asyncio.run(run())
+        assert knows(keys, "rsa")
+        provider.status = 302
+        provider.headers = {"Location": str(server.make_url("/other"))}
+        await keys.refresh()
+        await server.close()
+    assert provider.elsewhere == 0
+    sent = [authorization for authorization, _ in provider.asked_with]
+    assert sent == ["Bearer first", "Bearer second", "Bearer second"]
+    assert {accept.split(",")[0] for _, accept in provider.asked_with if accept} == {
+        "application/jwk-set+json"
+    }
 
 
-def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_proxy_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who runs it would hand out the keys, and the environment is not what was configured."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving() as (keys, provider):
         await keys.refresh()
         assert (provider.asked, knows(keys, "rsa")) == (1, True)
 
-    with_provider(test)
 
-
-def test_what_is_packed_is_not_unpacked() -> None:
+async def test_what_is_packed_is_not_unpacked() -> None:
     """A thousand bytes could become a million."""
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving() as (keys, provider):
         provider.headers = {"Content-Encoding": "gzip"}
         provider.body = gzip.compress(RSA)
         await keys.refresh()
         assert keys.cache.last_error == "the JWKS is not a JSON object"
 
-    with_provider(test)
 
-
-def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_module, "FETCH_TIMEOUT", 0.2)
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving() as (keys, provider):
         provider.answering.clear()
         await keys.refresh()
         assert keys.cache.last_error == "no answer within 0.2 seconds"
         provider.answering.set()
 
-    with_provider(test)
 
-
-def test_http() -> None:
-    async def test(keys: KeyService, provider: Provider) -> None:
+async def test_http() -> None:
+    async with serving() as (keys, provider):
         await keys.refresh()
         assert knows(keys, "rsa")
         assert provider.asked == 1
 
-    with_provider(test)
 
-
-def test_those_who_ask_at_once_share_one_fetch() -> None:
+async def test_those_who_ask_at_once_share_one_fetch() -> None:
     """A thousand clients with a new key ask the identity provider once."""
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving() as (keys, provider):
         provider.answering.clear()
         asking = [asyncio.create_task(keys.refresh()) for _ in range(50)]
         await until(lambda: provider.asked > 0)
@@ -281,11 +246,9 @@ def test_those_who_ask_at_once_share_one_fetch() -> None:
         assert provider.asked == 1
         assert knows(keys, "rsa")
 
-    with_provider(test)
 
-
-def test_one_who_gives_up_does_not_stop_the_fetch_of_the_others() -> None:
-    async def test(keys: KeyService, provider: Provider) -> None:
+async def test_one_who_gives_up_does_not_stop_the_fetch_of_the_others() -> None:
+    async with serving() as (keys, provider):
         provider.answering.clear()
         impatient = asyncio.create_task(keys.refresh())
         patient = asyncio.create_task(keys.refresh())
@@ -296,11 +259,9 @@ def test_one_who_gives_up_does_not_stop_the_fetch_of_the_others() -> None:
         await patient
         assert knows(keys, "rsa")
 
-    with_provider(test)
 
-
-def test_a_failure_keeps_the_old_keys() -> None:
-    async def test(keys: KeyService, provider: Provider) -> None:
+async def test_a_failure_keeps_the_old_keys() -> None:
+    async with serving() as (keys, provider):
         await keys.refresh()
         for status, body in ((500, b""), (404, EC), (200, b"{"), (200, b"x" * 3_000_000)):
             provider.status, provider.body = status, body
@@ -313,13 +274,10 @@ def test_a_failure_keeps_the_old_keys() -> None:
         assert knows(keys, "ec")
         assert keys.cache.last_error is None
 
-    with_provider(test)
 
-
-def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    """Which is told at `/readyz`, to whoever asks."""
-
-    async def test(_: KeyService, provider: Provider) -> None:
+async def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    """`/readyz` shows it to every client."""
+    async with serving() as (_, provider):
         provider.status = 503
         url = f"http://user:hidden-word@127.0.0.1:{provider.port}/jwks?key=hidden-key"
         keys = service(url)
@@ -329,31 +287,26 @@ def test_what_a_url_may_hold_is_not_in_the_reason(caplog: pytest.LogCaptureFixtu
         assert f"JWKS http://127.0.0.1:{provider.port}/jwks: HTTP status 503" in caplog.messages
         assert "hidden" not in caplog.text
 
-    with_provider(test)
 
-
-def test_keys_that_are_too_old_are_believed_no_longer() -> None:
+async def test_keys_that_are_too_old_are_believed_no_longer() -> None:
     """An outage is survived for a time, then nobody is let in: fail closed."""
-
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving(refresh_ms=600_000, max_age_ms=600_000) as (keys, provider):
         await keys.refresh()
         provider.status = 503
         await keys.refresh()
         assert knows(keys, "rsa")
-        assert not knows(keys, "rsa", later=600)
-
-    with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
+        assert not knows(keys, "rsa", later=601)
 
 
-def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, keys_module.__name__)
 
     def lines() -> list[str]:
         return [line.partition("/jwks: ")[2] for line in caplog.messages]
 
-    async def test(keys: KeyService, provider: Provider) -> None:
+    async with serving(refresh_ms=600_000, max_age_ms=600_000) as (keys, provider):
         now = asyncio.get_running_loop().time()
-        keys.cache.loaded(RSA, now - 599)
+        keys.cache.loaded(RSA, now - 500)
         provider.status = 503
         await keys.refresh()
         assert (keys.not_ready(now), lines()) == (None, ["HTTP status 503"])
@@ -369,11 +322,9 @@ def test_keys_that_become_too_old_are_told_of_once(caplog: pytest.LogCaptureFixt
         await keys.refresh()
         assert (keys.not_ready(now), lines()[2:]) == (None, ["read again"])
 
-    with_provider(test, refresh_ms=600_000, max_age_ms=600_000)
 
-
-def test_the_schedule_backs_off_and_recovers() -> None:
-    async def test(keys: KeyService, provider: Provider) -> None:
+async def test_the_schedule_backs_off_and_recovers() -> None:
+    async with serving(retry_backoff_ms=10, retry_backoff_max_ms=20) as (keys, provider):
         provider.status = 500
         running = asyncio.create_task(keys.run())
         await until(lambda: provider.asked >= 3)
@@ -384,14 +335,9 @@ def test_the_schedule_backs_off_and_recovers() -> None:
         assert provider.asked == asked, "the next one is an hour away"
         running.cancel()
 
-    with_provider(test, retry_backoff_ms=10, retry_backoff_max_ms=20)
 
-
-def test_nobody_listens() -> None:
-    async def run() -> None:
-        keys = service("http://127.0.0.1:9/jwks")
-        await keys.refresh()
-        assert keys.cache.last_error is not None
-        assert keys.cache.refresh_failures == 1
-
-    asyncio.run(run())
+async def test_nobody_listens() -> None:
+    keys = service("http://127.0.0.1:9/jwks")
+    await keys.refresh()
+    assert keys.cache.last_error is not None
+    assert keys.cache.refresh_failures == 1

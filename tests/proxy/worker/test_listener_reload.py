@@ -3,7 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from proxy.config import from_mapping
 from proxy.config.listener import Listener as Settings
 from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
+from proxy.net.relay import ClientSide
 from proxy.worker.listener import Listener
 from sasl.states import Enforcement
 from tests.support.frames import authenticate, bearer, fetch, handshake
@@ -46,7 +47,7 @@ def settings(directory: Path, **changes: object) -> Settings:
 def opened(directory: Path, **changes: object) -> Listener:
     return Listener(
         settings(directory, **changes),
-        services=Services(),
+        services=cast(Any, Services()),
         credentials=alice(),
         fake_secret=FAKE_SECRET,
         rights=NoAuthorizer(),
@@ -80,29 +81,25 @@ def test_why_keys_were_never_read_is_told(listener: Listener, tmp_path: Path) ->
     assert after.startswith("listener clients: signing keys were never read: FileNotFoundError: ")
 
 
-def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
+async def test_a_listener_whose_keys_are_too_old_is_not_ready(tmp_path: Path) -> None:
     """Every token is refused: of several proxies another one may have keys."""
-
-    async def run() -> None:
-        now = asyncio.get_running_loop().time()
-        stale, fresh, without = (
-            opened(tmp_path, name="stale"),
-            opened(tmp_path, name="fresh"),
-            opened(tmp_path, name="without", **{"sasl.enabled.mechanisms": [SCRAM]}),
-        )
-        assert not without.keys, "its clients present no tokens"
-        stale.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_401)
-        fresh.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_300)
-        stale.keys[""].cache.failed("HTTP status 503", now)
-        fresh.keys[""].cache.failed("HTTP status 503", now)
-        (reason,) = stale.not_ready()
-        assert reason.startswith("listener stale: signing keys are too old, read 8640")
-        assert reason.endswith(" s ago: HTTP status 503")
-        assert fresh.not_ready() == without.not_ready() == []
-        stale.keys[""].cache.loaded(document(ed_key().jwk()), now)
-        assert stale.not_ready() == []
-
-    asyncio.run(run())
+    now = asyncio.get_running_loop().time()
+    stale, fresh, without = (
+        opened(tmp_path, name="stale"),
+        opened(tmp_path, name="fresh"),
+        opened(tmp_path, name="without", **{"sasl.enabled.mechanisms": [SCRAM]}),
+    )
+    assert not without.keys, "its clients present no tokens"
+    stale.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_401)
+    fresh.keys[""].cache.loaded(document(ed_key().jwk()), now - 86_300)
+    stale.keys[""].cache.failed("HTTP status 503", now)
+    fresh.keys[""].cache.failed("HTTP status 503", now)
+    (reason,) = stale.not_ready()
+    assert reason.startswith("listener stale: signing keys are too old, read 8640")
+    assert reason.endswith(" s ago: HTTP status 503")
+    assert fresh.not_ready() == without.not_ready() == []
+    stale.keys[""].cache.loaded(document(ed_key().jwk()), now)
+    assert stale.not_ready() == []
 
 
 class Opened(Playbook):
@@ -146,6 +143,20 @@ def test_an_open_connection_is_held_to_what_was_reloaded_at_its_next_authenticat
     assert play.take() == ["expired enforce by Fetch", "closed expired", "close"]
 
 
+def test_a_reload_logs_how_many_sessions_keep_their_terms(
+    listener: Listener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plays = [Opened(listener) for _ in range(3)]
+    for play in plays[:2]:
+        log_in_by_scram(play, version=1)
+    listener.clients = {cast(ClientSide, play) for play in plays}
+    caplog.set_level("INFO", "proxy.worker.listener")
+    listener.apply(settings(tmp_path, connections_max_idle_ms=60_000))
+    assert caplog.text == ""
+    listener.apply(settings(tmp_path, reauth_enforcement="enforce"))
+    assert "clients: 2 sessions of this worker keep their old terms" in caplog.text
+
+
 def test_so_it_is_by_a_reloaded_exception(listener: Listener, tmp_path: Path) -> None:
     play = Opened(listener)
     log_in_by_scram(play, version=1)
@@ -181,7 +192,7 @@ def test_tokens_that_are_believed_no_more_renew_nothing(
 def test_an_exchange_under_way_ends_by_what_it_began_with(
     listener: Listener, tmp_path: Path
 ) -> None:
-    """But for how long its session lasts, which is decided at its end."""
+    """Except the length of its session, which is decided at its end."""
     play = Opened(listener)
     play.client(handshake(1, OAUTHBEARER))
     changed = {

@@ -4,18 +4,19 @@ import logging
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, time
 from typing import Any
 
 import pytest
-from cryptography.x509 import Name, NameAttribute
+from cryptography.x509 import Name, NameAttribute, load_pem_x509_certificate
 from cryptography.x509.oid import NameOID
 
+from proxy.connection.commands import CloseReason
 from tests.support.certificates import Authority, Issued
 from tests.support.frames import api_versions, handshake, metadata
 from tests.support.processes import until
 from tests.support.relay import (
     PLAINTEXT,
-    RunningListener,
     is_closed,
     listen,
     read_frame,
@@ -70,19 +71,33 @@ ONLY_ALICE = "RULE:^CN=(a[^,]*),OU=dev,.*$/$1/U"
         (REQUESTED | {"ssl.principal.mapping.rules": ONLY_ALICE}, None, ANONYMOUS),
     ],
 )
-def test_who_a_client_is(
+async def test_who_a_client_is(
     directory: Path, given: dict[str, Any], shown: Issued | None, expected: str
 ) -> None:
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, given) as running:
         assert await running.principal(client_context(AUTHORITY, shown=shown)) == expected
         reached = (3, 12) in running.broker.requests
         assert reached is expected.startswith("authenticated")
 
-    listen(directory, given, test)
+
+async def test_a_session_ends_when_its_certificate_does(directory: Path) -> None:
+    async with listen(directory, REQUIRED) as running:
+        tls = client_context(AUTHORITY, shown=ALICE)
+        reader, writer = await running.connect(tls)
+        writer.write(api_versions(1))
+        await read_frame(reader)
+        (client,) = running.listener.clients
+        assert client.connection is not None
+        ends_at, reason = client.connection._ends_at
+        assert reason is CloseReason.CERTIFICATE_EXPIRED
+        certificate = load_pem_x509_certificate(ALICE.certificate)
+        left = certificate.not_valid_after_utc.timestamp() - time()
+        assert ends_at - monotonic() == pytest.approx(left, abs=60)
+        writer.close()
 
 
-def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
-    async def test(running: RunningListener) -> None:
+async def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
+    async with listen(directory, PLAINTEXT) as running:
         reader, writer = await running.connect()
         writer.write(api_versions(1))
         await read_frame(reader)
@@ -91,16 +106,13 @@ def test_everybody_is_anonymous_by_plaintext(directory: Path) -> None:
         assert await running.principal() == ANONYMOUS
         assert (3, 12) in running.broker.requests
 
-    listen(directory, PLAINTEXT, test)
-
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_who_resumes_a_tls_session_is_who_began_it(
+async def test_who_resumes_a_tls_session_is_who_began_it(
     directory: Path, version: ssl.TLSVersion
 ) -> None:
     """Where a certificate is requested, to forget it would make an ANONYMOUS of anybody."""
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, REQUESTED) as running:
         tls = client_context(AUTHORITY, shown=ALICE)
         tls.minimum_version = tls.maximum_version = version
         session = None
@@ -125,8 +137,6 @@ def test_who_resumes_a_tls_session_is_who_began_it(
             writer.close()
             await until(lambda: is_closed(running.log))
 
-    listen(directory, REQUESTED, test)
-
 
 @pytest.mark.parametrize(
     ("organization", "reason"),
@@ -137,44 +147,37 @@ def test_who_resumes_a_tls_session_is_who_began_it(
     ],
     ids=["a line of its own", "colours", "20 KB"],
 )
-def test_a_hostile_subject_is_nobody_and_is_not_logged(
+async def test_a_hostile_subject_is_nobody_and_is_not_logged(
     directory: Path, caplog: pytest.LogCaptureFixture, organization: str, reason: str
 ) -> None:
     shown = client_context(AUTHORITY, shown=of_organization(organization))
-
-    async def test(running: RunningListener) -> None:
+    caplog.set_level(logging.WARNING)
+    async with listen(directory, REQUIRED) as running:
         assert await running.principal(shown) == NOBODY
         assert await running.principal(shown) == NOBODY
         assert (3, 12) not in running.broker.requests
-
-    with caplog.at_level(logging.WARNING):
-        listen(directory, REQUIRED, test)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [f"listener clients: the certificate of 127.0.0.1 is refused: {reason}"]
 
 
-def test_a_certificate_does_not_stand_for_sasl(directory: Path) -> None:
+async def test_a_certificate_does_not_stand_for_sasl(directory: Path) -> None:
     """SASL_SSL: the certificate is asked for in addition."""
     given = REQUIRED | {
         "security.protocol": "SASL_SSL",
         "sasl.enabled.mechanisms": ["SCRAM-SHA-256"],
     }
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, given) as running:
         found = await running.principal(client_context(AUTHORITY, shown=ALICE))
         assert found == "closed illegal_state"
         assert running.broker.requests == []
 
-    listen(directory, given, test)
-
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> None:
-    """`security.protocol` waits for a restart, and so does whoever would be let in by it."""
+async def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> None:
+    """`security.protocol` changes at a restart only, and so do the clients that it admits."""
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.enabled.mechanisms": ["SCRAM-SHA-256"]}
     after = PLAINTEXT if protocol == "PLAINTEXT" else REQUIRED
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, given) as running:
         running.listener.apply(settings_of(directory, after)[0])
         assert await running.principal() == "closed illegal_state"
         reader, writer = await running.connect()
@@ -182,13 +185,10 @@ def test_no_reload_lets_in_who_was_to_log_in(directory: Path, protocol: str) -> 
         assert (await read_frame(reader))[4:6] == b"\0\0"
         writer.close()
 
-    listen(directory, given, test)
 
-
-def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
+async def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
     """It is a connection that is counted and timed, but has no principal and no way to a broker."""
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, REQUIRED) as running:
         _, writer = await running.connect()
         await until(lambda: bool(running.listener.clients))
         (client,) = running.listener.clients
@@ -197,8 +197,6 @@ def test_a_handshake_under_way_is_nobody(directory: Path) -> None:
         timeout = client.connection.rules.authentication_timeout
         assert client.connection.next_deadline() == client.connection.connected_at + timeout
         writer.close()
-
-    listen(directory, REQUIRED, test)
 
 
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\1\x0a\0\0\2\x12\x34\x23\x86"
@@ -245,22 +243,20 @@ PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\1\x0a\0\0\2\x12\x34\x23\
         ),
     ],
 )
-def test_a_client_of_the_wrong_protocol_is_logged(
+async def test_a_client_of_the_wrong_protocol_is_logged(
     directory: Path,
     caplog: pytest.LogCaptureFixture,
     given: dict[str, Any],
     sent: bytes,
     reported: str,
 ) -> None:
-    async def test(running: RunningListener) -> None:
+    caplog.set_level(logging.WARNING)
+    async with listen(directory, given) as running:
         reader, writer = await running.connect()
         writer.write(sent)
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-
-    with caplog.at_level(logging.WARNING):
-        listen(directory, given, test)
     assert [record.getMessage() for record in caplog.records] == [
         f"listener clients: 127.0.0.1 {reported}"
     ]

@@ -4,7 +4,9 @@ connected."""
 import asyncio
 import json
 import logging
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,14 +14,13 @@ from proxy.connection.connection import Connection
 from proxy.connection.interfaces import NoAuthorizer
 from proxy.errors import ConfigError
 from proxy.worker import listener as listeners
-from proxy.worker.identity_services import MembershipService
+from proxy.worker.identity_services import FileService, read_memberships
 from proxy.worker.listener import Listener
 from sasl.identity import Identity
 from tests.support.frames import api_versions
 from tests.support.playbook import SCRAM, Playbook, everything, log_in_by_scram
 from tests.support.relay import (
     PLAINTEXT,
-    RunningListener,
     Services,
     listen,
     read_frame,
@@ -37,10 +38,9 @@ def write(directory: Path, **groups: list[str]) -> Path:
     return path
 
 
-def test_open_connections_follow_the_file(tmp_path: Path) -> None:
+async def test_open_connections_follow_the_file(tmp_path: Path) -> None:
     write(tmp_path, guests=["User:ANONYMOUS"])
-
-    async def test(running: RunningListener) -> None:
+    async with listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}) as running:
         reader, writer = await running.connect()
         writer.write(api_versions(1))
         await read_frame(reader)
@@ -68,17 +68,14 @@ def test_open_connections_follow_the_file(tmp_path: Path) -> None:
         assert groups() == ()
         writer.close()
 
-    listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}, test)
 
-
-def test_other_work_goes_on_while_connections_are_regrouped(
+async def test_other_work_goes_on_while_connections_are_regrouped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is closed meanwhile is left alone."""
     monkeypatch.setattr(listeners, "REGROUPED_AT_ONCE", 1)
     write(tmp_path)
-
-    async def test(running: RunningListener) -> None:
+    async with listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}) as running:
         writers = []
         for _ in range(3):
             reader, writer = await running.connect()
@@ -107,8 +104,6 @@ def test_other_work_goes_on_while_connections_are_regrouped(
         for writer in writers:
             writer.close()
 
-    listen(tmp_path, PLAINTEXT | {"groups.file": "groups.json"}, test)
-
 
 def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
     """Those of the name that the rules make."""
@@ -122,7 +117,7 @@ def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
     async def made() -> Listener:
         return Listener(
             settings_of(tmp_path, given)[0],
-            services=Services(),
+            services=cast(Any, Services()),
             credentials=alice(),
             fake_secret=FAKE_SECRET,
             rights=NoAuthorizer(),
@@ -143,7 +138,7 @@ def test_users_have_the_groups_of_their_principals(tmp_path: Path) -> None:
     assert play.connection.authentication.identity == Identity("User:alice@x", ["Group:analysts"])
 
 
-def test_a_file_is_logged_once_for_each_problem(
+async def test_a_file_is_logged_once_for_each_problem(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[None] = []
@@ -153,22 +148,19 @@ def test_a_file_is_logged_once_for_each_problem(
     async def changed() -> None:
         calls.append(None)
 
-    service = MembershipService(path, changed)
+    service = FileService(path, partial(read_memberships, path), changed)
 
     async def refresh(text: str) -> None:
         path.write_text(text)
         await service.refresh()
 
-    async def test() -> None:
-        await service.refresh()
-        await refresh("{")
-        await refresh("{ ")
-        await refresh('{"groups": {"a": ["User:x", "User:y"]}}')
-
-    asyncio.run(test())
+    await service.refresh()
+    await refresh("{")
+    await refresh("{ ")
+    await refresh('{"groups": {"a": ["User:x", "User:y"]}}')
     assert calls == [None]
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path} is no JSON object, or is not complete; the memberships stay as they were",
+        f"{path} is no JSON object, or is not complete; its last content applies",
         f"{path}: read again, 2 clients have groups",
     ]
 
@@ -183,4 +175,4 @@ def test_without_a_valid_file_nothing_starts(tmp_path: Path, content: str | None
     if content is not None:
         path.write_text(content)
     with pytest.raises(ConfigError, match=r"^groups\.file: .*groups\.json"):
-        MembershipService(path, never)
+        FileService(path, partial(read_memberships, path), never)

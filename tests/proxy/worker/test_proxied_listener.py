@@ -1,7 +1,6 @@
 """A listener behind load balancers: whose address counts, and what a bad header costs."""
 
 import asyncio
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ async def ends(reader: asyncio.StreamReader) -> bool:
 
 
 async def refuses(running: RunningListener, sent: bytes) -> None:
-    """Assert that what is sent ends the connection, and is recorded once."""
+    """Assert that these bytes end the connection, and are recorded once."""
     reader, writer = await running.connect()
     writer.write(sent)
     assert await ends(reader)
@@ -57,12 +56,11 @@ def hosts(running: RunningListener) -> list[str]:
     ("header", "address"), [(V1, "192.0.2.7"), (V2, "2001:db8::7"), (LOCAL, "127.0.0.1")]
 )
 @pytest.mark.parametrize("pieces", [1, 2, 100])
-def test_the_client_has_the_address_of_the_header(
+async def test_the_client_has_the_address_of_the_header(
     directory: Path, header: bytes, address: str, pieces: int
 ) -> None:
     """The header comes with the first request, or in pieces; LOCAL has the balancer's address."""
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, BEHIND) as running:
         reader, writer = await running.connect()
         sent = header + api_versions(1)
         step = -(-len(sent) // pieces)
@@ -77,13 +75,10 @@ def test_the_client_has_the_address_of_the_header(
         assert running.listener.connection_count == 1
         writer.close()
 
-    listen(directory, BEHIND, test)
 
-
-def test_tls_begins_after_the_header(directory: Path) -> None:
+async def test_tls_begins_after_the_header(directory: Path) -> None:
     """Turns in TLS go by the client's address, too: a balancer's clients are not one client."""
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, ssl_listener() | TRUSTED) as running:
         reader, writer = await running.connect()
         writer.write(V2)
         await writer.start_tls(client_context(AUTHORITY), server_hostname="localhost")
@@ -93,8 +88,6 @@ def test_tls_begins_after_the_header(directory: Path) -> None:
         (client,) = running.listener.clients
         assert client._transport._group == address_group("2001:db8::7")  # type: ignore[union-attr]
         writer.close()
-
-    listen(directory, ssl_listener() | TRUSTED, test)
 
 
 @pytest.mark.parametrize(
@@ -109,38 +102,36 @@ def test_tls_begins_after_the_header(directory: Path) -> None:
     ],
     ids=["none", "TLS", "long v1", "long v2", "UNIX", "broken TLV"],
 )
-def test_a_bad_header_ends_the_connection(
+async def test_a_bad_header_ends_the_connection(
     directory: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listen(directory, BEHIND, partial(refuses, sent=sent + b"\r\nforged\r\n"))
+    async with listen(directory, BEHIND) as running:
+        await refuses(running, sent=sent + b"\r\nforged\r\n")
     (line,) = caplog.messages
     assert line.startswith("listener clients: 127.0.0.1 is refused: ")
     assert "forged" not in line
 
 
-def test_an_untrusted_peer_is_refused_before_it_is_read(
+async def test_an_untrusted_peer_is_refused_before_it_is_read(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, BEHIND) as running:
         for _ in range(3):
             reader, writer = await running.connect(local_addr=UNTRUSTED)
             assert await ends(reader)
             writer.close()
         assert running.log == [REFUSED] * 3
-
-    listen(directory, BEHIND, test)
     assert caplog.messages == [
         "listener clients: 127.0.0.9 is refused: its address is not in proxy.protocol.trusted"
     ]
 
 
 @pytest.mark.parametrize("sent", [b"", LOCAL])
-def test_a_health_check_leaves_no_trace(
+async def test_a_health_check_leaves_no_trace(
     directory: Path, sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: list[None] = []
-
-    async def test(running: RunningListener) -> None:
+    async with listen(directory, BEHIND) as running:
         running.listener.ended = lambda: ended.append(None)
         _, writer = await running.connect()
         writer.write(sent)
@@ -148,33 +139,31 @@ def test_a_health_check_leaves_no_trace(
         writer.close()
         await until(lambda: running.listener.connection_count == 0)
         assert running.log == []
-
-    listen(directory, BEHIND, test)
     assert ended == [None]
     assert caplog.messages == []
 
 
-def test_half_a_header_is_refused_when_the_peer_closes(directory: Path) -> None:
-    async def test(running: RunningListener) -> None:
+async def test_half_a_header_is_refused_when_the_peer_closes(directory: Path) -> None:
+    async with listen(directory, BEHIND) as running:
         _, writer = await running.connect()
         writer.write(V2[:20])
         writer.close()
         await until(lambda: running.log == [REFUSED])
 
-    listen(directory, BEHIND, test)
-
 
 @pytest.mark.parametrize("sent", [b"", V2[:20]])
-def test_a_header_that_is_not_complete_in_time_ends_the_connection(
+async def test_a_header_that_is_not_complete_in_time_ends_the_connection(
     directory: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.net.proxied_client.HEADER_SECONDS", 0.2)
+    async with listen(directory, BEHIND) as running:
+        await refuses(running, sent=sent)
 
-    listen(directory, BEHIND, partial(refuses, sent=sent))
 
-
-def test_a_health_check_that_stays_connected_is_closed_without_a_trace(directory: Path) -> None:
-    async def test(running: RunningListener) -> None:
+async def test_a_health_check_that_stays_connected_is_closed_without_a_trace(
+    directory: Path,
+) -> None:
+    async with listen(directory, BEHIND) as running:
         reader, writer = await running.connect()
         writer.write(LOCAL)
         await until(lambda: running.listener.connection_count == 1)
@@ -187,13 +176,13 @@ def test_a_health_check_that_stays_connected_is_closed_without_a_trace(directory
         assert running.log == []
         writer.close()
 
-    listen(directory, BEHIND, test)
 
-
-def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(directory: Path) -> None:
-    async def test(running: RunningListener) -> None:
+async def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(
+    directory: Path,
+) -> None:
+    async with listen(directory, BEHIND) as running:
         assert running.listener.proxy_headers is not None
-        running.listener.proxy_headers._most = 1
+        running.listener.proxy_headers._most = 2
         other, other_writer = await running.connect(local_addr=SECOND)
         await until(lambda: running.listener.connection_count == 1)
         first, first_writer = await running.connect()
@@ -208,11 +197,9 @@ def test_a_peer_with_too_many_unfinished_headers_loses_its_own_oldest(directory:
             await until(lambda: running.listener.connection_count < 2)
         first_writer.close()
 
-    listen(directory, BEHIND, test)
 
-
-def test_a_drain_closes_connections_without_a_header(directory: Path) -> None:
-    async def test(running: RunningListener) -> None:
+async def test_a_drain_closes_connections_without_a_header(directory: Path) -> None:
+    async with listen(directory, BEHIND) as running:
         reader, writer = await running.connect()
         await until(lambda: running.listener.connection_count == 1)
         assert running.listener.proxy_headers is not None
@@ -220,5 +207,3 @@ def test_a_drain_closes_connections_without_a_header(directory: Path) -> None:
         assert await ends(reader)
         assert running.log == []
         writer.close()
-
-    listen(directory, BEHIND, test)

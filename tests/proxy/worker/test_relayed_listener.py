@@ -52,8 +52,8 @@ from tests.support.sasl import AUDIENCE, ISSUER, Issuer
 from tests.support.tls import AUTHORITY, client_context, server_context
 
 
-def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
+    async with play(tmp_path) as (running, broker):
         client = await connected(running)
         assert await client.log_in() == HOUR_MS
         await client.metadata()
@@ -66,14 +66,14 @@ def test_a_client_logs_in_to_the_broker_and_again_aside(tmp_path: Path) -> None:
         client.writer.close()
         await until(lambda: not running.listener.clients)
 
-    play(tmp_path, test)
 
-
-def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
+async def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
     """That of the client, and that of its re-authentication, which takes its place."""
     expected = (1, 50, 10, 3, 80_000)
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(
+        tmp_path,
+        access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000)),
+    ) as (running, broker):
         client = await connected(running)
         for _ in range(2):
             await client.log_in()
@@ -81,11 +81,9 @@ def test_the_kernel_probes_connections_to_brokers(tmp_path: Path) -> None:
             assert set(options_of_connections_to(broker.port)) == {expected}
         assert broker.connections == 2
 
-    play(tmp_path, test, access=Access(timeout_s=PATIENCE_SECONDS, dialler=Dialler(50_000)))
 
-
-def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:
-    async def test(running: RunningListener, _: Authenticator) -> None:
+async def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:
+    async with play(tmp_path) as (running, _):
         client = await connected(running)
         assert await client.log_in("wrong") == -58
         assert await client.is_closed()
@@ -95,16 +93,22 @@ def test_a_wrong_password_is_the_brokers_to_refuse(tmp_path: Path) -> None:
         assert await again.is_closed()
         await until(lambda: slots_taken(running) == (0, 0))
 
-    play(tmp_path, test)
 
-
-def test_tls_on_both_sides(tmp_path: Path) -> None:
+async def test_tls_on_both_sides(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Trust:
         context: Any = field(default_factory=lambda: client_context(AUTHORITY))
         expires_at: float | None = None
 
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    issued = AUTHORITY.issue("localhost")
+    (tmp_path / "server.pem").write_bytes(issued.pem)
+    async with play(
+        tmp_path,
+        broker=Authenticator(tls=server_context(issued)),
+        access=Access(timeout_s=PATIENCE_SECONDS, tls=Trust()),
+        security_protocol="SASL_SSL",
+        ssl_keystore_location="server.pem",
+    ) as (running, broker):
         running.upstream.host = "localhost"
         client = await connected(running, tls=client_context(AUTHORITY))
         await client.log_in()
@@ -113,19 +117,8 @@ def test_tls_on_both_sides(tmp_path: Path) -> None:
         await client.metadata()
         assert broker.connections == 2
 
-    issued = AUTHORITY.issue("localhost")
-    (tmp_path / "server.pem").write_bytes(issued.pem)
-    play(
-        tmp_path,
-        test,
-        broker=Authenticator(tls=server_context(issued)),
-        access=Access(timeout_s=PATIENCE_SECONDS, tls=Trust()),
-        security_protocol="SASL_SSL",
-        ssl_keystore_location="server.pem",
-    )
 
-
-def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None:
+async def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None:
     """A part of the next message is silence, too; once displaced, they come again."""
 
     async def attack(running: RunningListener, host: str) -> None:
@@ -139,7 +132,7 @@ def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None
                     if silent.reader.at_eof():
                         break
 
-    async def test(running: RunningListener, _: Authenticator) -> None:
+    async with play(tmp_path, sasl_broker_max_logins=20) as (running, _):
         hosts = ["127.0.0.2", "127.0.0.3"]
         attacks = [asyncio.create_task(attack(running, host)) for host in hosts for _ in range(14)]
         logins = running.listener.login_slots(running.upstream)[0]
@@ -150,22 +143,18 @@ def test_silent_clients_of_two_addresses_keep_nobody_out(tmp_path: Path) -> None
         for one in attacks:
             one.cancel()
 
-    play(tmp_path, test, sasl_broker_max_logins=20)
 
-
-def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_silent_clients_cost_the_broker_no_connection(tmp_path: Path) -> None:
+    async with play(tmp_path) as (running, broker):
         silent = [await connected(running) for _ in range(10)]
         await until(lambda: len(running.listener.clients) == 10)
         assert broker.connections == 0
         for one in silent:
             one.writer.close()
 
-    play(tmp_path, test)
 
-
-def test_a_client_is_not_silent_because_the_proxy_was_busy(tmp_path: Path) -> None:
-    async def test(running: RunningListener, _: Authenticator) -> None:
+async def test_a_client_is_not_silent_because_the_proxy_was_busy(tmp_path: Path) -> None:
+    async with play(tmp_path, sasl_broker_max_logins=1) as (running, _):
         alice, other = await connected(running), await connected(running)
         await alice.ask(handshake(1, SCRAM))
         other.writer.write(handshake(1, SCRAM))
@@ -175,11 +164,9 @@ def test_a_client_is_not_silent_because_the_proxy_was_busy(tmp_path: Path) -> No
         alice.writer.close()
         assert await read_frame(other.reader)
 
-    play(tmp_path, test, sasl_broker_max_logins=1)
 
-
-def test_silent_reauthentications_of_two_users_keep_nobody_out(tmp_path: Path) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_silent_reauthentications_of_two_users_keep_nobody_out(tmp_path: Path) -> None:
+    async with play(tmp_path, sasl_broker_max_side_connections=4) as (running, broker):
         users = [(f"user-{number % 2}", await connected(running)) for number in range(4)]
         alice = await connected(running)
         await alice.log_in()
@@ -195,11 +182,18 @@ def test_silent_reauthentications_of_two_users_keep_nobody_out(tmp_path: Path) -
         assert await users[0][1].is_closed()
         assert "failed displaced" in running.log
 
-    play(tmp_path, test, sasl_broker_max_side_connections=4)
 
+async def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path) -> None:
+    async def two_wait(running: RunningListener) -> None:
+        _, renewals = running.listener.login_slots(running.upstream)
+        await until(lambda: len(renewals._owners) == 2)
+        assert renewals.taken == 1
 
-def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(
+        tmp_path,
+        sasl_broker_max_side_connections=1,
+        sasl_authentication_timeout_ms=3_000,
+    ) as (running, broker):
         one, two = await connected(running), await connected(running)
         await one.log_in()
         await two.log_in()
@@ -214,22 +208,12 @@ def test_a_broker_that_hangs_aside_holds_nobody_else_up_for_long(tmp_path: Path)
         await two.metadata()
         assert "failed timeout" in running.log
 
-    async def two_wait(running: RunningListener) -> None:
-        _, renewals = running.listener.login_slots(running.upstream)
-        await until(lambda: len(renewals._owners) == 2)
-        assert renewals.taken == 1
-
-    play(
-        tmp_path,
-        test,
-        sasl_broker_max_side_connections=1,
-        sasl_authentication_timeout_ms=3_000,  # for the first logins, too
-    )
-
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_broker_that_is_gone_or_elsewhere_ends_the_session(tmp_path: Path, moves: bool) -> None:
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+async def test_a_broker_that_is_gone_or_elsewhere_ends_the_session(
+    tmp_path: Path, moves: bool
+) -> None:
+    async with play(tmp_path, connections_max_reauth_ms=500) as (running, broker):
         client = await connected(running)
         await client.log_in()
         if moves:
@@ -241,15 +225,13 @@ def test_a_broker_that_is_gone_or_elsewhere_ends_the_session(tmp_path: Path, mov
         assert await client.is_closed()
         assert running.log[1:] == ["failed broker_unavailable", "closed authentication_failed"]
 
-    play(tmp_path, test, connections_max_reauth_ms=500)
 
-
-def test_another_node_behind_the_same_address_ends_the_session(tmp_path: Path) -> None:
+async def test_another_node_behind_the_same_address_ends_the_session(tmp_path: Path) -> None:
     """As behind a load balancer, or an address that was given away (KIP-1242)."""
     broker = Authenticator(cluster_id="c1", node_id=7, brokers={3: ("a", 1), 7: ("b", 1)})
     broker.versions = {**broker.versions, METADATA: (0, 13), API_VERSIONS: (0, 5)}
 
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(tmp_path, broker=broker) as (running, _):
         running.upstream.versions = UpstreamVersions(apis=broker.versions)
         client = await connected(running)
         assert await client.log_in() == HOUR_MS
@@ -267,13 +249,10 @@ def test_another_node_behind_the_same_address_ends_the_session(tmp_path: Path) -
         ]
         assert slots_taken(running) == (0, 0)
 
-    play(tmp_path, test, broker=broker)
 
-
-def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(tmp_path: Path) -> None:
+async def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(tmp_path: Path) -> None:
     broker = opaque_broker()
-
-    async def test(running: RunningListener, _: Authenticator) -> None:
+    async with play(tmp_path, broker=broker, sock=listen_on("::", 0)) as (running, _):
         client = await connected(running)
         await client.ask(handshake(1, "X-OWN"))
         await client.ask(authenticate(2, b"token"))
@@ -282,8 +261,6 @@ def test_an_ipv4_client_of_an_ipv6_socket_has_its_ipv4_address(tmp_path: Path) -
         (served,) = running.listener.clients
         assert served.connection is not None
         assert served.connection.peer_host == "127.0.0.1"
-
-    play(tmp_path, test, broker=broker, sock=listen_on("::", 0))
 
 
 def opaque_broker() -> Authenticator:
@@ -296,7 +273,7 @@ def opaque_broker() -> Authenticator:
     return broker
 
 
-def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:
+async def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: Path) -> None:
     broker = opaque_broker()
 
     async def log_in(client: Client) -> None:
@@ -304,7 +281,7 @@ def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: P
         await client.ask(authenticate(client.next_id(), b"token"))
         await client.metadata()
 
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(tmp_path, broker=broker) as (running, _):
         client = await connected(running)
         await log_in(client)
         [first] = broker._writers
@@ -319,17 +296,14 @@ def test_an_opaque_session_moves_to_the_connection_of_its_last_login(tmp_path: P
         assert running.log[0] == "authenticated Opaque:X-OWN@127.0.0.1"
         assert len(running.log) == 3
 
-    play(tmp_path, test, broker=broker)
 
-
-def test_a_session_that_waits_to_move_holds_no_slot(tmp_path: Path) -> None:
+async def test_a_session_that_waits_to_move_holds_no_slot(tmp_path: Path) -> None:
     """Its client can make that last: by a Fetch that waits for records."""
-
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(tmp_path, broker=opaque_broker()) as (running, broker):
         client = await connected(running)
         await client.ask(handshake(1, "X-OWN"))
         await client.ask(authenticate(2, b"token"))
-        running.upstream.versions = None  # it need not say which node it is
+        running.upstream.versions = None  # it may omit its node id
         broker.silent.add(METADATA)
         frames = (metadata(3), handshake(4, "X-OWN"), authenticate(5, b"token"), metadata(6))
         client.writer.write(b"".join(frames))
@@ -338,10 +312,8 @@ def test_a_session_that_waits_to_move_holds_no_slot(tmp_path: Path) -> None:
         assert slots_taken(running) == (0, 0)
         assert broker.seen(METADATA) == 1, "the second one waits for the move"
 
-    play(tmp_path, test, broker=opaque_broker())
 
-
-def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
+async def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
     """By keys of its own, of which newer ones are fetched for a token that waits."""
     issuer, keys = Issuer(), tmp_path / "jwks.json"
     keys.write_text('{"keys": []}')
@@ -352,7 +324,13 @@ def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
         answer = await client.ask(authenticate(client.next_id(), message))
         return read_authenticated(answer, 1)[0]
 
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(
+        tmp_path,
+        sasl_oauthbearer_jwks_endpoint_url="file:jwks.json",
+        sasl_oauthbearer_expected_audience=AUDIENCE,
+        sasl_oauthbearer_expected_issuer=ISSUER,
+        sasl_oauthbearer_groups_claim_name="groups",
+    ) as (running, broker):
         issuer.write_jwks(keys)
         good, bad = issuer.mint(groups=["analysts"]), issuer.mint_with_wrong_key()
         broker.tokens |= {good, bad}
@@ -368,20 +346,11 @@ def test_groups_of_a_token_that_the_proxy_verifies_too(tmp_path: Path) -> None:
         assert await log_in(other, bad) == 58
         assert await other.is_closed()
 
-    play(
-        tmp_path,
-        test,
-        sasl_oauthbearer_jwks_endpoint_url="file:jwks.json",
-        sasl_oauthbearer_expected_audience=AUDIENCE,
-        sasl_oauthbearer_expected_issuer=ISSUER,
-        sasl_oauthbearer_groups_claim_name="groups",
-    )
 
-
-def test_requests_about_users_pass_with_their_rights_and_no_byte_of_them_is_kept(
+async def test_requests_about_users_pass_with_their_rights_and_no_byte_of_them_is_kept(
     tmp_path: Path,
 ) -> None:
-    """The broker may have no authorizer, so whoever could alter users here could be any of them."""
+    """The broker may have no authorizer: a client that could alter users here could become any."""
     judge = Judge(cluster(Operation.DESCRIBE))
     answer = written(messages.response(ALTER_USER_SCRAM_CREDENTIALS, 0))
     broker = Authenticator()
@@ -397,7 +366,7 @@ def test_requests_about_users_pass_with_their_rights_and_no_byte_of_them_is_kept
         response = await client.ask(frame)
         return messages.read_response(ALTER_USER_SCRAM_CREDENTIALS, 0, response)[1].results
 
-    async def test(running: RunningListener, broker: Authenticator) -> None:
+    async with play(tmp_path, broker=broker, rights=judge) as (running, _):
         running.upstream.versions = UpstreamVersions(apis=broker.versions)
         client = await connected(running)
         await client.log_in()
@@ -418,5 +387,3 @@ def test_requests_about_users_pass_with_their_rights_and_no_byte_of_them_is_kept
             assert not await alter(client)
             assert broker.seen(ALTER_USER_SCRAM_CREDENTIALS) == number
             assert len(served.connection.pipe.fingerprints) == 0
-
-    play(tmp_path, test, broker=broker, rights=judge)

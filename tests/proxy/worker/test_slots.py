@@ -15,6 +15,7 @@ from proxy.worker.slots import (
     SILENCE_SECONDS,
     LoginSlots,
     Outage,
+    Pace,
 )
 
 
@@ -226,7 +227,7 @@ def test_one_that_left_does_not_go_on() -> None:
     clients.outage.release("a")
     clients.outage.end()
     clients.outage.release("b")
-    assert (clients.resumed, clients.outage.is_forgotten) == (["b"], True)
+    assert (clients.resumed, clients.outage.is_idle) == (["b"], True)
 
 
 def test_a_broker_that_fails_again_holds_the_rest() -> None:
@@ -265,3 +266,46 @@ def test_all_addresses_together_have_no_more_than_the_limit() -> None:
     for number in range(MAX_HELD):
         assert clients.hold(f"192.0.{number // 256}.{number % 256}", f"a{number}") == [True]
     assert clients.hold("198.51.100.1", "more") == [False]
+
+
+class Dialler:
+    """Clients that connect at a pace; `dialled` has the time and the name of each."""
+
+    def __init__(self, rate: int, workers: int = 1) -> None:
+        self.clients = Clients(1)  # its clock
+        self.pace = Pace(rate, workers, self._later)
+        self.dialled: list[tuple[float, object]] = []
+
+    def _later(self, delay: float, call: Callable[..., None], *args: object) -> None:
+        self.clients._due.append((self.clients.now + delay, partial(call, *args)))
+
+    def ask(self, owner: str, *names: str) -> None:
+        for name in names:
+            self.pace.acquire(name, owner, partial(self._dial, name))
+
+    def _dial(self, name: str) -> None:
+        self.dialled.append((self.clients.now, name))
+
+
+@pytest.mark.parametrize(
+    ("rate", "workers", "seconds"), [(10, 1, 0.1), (100, 3, 0.03), (4, 8, 2.0), (1, 1, 1.0)]
+)
+def test_connections_are_evenly_spaced(rate: int, workers: int, seconds: float) -> None:
+    """Also those of a burst: brokers count in seconds of their own."""
+    dialler = Dialler(rate, workers)
+    dialler.ask("owner", *map(str, range(20)))
+    dialler.clients.wait(20 * seconds)
+    times = [when - dialler.dialled[0][0] for when, _ in dialler.dialled]
+    assert times == pytest.approx([seconds * turn for turn in range(20)], abs=0.01)
+    dialler.clients.wait(seconds)
+    assert dialler.pace.is_idle
+
+
+def test_owners_take_turns_to_connect_and_who_left_takes_none() -> None:
+    dialler = Dialler(1)
+    dialler.ask("busy", "a", "b", "c", "e")
+    dialler.ask("other", "d")
+    dialler.pace.release("c")
+    dialler.pace.release("a")  # its turn is over: nothing changes
+    dialler.clients.wait(5)
+    assert [name for _, name in dialler.dialled] == ["a", "b", "d", "e"]

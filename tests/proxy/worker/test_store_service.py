@@ -53,44 +53,36 @@ def test_a_store_of_its_own_is_known_when_it_was_read(plain: Store) -> None:
     assert (reading.acls(), reading.store.looks) == (1, 1)
 
 
-def test_a_mirror_is_waited_for(mirror: SqliteMirror) -> None:
-    """What it shows from before the start does not count."""
+async def test_a_mirror_is_waited_for(mirror: SqliteMirror) -> None:
+    """Content from before the start does not count."""
     answered(mirror, acl("of before"))
     mirror.begin()
     reading = Reading(mirror)
-
-    async def run() -> None:
-        waiting = asyncio.create_task(reading.keeper.known())
-        await until(lambda: reading.store.looks >= 2)
-        assert not waiting.done()
-        assert reading.keeper.not_ready() == NOT_YET
-        mirror.note_problem("the brokers are away")
-        await until(lambda: reading.keeper.not_ready() == ["the brokers are away"])
-        assert not waiting.done()
-        answered(mirror, acl("a"), acl("b"))
-        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
-        assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
-
-    asyncio.run(run())
+    waiting = asyncio.create_task(reading.keeper.known())
+    await until(lambda: reading.store.looks >= 2)
+    assert not waiting.done()
+    assert reading.keeper.not_ready() == NOT_YET
+    mirror.note_problem("the brokers are away")
+    await until(lambda: reading.keeper.not_ready() == ["the brokers are away"])
+    assert not waiting.done()
+    answered(mirror, acl("a"), acl("b"))
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 2)
 
 
 @pytest.mark.parametrize("failing", ["mirror", "version", "acl_version"])
-def test_a_store_that_cannot_be_read_is_not_known(mirror: SqliteMirror, failing: str) -> None:
+async def test_a_store_that_cannot_be_read_is_not_known(mirror: SqliteMirror, failing: str) -> None:
     """However much of it can: an answer of the brokers is of no use before it is applied."""
     reading = Reading(mirror)
     answered(mirror, acl("a"))
     reading.store.broken = {failing}
-
-    async def run() -> None:
-        waiting = asyncio.create_task(reading.keeper.known())
-        await until(lambda: reading.store.looks >= 2)
-        assert not waiting.done()
-        assert reading.keeper.not_ready() == ["state.db: is damaged"]
-        reading.store.broken.clear()
-        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
-        assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
-
-    asyncio.run(run())
+    waiting = asyncio.create_task(reading.keeper.known())
+    await until(lambda: reading.store.looks >= 2)
+    assert not waiting.done()
+    assert reading.keeper.not_ready() == ["state.db: is damaged"]
+    reading.store.broken.clear()
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+    assert (reading.keeper.not_ready(), reading.acls()) == ([], 1)
 
 
 @pytest.mark.parametrize("after", ["mirror", "version", "acl_version"])
@@ -107,7 +99,7 @@ def test_what_is_known_has_been_applied(mirror: SqliteMirror, after: str) -> Non
 def test_what_was_known_goes_on_applying(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Though no clients should come; it is told once."""
+    """It is logged once, although no clients should come."""
     answered(mirror, acl("a"))
     reading = Reading(mirror)
     reading.refresh()
@@ -132,7 +124,7 @@ def test_what_was_known_goes_on_applying(
 def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
     mirror: SqliteMirror, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rights that were revoked would go on applying without a word."""
+    """Revoked permissions would continue to apply silently."""
     answered(mirror, acl("a"))
     reading = Reading(mirror)
     reading.refresh()
@@ -151,7 +143,7 @@ def test_a_mistake_of_the_proxy_keeps_clients_away_until_it_has_passed(
 def test_an_older_copy_of_what_brokers_have_is_not_applied(
     mirror: SqliteMirror, known_then: bool
 ) -> None:
-    """What they have taken away since would be allowed again, as long as they are away."""
+    """Permissions revoked since then would be allowed again, as long as the brokers are away."""
     backup = mirror._path.with_name("backup.db")
     if known_then:
         answered(mirror, acl("taken away since"), at=monotonic() - 10)
@@ -185,7 +177,7 @@ def test_connections_are_judged_anew_when_acls_change(mirror: SqliteMirror) -> N
 
 
 def test_the_age_counts_from_the_question(mirror: SqliteMirror) -> None:
-    """That the file can be read says nothing of what the brokers have."""
+    """A readable file does not prove that it matches the brokers."""
     answered(mirror, acl("a"), at=monotonic() - 1_000)
     reading = Reading(mirror)
     reading.refresh()
@@ -197,7 +189,7 @@ def test_the_age_counts_from_the_question(mirror: SqliteMirror) -> None:
 
 
 def test_what_is_known_of_long_ago_is_told(mirror: SqliteMirror) -> None:
-    """Whoever should keep it up to date may hang, or be unable to write."""
+    """The process that keeps it up to date may hang, or be unable to write."""
     reading = Reading(mirror)
     answered(mirror, at=monotonic() - 1_000)
     reading.refresh()
@@ -206,7 +198,7 @@ def test_what_is_known_of_long_ago_is_told(mirror: SqliteMirror) -> None:
 
 
 def test_what_was_never_known_is_as_old_as_the_start(mirror: SqliteMirror) -> None:
-    """Nobody is let in then, and the alert on the age must say so."""
+    """No client is let in then, and the alert on the age must fire."""
     reading = Reading(mirror)
     reading.keeper._began -= 1_000
     reading.refresh()
@@ -239,7 +231,7 @@ def test_the_age_of_a_store_of_its_own_counts_from_its_reading(plain: Store) -> 
 
 
 def test_a_file_that_somebody_broke_is_told(mirror: SqliteMirror) -> None:
-    """In one sentence, and what was known goes on applying."""
+    """In one sentence; the last known content continues to apply."""
     answered(mirror, acl("a"))
     reading = Reading(mirror)
     reading.refresh()
@@ -282,7 +274,7 @@ def test_changes_that_wait_are_in_nobodys_way(plain: Store) -> None:
     assert reading.acls() == 1
 
 
-def test_a_change_that_waited_too_long_is_not_made(
+async def test_a_change_that_waited_too_long_is_not_made(
     plain: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asked for it has given up, and may have asked for something else; what is under way by
@@ -296,37 +288,29 @@ def test_a_change_that_waited_too_long_is_not_made(
 
     reading.store.then["create_acls"] = wait
     late = question(CREATE_ACLS, create_body(3, [creation(resource_name="late")]))
-
-    async def run() -> None:
-        first = asyncio.create_task(reading.keeper.consult(create_question()))
-        assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
-        monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
-        with pytest.raises(StoreError, match=r"no answer within 0\.01 s"):
-            await reading.keeper.consult(late)
-        monkeypatch.undo()  # however long the disk takes
-        first.cancel()
-        answered.set()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        await asyncio.wait_for(reading.keeper.consult(create_question()), PATIENCE_SECONDS)
-
-    asyncio.run(run())
+    first = asyncio.create_task(reading.keeper.consult(create_question()))
+    assert await asyncio.to_thread(under_way.wait, PATIENCE_SECONDS)
+    monkeypatch.setattr(store_service, "MAX_WAIT", 0.01)
+    with pytest.raises(StoreError, match=r"no answer within 0\.01 s"):
+        await reading.keeper.consult(late)
+    monkeypatch.undo()  # however long the disk takes
+    first.cancel()
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await asyncio.wait_for(reading.keeper.consult(create_question()), PATIENCE_SECONDS)
     assert reading.acls() == 1, "the first was under way"
 
 
-def test_the_store_is_followed(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_store_is_followed(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_service, "REFRESH_EVERY", 0.001)
     reading = Reading(plain)
     plain.create_acls([acl("a")])
-
-    async def run() -> None:
-        following = asyncio.create_task(reading.keeper.follow())
-        await until(lambda: reading.acls() == 1)
-        plain.create_acls([acl("b")])
-        await until(lambda: reading.acls() == 2)
-        following.cancel()
-
-    asyncio.run(run())
+    following = asyncio.create_task(reading.keeper.follow())
+    await until(lambda: reading.acls() == 1)
+    plain.create_acls([acl("b")])
+    await until(lambda: reading.acls() == 2)
+    following.cancel()
 
 
 def test_users_of_a_file_are_kept_up_to_date(plain: Store, tmp_path: Path) -> None:

@@ -45,62 +45,48 @@ class Busy:
         self._over.set()
 
 
-def test_questions_are_in_no_way_of_the_looks_at_the_store(plain: Store) -> None:
+async def test_questions_are_in_no_way_of_the_looks_at_the_store(plain: Store) -> None:
     """However many there are, and however long they take: what is removed ends within a second."""
     reading = Reading(plain)
-    reading.refresh()
-
-    async def run() -> None:
-        with Busy() as busy:
-            reading.store.each["credential_snapshot"] = busy
-            asked = [
-                asyncio.create_task(reading.keeper.consult(users_question())) for _ in "x" * 99
-            ]
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await busy.began_in(threads=2)
-                plain.create_acls([acl("a")])
-                await reading.keeper.refresh()
-                assert not any(one.done() for one in asked)
-        await asyncio.gather(*asked)
-
-    asyncio.run(run())
+    await reading.keeper.refresh()
+    with Busy() as busy:
+        reading.store.each["credential_snapshot"] = busy
+        asked = [asyncio.create_task(reading.keeper.consult(users_question())) for _ in "x" * 99]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await busy.began_in(threads=2)
+            plain.create_acls([acl("a")])
+            await reading.keeper.refresh()
+            assert not any(one.done() for one in asked)
+    await asyncio.gather(*asked)
     assert reading.acls() == 1
 
 
-def test_questions_need_none_of_the_threads_of_others(plain: Store) -> None:
+async def test_questions_need_none_of_the_threads_of_others(plain: Store) -> None:
     """Nor do they have the store looked at: they change nothing."""
     reading = Reading(plain)
-
-    async def run() -> None:
-        with Busy() as busy:
-            shared = ThreadPoolExecutor(1)
-            loop = asyncio.get_running_loop()
-            loop.set_default_executor(shared)
-            looking = asyncio.create_task(asyncio.to_thread(busy))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                for one in (users_question(), describe_question(), denied(create_question())):
-                    await reading.keeper.consult(one)
-        await looking
-
-    asyncio.run(run())
+    with Busy() as busy:
+        shared = ThreadPoolExecutor(1)
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(shared)
+        looking = asyncio.create_task(asyncio.to_thread(busy))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for one in (users_question(), describe_question(), denied(create_question())):
+                await reading.keeper.consult(one)
+    await looking
     assert reading.store.looks == 0
 
 
-def test_who_has_no_right_is_in_the_way_of_none_who_has(plain: Store) -> None:
+async def test_who_has_no_right_is_in_the_way_of_none_who_has(plain: Store) -> None:
     reading = Reading(plain)
-
-    async def run() -> None:
-        with Busy() as busy:
-            asyncio.get_running_loop().run_in_executor(reading.keeper._refusals, busy)
-            refused = asyncio.create_task(reading.keeper.consult(denied(users_question())))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                await busy.began_in(threads=1)
-                for one in (users_question(), create_question()):
-                    await reading.keeper.consult(one)
-                assert not refused.done()
-        await refused
-
-    asyncio.run(run())
+    with Busy() as busy:
+        asyncio.get_running_loop().run_in_executor(reading.keeper._refusals, busy)
+        refused = asyncio.create_task(reading.keeper.consult(denied(users_question())))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await busy.began_in(threads=1)
+            for one in (users_question(), create_question()):
+                await reading.keeper.consult(one)
+            assert not refused.done()
+    await refused
     assert reading.acls() == 1, "a change is in force when it is answered"
 
 
@@ -144,7 +130,7 @@ def test_the_time_of_a_question_is_told(plain: Store, monkeypatch: pytest.Monkey
 
 
 def test_acls_that_were_told_are_in_force(plain: Store) -> None:
-    """Somebody else changed them; whoever sees it here may count on it here."""
+    """Somebody else changed them; a client that sees the change here can rely on it here."""
     reading = Reading(plain)
     plain.create_acls([acl("a")])
     asyncio.run(cast(Any, reading.keeper.consult(describe_question())))

@@ -72,10 +72,9 @@ def ticks(one: worker.Worker) -> int:
     return sum(sum(lag.counts) for lag in lags.values())
 
 
-def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
+async def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
     """As `/readyz` has it: nobody asks that for an alert."""
-
-    async def run(listening: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         async with FakeBroker() as broker:
             address = f"127.0.0.1:{listening.getsockname()[1]}"
             _, settings = configured(tmp_path, address, broker.port)
@@ -90,9 +89,6 @@ def test_whether_it_is_ready_is_told(tmp_path: Path) -> None:
                 assert reported == [{("0",): 0}, {("0",): 1}, {("0",): 0}]
                 await end(one)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(run(listening))
-
 
 def ready(one: worker.Worker) -> dict[tuple[str, ...], float]:
     return one.tally.snapshot().values[registry.READY.name]
@@ -106,15 +102,14 @@ async def end(one: worker.Worker) -> None:
     one._store.close()
 
 
-def test_deadlines_do_not_wait_for_the_store(
+async def test_deadlines_do_not_wait_for_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever must be closed is closed, however long the store takes to say what is new."""
+    """A connection that must be closed is closed, however long the store takes."""
     monkeypatch.setattr(worker, "TICK", 0.001)
     monkeypatch.setattr(store_service, "REFRESH_EVERY", 0.001)
     over = threading.Event()
-
-    async def run(listening: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         _, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
         given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         with given.control, given.scrape, ThreadPoolExecutor(1) as threads:
@@ -131,45 +126,46 @@ def test_deadlines_do_not_wait_for_the_store(
             await busy
             await end(one)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(run(listening))
 
-
-def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
+async def test_a_reload_takes_what_the_parent_judged(tmp_path: Path) -> None:
     """The file itself may hold something else by then, for some of the workers or for all."""
+    path, settings = configured(tmp_path, "127.0.0.1:1")
+    given = WorkerInputs(0, Shared.of_processes(1, [100]))
+    with given.control, given.scrape:
+        one = worker.Worker(settings, given)
 
-    async def run() -> None:
-        path, settings = configured(tmp_path, "127.0.0.1:1")
-        given = WorkerInputs(0, Shared.of_processes(1, [100]))
-        with given.control, given.scrape:
-            one = worker.Worker(settings, given)
+        (listener,) = one._listeners
 
-            (listener,) = one._listeners
+        def reloaded(pickled: bytes, *, is_stale: bool = False) -> tuple[str, bool]:
+            given.shared_configuration.put(pickled, is_stale=is_stale)
+            one._reload()
+            terms = listener.terms(Identity("User:alice"), "SCRAM-SHA-256")
+            (shown,) = [each for each in one._conditions() if each.what == "configuration"]
+            assert shown.good is not is_stale
+            assert ("refused" in shown.state) is is_stale
+            return terms.enforcement, one._is_configuration_stale
 
-            def reloaded(pickled: bytes, *, is_stale: bool = False) -> tuple[str, bool]:
-                given.shared_configuration.put(pickled, is_stale=is_stale)
-                one._reload()
-                terms = listener.terms(Identity("User:alice"), "SCRAM-SHA-256")
-                return terms.enforcement, one._is_configuration_stale
-
-            assert given.shared_configuration.take() is None
-            path.write_text(path.read_text().replace("observe", "probe"))
-            right = pickle.dumps(config.load(path))
-            path.write_text("listeners: [")
-            assert reloaded(right) == ("probe", False)
-            assert reloaded(right, is_stale=True) == ("probe", True)
-            path.unlink()
-            assert reloaded(right) == ("probe", False)
-            await end(one)
-
-    asyncio.run(run())
+        began = listener.terms_changed_at
+        assert given.shared_configuration.take() is None
+        path.write_text(path.read_text().replace("observe", "probe"))
+        right = pickle.dumps(config.load(path))
+        path.write_text("listeners: [")
+        assert reloaded(right) == ("probe", False)
+        changed = listener.terms_changed_at
+        assert changed > began
+        assert reloaded(right, is_stale=True) == ("probe", True)
+        path.unlink()
+        assert reloaded(right) == ("probe", False)
+        assert listener.terms_changed_at == changed, "the terms are the same"
+        await end(one)
 
 
 @pytest.mark.parametrize("reloads", [[False], [False, True]], ids=["valid", "valid, then invalid"])
-def test_a_reload_while_a_worker_starts_is_in_effect(tmp_path: Path, reloads: list[bool]) -> None:
+async def test_a_reload_while_a_worker_starts_is_in_effect(
+    tmp_path: Path, reloads: list[bool]
+) -> None:
     """Its parent's signal is ignored until then: it may have waited for its store for long."""
-
-    async def run(listening: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
         path, settings = configured(tmp_path, f"127.0.0.1:{listening.getsockname()[1]}")
         given = WorkerInputs(0, Shared.of_processes(1, [100]), listening={"clients": listening})
         lifeline, parent = os.pipe()
@@ -187,9 +183,6 @@ def test_a_reload_while_a_worker_starts_is_in_effect(tmp_path: Path, reloads: li
             os.close(parent)
             assert await running == 0
         os.close(lifeline)
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(run(listening))
 
 
 def test_what_is_just_being_put_is_not_taken() -> None:

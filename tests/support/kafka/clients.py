@@ -55,10 +55,10 @@ def password_of(name: str) -> str:
     return f"{name}-secret"
 
 
-def by_scram(name: str, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
+def by_password(name: str, mechanism: str = "SCRAM-SHA-256") -> dict[str, str]:
     """Properties of a Java client that logs in with the password of `name`."""
     login = f'username="{name}" password="{password_of(name)}"'
-    module = f"{_JAAS}.scram.ScramLoginModule"
+    module = f"{_JAAS}.{'plain.Plain' if mechanism == 'PLAIN' else 'scram.Scram'}LoginModule"
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": f"{module} required {login};"}
 
 
@@ -137,7 +137,7 @@ class User:
             options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={file.as_uri()}",)
             settings |= _java_oauth(file)
         else:
-            settings |= by_scram(self.name, self.mechanism)
+            settings |= by_password(self.name, self.mechanism)
         path = directory / f"{self.name}-{self.mechanism}.properties"
         return JavaClient(properties=write_properties(path, settings), jvm_options=options)
 

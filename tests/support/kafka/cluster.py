@@ -92,6 +92,8 @@ class KafkaCluster:
     """Advertised host instead, such as `kafka-{node_id}.test`."""
     jvm_options: Sequence[str] = ()
     """Further JVM options."""
+    classes: Sequence[str] = ()
+    """Programs of `java/` whose classes the nodes may load."""
     _nodes: dict[int, _Node] = field(init=False, default_factory=dict)
     _directory: Path = field(init=False, default_factory=Path)
     _cluster_id: str = field(init=False, default="")
@@ -312,7 +314,9 @@ class KafkaCluster:
         options = ["-Xmx512m", *java.FAST_START, f"-Dlog4j2.configurationFile={_LOG4J}"]
         if self.jwks is not None:
             options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}")
-        path = java.class_path(node.release)
+        path = ":".join(
+            [java.class_path(node.release), *map(str, map(java.compiled, self.classes))]
+        )
         command = ["java", *options, *self.jvm_options, "-cp", path, "kafka.Kafka"]
         with node.log.open("ab") as log:
             node.process = subprocess.Popen(

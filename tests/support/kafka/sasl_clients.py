@@ -173,7 +173,7 @@ def run_java(
     options += logins[0].brokers.realm.jvm_options
     files = [str(login.java(directory)) for login in logins]
     command = ["java", *options, "-cp", path, "Sessions", bootstrap, str(until), *files]
-    return _run_program(command)
+    return run_program(command)
 
 
 def run_go(
@@ -188,10 +188,10 @@ def run_go(
     """A program of `go/`; `is_raw` is for sarama alone."""
     file = directory / f"{logins[0].name}.json"
     file.write_text(json.dumps([login.go(directory) | {"IsRaw": is_raw} for login in logins]))
-    return _run_program([str(go.program(library)), bootstrap, str(until), str(file)])
+    return run_program([str(go.program(library)), bootstrap, str(until), str(file)])
 
 
-def _run_program(command: Sequence[str]) -> Records:
+def run_program(command: Sequence[str]) -> Records:
     done = subprocess.run(
         [*END_WITH_PARENT, *command], capture_output=True, text=True, timeout=_RUN_SECONDS
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.certificates import Authority
+from tests.support.cloud import ARN
 from tests.support.kafka import properties
 from tests.support.kafka.clients import OAUTHBEARER
 from tests.support.kafka.cluster import KafkaCluster
@@ -29,7 +30,7 @@ CHANGING = "changing"
 """Like `GATE`, but with a changing password."""
 CLIENT_ID, CLIENT_SECRET, SCOPE = "gate client", "client:secret&3", "kafka brokers"
 
-SHORT, BUSY, LITTLE, SECURE = "SHORT", "BUSY", "LITTLE", "SECURE"
+SHORT, BUSY, LITTLE, SECURE, IAM = "SHORT", "BUSY", "LITTLE", "SECURE", "IAM"
 SHORT_MS = 2_000
 BUSY_MS = 12_000
 """Lifetime under traffic: logins begin before 95 %, which leaves time for a busy machine."""
@@ -38,6 +39,7 @@ LISTENERS: Mapping[str, int] = {
     BUSY: BUSY_MS,
     LITTLE: 3_600_000,
     SECURE: 3_600_000,
+    IAM: SHORT_MS,
 }
 EXPIRED_CHANNEL = "Disconnecting expired channel"
 """Text in a broker's log when it closes an expired connection."""
@@ -48,14 +50,15 @@ def sasl_properties(listeners: Mapping[str, int], jwks: Path) -> dict[str, str]:
     return {
         **properties.sasl(listeners, jwks, {GATE: PASSWORD}),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:ANONYMOUS;User:{GATE};User:{CHANGING}",
+        "super.users": f"User:ANONYMOUS;User:{GATE};User:{CHANGING};User:{ARN}",
     }
 
 
 def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
-    """One node; `LITTLE` does not support PLAIN, `SECURE` uses TLS with `files`."""
+    """One node; `LITTLE` does not support PLAIN, `SECURE` uses TLS with `files`, and `IAM` accepts
+    what Amazon MSK does."""
     protocols = dict.fromkeys((PLAINTEXT, CONTROLLER), "PLAINTEXT")
-    protocols |= dict.fromkeys((SHORT, BUSY, LITTLE, BEHIND), "SASL_PLAINTEXT")
+    protocols |= dict.fromkeys((SHORT, BUSY, LITTLE, BEHIND, IAM), "SASL_PLAINTEXT")
     protocols |= {SECURE: "SASL_SSL"}
     authority = Authority()
     authority.write(files)
@@ -64,10 +67,15 @@ def sasl_cluster(jwks: Path, files: Path) -> KafkaCluster:
         jwks=jwks,
         sasl_listeners=LISTENERS,
         sidecar_port=free_ports(1)[0],
+        jvm_options=("-Dauthorizer.log.level=info",),
+        classes=("MskValidator",),
         properties={
             **sasl_properties({**LISTENERS, BEHIND: 3_600_000}, jwks),
             "delegation.token.secret.key": "secret-of-all-brokers",
             f"listener.name.{LITTLE.lower()}.sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER",
+            f"listener.name.{IAM.lower()}.oauthbearer.sasl.server.callback.handler.class": (
+                "MskValidator"
+            ),
             "listener.security.protocol.map": ",".join(f"{k}:{v}" for k, v in protocols.items()),
             f"listener.name.{SECURE.lower()}.ssl.keystore.type": "PEM",
             f"listener.name.{SECURE.lower()}.ssl.keystore.location": str(files / "broker.pem"),

@@ -121,7 +121,15 @@ def gateway_values() -> Document:
     made["volumes"] = [{"name": "idp", "secret": {"secretName": "idp"}}]
     made["volumeMounts"] = [{"name": "idp", "mountPath": "/etc/idp"}]
     more = {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
-    return made | more | {"service": {"brokers": [0]}, "name": "front"}
+    return (
+        made
+        | more
+        | {
+            "service": {"brokers": [0]},
+            "name": "front",
+            "liveConfig": False,
+        }
+    )
 
 
 def sidecar_values(topic: str) -> Document:
@@ -139,7 +147,7 @@ def sidecar_values(topic: str) -> Document:
     spec["replicas"] = 1
     spec["template"]["spec"]["containers"] = [producing.container(topic, "127.0.0.1:9094")]
     spec["template"]["spec"]["volumes"] = producing.volumes("application")
-    return made | {"name": "orders"}
+    return made | {"name": "orders", "liveConfig": False}
 
 
 class Gateway(Release):

@@ -252,7 +252,7 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
 {{- end -}}
 {{- end }}
 
-{{/* Ports of a Service: of each listener its own, and one for each broker. */}}
+{{/* Ports of a Service: of each listener its own, and one for each broker unless brokers have names (broker.hosts). */}}
 {{- define "kafka-reauth-proxy.servicePorts" -}}
 {{- include "kafka-reauth-proxy.refuse" . -}}
 {{- $nodePorts := eq .Values.service.type "NodePort" -}}
@@ -260,7 +260,7 @@ labels: {{- merge .labels $standard .root.Values.podLabels | toYaml | nindent 2 
 {{- $name := ternary "clients" (printf "clients%d" $index) (eq $index 0) }}
 {{- $ports := list (dict "name" $name "port" (include "kafka-reauth-proxy.port" $listener.address | int)) }}
 {{- $brokerPorts := get $listener "broker.ports" | default "0-0" }}
-{{- range $.Values.service.brokers }}
+{{- range ternary list $.Values.service.brokers (hasKey $listener "broker.hosts") }}
 {{- $port := 0 }}
 {{- if kindIs "map" $brokerPorts }}
 {{- $port = get $brokerPorts (toString .) | int }}

@@ -90,7 +90,7 @@ def outcome(api_key: int, response: Any) -> list[tuple[int, str, ErrorCode]]:
 
 @pytest.mark.parametrize("version", [1, 4])
 def test_one_unknown_type_fails_a_description_as_a_whole(version: int) -> None:
-    """As in Kafka, and for a reason: the right that a later Kafka wants is not known."""
+    """As in Kafka: the permission that a later Kafka requires is unknown."""
     request = asking(DESCRIBE, version, (TOPIC, "t"), (64, "u"))
     judgement = judged(GUARDS[DESCRIBE], request, EVERYTHING)
     assert isinstance(judgement, Answer)

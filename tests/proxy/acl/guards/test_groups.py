@@ -30,7 +30,7 @@ DESCRIBED = Operation.DESCRIBE
 
 
 def test_a_sync_group_without_protocol_is_the_brokers_to_refuse() -> None:
-    """Kafka checks it before it authorizes, so it says nothing of the group."""
+    """Kafka checks it before it authorizes, so the error does not reveal the group."""
     assert judged(GUARDS[14], request(14, 5, group_id="g", protocol_type="p")) is FORWARD
 
 
@@ -324,7 +324,7 @@ def test_names_and_a_regular_expression_are_both_asked_for() -> None:
 
 
 def test_those_of_a_topology_are_asked_for() -> None:
-    """Kafka 4.1 refuses them whoever sends them; a later one may not."""
+    """Kafka 4.1 refuses them from every client; a later version may not."""
     topology = {"subtopologies": [{"source_topic_regex": ["a.*", "b.*"]}]}
     asked = request(88, 0, group_id="g", topology=topology)
     assert judged(GUARDS[88], asked, describing("a*", "b*")) is FORWARD

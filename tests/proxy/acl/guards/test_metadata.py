@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: missing topics, ids, and pages that tell nothing."""
+"""Metadata and DescribeTopicPartitions: missing topics, ids, and pages that reveal nothing."""
 
 import uuid
 from collections.abc import Collection
@@ -53,7 +53,7 @@ def shown(response: Any) -> list[tuple[str | None, int, int]]:
 @pytest.mark.parametrize("version", range(14))
 class TestEveryVersion:
     def test_what_may_not_be_made_is_not(self, version: int) -> None:
-        """Versions before 4 cannot say so: they are asked as version 4."""
+        """Versions before 4 lack that field: the broker is asked with version 4."""
         request = asking(version, "seen")
         judgement = judged(metadata, request, SEEN)
         assert isinstance(judgement, Change)
@@ -194,7 +194,7 @@ def test_who_may_describe_all_is_shown_what_the_broker_pages(rights: frozenset[R
 
 
 def listing(visible: Collection[str], hidden: Collection[str], request: Any) -> Any:
-    """What the client is answered, by a broker that has these topics, of three partitions each."""
+    """Return the client's response from a broker with these topics, of three partitions each."""
     rights = topic(Operation.DESCRIBE, *visible)
     judgement = judged(GUARDS[API], request, rights, listed=sorted({*visible, *hidden}))
     if isinstance(judgement, Answer):
@@ -247,7 +247,7 @@ NAMES = st.sets(st.text("-.Zaz", min_size=1, max_size=3), max_size=12)
 def test_nothing_tells_of_hidden_topics(
     visible: set[str], hidden: set[str], limit: int, cursor: str | None, partition: int
 ) -> None:
-    """Neither what is shown, nor how it is paged, nor what becomes of any cursor."""
+    """The topics shown, the pages and the cursors stay the same."""
     request = replace(
         asking_for(cursor=cursor, partition=partition), response_partition_limit=i32(limit)
     )
@@ -308,7 +308,7 @@ def test_who_may_see_nothing_is_told_so_at_once() -> None:
 def test_a_senseless_cursor_is_refused_for_each_topic_that_was_named(
     cursor: str, partition: int, rights: frozenset[Right]
 ) -> None:
-    """As Kafka does, which looks at no rights before: nor does it tell any."""
+    """As in Kafka, which checks no permission before that: the error reveals none either."""
     request = asking_for("b", "a", "b", cursor=cursor, partition=partition)
     judgement = judged(GUARDS[API], request, rights)
     assert isinstance(judgement, Answer)

@@ -37,7 +37,7 @@ def every_version(api_keys: set[int]) -> list[Any]:
 
 
 def test_every_forwarded_api_has_a_guard() -> None:
-    """An API without a guard must not be offered: whoever adds one must say what it asks for."""
+    """An API without a guard must not be offered: each new API needs a guard."""
     forwarded = {api.key for api in APIS.values() if api.kind is Kind.FORWARDED}
     assert forwarded <= GUARDS.keys()
     answered = {api_key for api_key in GUARDS if APIS[api_key].kind is Kind.ANSWERED}
@@ -78,7 +78,7 @@ def test_a_guard_fears_no_bytes(api_key: int, version: int, allowed: Any) -> Non
 
 @pytest.mark.parametrize(("api_key", "version"), every_version(BY_ITEMS | ALL_OR_NOTHING | {75}))
 def test_a_body_that_is_cut_off_is_malformed_without_rights(api_key: int, version: int) -> None:
-    """Nobody is told anything about a request that cannot be read."""
+    """A request that cannot be read gets no response."""
     body = encode(large(request_type(api_key, version)))
     asked = inquiry(large(request_type(api_key, version)), NOTHING, TOPIC_NAMES)
     with pytest.raises(Malformed):

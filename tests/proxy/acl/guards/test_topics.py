@@ -1,4 +1,4 @@
-"""CreateTopics, CreatePartitions, DeleteTopics: by name, by id, and what is told of them."""
+"""CreateTopics, CreatePartitions, DeleteTopics: by name, by id, and what responses reveal."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ class TestCreateTopics:
         assert (refused.name, refused.error_code) == ("__cluster_metadata", INVALID)
 
     def test_what_is_merely_hidden_is_not_reported_as_denied(self) -> None:
-        """Whoever creates a topic did not ask to be told its configuration."""
+        """A client that creates a topic did not ask for its configuration."""
         asked = inquiry(creating(7, "a"), topic(Operation.CREATE, "a"))
         GUARDS[CREATE](asked)
         assert isinstance(asked.authority, Rights)

@@ -94,16 +94,20 @@ def test_it_renews_itself_and_says_when_it_cannot(tmp_path: Path) -> None:
     with_browser(tmp_path, test)
 
 
-def test_long_states_do_not_stick_out(tmp_path: Path) -> None:
-    """As of a delivery that is behind, or of a broker that refuses the proxy."""
+async def test_a_phone_shows_a_short_page_unless_asked_for_everything(tmp_path: Path) -> None:
+    """Long states, as of a broker that refuses the proxy, do not stick out."""
     file = tmp_path / "page.html"
-    file.write_text(render(busy(30, 9), EVERY_SESSION, ABOUT))
-
-    async def run() -> None:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-            async with asyncio.timeout(900), browsing(Path(profile)) as browser:
-                await browser.look(360, 900)
-                await browser.open(file.as_uri())
-                assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
-
-    asyncio.run(run())
+    file.write_text(render(busy(400, 38), EVERY_SESSION, ABOUT))
+    height = "document.documentElement.scrollHeight"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        async with asyncio.timeout(900), browsing(Path(profile)) as browser:
+            await browser.look(360, 900)
+            await browser.open(file.as_uri())
+            assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
+            short = await browser.evaluate(height)
+            await browser.evaluate("document.querySelector('label').click()")
+            assert short < 0.5 * await browser.evaluate(height)
+            assert await browser.evaluate("document.documentElement.scrollWidth") <= 360
+            await browser.look(1_300, 900)
+            label = "getComputedStyle(document.querySelector('label')).display"
+            assert await browser.evaluate(label) == "none"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 from time import process_time
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.ops.status.markup import MAX_CHARACTERS, joined, name, tag, text
-from proxy.ops.status.page import MAX_SESSIONS, POLICY, render
+from proxy.ops.status.page import _RUNBOOKS, MAX_SESSIONS, POLICY, render
 from proxy.ops.status.session_facts import EVERY_SESSION, Condition, Selector
 from proxy.ops.status.snapshot import Overview, WorkerFacts
 from tests.support.status import ABOUT, busy, incident, listener, overview, session
@@ -176,6 +177,7 @@ def test_chosen_sessions_are_listed_one_by_one() -> None:
     assert "00c0ffee" not in render(each, EVERY_SESSION, ABOUT)
 
 
+RUNBOOKS = Path(__file__).parents[4] / "docs" / "runbooks.md"
 DELIVERY = Condition("delivery", "kafka:session-events", "2 h behind", good=False)
 
 
@@ -183,7 +185,17 @@ DELIVERY = Condition("delivery", "kafka:session-events", "2 h behind", good=Fals
     ("taken", "said"),
     [
         (overview(), "No connection."),
-        (overview(), ">ready<"),
+        (overview(), 'class="badge good">ready<'),
+        (replace(overview(), conditions=[DELIVERY]), 'badge warn">ready, with 1 problem below<'),
+        (
+            overview(
+                *(session(listener="clients", authenticated_s=age) for age in (50.0, 61.0, 70.0)),
+                session(listener="other", authenticated_s=70.0),
+                session(mechanism=None, authenticated_s=70.0),
+                worker0=WorkerFacts(listeners=[listener(terms_changed_s=60.0, overrides=1)]),
+            ),
+            "1 override, 2 sessions on terms before the last reload",
+        ),
         (Overview(taken_ms=0, workers={}, sessions=()), ">not ready<"),
         (overview(worker0=WorkerFacts(reasons=["draining"])), "worker 0: draining"),
         (overview(worker1=WorkerFacts(reasons=["worker 1 is gone"])), "<li>worker 1 is gone"),
@@ -203,6 +215,18 @@ DELIVERY = Condition("delivery", "kafka:session-events", "2 h behind", good=Fals
 )
 def test_what_an_operator_asks_for_is_there(taken: Overview, said: str) -> None:
     assert said in render(taken, EVERY_SESSION, ABOUT)
+
+
+def test_a_problem_has_a_link_to_its_runbook() -> None:
+    """With `http.runbooks.url`; each section exists."""
+    about = replace(ABOUT, runbooks_url="https://wiki.example/runbooks/")
+    taken = replace(overview(), conditions=[DELIVERY, DELIVERY._replace(good=True)])
+    page = render(taken, EVERY_SESSION, about)
+    link = 'href="https://wiki.example/runbooks/#reauthproxyeventsnotdelivered"'
+    assert page.count(link) == 1
+    assert "#reauthproxy" not in render(taken, EVERY_SESSION, ABOUT)
+    headings = re.findall(r"^## (\w+)", RUNBOOKS.read_text().lower(), re.MULTILINE)
+    assert {f"reauthproxy{one}" for one in _RUNBOOKS.values()} <= {*headings}
 
 
 def test_clients_without_sasl_are_not_said_to_be_able_to_reauthenticate_nor_not() -> None:

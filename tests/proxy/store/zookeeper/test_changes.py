@@ -1,4 +1,4 @@
-"""A change is made on what is there, with its notification, or not at all."""
+"""A change is made on the present content, with its notification, or not at all."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ def test_the_last_acl_takes_its_node_along() -> None:
 
 
 def test_parents_are_made() -> None:
-    """Of a user who has no node yet, and of addresses, of which there are none at first."""
+    """For a user without a node, and for addresses, whose parent node is missing at first."""
     tree = FakeTree()
     pair = QuotaEntity(user="alice", client_id="c")
     changes = {

@@ -96,7 +96,7 @@ def test_thousands_of_changes_are_read_once() -> None:
 
 
 def test_a_change_during_the_first_read_is_followed() -> None:
-    """Half of what was read is from before it: nothing of that is shown."""
+    """Half of the content is from before it: none of it is shown."""
     tree = FakeTree()
     limited(tree, "alice", 1)
     tree.before["children"] = [lambda: None, lambda: None, lambda: limited(tree, "alice", 2)]

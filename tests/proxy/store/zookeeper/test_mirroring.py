@@ -1,4 +1,4 @@
-"""The mirror after each read of ZooKeeper: the same as what was read, by the changes alone."""
+"""The mirror after each read of ZooKeeper: changes alone make it equal to ZooKeeper's content."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -77,7 +77,7 @@ def shows(mirror: ZookeeperMirror, content: Content) -> bool:
 @settings(max_examples=25)
 @given(st.lists(contents(), min_size=1, max_size=5))
 def test_it_shows_what_was_read_last(read: list[Content]) -> None:
-    """And the log of ACLs leads there from what was read first."""
+    """The log of ACLs leads there from the first content."""
     with (
         TemporaryDirectory() as directory,
         closing(ZookeeperMirror(Path(directory, "mirror.db"))) as mirror,
@@ -131,7 +131,7 @@ def test_what_has_not_changed_has_its_version_yet(mirror: ZookeeperMirror) -> No
 def test_a_file_that_was_restored_is_written_as_a_whole(
     mirror: ZookeeperMirror, spoil: Callable[[ZookeeperMirror], object]
 ) -> None:
-    """Only changes to what it no longer has would leave it wrong for ever."""
+    """Applying only changes would leave it wrong forever."""
     mirroring = Mirroring(mirror)
     mirroring.write(BEFORE, 1.0)
     spoil(mirror)

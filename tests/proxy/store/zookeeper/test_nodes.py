@@ -72,7 +72,7 @@ def test_a_users_node_of_kafka_is_read() -> None:
 
 
 def test_a_verifier_is_a_users_alone() -> None:
-    """What stands in the node of a client, or of all users, is nobody's password."""
+    """The node of a client, or of all users, never holds a password."""
     config = read_config("", KAFKAS_USER)
     for entity in (
         QuotaEntity(user=DEFAULT),

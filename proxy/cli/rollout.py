@@ -1,0 +1,164 @@
+"""Commands `reauth-proxy rollout`: progress and decisions of `reauth.enforcement: auto`."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+
+from metrics.rollout import Stage
+from proxy.cli.common import (
+    DefaultConfigOption,
+    explained,
+    loaded_config,
+    operator,
+    principal_name,
+    printable,
+    say,
+    takes_groups,
+)
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.rollout import Decision, Pause, Record, Rollout, Standing
+from proxy.store import Store
+
+app = typer.Typer(
+    help="Follow and steer reauth.enforcement: auto.", no_args_is_help=True, rich_markup_mode=None
+)
+
+PrincipalArgument = Annotated[
+    str, typer.Argument(metavar="PRINCIPAL", hidden=True, callback=principal_name)
+]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; `rollout status` shows it.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Option for the configuration, whose store has the evidence."""
+
+    config: DefaultConfigOption = None
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Store, Rollout]]:
+        """Yield the store and its content. Raises BadParameter and Exit."""
+        from proxy.cli.administration import opened_store
+
+        settings = loaded_config(self.config, "--config")
+        rollout = Rollout(settings.auto.rules())
+        url = f"sqlite:{settings.store.path()}"
+        with explained(), opened_store(url, settings.admin_socket()) as store:
+            rollout.read(store.rollout_rows(0)[1])
+            yield store, rollout
+
+    def decide(self, principal: str, reason: str, *, probes: bool) -> None:
+        """Store an operator's decision about a principal, later than any other."""
+        with self.opened() as (store, rollout):
+            before = rollout.records.get(principal, Record()).decision
+            now_ms = max(_now_ms(), before.at_ms + 1)
+            decision = Decision(now_ms, probes, 0, now_ms, operator(), reason or "by hand")
+            rollout.add(principal, Record(decision=decision))
+            _write(store, rollout, principal)
+
+
+@app.command()
+@takes_groups
+def status(*, place: Place, output: OutputOption = Output.TABLE) -> None:
+    """List principals with their stage, and what is missing for the next one."""
+    now_ms, stages = _now_ms(), list(Stage)
+    with place.opened() as (_, rollout):
+        pass
+    standings = {name: rollout.standing(name, now_ms) for name in rollout.records}
+    found = sorted(standings, key=lambda name: (stages.index(standings[name].stage), name))
+    listing: Listing[str] = Listing(
+        items="principals",
+        headings=("Principal", "Stage", "Clients", "Reason"),
+        lines=lambda name: [_cells(rollout, name, standings[name])],
+        document=lambda name: _document(rollout, name, now_ms),
+        name=str,
+    )
+    print_list(listing, found, output)
+    if output is Output.TABLE:
+        counts = rollout.funnel(now_ms).items()
+        say(", ".join(f"{count} {stage}" for stage, count in counts if count) or "none")
+        if rollout.pause.paused:
+            say(f"paused by {rollout.pause.author}: {rollout.pause.reason}")
+        elif rollout.rules.pause:
+            say("paused by auto.pause")
+
+
+def _would_be_killed(rollout: Rollout, principal: str) -> dict[int, int]:
+    """Return the number of clients that each of `auto.lifetimes.ms` would disconnect."""
+    record, lifetimes = rollout.records[principal], rollout.rules.lifetimes_ms
+    return {one: len(rollout.would_be_killed(record, one)) for one in lifetimes}
+
+
+def _cells(rollout: Rollout, principal: str, standing: Standing) -> Sequence[str]:
+    parts = [standing.reason] if standing.reason else []
+    for lifetime_ms, count in _would_be_killed(rollout, principal).items():
+        if count:
+            parts.append(f"{lifetime_ms} ms would disconnect {count}")
+    clients = len(rollout.records[principal].clients)
+    return principal, standing.stage.value, str(clients), "; ".join(parts)
+
+
+def _document(rollout: Rollout, principal: str, now_ms: int) -> dict[str, Any]:
+    record = rollout.records[principal]
+    since_ms = record.decision.since_ms
+    return {
+        "principal": principal,
+        **rollout.standing(principal, now_ms)._asdict(),
+        "decision": record.decision._asdict(),
+        "kills": record.kills,
+        "would_be_killed": _would_be_killed(rollout, principal),
+        "clients": [
+            kind._asdict() | asdict(one) | rollout.client_standing(one, since_ms, now_ms)._asdict()
+            for kind, one in record.clients.items()
+        ],
+    }
+
+
+@app.command()
+@takes_groups
+def promote(*, principal: PrincipalArgument, place: Place, reason: Reason = "") -> None:
+    """Enforce a principal now, whatever its evidence is; kills demote it."""
+    place.decide(principal, reason, probes=False)
+    say(f"{printable(principal)} is enforced")
+
+
+@app.command()
+@takes_groups
+def demote(*, principal: PrincipalArgument, place: Place, reason: Reason = "") -> None:
+    """Probe a principal until it is promoted by hand."""
+    place.decide(principal, reason, probes=True)
+    say(f"{printable(principal)} is probed")
+
+
+@app.command()
+@takes_groups
+def pause(
+    *,
+    place: Place,
+    off: Annotated[bool, typer.Option("--off", help="Promote again.")] = False,
+    reason: Reason = "",
+) -> None:
+    """Promote no principal until `rollout pause --off`; demotions continue."""
+    with place.opened() as (store, rollout):
+        now_ms = max(_now_ms(), rollout.pause.at_ms + 1)
+        rollout.pause = Pause(now_ms, not off, operator(), reason or "by hand")
+        _write(store, rollout)
+    say("principals are promoted again" if off else "nothing is promoted")
+
+
+def _write(store: Store, rollout: Rollout, *principals: str) -> None:
+    """Write the rows of principals, merged with the rows that others have written."""
+
+    def change(rows: dict[str, str]) -> dict[str, str | None]:
+        rollout.read(rows)
+        return rollout.rows(principals)
+
+    store.change_rollout(0, change)
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

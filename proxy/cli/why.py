@@ -1,0 +1,173 @@
+"""Command `reauth-proxy why`: the ends of a client's connections, each with its cause in words."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from proxy.cli.common import (
+    BootstrapServer,
+    CommandConfig,
+    DefaultConfigOption,
+    Exit,
+    config_by_default,
+    explained,
+    fail,
+    loaded_config,
+    note,
+    principal_name,
+    takes_groups,
+)
+from proxy.cli.listing import Listing, Output, OutputOption, print_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from metrics.event_reader import Wanted
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLog:
+    """Options that name an event log."""
+
+    events: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="A folder of event files, a file, or kafka:TOPIC; by default the configuration's"
+            " events.directory.",
+        ),
+    ] = None
+    config: DefaultConfigOption = None
+    bootstrap_server: BootstrapServer = None
+    command_config: CommandConfig = None
+
+    @contextmanager
+    def lines(self, since: int | None = None) -> "Iterator[Iterable[bytes]]":
+        """Yield the lines of the log since a time, epoch ms. Raises BadParameter and Exit."""
+        from metrics.event_reader import lines_of_files
+        from metrics.extras import missing
+        from metrics.readiness.errors import ReportError
+
+        given = self.events
+        topic = given.removeprefix("kafka:") if given and given.startswith("kafka:") else None
+        try:
+            if topic is None:
+                yield lines_of_files(self._folder(), since)
+                return
+            from proxy.delivery.kafka_settings import of_options
+
+            with explained(self.command_config):
+                settings = of_options(self.bootstrap_server, self.command_config)
+            if (problem := missing("kafka")) is not None:
+                raise fail(f"a topic {problem}", Exit.USAGE)
+            from metrics.readiness.topic import TopicReader
+
+            with closing(TopicReader(topic, settings)) as reader:
+                batches = reader.read({}, since)
+                yield (line for batch in batches for line in batch.splitlines(keepends=True))
+        except OSError as error:
+            raise fail(f"{error.filename} cannot be read: {error.strerror}", Exit.USAGE) from None
+        except ReportError as error:
+            raise fail(str(error), Exit.USAGE) from None
+
+    def _folder(self) -> Path:
+        if self.events is not None:
+            return Path(self.events)
+        folder = loaded_config(self.config, "--events or --config").events.directory
+        if folder is None:
+            file = self.config or config_by_default()
+            problem = "events.directory is not set: nothing is recorded"
+            raise fail(f"{file}: {problem}", Exit.REFUSED)
+        return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Options that select events."""
+
+    client_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this client id.", show_default=False)
+    ] = None
+    principal: Annotated[
+        str | None,
+        typer.Option(metavar="PRINCIPAL", help="Only this principal, authenticated or claimed."),
+    ] = None
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="90s, 15m or 4h ago, or a time (UTC).")
+    ] = "1h"
+
+    def wanted(self, *, kinds: frozenset[str] | None = None, endings: bool = False) -> "Wanted":
+        """Return the selection; see `Wanted`. Raises BadParameter."""
+        from metrics.event_reader import Wanted
+
+        return Wanted(
+            client_id=self.client_id,
+            principal=None if self.principal is None else principal_name(self.principal),
+            kinds=kinds,
+            since_ms=since_ms(self.since),
+            endings=endings,
+        )
+
+
+@app.command()
+@takes_groups
+def why(*, chosen: EventFilter, log: EventLog, output: OutputOption = Output.TABLE) -> None:
+    """Show why the connections of a client ended, and what would have kept it connected."""
+    if chosen.client_id is None and chosen.principal is None:
+        raise typer.BadParameter("give --client-id or --principal")
+    print_events(chosen.wanted(endings=True), log, output)
+
+
+def since_ms(text: str) -> int:
+    """Return the time that an option means, epoch ms. Raises BadParameter."""
+    from metrics.readiness.job import time_ms
+    from metrics.report.requirements import duration_ms
+
+    try:
+        return time.time_ns() // 1_000_000 - duration_ms(text)
+    except ValueError:
+        try:
+            return time_ms(text)
+        except ValueError:
+            raise typer.BadParameter(f"--since: {text!r} is not 90s, 4h or a time") from None
+
+
+def print_events(wanted: "Wanted", log: EventLog, output: Output) -> None:
+    """Print the events in words. Raises BadParameter and Exit."""
+    from metrics.event_reader import MAX_EVENTS, select
+    from metrics.event_words import advice, in_words
+    from proxy.ops.status.text import moment
+
+    with log.lines(wanted.since_ms) as lines:
+        found = select(lines, wanted)
+
+    def cells(event: dict[str, Any]) -> tuple[str, ...]:
+        return (
+            moment(event["timestamp_ms"]),
+            event.get("principal") or event.get("claimed_principal") or "-",
+            event.get("client_id") or "-",
+            event.get("client_host") or "-",
+            in_words(event),
+            advice(event) or "-",
+        )
+
+    listing: Listing[dict[str, Any]] = Listing(
+        items="events",
+        headings=("Time", "Principal", "Client id", "Host", "Event", "Would help"),
+        lines=lambda event: [cells(event)],
+        document=lambda event: event | {"words": in_words(event), "would_help": advice(event)},
+        name=lambda event: str(event.get("connection_id", "-")),
+        left_out=("Host", "Would help"),
+    )
+    print_list(listing, found.events, output)
+    if found.more:
+        note(f"only the latest {MAX_EVENTS} are listed, {found.more} are left out")
+    if found.unread:
+        note(f"{found.unread} lines are not events of this schema")

@@ -1,0 +1,180 @@
+"""`reauth.enforcement: auto` with real clients behind two proxies that share a store.
+
+Time is compressed: a client is ready after two re-authentications, five seconds apart. All programs
+check that no record is lost, doubled or reordered; see `sasl_clients`.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sasl.states import Enforcement
+from tests.support.kafka import go, java
+from tests.support.kafka.clients import User, password_of, user
+from tests.support.kafka.cluster import KafkaCluster, wait_until
+from tests.support.kafka.sasl_clients import (
+    PARTITIONS,
+    Confluent,
+    Login,
+    Python,
+    Records,
+    run_program,
+    run_python,
+)
+from tests.support.kafka.sasl_differential.transcript import Actor
+from tests.support.kafka.wire_client import WireClient
+from tests.support.proxy_process import ProxyProcess, gateway_config
+from tests.support.sasl import Issuer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+SCRAM = "SCRAM-SHA-256"
+LIFETIME_MS = 15_000
+AUTO = {
+    "reauthentications": 2,
+    "window.ms": 5_000,
+    "kill.window.ms": 60_000,
+    "promotions.per.hour": 100,
+}
+CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python")
+OLD = ("java-old", "sarama-raw")
+TURNING = "turning"
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """The parts of a `Login` that clients in Python need."""
+
+    name: str
+    user: User
+
+
+class Clients:
+    """All clients at work behind the proxies, until a file exists."""
+
+    def __init__(self, proxies: list[ProxyProcess], issuer: Issuer, directory: Path) -> None:
+        self.until = directory / "end"
+        self.turns_bad = threading.Event()
+        self._issuer, self._directory = issuer, directory
+        self._pool = ThreadPoolExecutor(32)
+        self._running = []
+        for number, proxy in enumerate(proxies):
+            bootstrap = str(proxy.addresses()["AUTO"])
+            for name in (*CAPABLE, *OLD):
+                run = partial(self._run, name, f"{name}-{number}", bootstrap)
+                self._running.append(self._pool.submit(run))
+        self._bad = self._pool.submit(self._turning, proxies[0])
+
+    def stop(self) -> list[Records]:
+        self.until.touch()
+        self._bad.result()
+        return [each.result() for each in self._running]
+
+    def _run(self, name: str, topic: str, bootstrap: str) -> Records:
+        """Run a client as the user `name` with a topic of its own."""
+        if name in {"librdkafka", "python"}:
+            library = Confluent if name == "librdkafka" else Python
+            who = cast(Login, Who(topic, user(self._issuer, SCRAM, name)))
+            return run_python(library, bootstrap, [who], self.until, self._directory)
+        if name.startswith("java"):
+            version = "4.1.0" if name == "java-new" else "2.1.1"
+            path = f"{java.compiled('Sessions')}:{java.client_class_path(version)}"
+            directory = self._directory / topic
+            directory.mkdir()
+            file = user(self._issuer, SCRAM, name).java(directory, client_id=topic).properties
+            command = ["java", *java.FAST_START, "-Xmx128m", "-cp", path, "Sessions"]
+            return run_program([*command, bootstrap, str(self.until), str(file)])
+        login = {"Name": topic, "Mechanism": SCRAM, "User": name, "Password": password_of(name)}
+        settings = self._directory / f"{topic}.json"
+        settings.write_text(json.dumps([login | {"IsRaw": name == "sarama-raw"}]))
+        program = go.program(name.removesuffix("-raw"))
+        return run_program([str(program), bootstrap, str(self.until), str(settings)])
+
+    def _turning(self, proxy: ProxyProcess) -> None:
+        """Re-authenticate in time; from some time on use the session past its end."""
+        with WireClient(proxy.addresses()["AUTO"]) as client:
+            actor = Actor(client, self._issuer)
+            while not self.until.exists():
+                actor.oauth(self._issuer.mint(TURNING))
+                if self.turns_bad.wait(LIFETIME_MS / 1000 * 0.8):
+                    time.sleep(1.0)  # sooner it is refused
+                    actor.oauth(self._issuer.mint(TURNING))  # from now on it is enforced
+                    break
+            time.sleep(LIFETIME_MS / 1000 + 1)  # meanwhile all others renew enforced sessions
+            actor.metadata()
+
+
+def stages(proxy: ProxyProcess) -> dict[str, str]:
+    found = json.loads(proxy.command("rollout", "status", "--output", "json"))
+    return {each["principal"].removeprefix("User:"): each["stage"] for each in found}
+
+
+def test_capable_clients_are_enforced_and_no_other_is_killed(
+    kafka: KafkaCluster, jwks: Path, issuer: Issuer, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        proxies = []
+        for number in range(2):
+            config = gateway_config(str(kafka.address()), jwks, listeners={"AUTO": LIFETIME_MS})
+            config["listeners"][0]["reauth.enforcement"] = str(Enforcement.AUTO)
+            config |= {"auto": AUTO, "workers": 2, "store": {"url": f"sqlite:{tmp_path}/state.db"}}
+            directory = tmp_path / str(number)
+            directory.mkdir()
+            proxies.append(stack.enter_context(ProxyProcess(config, directory)))
+        for name in (*CAPABLE, *OLD):
+            proxies[0].add_user(name, password_of(name), SCRAM)
+            for number in range(2):
+                kafka.create_topic(f"{name}-{number}", partitions=PARTITIONS)
+        proxies[1].until_known()
+        clients = Clients(proxies, issuer, tmp_path)
+        stack.callback(clients.until.touch)
+        enforced = dict.fromkeys((*CAPABLE, TURNING), "enforced")
+
+        def settled() -> bool:
+            return stages(proxies[0]) == enforced | dict.fromkeys(OLD, "seen")
+
+        time.sleep(LIFETIME_MS / 1000)
+        pid = proxies[1].pid
+        worker, *_ = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        began = time.monotonic()
+        wait_until(settled, PATIENCE, what="not settled", details=lambda: str(stages(proxies[0])))
+        settled_in = time.monotonic() - began
+        clients.turns_bad.set()
+        wait_until(lambda: stages(proxies[0])[TURNING] == "demoted", PATIENCE, what="not demoted")
+        written = clients.stop()
+        assert stages(proxies[0]) == stages(proxies[1])
+    events = [each for proxy in proxies for each in proxy.events()]
+    assert_right(events, written, settled_in)
+
+
+def assert_right(events: list[dict[str, Any]], written: list[Records], settled_in: float) -> None:
+    killed = [each for each in events if each["kind"] == "expired-killed"]
+    assert {each["principal"] for each in killed} == {f"User:{TURNING}"}
+    demoted = [each for each in events if each["kind"] == "demoted"]
+    assert {each["principal"] for each in demoted} == {f"User:{TURNING}"}
+    took_ms = demoted[0]["timestamp_ms"] - killed[0]["timestamp_ms"]
+    assert took_ms < 10_000
+    promoted = {each["principal"] for each in events if each["kind"] == "promoted"}
+    assert promoted == {f"User:{name}" for name in (*CAPABLE, TURNING)}
+    renewed = [each for each in events if each["kind"] == "reauthenticated"]
+    enforced = [each for each in renewed if each["enforcement"] == "enforce"]
+    assert {each["principal"] for each in enforced} >= {f"User:{name}" for name in CAPABLE}
+    connections = {each["connection_id"] for each in events if each["kind"] == "authenticated"}
+    late = {each["principal"] for each in events if each["kind"] == "would-be-killed"}
+    print(  # noqa: T201 - figures of the run
+        f"{len(connections)} connections, {len(renewed)} re-authentications, {len(enforced)}"
+        f" enforced, {sum(sum(map(sum, each.values())) for each in written)} records, settled in"
+        f" {settled_in:.0f} s, demoted after {took_ms} ms, late in probe: {sorted(late)}"
+    )

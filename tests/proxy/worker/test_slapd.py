@@ -1,0 +1,388 @@
+"""Passwords and groups of a real directory, OpenLDAP's slapd, that changes while clients are
+connected."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from proxy.process.connectivity import _identity_services
+from proxy.worker import directory as directories
+from proxy.worker.directory import Directory, element
+from sasl.mechanism import Failure, FailureReason
+from tests.support.frames import authenticate, handshake, metadata, read_authenticated
+from tests.support.processes import PATIENCE_SECONDS, free_ports
+from tests.support.relay import listen, read_frame, settings_of, ssl_listener
+from tests.support.tls import AUTHORITY, OURS, client_context
+
+pytestmark = pytest.mark.slow
+
+SUFFIX = "dc=example,dc=com"
+ADMIN = f"cn=admin,{SUFFIX}"
+PEOPLE = f"ou=people,{SUFFIX}"
+ADMIN_PASSWORD = "of the admin"
+SECRET = b"secret"
+ALICE = f"uid=alice,{PEOPLE}"
+READER = f"cn=reader,{SUFFIX}"
+
+_CONFIG = """
+include /etc/ldap/schema/core.schema
+include /etc/ldap/schema/cosine.schema
+include /etc/ldap/schema/inetorgperson.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+moduleload ppolicy
+TLSCertificateFile {folder}/slapd.pem
+TLSCertificateKeyFile {folder}/slapd.pem
+TLSCACertificateFile {folder}/ca.pem
+disallow bind_anon
+database mdb
+suffix {suffix}
+rootdn {admin}
+rootpw "{password}"
+directory {folder}/data
+overlay ppolicy
+ppolicy_default cn=policy,{suffix}
+access to attrs=userPassword by anonymous auth
+access to * by users read
+"""
+
+_PERSON = """
+dn: {dn}
+objectClass: inetOrgPerson
+cn: {name}
+sn: {name}
+uid: {name}
+userPassword: secret
+"""
+
+_CONTENT = f"""
+dn: {SUFFIX}
+objectClass: dcObject
+objectClass: organization
+o: Example
+
+dn: {PEOPLE}
+objectClass: organizationalUnit
+
+dn: ou=groups,{SUFFIX}
+objectClass: organizationalUnit
+
+dn: ou=elsewhere,{SUFFIX}
+objectClass: referral
+objectClass: extensibleObject
+ref: ldap://127.0.0.1:1/ou=elsewhere,{SUFFIX}
+
+dn: cn=analysts,ou=groups,{SUFFIX}
+objectClass: groupOfNames
+member: {ALICE}
+member: uid=bob,{PEOPLE}
+
+dn: cn=auditors,ou=groups,{SUFFIX}
+objectClass: groupOfUniqueNames
+uniqueMember: {ALICE}
+
+dn: cn=interns,ou=groups,{SUFFIX}
+objectClass: groupOfNames
+member: uid=bob,{PEOPLE}
+
+dn: ou=teams,{SUFFIX}
+objectClass: organizationalUnit
+
+dn: cn=two,ou=teams,{SUFFIX}
+objectClass: groupOfNames
+cn: names
+member: {ALICE}
+
+dn: cn=policy,{SUFFIX}
+objectClass: device
+objectClass: pwdPolicy
+pwdAttribute: userPassword
+pwdLockout: TRUE
+
+dn: {READER}
+objectClass: organizationalRole
+objectClass: simpleSecurityObject
+userPassword: of the reader
+
+dn: ou=more,{PEOPLE}
+objectClass: organizationalUnit
+"""
+
+
+@dataclass
+class Slapd:
+    """A running slapd."""
+
+    folder: Path
+    port: int
+    plain_port: int
+    process: subprocess.Popen[bytes]
+
+    def settings(self, *, scheme: str = "ldaps", **more: str) -> dict[str, Any]:
+        port = self.port if scheme == "ldaps" else self.plain_port
+        given: dict[str, Any] = ssl_listener(
+            security_protocol="SASL_SSL",
+            sasl_plain_ldap_url=f"{scheme}://localhost:{port}",
+            sasl_plain_ldap_ssl_truststore_location="ca.pem",
+            **({"sasl_plain_ldap_user_dn": f"uid=$(user),{PEOPLE}"} | more),
+        )
+        return given | {"sasl.enabled.mechanisms": ["PLAIN"]}
+
+    def directory(self, **more: str) -> Directory:
+        return Directory(settings_of(self.folder, self.settings(**more))[0], lambda _: None)
+
+    async def change(self, operation: bytes, answer: int) -> None:
+        """Carry out an operation as the administrator."""
+        directory = self.directory(
+            sasl_plain_ldap_bind_dn=ADMIN, sasl_plain_ldap_bind_password="file:admin"
+        )
+        connection = await directory._open()
+        await directory._bind_service(connection)
+        assert (await connection._operate(operation, answer))[1] == 0
+        connection.transport.abort()
+
+    async def replace(self, dn: str, attribute: str, *values: str) -> None:
+        new = element(0x31, *(element(4, value.encode()) for value in values))
+        change = element(10, b"\x02"), element(0x30, element(4, attribute.encode()), new)
+        changes = element(0x30, element(0x30, *change))
+        await self.change(element(0x66, element(4, dn.encode()), changes), 0x67)
+
+    async def delete(self, dn: str) -> None:
+        await self.change(element(0x4A, dn.encode()), 0x6B)
+
+
+@pytest.fixture
+def slapd(directory: Path) -> Iterator[Slapd]:
+    program = shutil.which("slapd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        assert os.environ.get("CI") != "true", "CI needs slapd"
+        pytest.skip("needs slapd")
+    (directory / "data").mkdir()
+    (directory / "admin").write_text(ADMIN_PASSWORD)
+    (directory / "reader").write_text("of the reader")
+    (directory / "slapd.pem").write_bytes(OURS.pem)
+    config, content = directory / "slapd.conf", directory / "content.ldif"
+    config.write_text(
+        _CONFIG.format(folder=directory, suffix=SUFFIX, admin=ADMIN, password=ADMIN_PASSWORD)
+    )
+    people = {name: f"uid={name},{PEOPLE}" for name in ("alice", "bob", "zoë")}
+    hostile = {",ou=x": f"uid=\\2cou\\3dx,{PEOPLE}", "a*(b)": f"uid=a*(b),{PEOPLE}"}
+    deep = {"deep": f"uid=deep,ou=more,{PEOPLE}"}
+    entries = [_PERSON.format(dn=dn, name=one) for one, dn in (people | hostile | deep).items()]
+    twice = _PERSON.format(dn=f"cn=first,{PEOPLE}", name="twice").replace("cn: twice", "cn: first")
+    entries += [twice, twice.replace("first", "second")]
+    content.write_text(_CONTENT + "".join(entries))
+    subprocess.run([program, "-T", "add", "-f", config, "-l", content], check=True)
+    port, plain_port = free_ports(2)
+    urls = f"ldaps://127.0.0.1:{port} ldap://127.0.0.1:{plain_port}"
+    process = subprocess.Popen([program, "-d", "0", "-f", config, "-h", urls])
+    try:
+        _wait_for(port)
+        yield Slapd(directory, port, plain_port, process)
+    finally:
+        process.kill()
+        process.wait(PATIENCE_SECONDS)
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        else:
+            return
+
+
+GROUPS = f"ou=groups,{SUFFIX}"
+AS_READER = {
+    "sasl_plain_ldap_bind_dn": READER,
+    "sasl_plain_ldap_bind_password": "file:reader",
+}
+IS_WRONG = FailureReason.BAD_CREDENTIALS
+IS_AWAY = FailureReason.DIRECTORY_UNAVAILABLE
+
+
+def checked(slapd: Slapd, *logins: tuple[str, bytes], **more: str) -> list[object]:
+    """The groups of each user, or the reason of the failure."""
+
+    async def run() -> list[object]:
+        directory = slapd.directory(**more)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                found = [await directory.verify(*login) for login in logins]
+            finally:
+                directory.close()
+        return [one.reason if isinstance(one, Failure) else one for one in found]
+
+    return uvloop.run(run())
+
+
+HOSTILE = (
+    "*",
+    "alic*",
+    ")(uid=*",
+    "alice)(uid=*",
+    ",ou=x",
+    "a*(b)",
+    "alice,ou=more",
+    "zoë",
+    "\\61lice",
+)
+
+
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+@pytest.mark.parametrize("account", [{}, AS_READER])
+def test_passwords_names_and_groups(slapd: Slapd, scheme: str, account: dict[str, str]) -> None:
+    """A directory ignores case, blanks and forms of letters: `ALICE` would be another principal."""
+    logins = [
+        ("alice", SECRET),
+        ("alice", b"wrong"),
+        ("alice", SECRET),
+        ("bob", SECRET),
+        ("carol", SECRET),
+        *((name, SECRET) for name in ("ALICE", " alice", "alice ", "\uff41lice")),
+        *((name, SECRET) for name in HOSTILE),
+    ]
+    both, bobs = ("Group:analysts", "Group:auditors"), ("Group:analysts", "Group:interns")
+    found = checked(slapd, *logins, scheme=scheme, sasl_plain_ldap_groups_dn=GROUPS, **account)
+    assert [sorted(one) if isinstance(one, tuple) else one for one in found[:4]] == [
+        [*both],
+        IS_WRONG,
+        [*both],
+        [*bobs],
+    ]
+    assert {*found[4:9]} == {IS_WRONG}
+    exist = {",ou=x", "a*(b)", "zoë"}
+    assert found[9:] == [() if name in exist else IS_WRONG for name in HOSTILE]
+
+
+def test_entries_below(slapd: Slapd) -> None:
+    """A user that is two entries has no password that is right for both."""
+    logins = [("deep", SECRET), ("deep", b"wrong"), ("twice", SECRET)]
+    assert checked(slapd, *logins) == [IS_WRONG] * 3
+    assert checked(slapd, *logins, **AS_READER) == [(), IS_WRONG, IS_WRONG]
+
+
+def test_settings_that_are_wrong_fail_closed(slapd: Slapd) -> None:
+    login = ("alice", SECRET)
+    for more, reason in (
+        ({"sasl_plain_ldap_groups_dn": f"ou=teams,{SUFFIX}"}, FailureReason.BAD_GROUPS),
+        ({"sasl_plain_ldap_groups_dn": f"ou=none,{SUFFIX}"}, IS_AWAY),
+        ({"sasl_plain_ldap_groups_dn": f"ou=elsewhere,{SUFFIX}"}, IS_AWAY),
+        ({"sasl_plain_ldap_groups_dn": SUFFIX}, IS_AWAY),
+        ({"sasl_plain_ldap_user_dn": f"uid=$(user),ou=elsewhere,{SUFFIX}"}, IS_WRONG),
+        (AS_READER | {"sasl_plain_ldap_bind_password": "file:admin"}, IS_AWAY),
+        (AS_READER | {"sasl_plain_ldap_bind_password": "env:NOT_SET"}, IS_AWAY),
+    ):
+        assert checked(slapd, login, **more) == [reason], more
+
+
+def test_a_trial_connection(slapd: Slapd) -> None:
+    """As by `config check --connect`: without a user's password."""
+
+    async def tried(**more: str) -> list[str]:
+        settings = settings_of(slapd.folder, slapd.settings(**more))[0]
+        return [str(one) async for one in _identity_services("listeners[0]", settings)]
+
+    assert uvloop.run(tried()) == [f"ldaps://localhost:{slapd.port} answers"]
+    takes = f"ldaps://localhost:{slapd.port} answers, and takes {READER}"
+    assert uvloop.run(tried(**AS_READER)) == [takes]
+    wrong = AS_READER | {"sasl_plain_ldap_bind_password": "file:admin"}
+    (problem,) = uvloop.run(tried(**wrong))
+    assert problem.startswith("listeners[0].sasl.plain.ldap.url: ldaps://localhost:")
+    assert f" refuses {READER}: result code 49, " in problem
+    assert ADMIN_PASSWORD not in problem
+
+
+async def test_an_account_that_ends_while_its_client_is_connected(slapd: Slapd) -> None:
+    """Until its next re-authentication, which the cache never shortens."""
+    given = slapd.settings(sasl_plain_ldap_groups_dn=GROUPS) | {
+        "connections.max.reauth.ms": 3_600_000
+    }
+    async with listen(slapd.folder, given) as running:
+        service = running.listener.passwords
+        assert service is not None
+
+        async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await running.connect(client_context(AUTHORITY))
+            assert await log_in(reader, writer, SECRET) == 0
+            writer.write(metadata(3))
+            await read_frame(reader)
+            return reader, writer
+
+        async def log_in(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, password: bytes
+        ) -> int:
+            for client in running.listener.clients:
+                if client.connection is not None:
+                    client.connection.session._reauthentication_began = -1.0
+            writer.write(handshake(1, "PLAIN") + authenticate(2, b"\0alice\0" + password))
+            await read_frame(reader)
+            return read_authenticated(await read_frame(reader), 1)[0]
+
+        first, second, third = [await connected() for _ in range(3)]
+        (groups,) = {
+            client.connection.authentication.identity.groups
+            for client in running.listener.clients
+            if client.connection is not None and client.connection.authentication.identity
+        }
+        assert groups == ("Group:analysts", "Group:auditors")
+        service.forget()
+        assert await log_in(*first, SECRET) == 0
+        await slapd.replace(ALICE, "pwdAccountLockedTime", "000001010000Z")
+        service.forget()
+        assert await log_in(*first, SECRET) == 58
+        await slapd.replace(ALICE, "pwdAccountLockedTime")
+        assert await log_in(*second, SECRET) == 0
+        await slapd.replace(ALICE, "userPassword", "another")
+        service.forget()
+        assert await log_in(*second, SECRET) == 58
+        assert await log_in(*third, b"another") == 0
+        await slapd.delete(ALICE)
+        service.forget()
+        assert await log_in(*third, b"another") == 58
+        for _, writer in (first, second, third):
+            writer.close()
+        service._verify.__self__.close()  # type: ignore[attr-defined]  # a method
+
+
+def test_a_directory_that_stops(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel accepts connections for it all the same. Idle connections hang, too."""
+    warnings: list[str] = []
+    settings = settings_of(slapd.folder, slapd.settings())[0]
+
+    async def run() -> None:
+        directory = Directory(settings, warnings.append)
+        assert await directory.verify("alice", SECRET) == ()
+        slapd.process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(directories, "TIMEOUT", 0.5)
+        for _ in range(2):
+            found = await directory.verify("alice", SECRET)
+            assert isinstance(found, Failure)
+            assert found.reason is IS_AWAY
+        slapd.process.send_signal(signal.SIGCONT)
+        monkeypatch.setattr(directories, "TIMEOUT", PATIENCE_SECONDS)
+        assert await directory.verify("alice", SECRET) == ()
+        slapd.process.kill()
+        await asyncio.to_thread(slapd.process.wait)
+        found = await directory.verify("alice", SECRET)
+        assert isinstance(found, Failure)
+        assert found.detail.startswith("cannot be reached: ")
+        directory.close()
+
+    uvloop.run(run())
+    assert [one.partition(" ")[2] for one in warnings[:2]] == ["has not answered within 0.5 s"] * 2

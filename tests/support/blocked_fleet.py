@@ -1,0 +1,196 @@
+"""Several proxies with one block list, and clients that work while one principal is blocked.
+
+python -m tests.support.blocked_fleet 20 2000      print what a block did, by the clock
+"""
+
+import asyncio
+import json
+import random
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxy.connection.blocks import Block
+from proxy.store.block_file import change_block_file
+from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, client_initial_response
+from tests.support.fake_broker import FakeBroker
+from tests.support.frames import read_authenticated, request, response
+from tests.support.proxy_process import Proxy
+from tests.support.relay import read_frame
+from tests.support.sasl import claims, ed_key, token
+
+USERS = 10
+METADATA = 3
+
+
+@dataclass(eq=False)
+class Broker(FakeBroker):
+    """Records when it last had a request of each client id."""
+
+    last: dict[str, float] = field(default_factory=dict)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                frame = await read_frame(reader)
+                key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+                if key == METADATA:
+                    self.last[frame[10 : 10 + length].decode()] = time.monotonic()
+                    writer.write(response(correlation_id, self.metadata))
+                else:
+                    body = self.respond(key, version, b"")
+                    writer.write(response(correlation_id, body or b""))
+        writer.close()
+
+    def __post_init__(self) -> None:
+        self.metadata = self._metadata(1)
+
+
+@dataclass
+class Session:
+    """A client of one user, that asks for Metadata again and again."""
+
+    proxy: Proxy
+    user: int
+    name: str
+    answers: int = 0
+    ended_at: float | None = None
+
+    async def log_in(self, bearers: list[bytes]) -> bool:
+        """Connect and log in; return whether the login succeeded."""
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.proxy.port)
+        bearer = bearers[self.user]
+        self.writer.write(request(SASL_HANDSHAKE, 1, 2, b"\0\x0bOAUTHBEARER", self.name))
+        body = struct.pack(">i", len(bearer)) + bearer
+        self.writer.write(request(SASL_AUTHENTICATE, 1, 3, body, self.name))
+        await read_frame(self.reader)
+        error, *_ = read_authenticated(await read_frame(self.reader), 1)
+        return bool(error == 0)
+
+    async def work(self, pause: float) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                self.writer.write(request(METADATA, 1, 9, b"\0\0\0\0", self.name))
+                await read_frame(self.reader)
+                self.answers += 1
+                await asyncio.sleep(random.uniform(0, 2 * pause))  # noqa: S311 - no secret
+        self.ended_at = time.monotonic()
+
+
+@dataclass
+class Fleet:
+    """Running proxies, the sessions of their clients, and their list."""
+
+    broker: Broker
+    proxies: list[Proxy]
+    sessions: list[Session]
+    bearers: list[bytes]
+    file: Path
+
+    def of(self, *, user: int) -> list[Session]:
+        return [one for one in self.sessions if one.user == user]
+
+    def block(self, **criteria: Any) -> None:
+        change_block_file(self.file, lambda _: ([Block(id="new", **criteria)], []))
+
+    async def may_log_in(self, user: int) -> list[bool]:
+        """Whether a user may log in, at each proxy."""
+        tries = [Session(one, user, "late") for one in self.proxies]
+        allowed = [await one.log_in(self.bearers) for one in tries]
+        for one in tries:
+            one.writer.close()
+        return allowed
+
+
+@asynccontextmanager
+async def fleet(
+    directory: Path,
+    proxies: int,
+    sessions: int,
+    *,
+    pause: float,
+    workers: int = 1,
+    signals: Mapping[str, object] | None = None,
+) -> AsyncIterator[Fleet]:
+    """Run proxies; each session sends a request every `pause` seconds. `signals` are settings."""
+    path = directory / "blocks"
+    path.write_text(json.dumps({"version": 0, "entries": 0}) + "\n")
+    now = time.time()
+    tokens = [
+        token(claims(sub=f"u{number}", iat=now - 10, exp=now + 3_600, jti=f"t{number}"), ed_key())
+        for number in range(USERS)
+    ]
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(Broker())
+        running = []
+        for number in range(proxies):
+            own = directory / str(number)
+            own.mkdir()
+            proxy = Proxy(own, workers, broker)
+            proxy.settings["block"] = {"file": str(path), "signals": dict(signals or {})}
+            proxy.settings["listeners"][0] |= {
+                "revoke.sessions": "at-once",
+                "sasl.oauthbearer.jwks.endpoint.refresh.ms": 500,
+            }
+            proxy.write()
+            stack.push_async_callback(asyncio.to_thread, proxy.stop)
+            running.append(proxy)
+            await asyncio.to_thread(proxy.start)
+        for proxy in running:
+            await proxy.until(proxy.is_ready)
+        made = Fleet(
+            broker,
+            running,
+            [
+                Session(running[number % proxies], number // proxies % USERS, f"c{number}")
+                for number in range(sessions)
+            ],
+            [client_initial_response(one) for one in tokens],
+            path,
+        )
+        for one in made.sessions:
+            assert await one.log_in(made.bearers)
+        tasks = [asyncio.create_task(one.work(pause)) for one in made.sessions]
+        try:
+            yield made
+        finally:
+            for one in made.sessions:
+                one.writer.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def main(proxies: int, sessions: int) -> None:
+    """Block a user at a random moment, and print how long it took."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with fleet(Path(directory), proxies, sessions, pause=sessions / 400) as running:
+            await asyncio.sleep(10 + random.uniform(0, 5))  # noqa: S311 - no secret
+            victims = running.of(user=7)
+            others = [one for one in running.sessions if one.user != 7]
+            before = sum(one.answers for one in running.sessions)
+            began = time.monotonic()
+            running.block(principal="User:u7")
+            await asyncio.sleep(15)
+            late = [running.broker.last.get(one.name, 0.0) - began for one in victims]
+            ends = [(one.ended_at or float("inf")) - began for one in victims]
+            admitted = await running.may_log_in(7)
+            print(  # noqa: T201 - for the person who runs it
+                f"{proxies} proxies, {sessions} sessions, {before} requests before;"
+                f" {len(victims)} blocked: last request forwarded {max(late):.2f} s after it,"
+                f" {sum(one > 5 for one in late)} after 5 s; last session closed"
+                f" {max(ends):.2f} s after it; logins admitted: {sum(admitted)};"
+                f" other sessions closed: {sum(one.ended_at is not None for one in others)}"
+                f" of {len(others)}, requests since: {sum(one.answers for one in others)}"
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
