@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -32,112 +32,35 @@ from proxy.connection.blocks import BadBlocks, Block, moment
 from proxy.ops.status.session_facts import Selector
 from sasl.identity import GROUP_TYPE
 
+if TYPE_CHECKING:
+    from proxy.store.block_file import BlockFile
+
 app = typer.Typer(rich_markup_mode=None)
+
+WAIT_S: Final = 30.0
+"""Longest wait of `blocks --wait` in seconds."""
+
+
+def _option(metavar: str, help_text: str) -> Any:
+    return typer.Option(metavar=metavar, help=help_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
     """Options that a client must all meet to be blocked."""
 
-    principal: Annotated[
-        str | None, typer.Option(metavar="NAME", help="As User:alice or alice.")
-    ] = None
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Members of a group.")] = None
-    jti: Annotated[str | None, typer.Option(metavar="ID", help="The token with this `jti`.")] = None
-    issuer: Annotated[str | None, typer.Option(metavar="URL", help="Tokens with this `iss`.")] = (
-        None
-    )
-    subject: Annotated[str | None, typer.Option(metavar="NAME", help="Tokens with this `sub`.")] = (
-        None
-    )
-    client_id: Annotated[str | None, typer.Option(metavar="ID", help="Clients with this id.")] = (
-        None
-    )
-    software_name: Annotated[str | None, typer.Option(metavar="NAME", help="By KIP-511.")] = None
-    software_version: Annotated[str | None, typer.Option(metavar="TEXT", help="By KIP-511.")] = None
-    address: Annotated[str | None, typer.Option(metavar="CIDR", help="Clients of a network.")] = (
-        None
-    )
+    principal: Annotated[str | None, _option("NAME", "As User:alice or alice.")] = None
+    group: Annotated[str | None, _option("NAME", "Members of a group.")] = None
+    jti: Annotated[str | None, _option("ID", "The token with this `jti`.")] = None
+    issuer: Annotated[str | None, _option("URL", "Tokens with this `iss`.")] = None
+    subject: Annotated[str | None, _option("NAME", "Tokens with this `sub`.")] = None
+    client_id: Annotated[str | None, _option("ID", "Clients with this id.")] = None
+    software_name: Annotated[str | None, _option("NAME", "By KIP-511.")] = None
+    software_version: Annotated[str | None, _option("TEXT", "By KIP-511.")] = None
+    address: Annotated[str | None, _option("CIDR", "Clients of a network.")] = None
     issued_before: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Let credentials pass that were issued then or later; ISO 8601, or `now`.",
-        ),
+        str | None, _option("TIME", "Let credentials pass that were issued then or later.")
     ] = None
-
-    def block(self, now: float) -> Block:
-        """Return the entry of these criteria. Raises BadParameter."""
-        given = asdict(self)
-        if self.principal is not None:
-            given["principal"] = principal_name(self.principal)
-        if self.group is not None:
-            given["group"] = GROUP_TYPE + self.group.removeprefix(GROUP_TYPE)
-        # Up, because `iat` is in whole seconds: a token of this second must be blocked
-        before = None if self.issued_before is None else math.ceil(_time(self.issued_before, now))
-        block = Block(id="new", **given | {"issued_before": before})
-        try:
-            block.check()
-        except BadBlocks as bad:
-            raise typer.BadParameter(str(bad).replace("_", "-")) from None
-        return block
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFile:
-    """Options that name a block list."""
-
-    config: DefaultConfigOption = None
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", metavar="FILE", help="A shared list itself (block.file)."),
-    ] = None
-
-    def place(self) -> "Place":
-        """Return the list's place. Raises BadParameter and Exit."""
-        if self.file is not None and self.config is None:
-            return Place(self.file.resolve(), None, is_shared=True)
-        settings = loaded_config(
-            self.config, "one of --config and --file", refused=self.file is not None
-        )
-        shared = settings.block.file is not None
-        return Place(settings.block_file().resolve(), settings.admin_socket(), is_shared=shared)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """File of a block list, and the admin socket of a proxy that reads it."""
-
-    file: Path
-    socket: Path | None
-    """None if it is not known."""
-    is_shared: bool
-    """False if one proxy alone reads the file."""
-
-    def change(self, added: Sequence[Block], removed: Sequence[str] = ()) -> int:
-        """Change the list, and return its version, which is the id of one added entry. Raises
-        Exit."""
-        from proxy.store.block_file import change_block_file
-
-        with explained():
-            return change_block_file(self.file, lambda _: (added, removed))
-
-    def add(self, entries: Sequence[Block], reason: str, author: str | None = None) -> int:
-        """Add entries by an author, by default the user who runs the command; see `change`."""
-        by, at = author or _author(), int(time.time())
-        return self.change(
-            [replace(one, reason=reason, author=by, created_at=at) for one in entries]
-        )
-
-    def reach(self) -> str:
-        """Return which proxies a change reaches."""
-        if self.is_shared:
-            return f"every proxy that reads {printable(str(self.file))} applies it"
-        return "this proxy alone applies it: other proxies need a shared block.file"
-
-
-WAIT_S: Final = 30.0
-"""Longest wait of `blocks --wait` in seconds."""
 
 
 @app.command()
@@ -145,28 +68,21 @@ WAIT_S: Final = 30.0
 def block(
     *,
     criteria: Criteria,
-    place: BlockFile,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for logs and the list.")] = "",
-    author: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who; by default you, at this machine.")
-    ] = None,
+    config: DefaultConfigOption = None,
+    reason: Annotated[str, _option("TEXT", "Why, for logs and the list.")] = "",
     begins: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Begin then; by default, now.")
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Begin then; by default, now."),
     ] = None,
     ends: Annotated[
-        str | None,
-        typer.Option(
-            "--until",
-            metavar="TIME",
-            help="End then; by default never. Times are ISO 8601, or from now, such as 24h.",
-        ),
+        str | None, typer.Option("--until", metavar="TIME", help="End then; by default, never.")
     ] = None,
     margin: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Keep open sessions for so long, such as 30s, so that a client can return with a"
-            " newer credential.",
+        _option(
+            "TIME",
+            "Keep open sessions for so long, such as 30s, so that a client can return with a newer"
+            " credential.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -178,20 +94,28 @@ def block(
     """Block clients that meet every given option: sessions end, and logins fail.
 
     A block that ends with the tokens it is for needs --until; a token's own `exp` is the best one.
+    Times are ISO 8601, `now`, or from now, such as 24h.
     """
-    now, target = time.time(), place.place()
-    entry = criteria.block(now)
+    given, now = asdict(criteria), time.time()
+    if criteria.principal is not None:
+        given["principal"] = principal_name(criteria.principal)
+    if criteria.group is not None:
+        given["group"] = GROUP_TYPE + criteria.group.removeprefix(GROUP_TYPE)
+    given["issued_before"] = _time(criteria.issued_before, now)
+    try:
+        entry = Block(
+            **given,
+            starts_at=_time(begins, now),
+            ends_at=_time(ends, now),
+            margin_s=_seconds(margin) if margin else 0.0,
+            reason=reason,
+        )
+    except BadBlocks as bad:
+        raise typer.BadParameter(str(bad).replace("_", "-")) from None
     if dry_run:
-        _list_ended(entry, target, output)
-        return
-    entry = replace(
-        entry,
-        starts_at=None if begins is None else _time(begins, now),
-        ends_at=None if ends is None else _time(ends, now),
-        margin_s=0.0 if margin is None else _seconds(margin),
-    )
-    version = target.add([entry], reason, author)
-    say(f"{entry} is blocked, id {version}; {target.reach()}")
+        _list_ended(replace(entry, starts_at=None, ends_at=None, margin_s=0.0), config, output)
+    else:
+        _add([entry], config)
 
 
 @app.command()
@@ -199,19 +123,20 @@ def block(
 def unblock(
     *,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", hidden=True)],
-    place: BlockFile,
+    config: DefaultConfigOption = None,
 ) -> None:
     """Remove blocks by their ids."""
-    target = place.place()
-    target.change([], list(dict.fromkeys(ids)))
-    say(f"{', '.join(map(printable, ids))} is removed; {target.reach()}")
+    file = _file(config)
+    with explained():
+        file.change(lambda _: ([], set(ids)))
+    say(f"{', '.join(map(printable, ids))} is removed; {_reach(file)}")
 
 
 @app.command()
 @takes_groups
 def blocks(
     *,
-    place: BlockFile,
+    config: DefaultConfigOption = None,
     wait: Annotated[
         bool,
         typer.Option(
@@ -223,13 +148,11 @@ def blocks(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List blocks, including those that have ended within a day."""
-    from proxy.store.block_file import read_block_file
-
-    target = place.place()
+    file = _file(config)
     with explained():
-        found = read_block_file(target.file)
+        found = file.read()
     if wait:
-        _wait(target.file, found.version)
+        _wait(file, found.version)
     listing: Listing[Block] = Listing(
         items="blocks",
         headings=("Id", "Blocked", "Until", "Reason", "Author", "Created"),
@@ -247,7 +170,7 @@ def blocks(
         name=lambda one: one.id,
         wide=("Created",),
         left_out=("Author", "Reason"),
-    )  # fmt: skip
+    )
     print_list(listing, list(found.entries.values()), output)
 
 
@@ -256,65 +179,79 @@ def revoke(config: Path | None, entries: Sequence[Block], reason: str) -> None:
 
     Raises BadParameter and Exit.
     """
-    target, before = BlockFile(config=config).place(), math.ceil(time.time())
-    revoked = [replace(one, issued_before=before) for one in entries]
-    target.add(revoked, reason)
-    say(f"{' and '.join(map(str, revoked))} is blocked; {target.reach()}")
+    now = _time("now", time.time())
+    _add([replace(one, issued_before=now, reason=reason) for one in entries], config)
 
 
-def _wait(file: Path, version: int) -> None:
+def _add(entries: Sequence[Block], config: Path | None) -> None:
+    """Add entries to the list by the user who runs the command, at this machine."""
+    file = _file(config)
+    author = f"{os.environ.get('SUDO_USER') or operator()}@{socket.gethostname()}"
+    added = [replace(one, author=author, created_at=int(time.time())) for one in entries]
+    with explained():
+        version = file.change(lambda _: (added, ()))
+    say(f"{' and '.join(map(str, added))} is blocked, id {version}; {_reach(file)}")
+
+
+def _file(config: Path | None) -> "BlockFile":
+    from proxy.store.block_file import BlockFile
+
+    return BlockFile(loaded_config(config, "--config"))
+
+
+def _reach(file: "BlockFile") -> str:
+    """Return which proxies a change reaches."""
+    if file.is_shared:
+        return f"every proxy that reads {printable(str(file.path))} applies it"
+    return "this proxy alone applies it: other proxies need a shared block.file"
+
+
+def _wait(file: "BlockFile", version: int) -> None:
     """Return when all workers that read a list have applied a version. Raises Exit."""
     ends = time.monotonic() + WAIT_S
-    while (late := _late(file, version)) != []:
+    while late := _late(file, version):
         if time.monotonic() >= ends:
-            who = "no proxy reads the list" if late is None else f"silent: {', '.join(late)}"
-            raise fail(f"{file}: version {version} is not applied everywhere: {who}", Exit.REFUSED)
+            problem = f"{file.path}: version {version} is not applied: {', '.join(late)}"
+            raise fail(problem, Exit.REFUSED)
         time.sleep(0.2)
 
 
-def _late(file: Path, version: int) -> list[str] | None:
-    """Return the workers that have not applied a version; None if no worker has ever read the list.
+def _late(file: "BlockFile", version: int) -> list[str]:
+    """Return the workers that have not applied a version, and were not silent for a day."""
+    from proxy.store.block_file import KEPT_S
 
-    A worker that has been silent for a day does not count.
-    """
-    from proxy.store.block_file import KEPT_S, heartbeats_of
-
-    since, late, has_any = time.time() - KEPT_S, [], False
-    try:
-        for one in heartbeats_of(file).iterdir():
-            has_any = True
+    since, late = time.time() - KEPT_S, []
+    heartbeats = sorted(file.heartbeats.glob("*"))
+    for one in heartbeats:
+        with suppress(FileNotFoundError):  # the worker has ended
+            # empty while it is being written
             if int(one.read_text() or -1) < version and one.stat().st_mtime > since:
                 late.append(one.name)
-    except (OSError, ValueError):  # it is being written or removed
-        return late or ["?"] if has_any else None
-    return sorted(late) if has_any else None
+    return late if heartbeats else ["no proxy reads the list"]
 
 
-def _list_ended(entry: Block, target: Place, output: Output) -> None:
+def _list_ended(entry: Block, config: Path | None, output: Output) -> None:
     """List the sessions of the running proxy that an entry would end."""
-    if target.socket is None:
-        raise typer.BadParameter("--dry-run needs --config: it asks the proxy of this machine")
-    found, silent = query("sessions", Selector(block=entry.line()), target.socket)
+    settings = loaded_config(config, "--config")
+    found, silent = query("sessions", Selector(block=entry.line()), settings.admin_socket())
     print_sessions(found, output)
     refuse_incomplete(silent)
-    if target.is_shared:
+    if settings.block.file is not None:
         note("sessions of other proxies are not listed")
 
 
-def _author() -> str:
-    """Return the user who runs the command, at this machine."""
-    return f"{os.environ.get('SUDO_USER') or operator()}@{socket.gethostname()}"
+def _time(text: str | None, now: float) -> int | None:
+    """Return the Unix time of an ISO 8601 time, of `now`, or of a time from now.
 
-
-def _time(text: str, now: float) -> float:
-    """Return the Unix time of an ISO 8601 time, of `now`, or of a time from now. Raises
-    BadParameter."""
-    if text == "now":
-        return now
+    It is rounded up: `iat` has whole seconds, and a token of this second must be blocked. Raises
+    BadParameter.
+    """
+    if text is None:
+        return None
     with suppress(ValueError):
         given = datetime.fromisoformat(text)
-        return (given if given.tzinfo else given.astimezone()).timestamp()
-    return now + _seconds(text)
+        return math.ceil((given if given.tzinfo else given.astimezone()).timestamp())
+    return math.ceil(now if text == "now" else now + _seconds(text))
 
 
 def _seconds(text: str) -> float:

@@ -165,7 +165,7 @@ def kill(
 
         if selector.connection_id is not None or running.socket is not None:
             raise typer.BadParameter("--revoke needs --config, and cannot name a connection")
-        entry = Block(id="new", principal=selector.principal, client_id=selector.client_id)
+        entry = Block(principal=selector.principal, client_id=selector.client_id)
         blocks.revoke(running.config, [entry], "sessions kill --revoke")
     killed, silent = query("kill", selector, running.admin_socket())
     if killed or output is Output.JSON:

@@ -199,7 +199,7 @@ def _entries_of(name: str, place: UsersPlace) -> "list[Block]":
     listeners = loaded_config(place.config, "--config").listeners
     rules = {one.sasl_scram_principal_mapping_rules for one in listeners}
     names = {PrincipalMapping(one).try_name_of(name) if one else name for one in rules}
-    return [Block(id="new", principal=f"User:{one}") for one in sorted(filter(None, names))]
+    return [Block(principal=f"User:{one}") for one in sorted(filter(None, names))]
 
 
 @app.command()

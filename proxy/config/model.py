@@ -685,11 +685,6 @@ class Config(Section):
         """Return the socket on which `reauth-proxy sessions` reaches the proxy."""
         return self.admin.socket or socket_beside(self.store.path())
 
-    def block_file(self) -> Path:
-        """Return the file of the block list."""
-        store = self.store.path()
-        return self.block.file or store.with_name(f"{store.name}.blocks")
-
     def ports(self) -> frozenset[int]:
         """Return every port that the proxy listens on."""
         return frozenset(address.port for _, _, address in self._addresses())

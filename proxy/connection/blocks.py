@@ -22,14 +22,14 @@ Time is an argument: `now` is monotonic seconds, `wall_now` Unix time.
 import ipaddress
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import product
-from math import inf, isfinite
+from math import inf
 from typing import Any, Final, Self
 
 from proxy.errors import ProxyError
+from proxy.quota.model import canonical_ip
 from proxy.wire.request import MAX_CHARACTERS_KEPT
 from sasl.identity import GROUP_TYPE, Identity, LoginFacts, kept
 from sasl.mechanism import FailureReason
@@ -43,18 +43,20 @@ MAX_CHARACTERS: Final = 4_096
 """Maximum length of a text of an entry."""
 PROVEN: Final = ("principal", "group", "jti", "issuer", "subject")
 """Criteria that the login proves."""
-IDENTITY: Final = frozenset(PROVEN)
 CLAIMED: Final = ("client_id", "software_name", "software_version")
 """Criteria that the client claims, and may change at any time."""
 CRITERIA: Final = (*PROVEN, *CLAIMED)
 TEXTS: Final = (*CRITERIA, "address", "id", "reason", "author")
 NUMBERS: Final = ("issued_before", "created_at", "starts_at", "ends_at", "margin_s")
+MAX_SECONDS: Final = 253_402_300_799
+"""Largest number: the end of the year 9999 in Unix time."""
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_Options = Mapping[str, tuple[str, ...]]
 _Shape = tuple[tuple[str, ...], int, int]
 """Criteria of entries, the IP version of their networks, and by how many bits an address is shifted
 before it is compared; both 0 without networks."""
+_Key = tuple[str | int | None, ...]
+"""Values of the criteria, and the shifted address."""
 
 
 class BadBlocks(ProxyError, ValueError):
@@ -65,7 +67,8 @@ class BadBlocks(ProxyError, ValueError):
 class Block:
     """Entry of a block list; a criterion of None matches every client."""
 
-    id: str
+    id: str = "new"
+    """Set when the entry is added to a file."""
     principal: str | None = None
     """Principal with its type, such as `User:alice`."""
     group: str | None = None
@@ -91,29 +94,16 @@ class Block:
     margin_s: float = 0.0
     """Seconds for which open sessions are kept."""
 
-    @classmethod
-    def parse(cls, line: bytes) -> Self:
-        """Return the entry of a line. Raises BadBlocks."""
-        members = read_object(line)
-        if members is None:
-            raise BadBlocks("is not a JSON object")
-        for name, value in members.items():
-            if name in NUMBERS:
-                is_number = isinstance(value, int | float) and not isinstance(value, bool)
-                if not is_number or not isfinite(value) or value < 0:
-                    raise BadBlocks(f"{name}: must be a number of seconds, 0 or more")
-            elif name not in TEXTS:
-                raise BadBlocks(f"{name!a:.80}: is unknown; use {', '.join(TEXTS + NUMBERS)}")
-            elif not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+    def __post_init__(self) -> None:
+        """Raise BadBlocks if a value is invalid, no client can match, or every client would."""
+        for name in NUMBERS:
+            value = getattr(self, name)
+            if value is not None and not (type(value) in (int, float) and 0 <= value < MAX_SECONDS):
+                raise BadBlocks(f"{name}: must be a number of seconds, from 0 to {MAX_SECONDS}")
+        for name in TEXTS:
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, str) and len(value) <= MAX_CHARACTERS):
                 raise BadBlocks(f"{name}: must be a text of at most {MAX_CHARACTERS} characters")
-        if not members.get("id"):
-            raise BadBlocks("id: is required")
-        block = cls(**members)
-        block.check()
-        return block
-
-    def check(self) -> None:
-        """Raise BadBlocks if no client can match, or every client would."""
         given = [getattr(self, name) for name in (*CRITERIA, "address")]
         if not any(given) or "" in given:
             raise BadBlocks("needs at least one criterion, and no empty one")
@@ -123,6 +113,21 @@ class Block:
             raise BadBlocks("group: must begin with Group:")
         if self.address is not None:
             network_of(self.address)
+
+    @classmethod
+    def parse(cls, line: bytes) -> Self:
+        """Return the entry of a line. Raises BadBlocks."""
+        members = read_object(line)
+        if members is None:
+            raise BadBlocks("is not a JSON object")
+        for name, value in members.items():
+            if name not in TEXTS + NUMBERS:
+                raise BadBlocks(f"{name!a:.80}: is unknown; use {', '.join(TEXTS + NUMBERS)}")
+            if value is None:
+                raise BadBlocks(f"{name}: must not be null")
+        if not members.get("id"):
+            raise BadBlocks("id: is required")
+        return cls(**members)
 
     def document(self) -> dict[str, Any]:
         """Return the entry as its line has it."""
@@ -142,9 +147,7 @@ class Block:
 
 def moment(unix_time: float) -> str:
     """Return a Unix time in UTC."""
-    with suppress(ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="seconds")
-    return str(unix_time)
+    return datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="seconds")
 
 
 def network_of(text: str) -> _Network:
@@ -160,34 +163,24 @@ def network_of(text: str) -> _Network:
     return network
 
 
+@dataclass(frozen=True, slots=True)
 class Login:
     """Client that logs in, or has a session."""
 
-    __slots__ = ("authenticated_at", "facts", "options", "peer_host")
+    identity: Identity
+    facts: LoginFacts
+    peer_host: str
+    claimed: tuple[str | None, str | None, str | None]
+    """Values of `CLAIMED`."""
+    authenticated_at: float | None = None
+    """Time of a session's last authentication; None for a login."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        facts: LoginFacts,
-        peer_host: str,
-        claimed: tuple[str | None, str | None, str | None],
-        authenticated_at: float | None = None,
-    ) -> None:
-        """`claimed` has the values of `CLAIMED`. `authenticated_at` is the time of a
-        session's last authentication; None for a login."""
-        self.facts: Final = facts
-        self.peer_host: Final = peer_host
-        self.authenticated_at: Final = authenticated_at
-        single = (facts.token_id, facts.issuer, facts.subject, *claimed)
-        self.options: Final[_Options] = {
-            "principal": (identity.principal,),
-            "group": identity.groups,
-            **{
-                name: () if value is None else (value,)
-                for name, value in zip(CRITERIA[2:], single, strict=True)
-            },
-        }
-        """Values of each criterion."""
+    def values(self) -> Mapping[str, tuple[str | None, ...]]:
+        """Return the values of each criterion; None equals no entry's."""
+        facts = self.facts
+        single = (facts.token_id, facts.issuer, facts.subject, *self.claimed)
+        all_values = ((self.identity.principal,), self.identity.groups, *((one,) for one in single))
+        return dict(zip(CRITERIA, all_values, strict=True))
 
 
 class Blocks:
@@ -203,7 +196,7 @@ class Blocks:
         self.version: Final = version
         self.entries: Final = {one.id: one for one in entries}
         self.seen: Final = seen or {}
-        self._tables: dict[_Shape, dict[tuple[str | int, ...], list[Block]]] = {}
+        self._tables: dict[_Shape, dict[_Key, list[Block]]] = {}
         for block in self.entries.values():
             self._add(block)
         self._has_networks = any(version for _, version, _ in self._tables)
@@ -242,7 +235,7 @@ class Blocks:
     def _add(self, block: Block) -> None:
         given = {name: text for name in CRITERIA if (text := getattr(block, name)) is not None}
         names = tuple(given)
-        key: tuple[str | int, ...] = tuple(_as_kept(*each) for each in given.items())
+        key: _Key = tuple(_as_kept(*each) for each in given.items())
         version = shift = 0
         if block.address is not None:
             network = network_of(block.address)
@@ -256,13 +249,17 @@ class Blocks:
 
     def find(self, login: Login, now: float, wall_now: float) -> Block | None:
         """Return an entry in force that blocks a client; None if no entry does."""
-        peer_version, address = _address(login.peer_host) if self._has_networks else (0, 0)
+        values = login.values()
+        peer = canonical_ip(login.peer_host) if self._has_networks else None
+        address = None if peer is None else ipaddress.ip_address(peer)
         for (names, version, shift), table in self._tables.items():
-            keys: Iterable[tuple[str | int, ...]] = table
-            if login.facts.is_readable or IDENTITY.isdisjoint(names):
-                options: list[tuple[str | int, ...]] = [login.options[name] for name in names]
+            keys: Iterable[_Key] = table
+            if login.facts.is_readable or set(PROVEN).isdisjoint(names):
+                options: list[_Key] = [values[name] for name in names]
                 if version:
-                    options.append((address >> shift,) if peer_version == version else ())
+                    options.append(
+                        (int(address) >> shift,) if address and address.version == version else ()
+                    )
                 keys = product(*options)
             for block in (one for key in keys for one in table.get(key, ())):
                 if self._applies(block, login, now, wall_now):
@@ -297,16 +294,6 @@ def _may_change(block: Block) -> bool:
     changes, or because its groups follow a file."""
     names = ("starts_at", "margin_s", "group", *CLAIMED)
     return any(getattr(block, name) for name in names)
-
-
-def _address(host: str) -> tuple[int, int]:
-    """Return the IP version and the number of an address; 0 and 0 for any other text."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return 0, 0
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped.version, int(mapped)
 
 
 class BlockList:

@@ -20,8 +20,8 @@ from proxy.net.tls_contexts import open_listener_tls, open_upstream_tls
 from proxy.net.tls_material import certificates, hosts_of, is_for_host
 from proxy.process.start import ShortLived
 from proxy.quota.callback import try_callback
+from proxy.store.block_file import BlockFile
 from proxy.store.users_file import Users
-from proxy.worker.block_service import read_blocks
 from proxy.worker.identity_services import lists_of
 from sasl.jwks import MAX_DOCUMENT_BYTES, KeyCache
 from sasl.login import LoginError
@@ -61,7 +61,7 @@ def _checks(config: Config, wall_now: float) -> Iterator[Callable[[], object]]:
     yield partial(_check_token_source, config.upstream, wall_now)
     yield partial(_check_signing_keys, config)
     yield partial(_check_store, config.store)
-    yield partial(read_blocks, config)
+    yield BlockFile(config).read
     keys = source_of(config.block.signals.jwks_endpoint_url)
     if isinstance(keys, Path):
         yield partial(_check_keys, "block.signals.jwks.endpoint.url", keys)

@@ -55,9 +55,9 @@ from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
 from proxy.store import StoreError, StoreStart, open_mirror, open_store
+from proxy.store.block_file import BlockFile
 from proxy.store.interface import StoreInUse
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
-from proxy.worker.block_service import read_blocks
 from proxy.worker.connection_limits import Shared as SharedConnections
 from proxy.worker.identity_services import lists_of
 from proxy.worker.inputs import Gate, SharedConfiguration, WorkerInputs
@@ -335,7 +335,7 @@ class Server:
             raise ConfigError("events.directory", problem) from error
 
     def _try_lists(self) -> None:
-        read_blocks(self._config)
+        BlockFile(self._config).read()
         for number, listener in enumerate(self._config.listeners):
             for read in lists_of(listener, f"listeners[{number}]"):
                 read()

@@ -13,11 +13,11 @@ from metrics import registry
 from metrics.snapshot import Snapshot
 from proxy import config
 from proxy.config.model import StaleLogins
-from proxy.connection.blocks import BadBlocks, BlockList, Blocks
-from proxy.errors import ConfigError
+from proxy.connection.blocks import BlockList, Blocks
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
-from proxy.store.block_file import heartbeats_of, read_block_file
+from proxy.scheduling.log_rate_limit import LogRateLimit
+from proxy.store.block_file import BlockFile
 from proxy.worker.identity_services import FileService
 
 log = logging.getLogger(__name__)
@@ -47,13 +47,13 @@ class BlockService(FileService[Blocks]):
         self._list = block_list
         self._worker = worker
         self._enforce = enforce
-        path, port = settings.block_file(), settings.listeners[0].address.port
-        self._heartbeat = heartbeats_of(path) / f"{gethostname()}:{port} worker {worker}"
+        self._file, port = BlockFile(settings), settings.listeners[0].address.port
+        self._heartbeat = self._file.heartbeats / f"{gethostname()}:{port} worker {worker}"
         """File with the version that is enforced; `blocks --wait` reads it."""
-        self._beat_problem: str | None = None
+        self._repeats = LogRateLimit()
         super().__init__(
-            path,
-            lambda: read_blocks(settings, block_list.blocks),
+            self._file.path,
+            lambda: self._file.read(block_list.blocks, monotonic()),
             self._take_over,
             interval=settings.block.max_age_ms / 1000 / CHECKS_PER_AGE,
         )
@@ -69,21 +69,19 @@ class BlockService(FileService[Blocks]):
             self._checked(began)
         if self.current.may_change:
             await self._enforce()
-        problem = await asyncio.to_thread(self._beat)
-        if problem is not None and problem != self._beat_problem:
-            log.warning("%s: cannot be written: %s", self._heartbeat, problem)
-        self._beat_problem = problem
+        await asyncio.to_thread(self._beat)
 
-    def _beat(self) -> str | None:
-        """Write which version is enforced; return why it cannot be written."""
-        if self._settings.file is None and not self.current.version:
-            return None  # the list was never used
+    def _beat(self) -> None:
+        """Write which version is enforced, unless the list was never used."""
+        if not self._file.is_shared and not self.current.version:
+            return
         try:
             self._heartbeat.parent.mkdir(exist_ok=True)
             self._heartbeat.write_text(str(self.current.version))
         except OSError as error:
-            return error.strerror
-        return None
+            self._repeats.warn(
+                log, f"{self._heartbeat}: cannot be written: {error.strerror}", monotonic()
+            )
 
     def close(self) -> None:
         """Remove the heartbeat: the worker has no sessions any more."""
@@ -101,10 +99,9 @@ class BlockService(FileService[Blocks]):
         await self._enforce()
         if self._worker != 0:
             return
-        changes = [("blocked", one) for key, one in self.current.entries.items()
-                   if before.entries.get(key) != one]  # fmt: skip
-        changes += [("unblocked", one) for key, one in before.entries.items()
-                    if key not in self.current.entries]  # fmt: skip
+        old, new = before.entries, self.current.entries
+        changes = [("blocked", one) for one in new.values() if old.get(one.id) != one]
+        changes += [("unblocked", one) for one in old.values() if one.id not in new]
         for what, block in changes[:MAX_LOGGED]:
             log.warning("%s: %s, id %a, author %a, reason %a", what, block, block.id, block.author,
                         block.reason)  # fmt: skip
@@ -140,17 +137,3 @@ class BlockService(FileService[Blocks]):
         snapshot.gauge(registry.BLOCKS_AGE, monotonic() - self._read_at)
         snapshot.gauge(registry.BLOCKS_MAX_AGE, self._settings.max_age_ms / 1000)
         snapshot.gauge(registry.BLOCKS_MAX_STALE, self._settings.max_stale_ms / 1000)
-
-
-def read_blocks(settings: config.Config, before: Blocks | None = None) -> Blocks:
-    """Return the list in its file; `before` is the previous one, if any. Raises ConfigError.
-
-    A file beside the store may be missing, as long as it has never had a list.
-    """
-    missing = settings.block.file is None and not (before and before.version)
-    try:
-        return read_block_file(
-            settings.block_file(), before, now=monotonic(), may_be_missing=missing
-        )
-    except BadBlocks as bad:
-        raise ConfigError("block.file", str(bad)) from None

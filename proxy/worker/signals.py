@@ -42,9 +42,8 @@ from proxy.net.identity_provider import (
 from proxy.ops.status.session_facts import Condition
 from proxy.ops.status.text import duration
 from proxy.scheduling.log_rate_limit import LogRateLimit
-from proxy.store.block_file import change_block_file
+from proxy.store.block_file import BlockFile
 from proxy.worker.identity_services import KeyService
-from sasl.identity import USER_TYPE
 from sasl.json_web_token import parse_token, verified_claims
 from sasl.jwks import KeyCache, KeyMissing, RefreshSchedule
 from sasl.jwt_claims import numeric_date
@@ -123,16 +122,14 @@ def entry_of(
     ends_at = before + settings.token_lifetime_ms / 1000
     if ends_at <= wall_now:
         return None
-    block = Block(
-        id="new",
-        issued_before=before,
-        ends_at=ends_at,
-        reason=_EVENTS[found[0]],
-        author=settings.issuer or "",
-        **_criteria(claims.get("sub_id")),
-    )
     try:
-        return Block.parse(block.line().encode())
+        return Block(
+            issued_before=before,
+            ends_at=ends_at,
+            reason=_EVENTS[found[0]],
+            author=settings.issuer or "",
+            **_criteria(claims.get("sub_id")),
+        )
     except BadBlocks as bad:
         raise BadSignal("invalid_request", f"the subject is invalid: {bad}") from None
 
@@ -168,12 +165,10 @@ def _criteria(subject: object) -> dict[str, Any]:
     members = _SUBJECTS.get(str(found.get("format")))
     if members is None:
         raise BadSignal("invalid_request", f"sub_id names no {' or '.join(_SUBJECTS)}")
-    given: dict[str, Any] = {name: found.get(member) for member, name in members.items()}
+    given = {name: found.get(member) for member, name in members.items()}
     if not all(isinstance(value, str) and value for value in given.values()):
         raise BadSignal("invalid_request", "a member of sub_id is missing or not a text")
-    if "principal" in given:
-        given["principal"] = USER_TYPE + given["principal"]
-    return given
+    return {name: f"User:{text}" if name == "principal" else text for name, text in given.items()}
 
 
 def change_for(entries: Sequence[Block], blocks: Blocks) -> tuple[list[Block], list[str]]:
@@ -203,14 +198,12 @@ class SignalService(RefreshSchedule):
         assert keys is not None
         self.keys: Final = KeyService(KeyCache(), keys)
         """Service that keeps the signing keys fresh; the caller runs it."""
-        self._file = settings.block_file()
-        self._is_own_file = settings.block.file is None
+        self._file = BlockFile(settings)
         self._url = signals.endpoint_url
         self._name = without_secrets(self._url)
         self._tokens = None if signals.token_file is None else FileTokens(signals.token_file)
         self._answers: dict[str, Any] = {}
         """Acknowledgements and errors that the next request takes along."""
-        self._max_events = MAX_EVENTS
         self._polled_at = monotonic()
         # From 0, so that an alert sees the first one
         self._results = Counter(blocked=0, ignored=0, refused=0)
@@ -230,7 +223,7 @@ class SignalService(RefreshSchedule):
         error = await failure_of(self._poll(), TIMEOUT_S, lambda: [urlsplit(self._url).query])
         if error is not None:
             self.failed(error, monotonic())
-            self._warn(error, error)
+            self._repeats.warn(log, f"{self._name}: {error}", monotonic())
 
     async def _poll(self) -> None:
         answer = await self._request()
@@ -249,11 +242,11 @@ class SignalService(RefreshSchedule):
             except BadSignal as bad:
                 if bad.error != "invalid_key" or await self._has_newest_keys():
                     refused[jti] = {"err": bad.error, "description": str(bad)}
-                    self._warn(str(bad), f"refused, jti {fit_for_log(jti, ())}: {bad}")
+                    text = f"{self._name}: refused, jti {fit_for_log(jti, ())}: {bad}"
+                    self._repeats.warn(log, text, monotonic(), cause=str(bad))
         added = [one for one in entries.values() if one is not None]
         if added:
-            edit, own = partial(change_for, added), self._is_own_file
-            await asyncio.to_thread(change_block_file, self._file, edit, may_be_missing=own)
+            await asyncio.to_thread(self._file.change, partial(change_for, added))
         self._answers = {"ack": [*entries], "setErrs": refused}
         ignored = len(entries) - len(added)
         self._results.update(blocked=len(added), ignored=ignored, refused=len(refused))
@@ -269,16 +262,14 @@ class SignalService(RefreshSchedule):
         headers = {"Accept": "application/json", "Content-Language": "en"}
         if self._tokens is not None:
             headers["Authorization"] = f"Bearer {await self._tokens.current()}"
-        sent = {"maxEvents": self._max_events, "returnImmediately": True, **self._answers}
+        sent = {"maxEvents": MAX_EVENTS, "returnImmediately": True, **self._answers}
         status, body = await ask(
             "POST", self._url, max_bytes=MAX_ANSWER_BYTES, headers=headers, document=sent
         )
         if status != 200:
             raise Refused(describe_status(status))
         if len(body) > MAX_ANSWER_BYTES:
-            self._max_events = 1
             raise Refused(f"the response has more than {MAX_ANSWER_BYTES} bytes")
-        self._max_events = min(2 * self._max_events, MAX_EVENTS)
         return read_object(body) or {}
 
     async def _has_newest_keys(self) -> bool:
@@ -289,10 +280,6 @@ class SignalService(RefreshSchedule):
             return cache.last_error is None
         await self.keys.refresh()
         return False
-
-    def _warn(self, cause: str, text: str) -> None:
-        if (line := self._repeats.line(cause, text, monotonic())) is not None:
-            log.warning("%s: %s", self._name, line)
 
     # Reports
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proxy.config import load
 from proxy.connection.blocks import Block
-from proxy.store.block_file import change_block_file
+from proxy.store.block_file import BlockFile
 from sasl.messages import SASL_AUTHENTICATE, SASL_HANDSHAKE, client_initial_response
 from tests.support.fake_broker import FakeBroker
 from tests.support.frames import read_authenticated, request, response
@@ -98,7 +99,8 @@ class Fleet:
         return [one for one in self.sessions if one.user == user]
 
     def block(self, **criteria: Any) -> None:
-        change_block_file(self.file, lambda _: ([Block(id="new", **criteria)], []))
+        file = BlockFile(load(self.proxies[0].path))
+        file.change(lambda _: ([Block(**criteria)], []))
 
     async def may_log_in(self, user: int) -> list[bool]:
         """Whether a user may log in, at each proxy."""

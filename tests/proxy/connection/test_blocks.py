@@ -121,6 +121,8 @@ def test_a_margin_keeps_open_sessions_from_the_time_at_which_the_entry_came() ->
         (document({"jti": 7}), "must be a text"),
         (document({"jti": "x", "ends_at": "soon"}), "must be a number of seconds"),
         (document({"jti": "x", "ends_at": True}), "must be a number of seconds"),
+        (document({"jti": "x", "ends_at": 1e300}), "must be a number of seconds"),
+        (document({"jti": "x", "subject": None}), "must not be null"),
         (document({"jti": "x", "margin_s": 1e999}), "not a JSON object"),
         (document({"\x1b[31m": "x"}), r"'\\x1b\[31m': is unknown"),
         (document({"id": "", "jti": "x"}), "id: is required"),

@@ -18,8 +18,8 @@ from tests.support.proxy_process import Proxy
 from tests.support.sasl import document, rsa_key
 
 
-def wait(path: Path) -> Result:
-    return CliRunner().invoke(app, ["blocks", "--wait", "--file", str(path)])
+def wait(proxy: Proxy) -> Result:
+    return CliRunner().invoke(app, ["blocks", "--wait", "--config", str(proxy.path)])
 
 
 def logged(proxy: Proxy, text: str) -> Callable[[], Awaitable[bool]]:
@@ -47,7 +47,7 @@ def test_a_block_or_a_revoked_key_ends_sessions_and_no_other(
             path.write_bytes(whole)
             running.block(principal="User:u7", reason="tested")
             await until(lambda: all(one.ended_at for one in victims))
-            waited = await asyncio.to_thread(wait, path)
+            waited = await asyncio.to_thread(wait, running.proxies[0])
             assert waited.exit_code == 0, waited.stderr
             seen = {one.name: running.broker.last.get(one.name) for one in victims}
             assert await running.may_log_in(7) == [False] * 3
@@ -102,7 +102,7 @@ def test_a_worker_that_is_killed_during_a_block_enforces_it_after_its_restart(
                 os.kill(killed, signal.SIGKILL)
                 await until(lambda: all(one.ended_at for one in victims))
                 await until(lambda: idp.acknowledged == ["1"])
-                waited = await asyncio.to_thread(wait, running.file)
+                waited = await asyncio.to_thread(wait, proxy)
                 assert waited.exit_code == 0, waited.stderr
                 late = [await running.may_log_in(7) for _ in range(4)]
                 assert late == [[False]] * 4
