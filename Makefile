@@ -102,7 +102,7 @@ lock: ## pin the dependencies anew; needs uv
 	$(COMPILE) --upgrade $(PROJECT) requirements/compile.in --extra demo --extra test --output-file requirements/test.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra demo --output-file requirements/demo.lock
 	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra docs --output-file requirements/docs.lock
-	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra aws --extra azure --extra gcp --extra htpasswd --extra kafka --extra zookeeper --output-file requirements/runtime.lock
+	$(COMPILE) --constraint requirements/test.lock $(PROJECT) --extra aws --extra azure --extra gcp --extra htpasswd --extra kafka --output-file requirements/runtime.lock
 	$(COMPILE) --constraint requirements/test.lock pyproject.toml --extra kafka --extra report --extra spark --output-file requirements/report.lock
 	$(COMPILE) --constraint requirements/test.lock requirements/compile.in --output-file requirements/compile.lock
 

@@ -11,7 +11,6 @@ _MODULES: Final = {
     "kafka": ("confluent_kafka",),
     "report": ("duckdb",),
     "spark": ("duckdb", "pyspark"),
-    "zookeeper": ("kazoo",),
     "htpasswd": ("bcrypt",),
     "aws": ("botocore",),
     "gcp": ("google.auth",),

@@ -34,7 +34,7 @@ from proxy.config.model import (
     Upstream,
 )
 from proxy.config.section import Section, described, keys, meanings, nested_section
-from proxy.config.security import Keystore, ListenerTls, UpstreamSasl, UpstreamTls, Zookeeper
+from proxy.config.security import Keystore, ListenerTls, UpstreamSasl, UpstreamTls
 
 _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Top level", Config),
@@ -53,7 +53,6 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("`authorizer`", Authorizer),
     ("`quotas`", Quotas),
     ("`store`", Store),
-    ("`store.zookeeper`", Zookeeper),
     ("`block`", Block),
     ("`block.signals`", Signals),
     ("`events`", Events),

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from proxy.admin import AdminClient
-    from proxy.config import Store as StoreSettings
     from proxy.config.model import Config, Upstream
     from proxy.store import Store
     from proxy.store.interface import StoreInUse
-    from proxy.store.zookeeper import Zookeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +158,6 @@ def _configured(file: Path) -> Iterator[Administration]:
     if settings.store.at_brokers:
         with _connected_to_brokers(settings.upstream) as brokers:
             yield brokers
-    elif settings.store.in_zookeeper:
-        yield _ThroughStore(zookeeper(settings.store))
     else:
         with _store(settings.store.url, settings.admin_socket()) as store:
             yield store
@@ -172,15 +168,13 @@ def _store(url: str, socket: Path) -> Iterator[Administration]:
     with opened_store(url, socket) as store:
         if store.mirror() is not None:
             raise ConfigError(
-                "",
-                "the store is a copy of what brokers have: use --config, with broker: or"
-                " zookeeper:",
+                "", "the store is a copy of what brokers have: use --config, with broker:"
             )
         yield _ThroughStore(store)
 
 
 class _ThroughStore:
-    def __init__(self, store: "Store | Zookeeper") -> None:
+    def __init__(self, store: "Store") -> None:
         self._store = store
 
     def acls(self, filters: Sequence[AclFilter]) -> Iterable[Acl]:
@@ -328,15 +322,6 @@ def opened_store(url: str, socket: Path) -> Iterator["Store"]:
         in_use.refuse_others(Path(url.partition(":")[2]))
     with closing(open_store(url)) as store:
         yield store
-
-
-def zookeeper(settings: "StoreSettings") -> "Zookeeper":
-    """Return the users, ACLs and quotas in ZooKeeper itself."""
-    from proxy.net.tls_contexts import open_zookeeper_tls
-    from proxy.store.zookeeper import Zookeeper
-
-    tls = open_zookeeper_tls(settings.zookeeper, time.time())
-    return Zookeeper(settings, None if tls is None else lambda: tls.context)
 
 
 def _in_use(socket: Path) -> "StoreInUse | None":

@@ -276,15 +276,12 @@ def import_users(
 @contextmanager
 def _configured(config: Path) -> "Iterator[tuple[UserStore, Path | None]]":
     """Yield the users of a proxy, and the file that has them; None if they are in the store."""
-    from proxy.cli.administration import opened_store, zookeeper
+    from proxy.cli.administration import opened_store
     from proxy.config import load
     from proxy.store import open_users
 
     settings = load(config)
     users_file = settings.store.users_file
-    if settings.store.in_zookeeper and users_file is None:
-        yield zookeeper(settings.store), None
-        return
     with opened_store(settings.store.url, settings.admin_socket()) as store:
         yield open_users(users_file, store), users_file
 

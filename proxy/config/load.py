@@ -177,8 +177,6 @@ def _missing_extras(config: Config) -> Iterator[ConfigError]:
     provider = (config.upstream.sasl_login_provider or "").partition("-")[0]
     if provider in _CLOUDS:
         needed["upstream.sasl.login.provider"] = provider
-    if config.store.in_zookeeper:
-        needed["store.url"] = "zookeeper"
     if config.events.deliver.to is not None:
         needed["events.deliver.to"] = "kafka"
     for index, listener in enumerate(config.listeners):
@@ -279,7 +277,16 @@ def _problem(error: "ErrorDetails", cause: object) -> str:
             return sentence.format_map({**error.get("ctx", {}), "given": shown(error["input"])})
 
 
+_REMOVED: Final = dict.fromkeys(
+    ("store.copy.file", "store.zookeeper"),
+    "was removed with the ZooKeeper store: delete it (docs/store.md)",
+)
+"""What to do with each removed setting."""
+
+
 def _unknown_key(location: Sequence[int | str]) -> str:
+    if (removed := _REMOVED.get(_key_path(location))) is not None:
+        return removed
     nearest = _nearest_key(location)
     return "unknown key" + (f", did you mean {nearest}?" if nearest else "")
 

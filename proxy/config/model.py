@@ -15,7 +15,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.config.client_identity import UpstreamIdentity
 from proxy.config.listener import Listener, Routing
 from proxy.config.section import KAFKA_BROKER, KAFKA_CLIENT, Problems, Section, check, setting
-from proxy.config.security import MSK_IAM, UpstreamSasl, Zookeeper
+from proxy.config.security import MSK_IAM, UpstreamSasl
 from proxy.config.values import (
     MAX_INT32,
     Address,
@@ -339,40 +339,22 @@ class Store(Section):
     url: StoreUrl = setting("sqlite:state.db")
     """`sqlite:PATH`: everything is in this file. `broker:PATH`: ACLs and quotas stay with the
     brokers, and the file has a copy of them and the verifiers. A relative path is relative to this
-    file. The database is created if it does not exist. `zookeeper://HOST:PORT[,...][/CHROOT]`:
-    everything is in ZooKeeper, where brokers before Kafka 4 keep it (their `zookeeper.connect`);
-    needs the extra `zookeeper`."""
-    copy_file: PathValue = setting("state.db")
-    """`zookeeper:` only: the file of the proxy's copy of ZooKeeper's data, which is created if it
-    does not exist. A relative path is relative to this file."""
-    zookeeper: Zookeeper = setting({})
+    file. The database is created if it does not exist."""
     refresh_ms: Annotated[Milliseconds, Field(ge=100, le=30_000)] = setting(5_000)
-    """`broker:`: interval at which ACLs and quotas are read from the brokers. `zookeeper:`:
-    interval at which the connection is checked; changes arrive at once. 100 to 30000."""
+    """`broker:`: interval at which ACLs and quotas are read from the brokers; 100 to 30000."""
     users_file: PathValue | None = setting(None)
     """A file with the SCRAM users, as `users export` writes it. Several proxies can share it; they
     only read it, and load a replaced file within a second. null: users are in `store.url`. A
     relative path is relative to this file."""
-
-    @check
-    def _check_zookeeper(self) -> Problems:
-        if not self.in_zookeeper:
-            problem = f"has no meaning with store.url: {self.url}"
-            yield from self.given(("copy_file", "zookeeper"), problem)
 
     @property
     def at_brokers(self) -> bool:
         """True if ACLs and quotas are copies of the brokers'."""
         return self.url.startswith("broker:")
 
-    @property
-    def in_zookeeper(self) -> bool:
-        """True if users, ACLs and quotas are copies of those in ZooKeeper."""
-        return self.url.startswith("zookeeper:")
-
     def path(self) -> Path:
         """Return the file of the database."""
-        return self.copy_file if self.in_zookeeper else Path(self.url.partition(":")[2])
+        return Path(self.url.partition(":")[2])
 
 
 class Events(Section):
@@ -613,7 +595,7 @@ class Config(Section):
                     f"is required with upstream.identity: {one.upstream_identity}: the tokens name"
                     " the proxy's user as their renewer",
                 )
-            if self.store.at_brokers or self.store.in_zookeeper:
+            if self.store.at_brokers:
                 yield (
                     "store.url",
                     f"must be sqlite: with upstream.identity: {one.upstream_identity}, because the"

@@ -19,7 +19,6 @@ from proxy.config.values import (
     CipherSuite,
     EndpointUrl,
     MappingRules,
-    Milliseconds,
     OneOrMore,
     PathValue,
     Seconds,
@@ -377,43 +376,6 @@ class UpstreamSasl(UpstreamTls):
         for key, value in given.items():
             if value is not None:
                 yield key, f"has no meaning with {cause}"
-
-
-class Zookeeper(UpstreamTls):
-    """Connection to ZooKeeper, `zookeeper:` only.
-
-    The settings `ssl.…` are those of `upstream`, and correspond to Kafka's `zookeeper.ssl.…`.
-    """
-
-    security_protocol: SecurityProtocol = setting(SecurityProtocol.PLAINTEXT)
-    """Security protocol towards ZooKeeper. `SSL` and `SASL_SSL` are Kafka's
-    `zookeeper.ssl.client.enable`; with `SASL_…` the proxy logs in with DIGEST-MD5, as ZooKeeper's
-    `DigestLoginModule` does."""
-    username: Text | None = setting(None)
-    """The proxy's user name at ZooKeeper; null: no user, or the certificate's. Without `SASL_…` it
-    is a user of ZooKeeper's scheme `digest`."""
-    password: SecretSource | None = setting(None)
-    """The source of the password: `file:PATH` or `env:NAME`. It is read for each connection."""
-    session_timeout_ms: Annotated[Milliseconds, Field(ge=1_000, le=600_000)] = setting(
-        18_000, source=KAFKA_BROKER
-    )
-    """Time without an answer after which a connection counts as lost; also the longest time that
-    a request may take; 1000 to 600000."""
-    set_acl: StrictBool = setting(False, source=KAFKA_BROKER)
-    """true: only the proxy's user, which must be the brokers' own, may change the nodes that the
-    proxy creates, and read those of users. Use the brokers' value."""
-
-    @check
-    def _check_login(self) -> Problems:
-        if (self.username is None) != (self.password is None):
-            missing = "username" if self.username is None else "password"
-            yield missing, "username and password must be set together"
-        if self.sasl and self.username is None:
-            problem = f"is required with security.protocol: {self.security_protocol}"
-            yield "username", problem
-        has_identity = self.username is not None or self.ssl_keystore_location is not None
-        if self.set_acl and not has_identity:
-            yield "set.acl", "needs username, or a certificate of the proxy"
 
 
 def files_of(settings: TlsSettings) -> tuple[Path, ...]:

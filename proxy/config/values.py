@@ -44,7 +44,6 @@ _DESTINATIONS = re.compile(
 )
 _CIPHER_SUITE = re.compile(r"TLS_[A-Z0-9]+(_[A-Z0-9]+)?_WITH_[A-Z0-9_]+")
 _PRINCIPAL = re.compile(r"[^:]+:.+", re.DOTALL)
-_CHROOT_NAME = re.compile(r"(?!\.{1,2}$)[!-.0-~]+")
 _BROKER_HOSTS = re.compile(r"([a-z0-9_.-]*)\$\(id\)([a-z0-9_.-]*[a-z0-9_-]|)(?::([0-9]{1,5}))?")
 _ID = re.compile("[0-9]{1,10}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?")
@@ -455,35 +454,14 @@ def _base_dir(info: "ValidationInfo") -> Path:
 def _store_url(value: object, info: "ValidationInfo") -> str:
     scheme, _, path = value.partition(":") if isinstance(value, str) else ("", "", "")
     if scheme == "zookeeper":
-        return f"zookeeper:{_ensemble(path)}"
+        raise ValueError(
+            "the ZooKeeper store was removed: write sqlite:PATH, with the file that store.copy.file"
+            " named (state.db by default), or broker:PATH (docs/store.md)"
+        )
     known = scheme in ("sqlite", "broker")
     if not known or not path or path.startswith("//") or "\0" in path:
-        raise ValueError(
-            "must be sqlite:PATH, broker:PATH or zookeeper://HOST:PORT[,...][/CHROOT], got"
-            f" {shown(value)}"
-        )
+        raise ValueError(f"must be sqlite:PATH or broker:PATH, got {shown(value)}")
     return f"{scheme}:{_base_dir(info) / path}"
-
-
-def _ensemble(text: str) -> str:
-    """Return the servers and the chroot of `zookeeper.connect`, after two slashes."""
-    servers, _, chroot = text.removeprefix("//").partition("/")
-    try:
-        addresses = [_server(server) for server in servers.split(",")]
-    except ValueError:
-        addresses = []
-    names = chroot.split("/") if chroot else []
-    if not text.startswith("//") or not addresses or not all(map(_CHROOT_NAME.fullmatch, names)):
-        raise ValueError("must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password")
-    return f"//{','.join(addresses)}{''.join(f'/{name}' for name in names)}"
-
-
-def _server(text: str) -> str:
-    parts = urlsplit(f"//{text}")
-    host, port = parts.hostname, parts.port
-    if host is None or "@" in text or not _is_host(host):
-        raise ValueError(text)
-    return host_port(host, 2181 if port is None else port)
 
 
 def _parts_of_url(value: object, problem: str) -> SplitResult:
@@ -619,7 +597,7 @@ PathValue = Annotated[Path, PlainValidator(_path), WithJsonSchema({"type": "stri
 StoreUrl = Annotated[
     str,
     PlainValidator(_store_url),
-    WithJsonSchema({"type": "string", "pattern": "^((sqlite|broker):|zookeeper://)"}),
+    WithJsonSchema({"type": "string", "pattern": "^(sqlite|broker):"}),
 ]
 WebUrl = Annotated[
     str, PlainValidator(_web_url), WithJsonSchema({"type": "string", "format": "uri"})

@@ -19,7 +19,7 @@ from typing import Final
 
 from proxy.config.listener import Listener
 from proxy.config.model import Config, Upstream
-from proxy.config.security import ClientAuth, ListenerTls, TlsSettings, UpstreamTls, Zookeeper
+from proxy.config.security import ClientAuth, ListenerTls, TlsSettings, UpstreamTls
 from proxy.errors import ConfigError
 from proxy.net.tls_material import Material, is_for_host, read, signatures
 
@@ -192,15 +192,13 @@ class ProxyTls:
     """The contexts by listener name, without listeners that have no TLS."""
     upstream: Tls | None = None
     """The context of connections to brokers; None without TLS."""
-    zookeeper: Tls | None = None
-    """The context of connections to ZooKeeper; None without TLS."""
 
     @property
     def all(self) -> tuple[Tls, ...]:
         """All contexts."""
-        mine = (one for one in (self.upstream, self.zookeeper) if one is not None)
         others = (other for one in self.listeners.values() for other in one.others)
-        return (*self.listeners.values(), *others, *mine)
+        upstream = () if self.upstream is None else (self.upstream,)
+        return (*self.listeners.values(), *others, *upstream)
 
 
 def open_tls(config: Config, wall: float) -> ProxyTls:
@@ -210,11 +208,7 @@ def open_tls(config: Config, wall: float) -> ProxyTls:
         for index, one in enumerate(config.listeners)
         if one.tls
     }
-    return ProxyTls(
-        listeners=listeners,
-        upstream=open_upstream_tls(config.upstream, wall),
-        zookeeper=open_zookeeper_tls(config.store.zookeeper, wall),
-    )
+    return ProxyTls(listeners=listeners, upstream=open_upstream_tls(config.upstream, wall))
 
 
 def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
@@ -233,12 +227,6 @@ def open_listener_tls(index: int, listener: Listener, wall: float) -> Tls:
 def open_upstream_tls(upstream: Upstream, wall: float) -> Tls | None:
     """Make the context of connections to brokers; None without TLS. Raises ConfigError."""
     return _open(upstream, "upstream", "upstream", wall) if upstream.tls else None
-
-
-def open_zookeeper_tls(zookeeper: Zookeeper, wall: float) -> Tls | None:
-    """Make the context of connections to ZooKeeper; None without TLS. Raises ConfigError."""
-    path = "store.zookeeper"
-    return _open(zookeeper, path, path, wall) if zookeeper.tls else None
 
 
 def _open(settings: Listener | UpstreamTls, name: str, path: str, wall: float) -> Tls:

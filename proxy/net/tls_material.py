@@ -42,7 +42,7 @@ class Material:
     """The password of the private key; None if the key is not encrypted."""
     trusted: bytes
     """Trusted certificates as PEM. If empty, a listener trusts no certificates, and connections to
-    brokers and to ZooKeeper trust those that the system trusts."""
+    brokers trust those that the system trusts."""
     algorithm: str
     """The algorithm of the key; a context has one certificate for each."""
     expires_at: float | None

@@ -24,7 +24,7 @@ from proxy.acl.model import AuthorizerMode
 from proxy.brokers.own_requests import (
     OWN_CORRELATION_ID as OWN_CORRELATION_ID,  # chosen here, so that all workers share it
 )
-from proxy.config import Config, Listener, QuotasMode, Store
+from proxy.config import Config, Listener, QuotasMode
 from proxy.errors import ConfigError, ProxyError, printable
 from proxy.net.ports import BrokerPorts, refuse_overlaps
 from proxy.net.proxied_client import most_waiting
@@ -54,7 +54,7 @@ from proxy.quota.callback import try_callback
 from proxy.quota.shared_memory import UsageTable, WindowConfig
 from proxy.scheduling.file_signature import signature_of
 from proxy.scheduling.heartbeats import CHECK_EVERY, Heartbeat
-from proxy.store import StoreError, StoreStart, open_mirror, open_store
+from proxy.store import StoreError, StoreStart, open_store
 from proxy.store.block_file import BlockFile
 from proxy.store.interface import StoreInUse
 from proxy.worker.acceptor_link import OWN, EndpointId, Link
@@ -197,9 +197,7 @@ class Server:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         configure_log(self._config.log)
         store = self._config.store.path()
-        new: tuple[str, ...] = ()
-        if not store.exists() and not self._config.store.in_zookeeper:
-            new = (f"{store}: the store was missing, an empty one was created",)
+        is_new = not store.exists()
         self._bind()
         try:
             self._open_store()
@@ -213,12 +211,10 @@ class Server:
             self._give_up_at = time.monotonic() + READY_SECONDS
         for line in banner(self._config):
             log.info("%s", line)
-        for line in (
-            *self._validated.exposures,
-            *_too_few_files(self._config),
-            *new,
-        ):
+        for line in (*self._validated.exposures, *_too_few_files(self._config)):
             log.warning("%s", line)
+        if is_new:
+            log.warning("%s: the store was missing, an empty one was created", store)
         self._load()
         self._children = Children(self._make_children(), self._leave_to_parent, SIGNALS)
         self._heartbeat.begin()
@@ -241,8 +237,6 @@ class Server:
             import proxy.worker.quota_service
         if self._config.store.at_brokers:
             import proxy.store.brokers
-        if self._config.store.in_zookeeper:
-            import proxy.store.zookeeper
         if self._http_socket is not None or self._admin_socket is not None:
             import proxy.ops.http_process  # noqa: F401
 
@@ -308,7 +302,7 @@ class Server:
 
     def _open_store(self) -> None:
         settings = self._config.store
-        store = open_mirror(settings) if settings.in_zookeeper else open_store(settings.url)
+        store = open_store(settings.url)
         try:
             self._store_start = store.begin() if self._predecessor is None else store.join()
             for worker in self._workers:
@@ -367,10 +361,10 @@ class Server:
             main = partial(self._http_main, heartbeat)
             waits = self._predecessor is not None  # which answers probes and scrapes meanwhile
             children.append(Child(name="http", main=main, heartbeat=heartbeat, waits=waits))
-        if (followed := _followed(self._config.store)) is not None:
+        if self._config.store.at_brokers:
             heartbeat = Heartbeat()
             main = partial(self._follower_main, heartbeat)
-            children.append(Child(name=f"follower of {followed}", main=main, heartbeat=heartbeat))
+            children.append(Child(name="follower of the brokers", main=main, heartbeat=heartbeat))
         if self._delivery is not None:
             heartbeat = Heartbeat()
             main = partial(self._deliverer_main, self._delivery, heartbeat)
@@ -442,15 +436,11 @@ class Server:
         return [self._delivery.condition(str(self._config.events.deliver.to), wall)]
 
     def _follower_main(self, own: Heartbeat) -> int:
-        self._close_listening()
-        tls = self._workers[0].tls
-        if self._config.store.in_zookeeper:
-            from proxy.store.zookeeper import follower
-
-            return follower.run(self._config, tls.zookeeper, self._store_start, self._lifeline, own)
         from proxy.store.brokers.follower import run
 
-        return run(self._config, tls.upstream, self._store_start, self._lifeline, own)
+        self._close_listening()
+        tls = self._workers[0].tls.upstream
+        return run(self._config, tls, self._store_start, self._lifeline, own)
 
     def _deliverer_main(self, counts: "DeliveryCounts", own: Heartbeat) -> int:
         from proxy.delivery.loop import run
@@ -624,14 +614,6 @@ class Server:
             remove_left_over(path_beside(path))
         log.info("stopped")
         return status
-
-
-def _followed(store: Store) -> str | None:
-    """Return the source that a process follows to keep the store up to date; None if no process
-    does."""
-    if store.at_brokers:
-        return "the brokers"
-    return "ZooKeeper" if store.in_zookeeper else None
 
 
 def _delivery_counts(config: Config) -> "DeliveryCounts | None":

@@ -19,8 +19,6 @@ from proxy.store.interface import refusal_of as refusal_of
 from proxy.store.sqlite import Store as Store
 
 if TYPE_CHECKING:
-    from proxy.config import Store as StoreSettings
-    from proxy.net.tls_contexts import Tls
     from proxy.store.brokers import Brokers
 
 
@@ -48,18 +46,6 @@ def open_store(
     from proxy.store.brokers import BrokerStore  # loads 16 MiB of schemas
 
     return BrokerStore(Path(path), brokers(), start)
-
-
-def open_mirror(
-    settings: "StoreSettings", tls: "Tls | None" = None, *, start: StoreStart | None = None
-) -> Store:
-    """Open the copy of ZooKeeper's data. `tls` has the TLS context of connections to ZooKeeper.
-
-    With `start`, it must be the copy of that start. Raises StoreError.
-    """
-    from proxy.store.zookeeper import ZookeeperStore
-
-    return ZookeeperStore(settings, tls, start)
 
 
 def open_users(file: Path | None, store: Store) -> UserStore:

@@ -31,7 +31,6 @@ from proxy.store import (
     StoreError,
     StoreStart,
     UserStore,
-    open_mirror,
     open_store,
 )
 
@@ -58,8 +57,6 @@ CHECK_EVERY: Final = 0.2
 
 def open_store_to_share(settings: config.Config, tls: ProxyTls, start: StoreStart | None) -> Store:
     """Open the store that the proxy started with, `start`. Raises StoreError."""
-    if settings.store.in_zookeeper:
-        return open_mirror(settings.store, tls.zookeeper, start=start)
 
     def brokers() -> "Brokers":
         from proxy.store.brokers import Brokers

@@ -350,7 +350,6 @@ def test_the_chart_refuses_a_gateway_that_nobody_reaches(
 ENFORCED = {"authorizer": {"mode": "enforce"}}
 OWN_STORE = "sqlite:/var/lib/reauth-proxy/state/state.db"
 BROKERS_STORE = "broker:/var/lib/reauth-proxy/state/state.db"
-ZOOKEEPER = {"url": "zookeeper://zk:2181", "copy.file": "/var/lib/reauth-proxy/state/state.db"}
 USERS = {"users.file": "/etc/reauth-proxy-users/users.json"}
 
 
@@ -363,8 +362,6 @@ USERS = {"users.file": "/etc/reauth-proxy-users/users.json"}
         ({"store": {"url": OWN_STORE}}, "SCRAM-SHA-256", "each replica has SCRAM users of"),
         ({"store": {"url": BROKERS_STORE}}, "SCRAM-SHA-256", "each replica has SCRAM users of"),
         ({"store": {"url": OWN_STORE} | USERS}, "SCRAM-SHA-256", None),
-        ({"store": ZOOKEEPER, **ENFORCED}, "SCRAM-SHA-256", None),
-        ({"store": {"url": ZOOKEEPER["url"]}}, "SCRAM-SHA-256", "copy.file is state.db: must be"),
     ],
 )
 def test_replicas_of_a_gateway_decide_alike(

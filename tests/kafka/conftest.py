@@ -22,7 +22,6 @@ from tests.support.kafka.redirected import Inside
 from tests.support.kafka.sasl_differential.comparison import kafka_world
 from tests.support.kafka.sasl_differential.transcript import USERS, World
 from tests.support.kafka.upstream import add_proxys_users, sasl_cluster
-from tests.support.kafka.zookeeper import Ensemble
 from tests.support.processes import Namespace, free_ports, wired
 from tests.support.proxy_process import ProxyProcess, Serve, gateway_config, sidecar_config
 from tests.support.sasl import Issuer
@@ -92,14 +91,6 @@ def kafka(jwks: Path) -> Iterator[KafkaCluster]:
     """One node for the whole run: leave it as you found it."""
     with KafkaCluster(nodes=1, jwks=jwks, sidecar_port=free_ports(1)[0]) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def zookeeper_store() -> Iterator[dict[str, Any]]:
-    """`store` in the configuration of a proxy whose users, ACLs and quotas are in ZooKeeper."""
-    with Ensemble() as ensemble:
-        ensemble.make_nodes()
-        yield {"url": ensemble.url, "refresh.ms": 500}
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 LISTENER = "LONG"
 _REAUTH_MS = 3_600_000
 SETS = 100
-IN_ZOOKEEPER = 25
-"""Number of sets that are also stored in ZooKeeper, for a proxy that reads ACLs there."""
 MAX_ACLS = 8
 
 USERS = ("one", "two")
@@ -68,13 +66,9 @@ PRODUCER: Values = {"transactional_id": None, "transaction_timeout": 60_000}
 EVERY_ACL: Values = asking()
 
 
-@pytest.fixture(scope="module")
-def sides(
-    jwks: Path,
-    zookeeper_store: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Mapping[str, Address]]:
-    """Kafka itself and two proxies in front of it, by ACL store."""
+@pytest.fixture
+def sides(jwks: Path, tmp_path: Path) -> Iterator[Mapping[str, Address]]:
+    """Kafka itself and a proxy in front of it."""
     listeners = {LISTENER: _REAUTH_MS}
     with KafkaCluster(
         nodes=1,
@@ -82,24 +76,18 @@ def sides(
         features=FEATURES,
         sasl_listeners=listeners,
     ) as kafka:
-        proxies = {}
-        for name, store in (("sqlite", {}), ("zookeeper", {"store": zookeeper_store})):
-            sidecar = sidecar_config(str(kafka.address()), jwks, listeners=listeners)
-            config = enforcing_acls(sidecar, **store)
-            config["authorizer"]["allow.everyone.if.no.acl.found"] = True
-            proxies[name] = ProxyProcess(config, tmp_path_factory.mktemp(name))
+        config = enforcing_acls(sidecar_config(str(kafka.address()), jwks, listeners=listeners))
+        config["authorizer"]["allow.everyone.if.no.acl.found"] = True
+        proxy = ProxyProcess(config, tmp_path)
         for user in (SUPER_USER, *USERS):
             kafka.add_scram_user(user, PASSWORD)
-            for proxy in proxies.values():
-                proxy.add_user(user, PASSWORD, "SCRAM-SHA-256")
+            proxy.add_user(user, PASSWORD, "SCRAM-SHA-256")
         for topic in TOPICS:
             kafka.create_topic(topic)
-        with ExitStack() as stack:
-            for proxy in proxies.values():
-                stack.enter_context(proxy)
+        with proxy:
             yield {
                 "kafka": kafka.address(listener=LISTENER),
-                **{name: proxy.addresses()[LISTENER] for name, proxy in proxies.items()},
+                "proxy": proxy.addresses()[LISTENER],
             }
 
 
@@ -194,14 +182,12 @@ def test_any_acls_are_judged_as_in_kafka(sides: Mapping[str, Address]) -> None:
             for user in USERS
         }
         wait_until(partial(_are_coordinated, admins["kafka"]), what="no coordinators")
-        for number in range(SETS):
+        for _ in range(SETS):
             acls = drawn(random)
-            asked = [one for one in sides if one != "zookeeper" or number < IN_ZOOKEEPER]
-            for side in asked:
-                replace_all(admins[side], acls)
+            for admin in admins.values():
+                replace_all(admin, acls)
             for user, clients in users.items():
-                kafkas, *proxys = (reported(clients[side]) for side in asked)
-                assert all(each == kafkas for each in proxys), (asked, user, acls)
+                assert reported(clients["proxy"]) == reported(clients["kafka"]), (user, acls)
 
 
 def _are_coordinated(client: Client) -> bool:

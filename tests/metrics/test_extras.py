@@ -31,8 +31,8 @@ def test_an_extra_is_missing_with_any_of_its_modules(
 
 def test_a_checkout_that_is_not_installed_has_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "_DISTRIBUTION", "of-nobody")
-    monkeypatch.setitem(sys.modules, "kazoo", None)
-    assert missing("zookeeper") == "needs kazoo, the extra zookeeper"
+    monkeypatch.setitem(sys.modules, "bcrypt", None)
+    assert missing("htpasswd") == "needs bcrypt, the extra htpasswd"
 
 
 @pytest.mark.parametrize(

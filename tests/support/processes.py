@@ -172,8 +172,6 @@ def _missing() -> str | None:
 @dataclass(frozen=True)
 class Namespace:
     name: str
-    address: str = ""
-    """Address for other namespaces; empty if it has no address or several."""
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -203,20 +201,6 @@ class Namespace:
             library = ctypes.CDLL(None, use_errno=True)
             assert library.setns(handle.fileno(), _CLONE_NEWNET) == 0, ctypes.get_errno()
 
-    @contextmanager
-    def cut_off_from(self, *others: "Namespace") -> Iterator[None]:
-        """Drop packets to and from the others; connections are neither refused nor closed."""
-        hosts = ", ".join(other.address for other in others)
-        chains = [
-            f"chain {hook} {{ type filter hook {hook} priority 0; ip {end} {{ {hosts} }} drop; }}"
-            for hook, end in (("input", "saddr"), ("output", "daddr"))
-        ]
-        self.run("nft", f"table inet cut {{ {'; '.join(chains)}; }}")
-        try:
-            yield
-        finally:
-            self.run("nft", "delete table inet cut")
-
 
 @contextmanager
 def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Namespace, Namespace]]:
@@ -233,25 +217,6 @@ def wired(here: tuple[str, ...], there: tuple[str, ...]) -> Iterator[tuple[Names
                 namespace.run("ip", "address", "add", address, "dev", end, *nodad)
             namespace.run("ip", "link", "set", end, "up")
         yield pair
-
-
-@contextmanager
-def bridged(count: int) -> Iterator[tuple[Namespace, list[Namespace]]]:
-    """A namespace with a bridge, and others connected to it."""
-    mark = uuid.uuid4().hex[:6]
-    middle = Namespace(f"middle-{mark}", "10.98.0.1")
-    others = [Namespace(f"at{n}-{mark}", f"10.98.0.{n + 2}") for n in range(count)]
-    with _made((middle, *others)):
-        middle.run("ip", "link", "add", "bridge", "type", "bridge")
-        middle.run("ip", "address", "add", f"{middle.address}/24", "dev", "bridge")
-        middle.run("ip", "link", "set", "bridge", "up")
-        for number, other in enumerate(others):
-            peer = ("peer", "name", "wire", "netns", other.name)
-            middle.run("ip", "link", "add", f"to{number}", "type", "veth", *peer)
-            middle.run("ip", "link", "set", f"to{number}", "master", "bridge", "up")
-            other.run("ip", "address", "add", f"{other.address}/24", "dev", "wire")
-            other.run("ip", "link", "set", "wire", "up")
-        yield middle, others
 
 
 @contextmanager

@@ -1,13 +1,15 @@
 """Files that an earlier version wrote (commit 62d0c143), and that this one must read.
 
-The configurations have every setting of that version. Its own code wrote the database and the
-position of a delivery; the events are three connections of its demo.
+The configurations have every setting of that version that still exists. Its own code wrote the
+databases, of which `zookeeper.sql` is a copy of ZooKeeper, and the position of a delivery; the
+events are three connections of its demo.
 """
 
 import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,13 @@ from typer.testing import CliRunner
 from metrics.delivery.position import NAME
 from metrics.delivery.selection import Selection
 from metrics.delivery.target import parse_target
-from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
+from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType, exactly
 from proxy.cli import app
 from proxy.config import Config, from_mapping
 from proxy.config.document import parse
 from proxy.delivery.loop import End, opened
 from proxy.errors import ConfigError
-from proxy.store import Store, open_store
+from proxy.store import Store, StoreError, open_store
 from sasl.credentials import ScramCredential, ScramMechanism
 from tests.support.delivery import Lines
 
@@ -77,6 +79,20 @@ def test_every_setting_is_known(name: str) -> None:
                 ("(.*+)", "*+"),
             )
         ),
+        (
+            "sqlite:state.db",
+            "zookeeper://z1.example,z2.example:2182/kafka",
+            "store.url: the ZooKeeper store was removed: write sqlite:PATH, with the file that"
+            " store.copy.file named (state.db by default), or broker:PATH (docs/store.md)",
+        ),
+        *(
+            (
+                "sqlite:state.db",
+                f"sqlite:state.db\n  {key}: {value}",
+                f"store.{key}: was removed with the ZooKeeper store: delete it (docs/store.md)",
+            )
+            for key, value in (("copy.file", "copy.db"), ("zookeeper", "{set.acl: true}"))
+        ),
     ],
 )
 def test_a_removed_value_names_what_replaces_it(old: str, new: str, problem: str) -> None:
@@ -98,15 +114,16 @@ def test_a_removed_command_names_what_replaces_it(command: list[str], instead: s
     assert f"was removed; {instead}" in result.stderr
 
 
+def database(path: Path, sample: str, then: str = "") -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript((SAMPLES / sample).read_text() + then)
+    return path
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    path = tmp_path / "state.db"
-    connection = sqlite3.connect(path)
-    connection.executescript((SAMPLES / "state.sql").read_text())
-    connection.close()
-    store = open_store(f"sqlite:{path}")
-    yield store
-    store.close()
+    with closing(open_store(f"sqlite:{database(tmp_path / 'state.db', 'state.sql')}")) as store:
+        yield store
 
 
 def test_users_can_still_log_in(store: Store) -> None:
@@ -171,6 +188,55 @@ def test_acls_quotas_and_brokers_are_kept(store: Store) -> None:
         2: ("broker-2.example", 9093),
     }
     assert store.mirror() is None
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "broker"])
+def test_a_copy_of_zookeeper_is_a_store(tmp_path: Path, scheme: str) -> None:
+    """With the same users, salts, ACLs and quotas; `sqlite:` also changes ACLs and quotas."""
+    url = f"{scheme}:{database(tmp_path / 'copy.db', 'zookeeper.sql')}"
+    with closing(open_store(url)) as store:
+        start = store.begin()
+    with closing(open_store(url, start=start)) as store:
+        assert store.scram_fake_secret().hex().startswith("052f052b68cbe66b")
+        ((alice, verifier),) = store.credential_snapshot().credentials.items()
+        assert verifier == ScramCredential.from_password(
+            ScramMechanism.SCRAM_SHA_256, "alice-secret", b"0123456789abcdef", 4096
+        )
+        (acl,) = store.acl_snapshot().acls
+        assert (acl.name, acl.principal) == ("orders-", "User:alice")
+        ((entity, limits),) = store.quota_snapshot().quotas.items()
+        assert (entity.entity_path, [*limits.values()]) == ("users/alice", [1_048_576.0])
+        assert store.alter_credentials(upsert={("bob", alice[1]): verifier}) == frozenset()
+        if scheme == "sqlite":
+            assert store.mirror() is None
+            assert store.delete_acls([exactly(acl)]) == ((acl,),)
+            store.alter_quotas({entity: dict.fromkeys(limits)})
+    with closing(open_store(url)) as store:
+        assert [user for user, _ in store.credential_snapshot().credentials] == ["alice", "bob"]
+        assert bool(store.acl_snapshot().acls) is (scheme == "broker")
+        assert bool(store.quota_snapshot().quotas) is (scheme == "broker")
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "broker"])
+def test_a_copy_of_zookeeper_that_may_be_old_is_refused(tmp_path: Path, scheme: str) -> None:
+    """Users may have been removed since the proxy stopped."""
+    unknown = "UPDATE mirror SET asked_at = NULL;"
+    url = f"{scheme}:{database(tmp_path / 'copy.db', 'zookeeper.sql', unknown)}"
+    with (
+        closing(open_store(url)) as store,
+        pytest.raises(StoreError, match="was not updated since the last start"),
+    ):
+        store.begin()
+
+
+def test_a_proxy_that_follows_zookeeper_is_not_taken_over_from(tmp_path: Path) -> None:
+    """It would continue to write users into the file."""
+    file = database(tmp_path / "copy.db", "zookeeper.sql")
+    with (
+        closing(open_store(f"broker:{file}")) as store,
+        pytest.raises(StoreError, match="another kind of"),
+    ):
+        store.join()
 
 
 def test_a_report_reads_the_events(tmp_path: Path) -> None:

@@ -112,11 +112,7 @@ class Follower:
             new_acls=None if same_acls else acls,
             new_quotas=None if same_quotas else quotas,
         )
-        self._written = (
-            _Written()
-            if versions is None
-            else _Written(acls, quotas, versions.acls, versions.quotas)
-        )
+        self._written = _Written() if versions is None else _Written(acls, quotas, *versions)
 
     async def _acls(self, admin: AdminClient) -> tuple[Acl, ...]:
         found = (await admin.describe_acls()).values()

@@ -106,14 +106,7 @@ def replace(connection: sqlite3.Connection, acls: Collection[Acl]) -> None:
     """Replace all ACLs with these, inside the caller's write transaction."""
     rows = connection.execute(f"SELECT {_LIST} FROM acls")  # noqa: S608
     present, wanted = {*_acls(rows)}, {*acls}
-    change(connection, delete=present - wanted, create=wanted - present)
-
-
-def change(
-    connection: sqlite3.Connection, *, delete: Collection[Acl], create: Collection[Acl]
-) -> None:
-    """Delete ACLs that exist and add new ones, inside the caller's write transaction."""
-    old, new = sorted(delete), sorted(create)
+    old, new = sorted(present - wanted), sorted(wanted - present)
     connection.executemany(f"DELETE FROM acls WHERE {_EXACT}", map(_row, old))  # noqa: S608
     connection.executemany(f"INSERT INTO acls ({_LIST}) VALUES ({_MARKS})", map(_row, new))  # noqa: S608
     _log(connection, old, created=False)

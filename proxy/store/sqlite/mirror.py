@@ -1,4 +1,4 @@
-"""Mirror of the brokers' ACLs and quotas as of the last query, and of ZooKeeper's users.
+"""Mirror of the brokers' ACLs and quotas as of the last query.
 
 A change through the proxy is in the mirror immediately. A broker's answer to a query before the
 change, or soon after it, may not include it yet, so recent changes are applied to such an answer
@@ -7,16 +7,14 @@ permission by repeating a change.
 """
 
 import sqlite3
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from time import monotonic
 from typing import Final, NamedTuple
 
 from proxy.acl.model import Acl
 from proxy.quota.model import Changes, Quotas
-from proxy.store.interface import CredentialKey, Mirror, StoreError, StoreStart
-from proxy.store.sqlite import USED_OTHERWISE, Store, acls, credentials, quotas
-from sasl.credentials import ScramCredential
+from proxy.store.interface import Mirror, StoreError, StoreStart
+from proxy.store.sqlite import USED_OTHERWISE, Store, acls, quotas
 
 SETTLES_WITHIN: Final = 1.0
 """Time in seconds after which every broker usually has a change, which is a record that they all
@@ -24,12 +22,10 @@ fetch (KIP-631)."""
 _NO_MIRROR: Final = (
     "is not a copy of brokers' ACLs and quotas: a proxy with sqlite: made it its own store"
 )
-
-
-_OTHER_USERS: Final = {
-    True: "already has SCRAM users, which those in ZooKeeper would replace: use another file",
-    False: "has a copy of the SCRAM users in ZooKeeper: use another file",
-}
+_USERS_NEVER_KNOWN: Final = (
+    "has a copy of ZooKeeper's users that was not updated since the last start: use the earlier"
+    " version until the proxy is ready, or another file"
+)
 
 
 class Versions(NamedTuple):
@@ -37,43 +33,23 @@ class Versions(NamedTuple):
 
     acls: int
     quotas: int
-    users: int
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference between one answer and the one before it."""
-
-    created_acls: Collection[Acl] = ()
-    deleted_acls: Collection[Acl] = ()
-    quotas: Changes = field(default_factory=dict)
-    """Limits by entity and key; None for a removed limit."""
-    users: Mapping[CredentialKey, ScramCredential] = field(default_factory=dict)
-    """New and changed verifiers."""
-    deleted_users: Collection[CredentialKey] = ()
 
 
 class SqliteMirror(Store):
     """Mirror in a SQLite file, a `proxy.store.Store` whose ACLs and quotas are copies."""
 
-    mirrors_users = False
-    """True if the SCRAM users are also copies."""
-
     def begin(self) -> StoreStart:
         """Start the proxy with this mirror, whose content is unconfirmed. Raises StoreError."""
         with self.writing() as connection:
-            if not _is_mirror(connection) and _has_rows(connection, "acls", "quotas"):
+            if not _has_rows(connection, "mirror") and _has_rows(connection, "acls", "quotas"):
                 raise StoreError(
                     "already has ACLs or quotas, which those of the brokers would replace: use"
                     " another file, or create them at the brokers and delete them here"
                 )
-            if _mirrors_users(connection) != self.mirrors_users and _has_rows(
-                connection, "scram_credentials"
-            ):
-                raise StoreError(_OTHER_USERS[self.mirrors_users])
-            connection.execute(
-                "INSERT OR REPLACE INTO mirror (id, users) VALUES (0, ?)", (self.mirrors_users,)
-            )
+            if _has_rows(connection, "mirror WHERE users AND asked_at IS NULL"):
+                raise StoreError(_USERS_NEVER_KNOWN)
+            # Users that an earlier version copied from ZooKeeper become the file's own
+            connection.execute("INSERT OR REPLACE INTO mirror (id) VALUES (0)")
             # Their times are monotonic seconds, which restart when the machine boots
             connection.execute("DELETE FROM recent_acls")
             connection.execute("DELETE FROM recent_quotas")
@@ -83,7 +59,7 @@ class SqliteMirror(Store):
         """Start the proxy while another proxy also keeps this mirror up to date. Raises
         StoreError."""
         with self.reading() as connection:
-            if not _is_mirror(connection) or _mirrors_users(connection) != self.mirrors_users:
+            if not _has_rows(connection, "mirror WHERE NOT users"):
                 raise StoreError(f"{self._path}: {USED_OTHERWISE}")
         return StoreStart(identity=self._identity, at=monotonic())
 
@@ -103,19 +79,16 @@ class SqliteMirror(Store):
         asked_at: float,
         new_acls: Collection[Acl] | None,
         new_quotas: Quotas | None,
-        new_users: Mapping[CredentialKey, ScramCredential] | None = None,
-        secret: bytes | None = None,
     ) -> Versions | None:
         """Replace the content with the answer to a query at `asked_at`, in monotonic seconds.
 
-        Pass None for unchanged data. Salts of users that do not exist are derived from `secret`.
-        Returns None if the content afterwards differs from that answer, because it also has recent
-        changes, or because another proxy has already stored a later answer during a takeover.
-        Raises StoreError.
+        Pass None for unchanged data. Returns None if the content afterwards differs from that
+        answer, because it also has recent changes, or because another proxy has already stored a
+        later answer during a takeover. Raises StoreError.
         """
         settled = asked_at - SETTLES_WITHIN
         with self.writing() as connection:
-            if not _is_mirror(connection):
+            if not _has_rows(connection, "mirror"):
                 raise StoreError(_NO_MIRROR)
             if _has_later_answer(connection, asked_at):
                 return None
@@ -123,31 +96,12 @@ class SqliteMirror(Store):
                 acls.replace(connection, acls.with_recent(connection, new_acls, settled))
             if new_quotas is not None:
                 quotas.replace(connection, quotas.with_recent(connection, new_quotas, settled))
-            if new_users is not None:
-                credentials.replace(connection, new_users)
-            if secret is not None:
-                credentials.replace_secret(connection, secret)
-            _confirm(connection, asked_at)
+            connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
             return (
                 None
                 if _has_rows(connection, "recent_acls", "recent_quotas")
-                else _versions(connection)
+                else Versions(acls.version(connection), quotas.version(connection))
             )
-
-    def follow(self, difference: Difference, *, asked_at: float) -> Versions:
-        """Apply the difference of an answer to a query at `asked_at`, in monotonic seconds.
-
-        The content must be that of the previous answer. Raises StoreError.
-        """
-        with self.writing() as connection:
-            if not _is_mirror(connection):
-                raise StoreError(_NO_MIRROR)
-            created, deleted = difference.created_acls, difference.deleted_acls
-            acls.change(connection, delete=deleted, create=created)
-            quotas.alter(connection, difference.quotas)
-            credentials.alter(connection, difference.deleted_users, difference.users)
-            _confirm(connection, asked_at)
-            return _versions(connection)
 
     def note_problem(self, problem: str) -> None:
         """Record the reason why brokers could not be queried, or did not answer."""
@@ -165,32 +119,15 @@ class SqliteMirror(Store):
             quotas.note_recent(connection, at, done)
 
 
-def _is_mirror(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM mirror").fetchone() is not None
-
-
 def _has_later_answer(connection: sqlite3.Connection, asked_at: float) -> bool:
     (shown,) = connection.execute("SELECT asked_at FROM mirror").fetchone()
     # Monotonic seconds restart when the machine boots: a future time is from before the boot
     return shown is not None and asked_at < shown <= monotonic()
 
 
-def _mirrors_users(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM mirror WHERE users").fetchone() is not None
-
-
-def _confirm(connection: sqlite3.Connection, asked_at: float) -> None:
-    connection.execute("UPDATE mirror SET asked_at = ?, problem = NULL", (asked_at,))
-
-
-def _versions(connection: sqlite3.Connection) -> Versions:
-    return Versions(
-        acls.version(connection), quotas.version(connection), credentials.version(connection)
-    )
-
-
-def _has_rows(connection: sqlite3.Connection, *tables: str) -> bool:
+def _has_rows(connection: sqlite3.Connection, *sources: str) -> bool:
+    """Return whether any of these tables, each perhaps with a condition, has a row."""
     return any(
-        connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608
-        for table in tables
+        connection.execute(f"SELECT 1 FROM {source} LIMIT 1").fetchone()  # noqa: S608
+        for source in sources
     )

@@ -114,7 +114,6 @@ def test_settings_without_effect_are_refused(tmp_path: Path, setting: str) -> No
         ),
         ("needs upstream.security.protocol: SASL_SSL", {"upstream": {}}),
         ("must be sqlite: with upstream.identity: mapped", {"store": "broker:state.db"}),
-        ("must be sqlite: with upstream.identity: mapped", {"store": "zookeeper://zk:2181"}),
     ],
 )
 def test_clients_must_be_authenticated_and_changes_must_be_theirs(

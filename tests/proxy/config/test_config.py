@@ -148,18 +148,6 @@ MISTAKES = [
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: PLAIN\n  sasl.username: a\n  sasl.password: env:P\n  sasl.login.provider: a.b:C", "upstream.sasl.login.provider: has no meaning with PLAIN"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: AWS_MSK_IAM", "upstream.sasl.login.provider: is required for AWS_MSK_IAM"),
     ("upstream:", "upstream:\n  security.protocol: SASL_SSL\n  sasl.mechanism: AWS_MSK_IAM\n  sasl.login.provider: gcp", "upstream.sasl.login.provider: must be aws-msk-iam for AWS_MSK_IAM"),
-    ("sqlite:state.db", "zookeeper://u:secret@h:1", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
-    ("sqlite:state.db", "zookeeper:h:1", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
-    ("sqlite:state.db", "zookeeper://h:1,/kafka", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
-    ("sqlite:state.db", "zookeeper://h:99999/kafka", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
-    ("sqlite:state.db", "zookeeper://h:1/a/../b", "store.url: must be zookeeper://HOST:PORT[,...][/CHROOT], without user and password"),
-    ("sqlite:state.db", "sqlite:state.db\n  zookeeper: {set.acl: false}", "store.zookeeper: has no meaning with store.url: sqlite:DIR/state.db"),
-    ("sqlite:state.db", "broker:state.db\n  copy.file: copy.db", "store.copy.file: has no meaning with store.url: broker:DIR/state.db"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {set.acl: true}", "store.zookeeper.set.acl: needs username, or a certificate of the proxy"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {username: proxy}", "store.zookeeper.password: username and password must be set together"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {security.protocol: SASL_PLAINTEXT}", "store.zookeeper.username: is required with security.protocol: SASL_PLAINTEXT"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {ssl.truststore.location: ca.pem}", "store.zookeeper.ssl.truststore.location: has no meaning with security.protocol: PLAINTEXT"),
-    ("sqlite:state.db", "zookeeper://h/kafka\n  zookeeper: {session.timeout.ms: 999}", "store.zookeeper.session.timeout.ms: must be at least 1000, got 999"),
     # words
     ("enforcement: enforce", "enforcement: kill", f"{LISTENER}.reauth.enforcement: must be 'observe', 'probe', 'auto' or 'enforce', got 'kill'"),
     ("SCRAM-SHA-512", "GSSAPI", f"{LISTENER}.sasl.enabled.mechanisms[2]: must be 'OAUTHBEARER', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'PLAIN', got 'GSSAPI'"),
@@ -228,7 +216,7 @@ MISTAKES = [
     ("sqlite:state.db", "broker:state.db\n  refresh.ms: 99", "store.refresh.ms: must be at least 100, got 99"),
     ("sqlite:state.db", "broker:state.db\n  refresh.ms: 30001", "store.refresh.ms: must be at most 30000, got 30001"),
     ("sqlite:state.db", "sqlite:no/state.db", "store.url: DIR/no is not a directory"),
-    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH, broker:PATH or zookeeper://HOST:PORT[,...][/CHROOT], got 'state.db'"),
+    ("sqlite:state.db", "state.db", "store.url: must be sqlite:PATH or broker:PATH, got 'state.db'"),
 ]
 
 
@@ -282,24 +270,9 @@ def test_the_file_of_the_design_is_read(directory: Path) -> None:
     assert config.authorizer.super_users == ("User:admin",)
 
 
-def test_an_ensemble_is_read_as_kafka_reads_it(directory: Path) -> None:
-    """As `zookeeper.connect`, whose port may be left out; the copy is beside the file."""
-    url = "zookeeper://z1,[::1]:2182,z3:2183/a/kafka"
-    store = loaded(directory, changed(("sqlite:state.db", url))).store
-    assert store.url == "zookeeper://z1:2181,[::1]:2182,z3:2183/a/kafka"
-    assert store.path() == directory / "state.db"
-    assert store.in_zookeeper
-    assert store.zookeeper.session_timeout_ms == 18_000
-
-
 @pytest.mark.parametrize(
     ("module", "change", "problem"),
     [
-        (
-            "kazoo",
-            ("sqlite:state.db", "zookeeper://h:1/kafka"),
-            r"needs kazoo, the extra zookeeper: .* 'kazoo\[sasl\]",
-        ),
         (
             "bcrypt",
             (

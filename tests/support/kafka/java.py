@@ -13,12 +13,6 @@ from pathlib import Path
 #: Another one shows what is the same with it: not what transcripts of this one say word for word.
 KAFKA_VERSION = os.environ.get("KAFKA_VERSION") or "4.4.0"
 
-#: The last one with ZooKeeper, whose server is among its jars.
-ZOOKEEPER_VERSION = "3.9.1"
-
-#: One whose tools take `--zookeeper`, as KIP-55 prints them.
-OLD_TOOLS_VERSION = "2.8.2"
-
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"
 _CLIENTS_POM = _HERE / "clients-pom.xml"

@@ -69,7 +69,7 @@
 {{- range .Values.config.listeners -}}
 {{- $verifies := ne "broker" (get . "sasl.termination" | default "proxy") -}}
 {{- $scram := get . "sasl.enabled.mechanisms" | default list | join "," | contains "SCRAM" -}}
-{{- if and $verifies $scram (not (hasPrefix "zookeeper:" ($store.url | default ""))) (not (get $store "users.file")) -}}
+{{- if and $verifies $scram (not (get $store "users.file")) -}}
 {{- fail "config.store.users.file: without it each replica has SCRAM users of its own; set it to a file of a Secret, or replicas to 1" -}}
 {{- end -}}
 {{- end -}}
@@ -111,13 +111,8 @@
 {{- include "kafka-reauth-proxy.refuseOfOthers" . -}}
 {{- if eq .Values.mode "report" }}{{ include "kafka-reauth-proxy.refuseReport" . }}{{ end -}}{{/* a workload beside it */}}
 {{- $config := .Values.config -}}
-{{- $store := $config.store | default dict -}}
-{{- $url := $store.url | default "sqlite:state.db" -}}
-{{- if hasPrefix "zookeeper:" $url -}}
-{{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.copy.file" "path" (get $store "copy.file" | default "state.db")) -}}
-{{- else -}}
+{{- $url := ($config.store | default dict).url | default "sqlite:state.db" -}}
 {{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.store.url" "path" (regexReplaceAll "^[a-z]*:" $url "")) -}}
-{{- end -}}
 {{- with dig "directory" "" ($config.events | default dict) -}}
 {{- include "kafka-reauth-proxy.refuseUnlessMounted" (dict "key" "config.events.directory" "path" .) -}}
 {{- end -}}
