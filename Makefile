@@ -35,8 +35,8 @@ test: $(VENV)/test ## the tests, without those that take long
 slow: $(VENV)/test ## the tests that take long
 	$(BIN)/pytest $(THREE) --durations 30 -m "slow and not cluster"
 
-cluster: $(VENV)/test ## the manifests on a real Kubernetes, before a release; needs root
-	$(BIN)/pytest tests/cluster --log-cli-level INFO
+cluster: $(VENV)/test ## the image, and the manifests on a real Kubernetes, before a release; needs root
+	$(BIN)/pytest -m cluster --log-cli-level INFO
 
 fast: $(VENV)/test ## the tests that need neither Kafka nor Spark
 	$(BIN)/pytest $(THREE) -m "not slow and not kafka and not cluster" --ignore tests/metrics/spark --ignore tests/deploy

@@ -17,6 +17,8 @@ DEADLINE_SECONDS = 600.0
 """For a coroutine that hangs; what tests wait for has less."""
 SPARK = "tests/metrics/spark/"
 """Its files share a JVM, which is slow to start."""
+LONGEST = ("tests/test_compiled.py", SPARK)
+"""They run in one process each for minutes, so they start first; else the others wait for them."""
 
 
 class SharedStarts(LoadFileScheduling):
@@ -24,6 +26,11 @@ class SharedStarts(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -259,7 +259,7 @@ def _run(root: Path, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
     """Its start is measured too, but no test judges time: the script prints it."""
     into, figures = image
@@ -267,7 +267,7 @@ def test_the_image_is_small(image: tuple[Path, dict[str, Any]]) -> None:
     assert BUILD["size_megabytes"](into / "redirect") < 15
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_there_is_nothing_to_install_or_to_run_commands_with(
     image: tuple[Path, dict[str, Any]],
 ) -> None:
@@ -279,7 +279,7 @@ def test_there_is_nothing_to_install_or_to_run_commands_with(
     assert not own & {"pip", "pip3", "activate", "hatchling"}
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_what_the_image_needs_is_in_it(image: tuple[Path, dict[str, Any]]) -> None:
     """Certificates to trust, zones for the log's times, and every module that can be imported."""
     code = (
@@ -299,7 +299,7 @@ def test_what_the_image_needs_is_in_it(image: tuple[Path, dict[str, Any]]) -> No
     assert said == f"{path[0]} {version} (compiled)\n"
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_the_bill_of_materials_is_complete(image: tuple[Path, dict[str, Any]]) -> None:
     """Every distribution and every Debian package, each with the hash of its download."""
     root = image[0] / "proxy"
@@ -331,7 +331,7 @@ def test_the_bill_of_materials_is_complete(image: tuple[Path, dict[str, Any]]) -
     assert all((root / "usr/share/doc" / name / "copyright").is_file() for name in debian)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_redirecting_needs_net_admin_alone(image: tuple[Path, dict[str, Any]]) -> None:
     """In a network namespace of its own, as the init container runs it."""
     container = deploy.container(kustomized("transparent"), "reauth-redirect")
