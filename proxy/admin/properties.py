@@ -88,13 +88,17 @@ class ClientSettings:
     """Limit of one exchange with a broker in seconds; None for the default."""
 
 
-def read_client_properties(file: Path) -> ClientSettings:
-    """Return the settings in a file, and in the files that it names. Raises ConfigError."""
+def read_properties(file: Path) -> dict[str, str]:
+    """Return the properties in a file. Raises ConfigError."""
     try:
-        text = read_file("", file, MAX_FILE_BYTES).decode()
+        return parse_properties(read_file("", file, MAX_FILE_BYTES).decode())
     except UnicodeDecodeError:
         raise ConfigError("", "is not UTF-8 text") from None
-    return client_settings(parse_properties(text))
+
+
+def read_client_properties(file: Path) -> ClientSettings:
+    """Return the settings in a file, and in the files that it names. Raises ConfigError."""
+    return client_settings(read_properties(file))
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:

@@ -24,7 +24,7 @@ from proxy.acl.model import (
     ResourceType,
     exactly,
 )
-from proxy.cli.common import principal_name
+from proxy.cli.common import option, principal_name
 from sasl.identity import GROUP_TYPE, USER_TYPE
 
 MAX_TEXT: Final = 8_000
@@ -55,30 +55,29 @@ class PatternKind(StrEnum):
 class Resources:
     """Options that name resources."""
 
-    topic: Annotated[list[str], typer.Option(metavar="NAME", help="A topic; * is every topic.")] = (
-        field(default_factory=list)
+    topic: Annotated[list[str], option("NAME", "A topic; * is every topic.")] = field(
+        default_factory=list
     )
-    group: Annotated[
-        list[str], typer.Option(metavar="NAME", help="A consumer group; * is every group.")
-    ] = field(default_factory=list)
+    group: Annotated[list[str], option("NAME", "A consumer group; * is every group.")] = field(
+        default_factory=list
+    )
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster.")] = False
-    transactional_id: Annotated[
-        list[str], typer.Option(metavar="ID", help="A transactional id; * is every.")
-    ] = field(default_factory=list)
-    delegation_token: Annotated[
-        list[str], typer.Option(metavar="ID", help="A delegation token; * is every.")
-    ] = field(default_factory=list)
+    transactional_id: Annotated[list[str], option("ID", "A transactional id; * is every.")] = field(
+        default_factory=list
+    )
+    delegation_token: Annotated[list[str], option("ID", "A delegation token; * is every.")] = field(
+        default_factory=list
+    )
     user_principal: Annotated[
-        list[str],
-        typer.Option(metavar="PRINCIPAL", help="A user as a resource: for its tokens."),
+        list[str], option("PRINCIPAL", "A user as a resource: for its tokens.")
     ] = field(default_factory=list)
     resource_pattern_type: Annotated[
         PatternKind,
-        typer.Option(
-            case_sensitive=False,
-            metavar="TYPE",
-            help="literal, prefixed, any or match: how names match. any and match are for list and"
+        option(
+            "TYPE",
+            "literal, prefixed, any or match: how names match. any and match are for list and"
             " remove: match finds all ACLs that apply to a resource of this name.",
+            case_sensitive=False,
         ),
     ] = PatternKind.LITERAL
 
@@ -121,10 +120,7 @@ class Listed(Resources):
     """Options that select the ACLs to show: those of these resources and principals, or all."""
 
     principal: Annotated[
-        list[str],
-        typer.Option(
-            metavar="PRINCIPAL", help="Only the ACLs of this one, as User:alice or alice."
-        ),
+        list[str], option("PRINCIPAL", "Only the ACLs of this one, as User:alice or alice.")
     ] = field(default_factory=list)
 
     def filters(self) -> tuple[AclFilter, ...]:
@@ -140,30 +136,20 @@ class AclRules:
 
     allow_principal: Annotated[
         list[str],
-        typer.Option(
-            metavar="PRINCIPAL",
-            help="Principal to allow, as User:alice or alice; User:* is every client.",
-        ),
+        option("PRINCIPAL", "Principal to allow, as User:alice or alice; User:* is every client."),
     ] = field(default_factory=list)
     deny_principal: Annotated[
-        list[str],
-        typer.Option(
-            metavar="PRINCIPAL", help="Principal to deny; a denial outweighs every permission."
-        ),
+        list[str], option("PRINCIPAL", "Principal to deny; a denial outweighs every permission.")
     ] = field(default_factory=list)
     allow_host: Annotated[
         list[str],
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to allow: one, a block such as 10.0.0.0/8, or * (the default).",
-        ),
+        option("ADDRESS", "Address to allow: one, a block such as 10.0.0.0/8, or * (the default)."),
     ] = field(default_factory=list)
-    deny_host: Annotated[list[str], typer.Option(metavar="ADDRESS", help="Address to deny.")] = (
-        field(default_factory=list)
+    deny_host: Annotated[list[str], option("ADDRESS", "Address to deny.")] = field(
+        default_factory=list
     )
     operation: Annotated[
-        list[str],
-        typer.Option(metavar="OPERATION", help="Read, Write, Describe, ... By default All."),
+        list[str], option("OPERATION", "Read, Write, Describe, ... By default All.")
     ] = field(default_factory=list)
     producer: Annotated[
         bool, typer.Option("--producer", help="Operations of a producer: Write, Describe, Create.")

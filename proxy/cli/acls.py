@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -50,12 +51,12 @@ from proxy.cli.common import (
     filters_of_file,
     group,
     note,
+    option,
     printable,
     say,
     takes_groups,
 )
 from proxy.cli.listing import (
-    Listing,
     Output,
     OutputOption,
     print_document,
@@ -192,7 +193,7 @@ def list_acls(
         filters = filters_of_file(file, Listed, at_most=_LINE)
     with administration(where) as acls:
         found = _matching(acls, filters)
-    _print([(acl, None) for acl in found], output)
+    _print([*map(acl_fields, found)], output)
 
 
 @app.command()
@@ -209,7 +210,7 @@ def add(
         errors = acls.create_acls(missing) if missing else {}
     mode_in_effect(where, "authorizer")
     status = {acl: "exists" if acl in existing else errors[acl] or "added" for acl in wanted}
-    _print([(acl, status[acl]) for acl in sorted(wanted)], output)
+    _print([_with_status(acl, status[acl]) for acl in sorted(wanted)], output)
     if refused := sum(error is not None for error in errors.values()):
         raise fail(f"{refused} of {len(wanted)} ACLs were refused", Exit.REFUSED)
 
@@ -232,7 +233,7 @@ def remove(
         removed = acls.delete_acls(filters)
     if not removed:
         raise fail("there is no such ACL", Exit.REFUSED)
-    _print([(acl, "removed") for acl in sorted(removed)], output)
+    _print([_with_status(acl, "removed") for acl in sorted(removed)], output)
 
 
 @app.command(name="explain")
@@ -240,16 +241,13 @@ def remove(
 def explain_acls(
     *,
     principal: Annotated[
-        str | None, typer.Option(metavar="PRINCIPAL", help="Principal, as User:alice or alice.")
+        str | None, option("PRINCIPAL", "Principal, as User:alice or alice.")
     ] = None,
-    operation: Annotated[str, typer.Option(metavar="OPERATION", help="Operation, such as Read.")],
+    operation: Annotated[str, option("OPERATION", "Operation, such as Read.")],
     resources: Resources,
     membership: Membership,
     host: Annotated[
-        str,
-        typer.Option(
-            metavar="ADDRESS", help="Address of the client; by default one that no ACL names."
-        ),
+        str, option("ADDRESS", "Address of the client; by default one that no ACL names.")
     ] = _NOWHERE,
     where: Where,
     output: OutputOption = Output.TABLE,
@@ -296,9 +294,9 @@ def apply(
     dry_run: DryRun = False,
     against: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="With --dry-run: list the uses in event files (events.usage) that the change would"
+        option(
+            "PATH",
+            "With --dry-run: list the uses in event files (events.usage) that the change would"
             " deny; exit status 1 if there are any.",
         ),
     ] = None,
@@ -334,9 +332,10 @@ def apply(
         _print_denied(against, index_of(existing, authorizer), after, output)
         return
     would = "would be " if dry_run else ""
-    changes = [(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
+    changes = [_with_status(acl, errors.get(acl) or f"{would}added") for acl in sorted(missing)]
     removed = "not removed" if any(errors.values()) else f"{would}removed"
-    _print([*changes, *((acl, removed) for acl in others)], output, items="changes")
+    changes += [_with_status(acl, removed) for acl in others]
+    _print(changes, output, items="changes")
     if refused := sum(error is not None for error in errors.values()):
         raise fail(f"{refused} of {len(missing)} ACLs were refused", Exit.REFUSED)
 
@@ -396,28 +395,28 @@ def _confirm(found: Sequence[Acl]) -> None:
     confirm_removal([*map(acl_text, found)], "ACLs")
 
 
-def _row(acl: Acl, status: str | None) -> dict[str, str]:
-    return acl_fields(acl) | ({} if status is None else {"status": status})
+def _with_status(acl: Acl, status: str) -> dict[str, str]:
+    return acl_fields(acl) | {"status": status}
 
 
-def _print(acls: Sequence[tuple[Acl, str | None]], output: Output, *, items: str = "ACLs") -> None:
-    with_status = any(status is not None for _, status in acls)
-    listing: Listing[tuple[Acl, str | None]] = Listing(
+_HEADINGS: Final = {
+    "resource_type": "Resource",
+    "pattern_type": "Pattern",
+    "name": "Name",
+    "principal": "Principal",
+    "host": "Host",
+    "operation": "Operation",
+    "permission": "Permission",
+}
+
+
+def _print(rows: Sequence[dict[str, str]], output: Output, *, items: str = "ACLs") -> None:
+    shown = _HEADINGS | ({"status": "Status"} if any("status" in one for one in rows) else {})
+    print_list(
+        rows,
+        output,
         items=items,
-        headings=(*_HEADINGS, *(["Status"] if with_status else [])),
-        lines=lambda one: [[*_row(*one).values()]],
-        document=lambda one: _row(*one),
-        name=lambda one: acl_text(one[0]),
+        columns={heading: itemgetter(key) for key, heading in shown.items()},
+        document=dict,
+        name=lambda row: " ".join(row[key] for key in _HEADINGS),
     )
-    print_list(listing, acls, output)
-
-
-_HEADINGS: Final = (
-    "Resource",
-    "Pattern",
-    "Name",
-    "Principal",
-    "Host",
-    "Operation",
-    "Permission",
-)

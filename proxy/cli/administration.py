@@ -18,6 +18,7 @@ from proxy.cli.common import (
     config_in,
     explained,
     note,
+    option,
 )
 from proxy.errors import ConfigError
 from proxy.quota.model import Changes, Default, EntityType, QuotaEntity, QuotaKey, Quotas
@@ -36,23 +37,16 @@ class Where:
     """Options for the target of a command."""
 
     bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,...]",
-            help="A running proxy, or Kafka.",
-        ),
+        str | None, option("HOST:PORT[,...]", "A running proxy, or Kafka.")
     ] = None
     command_config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --bootstrap-server: a Kafka client's properties file, with the login.",
+        option(
+            "FILE", "With --bootstrap-server: a Kafka client's properties file, with the login."
         ),
     ] = None
     config: DefaultConfigOption = None
-    store: Annotated[Path | None, typer.Option(metavar="FILE", help="The store's file itself.")] = (
-        None
-    )
+    store: Annotated[Path | None, option("FILE", "The store's file itself.")] = None
 
     @property
     def through_proxy(self) -> bool:

@@ -6,31 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from proxy.cli.common import (
-    Exit,
-    fail,
-    note,
-    principal_name,
-    takes_groups,
-)
-from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.common import Exit, fail, group, note, option, principal_name, takes_groups
+from proxy.cli.listing import Output, OutputOption, print_document, print_list
 from proxy.cli.why import EventLog
 
 if TYPE_CHECKING:
-    from metrics.integrity import Finding, Verification
-    from metrics.usage import Amount, Use
+    from metrics.integrity import Verification
     from metrics.usage_reader import Uses
 
-app = typer.Typer(
-    help="Check the event log, and show who used what.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-
-@app.callback()
-def audit() -> None:
-    """Check the event log, and show who used what."""
+app = group("Check the event log, and show who used what.")
 
 
 @app.command()
@@ -52,23 +36,21 @@ def verify(
     if not found.files:
         raise fail(f"{path} has no event files", Exit.USAGE)
     if not print_document(asdict(found), output) and found.findings:
-        print_list(_LISTING, found.findings, output)
+        print_list(
+            found.findings,
+            output,
+            items="problems",
+            columns={
+                "File": lambda one: one.file,
+                "Line": lambda one: "-" if one.line is None else str(one.line),
+                "Problem": lambda one: one.problem,
+            },
+            document=asdict,
+            name=lambda one: one.file,
+        )
     note(_summary(found))
     if found.findings:
         raise typer.Exit(Exit.REFUSED)
-
-
-def _cells(one: "Finding") -> tuple[str, ...]:
-    return one.file, "-" if one.line is None else str(one.line), one.problem
-
-
-_LISTING: "Listing[Finding]" = Listing(
-    items="problems",
-    headings=("File", "Line", "Problem"),
-    lines=lambda one: [_cells(one)],
-    document=asdict,
-    name=lambda one: one.file,
-)
 
 
 def _summary(found: "Verification") -> str:
@@ -89,7 +71,7 @@ def who(
     *,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
     resource_type: Annotated[
-        str, typer.Option(metavar="TYPE", help="Another type: group, transactional_id, cluster.")
+        str, option("TYPE", "Another type: group, transactional_id, cluster.")
     ] = "topic",
     log: EventLog,
     output: OutputOption = Output.TABLE,
@@ -126,40 +108,26 @@ def print_uses(found: "Uses", output: Output) -> None:
 
     now_ms = time.time_ns() // 1_000_000
 
-    def cells(row: "tuple[Use, Amount]") -> tuple[str, ...]:
-        use, amount = row
-        return (
-            use.principal,
-            use.operation,
-            f"{use.resource_type} {use.name}",
-            use.client_id or "-",
-            use.host,
-            number(amount.count),
-            size(amount.bytes),
-            ago(amount.first_ms, now_ms),
-            ago(amount.last_ms, now_ms),
-        )
-
-    listing: Listing[tuple[Use, Amount]] = Listing(
+    print_list(
+        found.rows.items(),
+        output,
         items="uses",
-        headings=(
-            "Principal",
-            "Operation",
-            "Resource",
-            "Client id",
-            "Host",
-            "Requests",
-            "Size",
-            "First",
-            "Last",
-        ),
-        lines=lambda row: [cells(row)],
+        columns={
+            "Principal": lambda row: row[0].principal,
+            "Operation": lambda row: row[0].operation,
+            "Resource": lambda row: f"{row[0].resource_type} {row[0].name}",
+            "Client id": lambda row: row[0].client_id or "-",
+            "Host": lambda row: row[0].host,
+            "Requests": lambda row: number(row[1].count),
+            "Size": lambda row: size(row[1].bytes),
+            "First": lambda row: ago(row[1].first_ms, now_ms),
+            "Last": lambda row: ago(row[1].last_ms, now_ms),
+        },
         document=lambda row: row[0]._asdict() | asdict(row[1]),
         name=lambda row: row[0].principal,
         wide=("First",),
         left_out=("Size", "Host", "Client id"),
     )
-    print_list(listing, [*found.rows.items()], output)
     if found.missing.count:
         note(f"{found.missing.count} more uses are counted without principal and resource")
     if found.unread:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,12 +21,13 @@ from proxy.cli.common import (
     loaded_config,
     note,
     operator,
+    option,
     principal_name,
     printable,
     say,
     takes_groups,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.cli.sessions import print_sessions, query, refuse_incomplete
 from proxy.connection.blocks import BadBlocks, Block, moment
 from proxy.ops.status.session_facts import Selector
@@ -41,25 +42,21 @@ WAIT_S: Final = 30.0
 """Longest wait of `blocks --wait` in seconds."""
 
 
-def _option(metavar: str, help_text: str) -> Any:
-    return typer.Option(metavar=metavar, help=help_text)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
     """Options that a client must all meet to be blocked."""
 
-    principal: Annotated[str | None, _option("NAME", "As User:alice or alice.")] = None
-    group: Annotated[str | None, _option("NAME", "Members of a group.")] = None
-    jti: Annotated[str | None, _option("ID", "The token with this `jti`.")] = None
-    issuer: Annotated[str | None, _option("URL", "Tokens with this `iss`.")] = None
-    subject: Annotated[str | None, _option("NAME", "Tokens with this `sub`.")] = None
-    client_id: Annotated[str | None, _option("ID", "Clients with this id.")] = None
-    software_name: Annotated[str | None, _option("NAME", "By KIP-511.")] = None
-    software_version: Annotated[str | None, _option("TEXT", "By KIP-511.")] = None
-    address: Annotated[str | None, _option("CIDR", "Clients of a network.")] = None
+    principal: Annotated[str | None, option("NAME", "As User:alice or alice.")] = None
+    group: Annotated[str | None, option("NAME", "Members of a group.")] = None
+    jti: Annotated[str | None, option("ID", "The token with this `jti`.")] = None
+    issuer: Annotated[str | None, option("URL", "Tokens with this `iss`.")] = None
+    subject: Annotated[str | None, option("NAME", "Tokens with this `sub`.")] = None
+    client_id: Annotated[str | None, option("ID", "Clients with this id.")] = None
+    software_name: Annotated[str | None, option("NAME", "By KIP-511.")] = None
+    software_version: Annotated[str | None, option("TEXT", "By KIP-511.")] = None
+    address: Annotated[str | None, option("CIDR", "Clients of a network.")] = None
     issued_before: Annotated[
-        str | None, _option("TIME", "Let credentials pass that were issued then or later.")
+        str | None, option("TIME", "Let credentials pass that were issued then or later.")
     ] = None
 
 
@@ -69,25 +66,19 @@ def block(
     *,
     criteria: Criteria,
     config: DefaultConfigOption = None,
-    reason: Annotated[str, _option("TEXT", "Why, for logs and the list.")] = "",
-    begins: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Begin then; by default, now."),
-    ] = None,
-    ends: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="End then; by default, never.")
-    ] = None,
+    reason: Annotated[str, option("TEXT", "Why, for logs and the list.")] = "",
+    begins: Annotated[str | None, option("TIME", "Begin then; by default, now.", "--from")] = None,
+    ends: Annotated[str | None, option("TIME", "End then; by default, never.", "--until")] = None,
     margin: Annotated[
         str | None,
-        _option(
+        option(
             "TIME",
             "Keep open sessions for so long, such as 30s, so that a client can return with a newer"
             " credential.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="List the sessions of this proxy that would end."),
+        bool, typer.Option("--dry-run", help="List the sessions of this proxy that would end.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -153,25 +144,23 @@ def blocks(
         found = file.read()
     if wait:
         _wait(file, found.version)
-    listing: Listing[Block] = Listing(
+    print_list(
+        found.entries.values(),
+        output,
         items="blocks",
-        headings=("Id", "Blocked", "Until", "Reason", "Author", "Created"),
-        lines=lambda one: [
-            (
-                one.id,
-                str(one),
-                "-" if one.ends_at is None else moment(one.ends_at),
-                one.reason or "-",
-                one.author or "-",
-                "-" if one.created_at is None else moment(one.created_at),
-            )
-        ],
+        columns={
+            "Id": lambda one: one.id,
+            "Blocked": str,
+            "Until": lambda one: "-" if one.ends_at is None else moment(one.ends_at),
+            "Reason": lambda one: one.reason or "-",
+            "Author": lambda one: one.author or "-",
+            "Created": lambda one: "-" if one.created_at is None else moment(one.created_at),
+        },
         document=Block.document,
         name=lambda one: one.id,
         wide=("Created",),
         left_out=("Author", "Reason"),
     )
-    print_list(listing, list(found.entries.values()), output)
 
 
 def revoke(config: Path | None, entries: Sequence[Block], reason: str) -> None:

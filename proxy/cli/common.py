@@ -4,12 +4,11 @@ import logging
 import os
 import shlex
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
-from functools import partial, wraps
+from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import (
@@ -17,15 +16,14 @@ from typing import (
     Annotated,
     Any,
     Final,
-    NoReturn,
     Protocol,
     TypeVar,
     cast,
-    get_args,
     get_type_hints,
 )
 
 import typer
+from typer.main import get_command
 
 from proxy.errors import ConfigError, ProxyError
 from proxy.errors import printable as printable
@@ -37,45 +35,36 @@ CONFIG_VARIABLE: Final = "REAUTH_PROXY_CONFIG"
 """Environment variable that names the configuration file if no option does."""
 CONFIG_HELP: Final = f"The configuration file; by default the one that {CONFIG_VARIABLE} names."
 
+
+def option(metavar: str, help_text: str, *names: str, **more: Any) -> Any:
+    """Declare an option that takes a value."""
+    return typer.Option(*names, metavar=metavar, help=help_text, **more)
+
+
 ConfigFile = Annotated[
-    Path,
-    typer.Option(
-        "--config", metavar="FILE", envvar=CONFIG_VARIABLE, help="The configuration file."
-    ),
+    Path, option("FILE", "The configuration file.", "--config", envvar=CONFIG_VARIABLE)
 ]
 ConfigArgument = Annotated[
     Path | None,
     # of arguments, help would name Python's types: the commands' texts describe them
     typer.Argument(metavar="FILE", hidden=True),
 ]
-DefaultConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help=CONFIG_HELP)
-]
-BootstrapServer = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers.")
-]
-CommandConfig = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Properties of a Kafka client.")
-]
-SameConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The same as FILE.")
-]
+DefaultConfigOption = Annotated[Path | None, option("FILE", CONFIG_HELP, "--config")]
+BootstrapServer = Annotated[str | None, option("HOST:PORT", "Bootstrap servers.")]
+CommandConfig = Annotated[Path | None, option("FILE", "Properties of a Kafka client.")]
+SameConfigOption = Annotated[Path | None, option("FILE", "The same as FILE.", "--config")]
 FilterFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "FILE",
+        "Instead: a file with a filter per line, in these same options; - is the standard input.",
         "--file",
-        metavar="FILE",
-        help="Instead: a file with a filter per line, in these same options; - is the standard"
-        " input.",
     ),
 ]
 
 
 DeclaredFile = Annotated[
-    Path,
-    typer.Option(
-        "--file", "-f", metavar="FILE", help="As `export` writes it, YAML or JSON; - is stdin."
-    ),
+    Path, option("FILE", "As `export` writes it, YAML or JSON; - is stdin.", "--file", "-f")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes without making them.")]
 Prune = Annotated[bool, typer.Option("--prune", help="Remove everything that is not in the file.")]
@@ -214,14 +203,19 @@ UsageError: Final = cast("type[typer.BadParameter]", typer.BadParameter.__bases_
 """Error in a command line: typer exports no name for this class."""
 
 
+def _problem(error: Any) -> str:
+    """Return the problem that a usage error states."""
+    problem: str = error.format_message().removeprefix("Invalid value: ").rstrip(".")
+    return problem.replace("Value error, ", "")  # of pydantic, with which typer converts
+
+
 @contextmanager
 def usage_explained() -> Iterator[None]:
     """Turn a usage error into one line that points to the help."""
     try:
         yield
     except UsageError as error:
-        problem = error.format_message().removeprefix("Invalid value: ").rstrip(".")
-        problem = problem.replace("Value error, ", "")  # of pydantic, by which typer converts
+        problem = _problem(error)
         if error.ctx is None:
             raise fail(problem, Exit.USAGE) from None
         if problem == error.ctx.get_help().rstrip("."):  # no command was given
@@ -243,6 +237,14 @@ def explained(file: Path | None = None) -> Iterator[None]:
         raise fail(str(error), Exit.REFUSED) from None
 
 
+def require_extra(extra: str, what: str = "this command") -> None:
+    """End with a usage error if `what` needs an extra that is not installed."""
+    from metrics.extras import missing
+
+    if (problem := missing(extra)) is not None:
+        raise fail(f"{what} {problem}", Exit.USAGE)
+
+
 def require_linux() -> None:
     """End with a usage error on other systems; docs/support.md lists what they lack."""
     if sys.platform != "linux":
@@ -256,7 +258,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
+def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     """Replace each parameter of a command whose type is a group by the options of the group."""
     groups: dict[str, Any] = {}
     options: list[Parameter] = []
@@ -268,12 +270,12 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
             options.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     @wraps(command)
-    def with_options(**given: Any) -> None:
+    def with_options(**given: Any) -> T:
         made = {
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
-        command(**made, **given)
+        return command(**made, **given)
 
     vars(with_options)["__signature__"] = signature(command).replace(parameters=options)
     with_options.__annotations__ = {one.name: one.annotation for one in options}
@@ -307,56 +309,36 @@ def filters_of_file(file: Path, group: Callable[..., Filters[T]], *, at_most: st
     describes it in the error message. Empty lines, and those that begin with `#`, are skipped.
     Raises BadParameter.
     """
-    parser = _LineParser(group)
+    line_of = _line_command(group)
     filters: dict[T, None] = {}
     # not splitlines, which also splits at characters that a name may contain
     for number, line in enumerate(_text(file, read_input(file, MAX_BYTES)).split("\n"), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            found = group(**vars(parser.parse_args(_words(line)))).filters()
+            found = line_of.main(shlex.split(line), standalone_mode=False).filters()
             if len(found) != 1:
                 raise typer.BadParameter(f"a line is one filter: {at_most}")
-        except typer.BadParameter as problem:
-            raise typer.BadParameter(f"line {number}: {problem}") from None
+        except UsageError as error:
+            raise typer.BadParameter(f"line {number}: {_problem(error)}") from None
+        except ValueError as error:
+            raise typer.BadParameter(f"line {number}: {error}") from None
         filters[found[0]] = None
     if not filters:
         raise typer.BadParameter("the file has no filters")
     return tuple(filters)
 
 
-class _LineParser(ArgumentParser):
-    """Parser of a line with the options of a group: flags, lists of texts, and choices."""
+def _line_command(group: Any) -> Any:
+    """Return a command that parses the options of a group, and returns the group."""
+    lines = typer.Typer(add_completion=False)
 
-    def __init__(self, group: Any) -> None:
-        super().__init__(add_help=False, allow_abbrev=False)
-        for option in _options(group):
-            name = f"--{option.name.replace('_', '-')}"
-            kind = get_args(option.annotation)[0]
-            if kind is bool:
-                self.add_argument(name, action="store_true")
-            elif kind == list[str]:
-                self.add_argument(name, action="append", default=[])
-            else:
-                self.add_argument(name, type=partial(_choice, kind), default=option.default)
+    def line(*, given: Any) -> Any:
+        return given
 
-    def error(self, message: str) -> NoReturn:
-        """Raise BadParameter instead of ending the process."""
-        raise typer.BadParameter(message)
-
-
-def _choice(kind: Callable[[str], T], given: str) -> T:
-    try:
-        return kind(given.lower())
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from None
+    line.__annotations__["given"] = group
+    lines.command(context_settings={"help_option_names": []})(takes_groups(line))
+    return get_command(lines)
 
 
 # Files and standard input

@@ -18,11 +18,12 @@ from proxy.cli.common import (
     fail,
     group,
     note,
+    option,
     printable,
     say,
     unlogged,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.listing import Output, OutputOption, print_document, print_list
 from proxy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,17 +45,17 @@ def check(
     ] = False,
     command_config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --connect: a Kafka client's properties file, whose login is tried at the"
+        option(
+            "FILE",
+            "With --connect: a Kafka client's properties file, whose login is tried at the"
             " brokers.",
         ),
     ] = None,
     principal: Annotated[
         str | None,
-        typer.Option(
-            metavar="PRINCIPAL",
-            help="With --connect and upstream.identity: a client, such as User:alice, as which the"
+        option(
+            "PRINCIPAL",
+            "With --connect and upstream.identity: a client, such as User:alice, as which the"
             " proxy logs in to a broker; a delegation token is created, used and expired.",
         ),
     ] = None,
@@ -160,14 +161,18 @@ def show(
         text = read(path)
         every = settings_in_force(judged(text, path), Lines(text))
         found = [one for one in every if one.line is not None or not changed]
-    listing: Listing[SettingInForce] = Listing(
+    print_list(
+        found,
+        output,
         items="settings",
-        headings=("Setting", "Value", "From"),
-        lines=lambda one: [(one.key, _value(one.value), _origin(one))],
+        columns={
+            "Setting": lambda one: one.key,
+            "Value": lambda one: _value(one.value),
+            "From": _origin,
+        },
         document=lambda one: {"key": one.key, "value": one.value, "from": _origin(one)},
         name=lambda one: one.key,
     )
-    print_list(listing, found, output)
 
 
 def _value(value: object) -> str:
@@ -184,33 +189,25 @@ def _origin(one: "SettingInForce") -> str:
 
 @app.command()
 def init(
-    routing: Annotated[
-        str,
-        typer.Argument(metavar="ROUTING", hidden=True),
-    ],
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", hidden=True),
-    ] = None,
+    routing: Annotated[str, typer.Argument(metavar="ROUTING", hidden=True)],
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", hidden=True)] = None,
     bootstrap_server: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Ask this cluster for its protocol, mechanisms and brokers."
-        ),
+        option("HOST:PORT", "Ask this cluster for its protocol, mechanisms and brokers."),
     ] = None,
     command_config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="With --bootstrap-server: a Kafka client's properties file, with a login for"
+        option(
+            "FILE",
+            "With --bootstrap-server: a Kafka client's properties file, with a login for"
             " clusters that reveal their brokers only after one.",
         ),
     ] = None,
     sasl: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIDE",
-            help="With --bootstrap-server: the side that authenticates clients, broker or proxy; by"
+        option(
+            "SIDE",
+            "With --bootstrap-server: the side that authenticates clients, broker or proxy; by"
             " default broker, if the cluster has SASL.",
         ),
     ] = None,

@@ -4,7 +4,7 @@ import logging
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,18 +24,20 @@ from proxy.cli.common import (
     group,
     loaded_config,
     note,
+    option,
     principal_name,
+    require_extra,
     say,
     takes_groups,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_document, print_list
+from proxy.cli.listing import Output, OutputOption, print_document, print_list
 from proxy.cli.why import EventFilter, EventLog, print_events
 from proxy.errors import ProxyError
 
 if TYPE_CHECKING:
     from metrics.delivery.target import Target
     from proxy.delivery.topic import Settings
-    from proxy.delivery.topic_admin import PartitionStatus, TopicAdmin
+    from proxy.delivery.topic_admin import TopicAdmin
 
 
 PARTITIONS: Final = 6
@@ -54,34 +56,25 @@ def create(
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     partitions: Annotated[
-        int, typer.Option(min=1, max=100_000, metavar="N", help="Number of partitions.")
+        int, option("N", "Number of partitions.", min=1, max=100_000)
     ] = PARTITIONS,
     replication_factor: Annotated[
-        int,
-        typer.Option(
-            min=-1,
-            max=10_000,
-            metavar="N",
-            help="Replicas of each; -1 for the default of the brokers.",
-        ),
+        int, option("N", "Replicas of each; -1 for the default of the brokers.", min=-1, max=10_000)
     ] = -1,
     retention_ms: Annotated[
-        int, typer.Option(min=-1, metavar="MS", help="Retention of events; -1 keeps them forever.")
+        int, option("MS", "Retention of events; -1 keeps them forever.", min=-1)
     ] = RETENTION_MS,
     writer: Annotated[
-        str, typer.Option(metavar="PRINCIPAL", help="The proxies, for the printed command.")
+        str, option("PRINCIPAL", "The proxies, for the printed command.")
     ] = "User:PROXY",
     reader: Annotated[
-        str, typer.Option(metavar="PRINCIPAL", help="The report, for the printed command.")
+        str, option("PRINCIPAL", "The report, for the printed command.")
     ] = "User:REPORT",
 ) -> None:
     """Create the topic, and print the commands that give the rights to write and to read it."""
     if replication_factor == 0:
         raise typer.BadParameter("--replication-factor: must be -1, or at least 1")
-    with explained(command_config):
-        settings = _settings(topic, bootstrap_server, command_config)
-        admin = _admin(topic, settings)
-    with _about(topic):
+    with _topic_admin(topic, bootstrap_server, command_config) as (admin, settings):
         admin.create(partitions, replication_factor, retention_ms)
     note(f"kafka:{topic} is created; these commands give the proxies and the report their rights:")
     for principal, operation in ((writer, "Write"), (reader, "Read")):
@@ -100,45 +93,56 @@ def topic_status(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the topic's partitions: leader, replicas in sync, messages, age of the newest."""
-    with explained(command_config):
-        settings = _settings(topic, bootstrap_server, command_config)
-        admin = _admin(topic, settings)
-    with _about(topic):
+    with _topic_admin(topic, bootstrap_server, command_config) as (admin, _):
         found = admin.status()
     if output in (Output.JSON, Output.YAML):
         print_document(asdict(found), output)
         return
-    print_list(_partitions(time.time_ns() // 1_000_000), found.partitions, output)
+    from proxy.ops.status.text import ago, number
+
+    now_ms = time.time_ns() // 1_000_000
+    print_list(
+        found.partitions,
+        output,
+        items="partitions",
+        columns={
+            "Partition": lambda one: str(one.partition),
+            "Leader": lambda one: "none" if one.leader is None else str(one.leader),
+            "In sync": lambda one: f"{one.in_sync} of {one.replicas}",
+            "Messages": lambda one: (
+                "-" if one.first is None or one.end is None else number(one.end - one.first)
+            ),
+            "Newest": lambda one: "-" if one.newest_ms is None else ago(one.newest_ms, now_ms),
+            "First": lambda one: "-" if one.first is None else str(one.first),
+            "End": lambda one: "-" if one.end is None else str(one.end),
+        },
+        document=asdict,
+        name=lambda one: str(one.partition),
+        wide=("First", "End"),
+    )
     note(_kept(found.retention_ms))
 
 
-def _settings(topic: str, servers: str | None, command_config: Path | None) -> "Settings":
-    """Return librdkafka's settings. Raises ProxyError and Exit."""
+@contextmanager
+def _topic_admin(
+    topic: str, servers: str | None, command_config: Path | None
+) -> "Iterator[tuple[TopicAdmin, Settings]]":
+    """Yield the administration of a topic, and librdkafka's settings. Errors name the topic."""
     from metrics.delivery.target import parse_target
-    from metrics.extras import missing
     from proxy.delivery.kafka_settings import of_options
 
     try:
         parse_target(f"kafka:{topic}")
     except ValueError as error:
         raise fail(str(error), Exit.USAGE) from None
-    if (problem := missing("kafka")) is not None:
-        raise fail(f"this command {problem}", Exit.USAGE)
-    return of_options(servers, command_config)
-
-
-def _admin(topic: str, settings: "Settings") -> "TopicAdmin":
-    """Return the AdminClient. Raises ProxyError."""
+    require_extra("kafka")
     from proxy.delivery.topic_admin import TopicAdmin
 
-    return TopicAdmin(topic, settings)
-
-
-@contextmanager
-def _about(topic: str) -> Iterator[None]:
-    """Name the topic in errors."""
+    with explained(command_config):
+        settings = of_options(servers, command_config)
+        admin = TopicAdmin(topic, settings)
     try:
-        yield
+        yield admin, settings
     except ProxyError as error:
         raise fail(f"kafka:{topic}: {error}", Exit.REFUSED) from None
 
@@ -153,30 +157,6 @@ def _kept(retention_ms: int | None) -> str:
     return f"events are kept for {duration(retention_ms / 1000)}"
 
 
-def _partitions(now_ms: int) -> "Listing[PartitionStatus]":
-    from proxy.ops.status.text import ago, number
-
-    def cells(one: "PartitionStatus") -> Sequence[str]:
-        return (
-            str(one.partition),
-            "none" if one.leader is None else str(one.leader),
-            f"{one.in_sync} of {one.replicas}",
-            "-" if one.first is None or one.end is None else number(one.end - one.first),
-            "-" if one.newest_ms is None else ago(one.newest_ms, now_ms),
-            "-" if one.first is None else str(one.first),
-            "-" if one.end is None else str(one.end),
-        )
-
-    return Listing(
-        items="partitions",
-        headings=("Partition", "Leader", "In sync", "Messages", "Newest", "First", "End"),
-        lines=lambda one: [cells(one)],
-        document=asdict,
-        name=lambda one: str(one.partition),
-        wide=("First", "End"),
-    )
-
-
 DRAIN_SECONDS: Final = 10.0
 """Seconds after SIGTERM in which the remaining events are delivered."""
 
@@ -186,22 +166,15 @@ app.add_typer(topic_app, name="topic")
 
 @app.command()
 def deliver(
-    folder: Annotated[Path, typer.Option("--events", metavar="DIR", help="Folder of event files.")],
-    to: Annotated[
-        str,
-        typer.Option(metavar="TARGET", help="kafka:TOPIC."),
-    ],
+    folder: Annotated[Path, option("DIR", "Folder of event files.", "--events")],
+    to: Annotated[str, option("TARGET", "kafka:TOPIC.")],
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep delivering new events until SIGTERM.")
     ] = False,
-    kinds: Annotated[
-        str, typer.Option(metavar="KINDS", help="all, or summary: the summary rows alone.")
-    ] = "all",
+    kinds: Annotated[str, option("KINDS", "all, or summary: the summary rows alone.")] = "all",
     hide: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FIELD", help="A field whose values are left out, as client_host; repeatable."
-        ),
+        option("FIELD", "A field whose values are left out, as client_host; repeatable."),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -211,19 +184,13 @@ def deliver(
     Exit status 0: all are delivered; 1: some are left; 2: an error.
     """
     from metrics.delivery.selection import HIDEABLE, Kinds, Selection
-    from metrics.delivery.target import parse_target
     from metrics.event_files import recover_orphans
-    from metrics.extras import missing
     from proxy.delivery.kafka_settings import of_options
     from proxy.delivery.loop import End, opened
     from proxy.delivery.topic import TopicSink
 
-    try:
-        target = parse_target(to)
-    except ValueError as error:
-        raise fail(f"--to: {error}", Exit.USAGE) from None
-    if (problem := missing("kafka")) is not None:
-        raise fail(f"this command {problem}", Exit.USAGE)
+    target = _target(to)
+    require_extra("kafka")
     if kinds not in list(Kinds):
         raise fail(f"--kinds: must be {' or '.join(Kinds)}", Exit.USAGE)
     hidden = frozenset(hide or [])
@@ -272,8 +239,7 @@ class SpoolStatus:
 def list_(
     *,
     kind: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND", help="Only this kind, as failed; repeatable."),
+        list[str] | None, option("KIND", "Only this kind, as failed; repeatable.")
     ] = None,
     chosen: EventFilter,
     log: EventLog,
@@ -294,36 +260,54 @@ def list_(
 def status(
     config: DefaultConfigOption = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(
-            "--events", metavar="DIR", help="Instead: a folder of event files, with --to."
-        ),
+        Path | None, option("DIR", "Instead: a folder of event files, with --to.", "--events")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="TARGET", help="Where its events are delivered to.")
-    ] = None,
+    to: Annotated[str | None, option("TARGET", "Where its events are delivered to.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show how much waits for delivery, for how long at most, and when the position last changed.
 
     The position records how much of each file was delivered.
     """
-    from metrics.delivery.target import parse_target
-
     if (folder is None) != (to is None) or (folder is not None and config is not None):
         raise typer.BadParameter("give --config, or --events and --to")
     if folder is None or to is None:
         folder, target = _configured(config)
     else:
-        try:
-            target = parse_target(to)
-        except ValueError as error:
-            raise fail(f"--to: {error}", Exit.USAGE) from None
+        target = _target(to)
     try:
         found = _status(folder, target)
     except OSError as error:
         raise fail(f"{folder} cannot be read: {error.strerror}", Exit.REFUSED) from None
-    print_list(_listing(time.time_ns() // 1_000_000), [found], output)
+    from proxy.ops.status.text import ago, size
+
+    now_ms = time.time_ns() // 1_000_000
+    oldest, delivered = found.oldest_waiting_ms, found.delivered_ms
+    print_list(
+        [found],
+        output,
+        items="deliveries",
+        columns={
+            "Target": lambda one: one.target,
+            "Waiting": lambda one: size(one.waiting_bytes),
+            "Oldest": lambda _: "-" if oldest is None else f"up to {ago(oldest, now_ms)}",
+            "Delivered": lambda _: "never" if delivered is None else ago(delivered, now_ms),
+            "Folder": lambda one: one.folder,
+        },
+        document=asdict,
+        name=lambda one: one.target,
+        wide=("Folder",),
+    )
+
+
+def _target(to: str) -> "Target":
+    """Return the target that --to names. Raises Exit."""
+    from metrics.delivery.target import parse_target
+
+    try:
+        return parse_target(to)
+    except ValueError as error:
+        raise fail(f"--to: {error}", Exit.USAGE) from None
 
 
 def _configured(config: Path | None) -> "tuple[Path, Target]":
@@ -358,29 +342,6 @@ def _status(folder: Path, target: "Target") -> SpoolStatus:
         waiting_bytes=waiting.bytes,
         oldest_waiting_ms=None if waiting.since is None else round(waiting.since * 1000),
         delivered_ms=delivered_ms,
-    )
-
-
-def _listing(now_ms: int) -> Listing[SpoolStatus]:
-    from proxy.ops.status.text import ago, size
-
-    def cells(one: SpoolStatus) -> Sequence[str]:
-        oldest, delivered = one.oldest_waiting_ms, one.delivered_ms
-        return (
-            one.target,
-            size(one.waiting_bytes),
-            "-" if oldest is None else f"up to {ago(oldest, now_ms)}",
-            "never" if delivered is None else ago(delivered, now_ms),
-            one.folder,
-        )
-
-    return Listing(
-        items="deliveries",
-        headings=("Target", "Waiting", "Oldest", "Delivered", "Folder"),
-        lines=lambda one: [cells(one)],
-        document=asdict,
-        name=lambda one: one.target,
-        wide=("Folder",),
     )
 
 

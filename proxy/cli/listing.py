@@ -8,14 +8,13 @@ folded. `wide` has every column, and leaves long lines to the terminal.
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from proxy.cli.common import note, printable, say
+from proxy.cli.common import note, option, printable, say
 
 T = TypeVar("T")
 
@@ -32,11 +31,11 @@ class Output(StrEnum):
 
 OutputOption = Annotated[
     Output,
-    typer.Option(
+    option(
+        "FORMAT",
+        "table, wide (all columns), json, yaml, or name: one name a line.",
         "--output",
         "-o",
-        metavar="FORMAT",
-        help="table, wide (all columns), json, yaml, or name: one name a line.",
     ),
 ]
 
@@ -44,38 +43,37 @@ OutputOption = Annotated[
 _DOCUMENTS: Final = frozenset({Output.JSON, Output.YAML})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing(Generic[T]):
-    """Kind of items that can be listed, and how each is written."""
+def print_list(
+    found: Collection[T],
+    output: Output,
+    *,
+    items: str,
+    columns: Mapping[str, Callable[[T], str]],
+    document: Callable[[T], Any],
+    name: Callable[[T], str],
+    wide: Sequence[str] = (),
+    left_out: Sequence[str] = (),
+) -> None:
+    """Print a list in its order; on stderr, that it is empty.
 
-    items: str
-    """The name of the items, in the plural."""
-    headings: Sequence[str]
-    lines: Callable[[T], Iterable[Sequence[str]]]
-    """Function that returns the lines of the table for an item, with a cell for each heading."""
-    document: Callable[[T], Any]
-    """Function that returns an item for JSON and YAML."""
-    name: Callable[[T], str]
-    """Function that returns the name of an item."""
-    wide: Sequence[str] = ()
-    """Headings of the columns that only `wide` has."""
-    left_out: Sequence[str] = ()
-    """Headings of the columns that a narrow terminal does without, the first one first."""
-
-
-def print_list(listing: Listing[T], found: Sequence[T], output: Output) -> None:
-    """Print a list in its order; on stderr, that it is empty."""
-    if output in _DOCUMENTS:
-        print_document([listing.document(one) for one in found], output)
-    elif not found:
-        note(f"no {listing.items} found")
+    `items` is their name in the plural. `columns` gives the table's cells by heading; only `wide`
+    output has the columns `wide`, and a narrow terminal does without those of `left_out`, the first
+    one first. `document` gives an item for JSON and YAML, `name` its name.
+    """
+    if print_document([document(one) for one in found], output):
+        return
+    if not found:
+        note(f"no {items} found")
     elif output is Output.NAME:
-        say("\n".join(dict.fromkeys(printable(listing.name(one)) for one in found)))
+        say("\n".join(dict.fromkeys(printable(name(one)) for one in found)))
     else:
-        rows = [line for one in found for line in listing.lines(one)]
-        wide = output is Output.WIDE
-        hidden = () if wide else listing.wide
-        say(_table(listing.headings, rows, hidden, listing.left_out, _columns(wide=wide)))
+        hidden = () if output is Output.WIDE else wide
+        table = {
+            heading: [heading.upper(), *(printable(cell(one)) for one in found)]
+            for heading, cell in columns.items()
+            if heading not in hidden
+        }
+        say(_fitted(table, left_out, _columns(wide=output is Output.WIDE)))
 
 
 def require_document(output: Output) -> None:
@@ -106,30 +104,16 @@ def _columns(*, wide: bool) -> int | None:
     return None if wide or not sys.stdout.isatty() else shutil.get_terminal_size().columns
 
 
-def _table(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    hidden: Iterable[str],
-    left_out: Sequence[str],
-    columns: int | None,
-) -> str:
-    cells = [
-        [heading.upper(), *(printable(row[number]) for row in rows)]
-        for number, heading in enumerate(headings)
-    ]
-    shown = {
-        heading: column
-        for heading, column in zip(headings, cells, strict=True)
-        if heading not in set(hidden)
-    }
+def _fitted(table: dict[str, list[str]], left_out: Sequence[str], columns: int | None) -> str:
+    """Return the lines of a table without the columns that do not fit, by heading."""
     if columns is None:
-        return _aligned([*shown.values()])
+        return _aligned([*table.values()])
     for heading in left_out:
-        if _width([*shown.values()]) <= columns:
+        if _width([*table.values()]) <= columns:
             break
-        del shown[heading]
-    table = [*shown.values()]
-    return _aligned(table) if _width(table) <= columns else _folded(table, columns)
+        del table[heading]
+    cells = [*table.values()]
+    return _aligned(cells) if _width(cells) <= columns else _folded(cells, columns)
 
 
 _GAP = "  "

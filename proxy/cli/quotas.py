@@ -21,13 +21,13 @@ from proxy.cli.common import (
     fail,
     filters_of_file,
     group,
+    option,
     printable,
     say,
     takes_groups,
     user_name,
 )
 from proxy.cli.listing import (
-    Listing,
     Output,
     OutputOption,
     print_document,
@@ -66,10 +66,7 @@ ClientIdDefaults = Annotated[
 IpDefaults = Annotated[
     bool, typer.Option("--ip-defaults", help="All addresses without a quota of their own.")
 ]
-Limits = Annotated[
-    list[str],
-    typer.Argument(metavar="KEY=VALUE", hidden=True),
-]
+Limits = Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)]
 Keys = Annotated[list[str] | None, typer.Argument(metavar="KEY", hidden=True)]
 
 
@@ -82,23 +79,20 @@ _LINE: Final = "one user, one client id, both, or one address"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """Options that select the quotas to show."""
+class Named:
+    """Options that name entities."""
 
-    user: Annotated[list[str], typer.Option(metavar="NAME", help="A user. May be repeated.")] = (
-        field(default_factory=list)
+    user: Annotated[list[str], option("NAME", "A user. May be repeated.")] = field(
+        default_factory=list
     )
     user_defaults: UserDefaults = False
     client_id: Annotated[
-        list[str],
-        typer.Option(
-            metavar="ID", help="A client id; with --user, of these users. May be repeated."
-        ),
+        list[str], option("ID", "A client id; with --user, of these users. May be repeated.")
     ] = field(default_factory=list)
     client_id_defaults: ClientIdDefaults = False
-    ip: Annotated[
-        list[str], typer.Option(metavar="ADDRESS", help="An address. May be repeated.")
-    ] = field(default_factory=list)
+    ip: Annotated[list[str], option("ADDRESS", "An address. May be repeated.")] = field(
+        default_factory=list
+    )
     ip_defaults: IpDefaults = False
 
     def filters(self) -> tuple[QuotaEntity, ...]:
@@ -118,6 +112,13 @@ class Listed:
             _entity(user=user, client_id=client_id, ip=ip)
             for user, client_id, ip in product(*(some or (None,) for some in names))
         )
+
+    def entity(self) -> QuotaEntity:
+        """Return the only entity named. Raises BadParameter."""
+        named = self.filters()
+        if len(named) != 1:
+            raise typer.BadParameter(f"give {_LINE}")
+        return named[0]
 
 
 def _entity(**parts: Name) -> QuotaEntity:
@@ -142,63 +143,51 @@ def _check(name: str) -> None:
         raise typer.BadParameter(f"a name is longer than {MAX_NAME} bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """Options for the entity whose quotas are changed."""
-
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="A user.")] = None
-    user_defaults: UserDefaults = False
-    client_id: Annotated[str | None, typer.Option(metavar="ID", help="A client id.")] = None
-    client_id_defaults: ClientIdDefaults = False
-    ip: Annotated[str | None, typer.Option(metavar="ADDRESS", help="An address.")] = None
-    ip_defaults: IpDefaults = False
-
-    def entity(self) -> QuotaEntity:
-        """Return the entity. Raises BadParameter."""
-        return _entity(
-            user=_name("user", self.user and user_name(self.user), self.user_defaults),
-            client_id=_name("client-id", self.client_id, self.client_id_defaults),
-            ip=_name("ip", self.ip, self.ip_defaults),
-        )
-
-
-def _name(kind: str, name: str | None, default: bool) -> Name:
-    if name is not None and default:
-        raise typer.BadParameter(f"give one of --{kind} and --{kind}-defaults")
-    return DEFAULT if default else name
-
-
 @app.command(name="list")
 @takes_groups
 def list_quotas(
     *,
-    listed: Listed,
+    named: Named,
     file: FilterFile = None,
     where: Where,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List quotas of the given entities, alone or combined with others; or all. One round trip."""
-    filters = listed.filters()
+    filters = named.filters()
     if file is not None:
         if filters:
             raise typer.BadParameter(
                 "--file excludes users, client ids and addresses: it names them"
             )
-        filters = filters_of_file(file, Listed, at_most=_LINE)
+        filters = filters_of_file(file, Named, at_most=_LINE)
     with administration(where) as administrator:
         quotas = administrator.quotas(filters or None)
-    print_list(_QUOTAS, _in_order_of_path(quotas), output)
+    found = _in_order_of_path(quotas)
+    if print_document([_document(*one) for one in found], output):
+        return
+    print_list(
+        [(str(entity), *one) for entity, limits in found for one in _in_order(limits)],
+        output,
+        items="quotas",
+        columns={
+            "Quota of": lambda row: row[0],
+            "Key": lambda row: row[1].value,
+            "Limit": lambda row: format_limit(row[2]),
+        },
+        document=list,
+        name=lambda row: row[0],
+    )
 
 
 @app.command(name="set")
 @takes_groups
-def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
+def set_quotas(limits: Limits, named: Named, where: Where) -> None:
     """Set quotas of a user, a client id, both together, or an address.
 
     KEY is producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate or
     connection_creation_rate. Rates are per second.
     """
-    entity = changed.entity()
+    entity = named.entity()
     changes = dict(_limit(entity, text) for text in limits)
     if len(changes) < len(limits):
         raise typer.BadParameter("a key is given twice")
@@ -211,12 +200,12 @@ def set_quotas(limits: Limits, changed: Changed, where: Where) -> None:
 
 @app.command()
 @takes_groups
-def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
+def remove(*, keys: Keys = None, named: Named, where: Where) -> None:
     """Remove quotas of exactly this entity: of a user, not of the user with a client id.
 
     Without KEY, all of them.
     """
-    entity = changed.entity()
+    entity = named.entity()
     wanted = [_key(entity, name) for name in keys or ()]
     with administration(where) as administrator:
         present = administrator.quotas().get(entity, {})
@@ -231,9 +220,9 @@ def remove(*, keys: Keys = None, changed: Changed, where: Where) -> None:
 @takes_groups
 def explain_quotas(
     *,
-    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user.")] = None,
+    user: Annotated[str | None, option("NAME", "The user.")] = None,
     client_id: Annotated[
-        str, typer.Option(metavar="ID", help="The client id; without it, a client that has none.")
+        str, option("ID", "The client id; without it, a client that has none.")
     ] = "",
     membership: Membership,
     where: Where,
@@ -272,7 +261,7 @@ def export(*, where: Where, output: OutputOption = Output.YAML) -> None:
     require_document(output)
     with administration(where) as administrator:
         found = _in_order_of_path(administrator.quotas())
-    print_document([_QUOTAS.document(one) for one in found], output)
+    print_document([_document(*one) for one in found], output)
 
 
 @app.command()
@@ -339,22 +328,24 @@ def _print_changes(changes: Mapping[QuotaEntity, Change], output: Output, *, wou
     def status(limit: float | None) -> str:
         return f"{would}{'removed' if limit is None else 'set'}"
 
-    def shown(limit: float | None) -> str:
-        return "-" if limit is None else format_limit(limit)
-
-    listing: Listing[tuple[QuotaEntity, QuotaKey, float | None]] = Listing(
+    print_list(
+        rows,
+        output,
         items="changes",
-        headings=("Quota of", "Key", "Limit", "Status"),
-        lines=lambda one: [(str(one[0]), one[1].value, shown(one[2]), status(one[2]))],
-        document=lambda one: {
-            "entity": _entity_row(one[0]),
-            "key": one[1].value,
-            "limit": one[2],
-            "status": status(one[2]),
+        columns={
+            "Quota of": lambda row: str(row[0]),
+            "Key": lambda row: row[1].value,
+            "Limit": lambda row: "-" if row[2] is None else format_limit(row[2]),
+            "Status": lambda row: status(row[2]),
         },
-        name=lambda one: f"{one[0]} {one[1].value}",
+        document=lambda row: {
+            "entity": _entity_row(row[0]),
+            "key": row[1].value,
+            "limit": row[2],
+            "status": status(row[2]),
+        },
+        name=lambda row: f"{row[0]} {row[1].value}",
     )
-    print_list(listing, rows, output)
 
 
 def _key(entity: QuotaEntity, name: str) -> QuotaKey:
@@ -432,16 +423,9 @@ def _in_order_of_path(quotas: Quotas) -> list[tuple[QuotaEntity, Mapping[QuotaKe
     return sorted(quotas.items(), key=lambda item: item[0].path)
 
 
-_QUOTAS: Final[Listing[tuple[QuotaEntity, Mapping[QuotaKey, float]]]] = Listing(
-    items="quotas",
-    headings=("Quota of", "Key", "Limit"),
-    lines=lambda one: [(str(one[0]), key.value, format_limit(v)) for key, v in _in_order(one[1])],
-    document=lambda one: {
-        "entity": _entity_row(one[0]),
-        "quotas": {key.value: value for key, value in _in_order(one[1])},
-    },
-    name=lambda one: str(one[0]),
-)
+def _document(entity: QuotaEntity, limits: Mapping[QuotaKey, float]) -> dict[str, Any]:
+    quotas = {key.value: value for key, value in _in_order(limits)}
+    return {"entity": _entity_row(entity), "quotas": quotas}
 
 
 def _in_order(limits: Mapping[QuotaKey, float]) -> list[tuple[QuotaKey, float]]:

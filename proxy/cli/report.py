@@ -12,7 +12,7 @@ from metrics.readiness.analysis import Progress
 from metrics.readiness.errors import ReportError, explained
 from metrics.readiness.settings import EngineName, Settings
 from metrics.report.write import PAGE_NAME
-from proxy.cli.common import BootstrapServer, CommandConfig, Exit, fail, say
+from proxy.cli.common import BootstrapServer, CommandConfig, Exit, fail, option, say
 from proxy.cli.common import explained as config_explained
 
 app = typer.Typer(rich_markup_mode=None)
@@ -20,74 +20,55 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def report(
-    events: Annotated[
-        str, typer.Option(metavar="PATH", help="Folder of event files or Parquet, or kafka:TOPIC.")
-    ],
-    out: Annotated[
-        str, typer.Option(metavar="DIR", help="Where the report goes: index.html is the page.")
-    ],
+    events: Annotated[str, option("PATH", "Folder of event files or Parquet, or kafka:TOPIC.")],
+    out: Annotated[str, option("DIR", "Where the report goes: index.html is the page.")],
     lifetime: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="15m",
-            help="A further candidate lifetime, beside 5, 15, 30, 60 and 240 minutes; may be "
-            "repeated.",
+        option(
+            "15m",
+            "A further candidate lifetime, beside 5, 15, 30, 60 and 240 minutes; may be repeated.",
         ),
     ] = None,
     require: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SPEC",
-            help="95% (of the clients are ready), User:alice, no-kills@60m or kafka4-ready; may be "
+        option(
+            "SPEC",
+            "95% (of the clients are ready), User:alice, no-kills@60m or kafka4-ready; may be "
             "repeated. Exit status 1 if one is not met.",
         ),
     ] = None,
     as_of: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="The present time for the report, by default now (UTC)."),
+        str | None, option("TIME", "The present time for the report, by default now (UTC).")
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Leave out events before, e.g. 2026-06-01T12:00 (UTC)."),
+        str | None, option("TIME", "Leave out events before, e.g. 2026-06-01T12:00 (UTC).")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Leave out events from then on.")
-    ] = None,
+    until: Annotated[str | None, option("TIME", "Leave out events from then on.")] = None,
     min_observed: Annotated[
-        str,
-        typer.Option(metavar="24h", help="Advise to enforce only if events cover this time."),
+        str, option("24h", "Advise to enforce only if events cover this time.")
     ] = "24h",
     engine: Annotated[
         EngineName,
-        typer.Option(
-            metavar="ENGINE",
-            help="duckdb, spark, or auto: DuckDB for a topic or a folder of this machine, Spark for"
+        option(
+            "ENGINE",
+            "duckdb, spark, or auto: DuckDB for a topic or a folder of this machine, Spark for"
             " the rest.",
         ),
     ] = EngineName.AUTO,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="Spark master, for Spark: local[*].")
-    ] = None,
-    state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Read only what is new since the last run.")
-    ] = None,
+    master: Annotated[str | None, option("URL", "Spark master, for Spark: local[*].")] = None,
+    state: Annotated[str | None, option("DIR", "Read only what is new since the last run.")] = None,
     history: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Add the tables to those of earlier runs."),
+        Path | None, option("DIR", "Add the tables to those of earlier runs.")
     ] = None,
     history_days: Annotated[
         int | None,
-        typer.Option(
-            metavar="DAYS", min=1, max=36_500, help="Remove what the history has of earlier days."
-        ),
+        option("DAYS", "Remove what the history has of earlier days.", min=1, max=36_500),
     ] = None,
     acls: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Compare the use with the ACLs of acls export -o json."),
+        Path | None, option("FILE", "Compare the use with the ACLs of acls export -o json.")
     ] = None,
     users: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Find unused credentials among users list -o json."),
+        Path | None, option("FILE", "Find unused credentials among users list -o json.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -155,7 +136,8 @@ def topic_settings(
     if settings.topic is None:
         return {}
     from metrics.delivery.target import parse_target
-    from proxy.delivery.kafka_settings import of_options, read_properties
+    from proxy.admin.properties import read_properties
+    from proxy.delivery.kafka_settings import of_options
 
     parse_target(settings.events)
     if not settings.is_for_spark:

@@ -1,7 +1,7 @@
 """Commands `reauth-proxy rollout`: progress and decisions of `reauth.enforcement: auto`."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
@@ -12,25 +12,25 @@ from metrics.rollout import Stage
 from proxy.cli.common import (
     DefaultConfigOption,
     explained,
+    group,
     loaded_config,
     operator,
+    option,
     principal_name,
     printable,
     say,
     takes_groups,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.rollout import Decision, Pause, Record, Rollout, Standing
 from proxy.store import Store
 
-app = typer.Typer(
-    help="Follow and steer reauth.enforcement: auto.", no_args_is_help=True, rich_markup_mode=None
-)
+app = group("Follow and steer reauth.enforcement: auto.")
 
 PrincipalArgument = Annotated[
     str, typer.Argument(metavar="PRINCIPAL", hidden=True, callback=principal_name)
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why; `rollout status` shows it.")]
+Reason = Annotated[str, option("TEXT", "Why; `rollout status` shows it.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +70,19 @@ def status(*, place: Place, output: OutputOption = Output.TABLE) -> None:
         pass
     standings = {name: rollout.standing(name, now_ms) for name in rollout.records}
     found = sorted(standings, key=lambda name: (stages.index(standings[name].stage), name))
-    listing: Listing[str] = Listing(
+    print_list(
+        found,
+        output,
         items="principals",
-        headings=("Principal", "Stage", "Clients", "Reason"),
-        lines=lambda name: [_cells(rollout, name, standings[name])],
+        columns={
+            "Principal": str,
+            "Stage": lambda name: standings[name].stage.value,
+            "Clients": lambda name: str(len(rollout.records[name].clients)),
+            "Reason": lambda name: _reason(rollout, name, standings[name]),
+        },
         document=lambda name: _document(rollout, name, now_ms),
         name=str,
     )
-    print_list(listing, found, output)
     if output is Output.TABLE:
         counts = rollout.funnel(now_ms).items()
         say(", ".join(f"{count} {stage}" for stage, count in counts if count) or "none")
@@ -93,13 +98,12 @@ def _would_be_killed(rollout: Rollout, principal: str) -> dict[int, int]:
     return {one: len(rollout.would_be_killed(record, one)) for one in lifetimes}
 
 
-def _cells(rollout: Rollout, principal: str, standing: Standing) -> Sequence[str]:
+def _reason(rollout: Rollout, principal: str, standing: Standing) -> str:
     parts = [standing.reason] if standing.reason else []
     for lifetime_ms, count in _would_be_killed(rollout, principal).items():
         if count:
             parts.append(f"{lifetime_ms} ms would disconnect {count}")
-    clients = len(rollout.records[principal].clients)
-    return principal, standing.stage.value, str(clients), "; ".join(parts)
+    return "; ".join(parts)
 
 
 def _document(rollout: Rollout, principal: str, now_ms: int) -> dict[str, Any]:

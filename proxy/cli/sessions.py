@@ -18,11 +18,12 @@ from proxy.cli.common import (
     fail,
     group,
     loaded_config,
+    option,
     principal_name,
     say,
     takes_groups,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.connection.blocks import Block
 from proxy.ops.status.session_facts import EVERY_SESSION, Selector, SessionFacts
 
@@ -39,14 +40,11 @@ class Selected:
     """Options that select sessions: those that every given option fits."""
 
     principal: Annotated[
-        str | None,
-        typer.Option(metavar="PRINCIPAL", help="Those of a principal, as User:alice or alice."),
+        str | None, option("PRINCIPAL", "Those of a principal, as User:alice or alice.")
     ] = None
-    client_id: Annotated[str | None, typer.Option(metavar="ID", help="Those with a client id.")] = (
-        None
-    )
+    client_id: Annotated[str | None, option("ID", "Those with a client id.")] = None
     connection: Annotated[
-        str | None, typer.Option(metavar="ID", help="The one on a connection, as events name it.")
+        str | None, option("ID", "The one on a connection, as events name it.")
     ] = None
 
     def selector(self) -> Selector:
@@ -63,10 +61,7 @@ class RunningProxy:
     """Options that name a running proxy."""
 
     config: DefaultConfigOption = None
-    socket: Annotated[
-        Path | None,
-        typer.Option("--socket", metavar="FILE", help="The proxy's admin socket itself."),
-    ] = None
+    socket: Annotated[Path | None, option("FILE", "The proxy's admin socket itself.")] = None
 
     def admin_socket(self) -> Path:
         """Return the proxy's admin socket. Raises BadParameter and Exit."""
@@ -88,23 +83,18 @@ class Sort(StrEnum):
     REAUTHENTICATIONS = "reauthentications"
     BYTES = "bytes"
 
-    def key(self, one: SessionFacts) -> tuple[float | str, ...]:
-        """Return what to sort a session by."""
-        principal, oldest = one.principal or "", -one.connected_s
-        match self:
-            case Sort.PRINCIPAL:
-                return principal, oldest
-            case Sort.AGE:
-                return oldest, principal
-            case Sort.LEFT:
-                left = one.lifetime_left_s
-                return float("inf") if left is None else left, principal, oldest
-            case Sort.REQUESTS:
-                return -one.requests, principal, oldest
-            case Sort.REAUTHENTICATIONS:
-                return -one.reauthentications, principal, oldest
-            case Sort.BYTES:
-                return -one.request_bytes - one.response_bytes, principal, oldest
+    def key(self, one: SessionFacts) -> tuple[float, str, float]:
+        """Return what to sort a session by; equal ones are in the order of principals and age."""
+        left = one.lifetime_left_s
+        first = {
+            Sort.PRINCIPAL: 0,
+            Sort.AGE: -one.connected_s,
+            Sort.LEFT: float("inf") if left is None else left,
+            Sort.REQUESTS: -one.requests,
+            Sort.REAUTHENTICATIONS: -one.reauthentications,
+            Sort.BYTES: -one.request_bytes - one.response_bytes,
+        }
+        return first[self], one.principal or "", -one.connected_s
 
 
 @app.command(name="list")
@@ -114,10 +104,7 @@ def list_sessions(
     selected: Selected,
     running: RunningProxy,
     sort: Annotated[
-        Sort,
-        typer.Option(
-            metavar="ORDER", help="principal, age, left, requests, reauthentications or bytes."
-        ),
+        Sort, option("ORDER", "principal, age, left, requests, reauthentications or bytes.")
     ] = Sort.PRINCIPAL,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="List again every two seconds, until Ctrl-C.")
@@ -192,8 +179,7 @@ def drain(
     running: RunningProxy,
     every: Annotated[bool, typer.Option("--all", help="All sessions.")] = False,
     rate: Annotated[
-        float,
-        typer.Option(metavar="NUMBER/s", parser=_per_second, help="Sessions per second, as 4/s."),
+        float, option("NUMBER/s", "Sessions per second, as 4/s.", parser=_per_second)
     ] = "4/s",  # type: ignore[assignment] # parsed
 ) -> None:
     """End sessions one by one, each when its requests in flight are answered.
@@ -245,56 +231,34 @@ def refuse_incomplete(silent: Sequence[str]) -> None:
 
 def print_sessions(sessions: Sequence[SessionFacts], output: Output) -> None:
     """Print a list of sessions."""
-    listing: Listing[SessionFacts] = Listing(
-        items="sessions",
-        headings=_HEADINGS,
-        lines=lambda one: [_cells(one)],
-        document=lambda one: one._asdict(),
-        name=lambda one: one.connection_id,
-        wide=("Host", "Listener", "Mechanism", "Idle", "In", "Out"),
-        left_out=("Software", "Re-auth", "Requests", "Age", "Left"),
-    )
-    print_list(listing, sessions, output)
-
-
-_HEADINGS: Final = (
-    "Principal",
-    "Software",
-    "Age",
-    "Left",
-    "Requests",
-    "Re-auth",
-    "Client id",
-    "Connection",
-    "Host",
-    "Listener",
-    "Mechanism",
-    "Idle",
-    "In",
-    "Out",
-)
-
-
-def _cells(one: SessionFacts) -> Sequence[str]:
     from proxy.ops.status.snapshot import software
     from proxy.ops.status.text import duration, number, size
 
     def short(seconds: float | None) -> str:
         return duration(seconds).replace("min", "m").replace(" ", "")
 
-    return (
-        one.principal or one.state,
-        software(one),
-        short(one.connected_s),
-        short(one.lifetime_left_s),
-        number(one.requests),
-        number(one.reauthentications),
-        one.client_id or "-",
-        one.connection_id,
-        one.client_host,
-        one.listener,
-        one.mechanism or "-",
-        short(one.idle_s),
-        size(one.request_bytes),
-        size(one.response_bytes),
+    print_list(
+        sessions,
+        output,
+        items="sessions",
+        columns={
+            "Principal": lambda one: one.principal or one.state,
+            "Software": software,
+            "Age": lambda one: short(one.connected_s),
+            "Left": lambda one: short(one.lifetime_left_s),
+            "Requests": lambda one: number(one.requests),
+            "Re-auth": lambda one: number(one.reauthentications),
+            "Client id": lambda one: one.client_id or "-",
+            "Connection": lambda one: one.connection_id,
+            "Host": lambda one: one.client_host,
+            "Listener": lambda one: one.listener,
+            "Mechanism": lambda one: one.mechanism or "-",
+            "Idle": lambda one: short(one.idle_s),
+            "In": lambda one: size(one.request_bytes),
+            "Out": lambda one: size(one.response_bytes),
+        },
+        document=lambda one: one._asdict(),
+        name=lambda one: one.connection_id,
+        wide=("Host", "Listener", "Mechanism", "Idle", "In", "Out"),
+        left_out=("Software", "Re-auth", "Requests", "Age", "Left"),
     )

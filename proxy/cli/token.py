@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from proxy.cli.common import ConfigFile, Exit, config_in, fail, group, note, read_input, unlogged
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.common import (
+    ConfigFile,
+    Exit,
+    config_in,
+    fail,
+    group,
+    note,
+    option,
+    read_input,
+    unlogged,
+)
+from proxy.cli.listing import Output, OutputOption, print_list
 from sasl.identity import GROUP_TYPE, USER_TYPE, BadGroups, Identity, is_group_name
 from sasl.jwt_claims import groups_in, principal_name, subject_of
 from sasl.untrusted import read_object
@@ -25,21 +35,15 @@ class Membership:
     """Options for a client's groups, or for the claims of its token."""
 
     member_of: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="A group of the client; repeatable.")
+        list[str] | None, option("GROUP", "A group of the client; repeatable.")
     ] = None
     claims: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The client, by a file with the claims of a token in JSON; needs --config.",
-        ),
+        option("FILE", "The client, by a file with the claims of a token in JSON; needs --config."),
     ] = None
     listener: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Listener whose rules apply to the claims, if several accept tokens.",
-        ),
+        option("NAME", "Listener whose rules apply to the claims, if several accept tokens."),
     ] = None
 
     def identity(self, option: str, principal: str | None, settings: "Config | None") -> Identity:
@@ -115,8 +119,7 @@ def explain(
     file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)],
     config: ConfigFile,
     listener: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The listener; not needed if only one accepts tokens."),
+        str | None, option("NAME", "The listener; not needed if only one accepts tokens.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -130,19 +133,18 @@ def explain(
         raise fail(f"{file}: has no token", Exit.USAGE)
     chosen = chosen_listener(config_in(config), listener)
     findings = _findings(token.removeprefix("Bearer "), chosen)
-    listing: Listing[Finding] = Listing(
+    print_list(
+        findings,
+        output,
         items="parts",
-        headings=("Part", "Found", "Result"),
-        lines=lambda one: [(one.part, one.found or "-", one.problem or "ok")],
-        document=lambda one: {
-            "part": one.part,
-            "found": one.found,
-            "ok": one.problem is None,
-            "problem": one.problem,
+        columns={
+            "Part": lambda one: one.part,
+            "Found": lambda one: one.found or "-",
+            "Result": lambda one: one.problem or "ok",
         },
+        document=lambda one: one._asdict() | {"ok": one.problem is None},
         name=lambda one: one.part,
     )
-    print_list(listing, findings, output)
     refused = [one.part for one in findings if one.problem is not None]
     if refused:
         raise fail(f"listener {chosen.name} refuses the token: {', '.join(refused)}", Exit.REFUSED)

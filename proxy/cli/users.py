@@ -6,7 +6,7 @@ A password is never an argument: every process of the machine could read it.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,13 +23,14 @@ from proxy.cli.common import (
     group,
     loaded_config,
     note,
+    option,
     printable,
     read_input,
     say,
     takes_groups,
     user_name,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.errors import ConfigError
 from sasl.credentials import (
     DEFAULT_ITERATIONS,
@@ -58,19 +59,10 @@ app = group("Manage the users of SCRAM.")
 Name = Annotated[str, typer.Argument(metavar="NAME", hidden=True, callback=user_name)]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Read the password from a file, - for stdin; without it, it is asked for.",
-    ),
+    option("FILE", "Read the password from a file, - for stdin; without it, it is asked for."),
 ]
 Iterations = Annotated[
-    int,
-    typer.Option(
-        metavar="COUNT",
-        min=MIN_ITERATIONS,
-        max=MAX_ITERATIONS,
-        help="Iterations that a guess costs.",
-    ),
+    int, option("COUNT", "Iterations that a guess costs.", min=MIN_ITERATIONS, max=MAX_ITERATIONS)
 ]
 
 
@@ -81,9 +73,8 @@ class UsersPlace:
     config: DefaultConfigOption = None
     users_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file of users for several proxies (store.users.file), in place of --config.",
+        option(
+            "FILE", "A file of users for several proxies (store.users.file), in place of --config."
         ),
     ] = None
 
@@ -112,9 +103,7 @@ class UsersPlace:
 def add(
     *,
     name: Name,
-    mechanism: Annotated[
-        ScramMechanism, typer.Option(metavar="MECHANISM", help="SCRAM-SHA-256 or SCRAM-SHA-512.")
-    ],
+    mechanism: Annotated[ScramMechanism, option("MECHANISM", "SCRAM-SHA-256 or SCRAM-SHA-512.")],
     place: UsersPlace,
     password_file: PasswordFile = None,
     iterations: Iterations = DEFAULT_ITERATIONS,
@@ -146,14 +135,18 @@ def list_users(*, place: UsersPlace, output: OutputOption = Output.TABLE) -> Non
     with place.opened() as users:
         credentials = users.credential_snapshot().credentials
     rows = [(*key, verifier.iterations) for key, verifier in by_user(credentials)]
-    listing: Listing[tuple[str, ScramMechanism, int]] = Listing(
+    print_list(
+        rows,
+        output,
         items="users",
-        headings=("User", "Mechanism", "Iterations"),
-        lines=lambda row: [(row[0], row[1].value, str(row[2]))],
+        columns={
+            "User": lambda row: row[0],
+            "Mechanism": lambda row: row[1].value,
+            "Iterations": lambda row: str(row[2]),
+        },
         document=lambda row: {"user": row[0], "mechanism": row[1].value, "iterations": row[2]},
         name=lambda row: row[0],
     )
-    print_list(listing, rows, output)
 
 
 @app.command()
@@ -163,8 +156,7 @@ def remove(
     name: Name,
     place: UsersPlace,
     mechanism: Annotated[
-        ScramMechanism | None,
-        typer.Option(metavar="MECHANISM", help="This one only; without it, all."),
+        ScramMechanism | None, option("MECHANISM", "This one only; without it, all.")
     ] = None,
     revoke: Annotated[
         bool,
@@ -206,8 +198,7 @@ def _entries_of(name: str, place: UsersPlace) -> "list[Block]":
 def export(
     config: ConfigFile,
     users_file: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="Created if missing; may hold users of other proxies."),
+        Path, option("FILE", "Created if missing; may hold users of other proxies.")
     ],
 ) -> None:
     """Add this proxy's users to a file for several proxies (store.users.file).
@@ -237,9 +228,9 @@ def import_users(
     *,
     from_kraft: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR",
-            help="The log.dirs or metadata.log.dir of a KRaft node, or a snapshot of its metadata.",
+        option(
+            "DIR",
+            "The log.dirs or metadata.log.dir of a KRaft node, or a snapshot of its metadata.",
         ),
     ],
     place: UsersPlace,
@@ -312,29 +303,21 @@ def _read_password(file: Path) -> str:
 # Import of a KRaft cluster
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Difference between the cluster and the store before the import, in numbers of one kind."""
+Difference = dict[str, Any]
+"""Kind of items, and how many of them are new, changed, the same, and only in the store."""
 
-    kind: str
-    new: int
-    changed: int
-    same: int
-    gone: int
-    """Number of those that are in the store and not in the cluster."""
 
-    @classmethod
-    def of(cls, kind: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> "Difference":
-        """Compare values by key."""
-        same = sum(key in before and before[key] == value for key, value in after.items())
-        common = len(before.keys() & after.keys())
-        return cls(
-            kind=kind,
-            new=len(after) - common,
-            changed=common - same,
-            same=same,
-            gone=len(before) - common,
-        )
+def _difference(kind: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Difference:
+    """Compare the store before the import with the cluster."""
+    same = sum(key in before and before[key] == value for key, value in after.items())
+    common = len(before.keys() & after.keys())
+    return {
+        "kind": kind,
+        "new": len(after) - common,
+        "changed": common - same,
+        "same": same,
+        "gone": len(before) - common,
+    }
 
 
 def _import_verifiers(
@@ -345,7 +328,7 @@ def _import_verifiers(
     gone = before.keys() - after.keys() if remove else frozenset()
     if changed or gone:
         users.alter_credentials(delete=gone, upsert=changed)
-    return Difference.of("verifiers", before, after)
+    return _difference("verifiers", before, after)
 
 
 def _import_acls(metadata: "Metadata", store: "Administration", *, remove: bool) -> Difference:
@@ -357,7 +340,7 @@ def _import_acls(metadata: "Metadata", store: "Administration", *, remove: bool)
         raise fail(f"{len(refused)} ACLs are refused, such as {refused[0]}", Exit.REFUSED)
     if remove and before - after:
         store.delete_acls([exactly(acl) for acl in sorted(before - after)])
-    return Difference.of("ACLs", dict.fromkeys(before), dict.fromkeys(after))
+    return _difference("ACLs", dict.fromkeys(before), dict.fromkeys(after))
 
 
 def _import_quotas(metadata: "Metadata", store: "Administration", *, remove: bool) -> Difference:
@@ -366,7 +349,7 @@ def _import_quotas(metadata: "Metadata", store: "Administration", *, remove: boo
     before, after = store.quotas(), metadata.quotas()
     if changes := changes_to_make(before, after, prune=remove):
         store.alter_quotas(changes)
-    return Difference.of("quotas", _by_key(before), _by_key(after))
+    return _difference("quotas", _by_key(before), _by_key(after))
 
 
 def _by_key(quotas: "Quotas") -> "dict[tuple[QuotaEntity, QuotaKey], float]":
@@ -380,14 +363,20 @@ def _print_summary(
 ) -> None:
     """Print the numbers of imported items, and of those that were left out."""
     gone = "Removed" if is_removed else "Only in the store, kept"
-    listing: Listing[Difference] = Listing(
+    print_list(
+        rows,
+        output,
         items="differences",
-        headings=("", "New", "Changed", "Same", gone),
-        lines=lambda one: [(one.kind, *map(str, (one.new, one.changed, one.same, one.gone)))],
-        document=asdict,
-        name=lambda one: one.kind,
+        columns={
+            "": lambda one: one["kind"],
+            "New": lambda one: str(one["new"]),
+            "Changed": lambda one: str(one["changed"]),
+            "Same": lambda one: str(one["same"]),
+            gone: lambda one: str(one["gone"]),
+        },
+        document=dict,
+        name=lambda one: one["kind"],
     )
-    print_list(listing, rows, output)
     if left_out:
         note(
             f"{left_out} users, ACLs and quotas of the cluster are invalid or unknown to this"

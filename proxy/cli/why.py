@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,10 +19,12 @@ from proxy.cli.common import (
     fail,
     loaded_config,
     note,
+    option,
     principal_name,
+    require_extra,
     takes_groups,
 )
-from proxy.cli.listing import Listing, Output, OutputOption, print_list
+from proxy.cli.listing import Output, OutputOption, print_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +40,9 @@ class EventLog:
 
     events: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="A folder of event files, a file, or kafka:TOPIC; by default the configuration's"
+        option(
+            "PATH",
+            "A folder of event files, a file, or kafka:TOPIC; by default the configuration's"
             " events.directory.",
         ),
     ] = None
@@ -52,7 +54,6 @@ class EventLog:
     def lines(self, since: int | None = None) -> "Iterator[Iterable[bytes]]":
         """Yield the lines of the log since a time, epoch ms. Raises BadParameter and Exit."""
         from metrics.event_reader import lines_of_files
-        from metrics.extras import missing
         from metrics.readiness.errors import ReportError
 
         given = self.events
@@ -65,8 +66,7 @@ class EventLog:
 
             with explained(self.command_config):
                 settings = of_options(self.bootstrap_server, self.command_config)
-            if (problem := missing("kafka")) is not None:
-                raise fail(f"a topic {problem}", Exit.USAGE)
+            require_extra("kafka", "a topic")
             from metrics.readiness.topic import TopicReader
 
             with closing(TopicReader(topic, settings)) as reader:
@@ -92,16 +92,13 @@ class EventLog:
 class EventFilter:
     """Options that select events."""
 
-    client_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this client id.", show_default=False)
-    ] = None
+    client_id: Annotated[str | None, option("ID", "Only this client id.", show_default=False)] = (
+        None
+    )
     principal: Annotated[
-        str | None,
-        typer.Option(metavar="PRINCIPAL", help="Only this principal, authenticated or claimed."),
+        str | None, option("PRINCIPAL", "Only this principal, authenticated or claimed.")
     ] = None
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="90s, 15m or 4h ago, or a time (UTC).")
-    ] = "1h"
+    since: Annotated[str, option("TIME", "90s, 15m or 4h ago, or a time (UTC).")] = "1h"
 
     def wanted(self, *, kinds: frozenset[str] | None = None, endings: bool = False) -> "Wanted":
         """Return the selection; see `Wanted`. Raises BadParameter."""
@@ -148,25 +145,24 @@ def print_events(wanted: "Wanted", log: EventLog, output: Output) -> None:
     with log.lines(wanted.since_ms) as lines:
         found = select(lines, wanted)
 
-    def cells(event: dict[str, Any]) -> tuple[str, ...]:
-        return (
-            moment(event["timestamp_ms"]),
-            event.get("principal") or event.get("claimed_principal") or "-",
-            event.get("client_id") or "-",
-            event.get("client_host") or "-",
-            in_words(event),
-            advice(event) or "-",
-        )
-
-    listing: Listing[dict[str, Any]] = Listing(
+    print_list(
+        found.events,
+        output,
         items="events",
-        headings=("Time", "Principal", "Client id", "Host", "Event", "Would help"),
-        lines=lambda event: [cells(event)],
+        columns={
+            "Time": lambda event: moment(event["timestamp_ms"]),
+            "Principal": lambda event: (
+                event.get("principal") or event.get("claimed_principal") or "-"
+            ),
+            "Client id": lambda event: event.get("client_id") or "-",
+            "Host": lambda event: event.get("client_host") or "-",
+            "Event": in_words,
+            "Would help": lambda event: advice(event) or "-",
+        },
         document=lambda event: event | {"words": in_words(event), "would_help": advice(event)},
         name=lambda event: str(event.get("connection_id", "-")),
         left_out=("Host", "Would help"),
     )
-    print_list(listing, found.events, output)
     if found.more:
         note(f"only the latest {MAX_EVENTS} are listed, {found.more} are left out")
     if found.unread:

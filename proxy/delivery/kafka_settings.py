@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.admin.properties import client_settings, parse_properties
-from proxy.admin.security import MAX_FILE_BYTES, Login, OAuthBearer, Plain, Scram, read_file
+from proxy.admin.properties import client_settings, read_properties
+from proxy.admin.security import Login, OAuthBearer, Plain, Scram
 from proxy.admin.tls import client_material, tls_settings
 from proxy.brokers.access import token_source
 from proxy.brokers.token_source import TokenUnavailable
@@ -51,14 +51,6 @@ def of_options(servers: str | None, file: Path | None) -> Settings:
     if servers is None:
         raise ConfigError("", "--bootstrap-server or --command-config is required")
     return {"bootstrap.servers": servers}
-
-
-def read_properties(file: Path) -> dict[str, str]:
-    """Return a file of properties. Raises ConfigError."""
-    try:
-        return parse_properties(read_file("", file, MAX_FILE_BYTES).decode())
-    except UnicodeDecodeError:
-        raise ConfigError("", "is not UTF-8 text") from None
 
 
 def of_properties(file: Path, servers: str | None) -> Settings:

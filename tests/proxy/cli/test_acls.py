@@ -318,7 +318,7 @@ def test_a_file_of_filters(store: Path, given: str) -> None:
             "--principal User:a --principal User:b\n",
             "line 1: a line is one filter: one resource and one principal",
         ),
-        ("--topic t --resource-pattern-type some\n", "line 1: 'some' is not a valid"),
+        ("--topic t --resource-pattern-type some\n", "'some' is not one of 'literal'"),
         ("--topic ''\n", "line 1: a name must not be empty"),
     ],
 )

@@ -60,9 +60,12 @@ def test_set_list_remove(store: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("producer_byte_rate=5",), "Invalid empty client quota entity"),
+        (("producer_byte_rate=5",), "give one user, one client id, both, or one address"),
         (("--user", "", "producer_byte_rate=5"), "Empty user not supported"),
-        (("--user", "a", "--user-defaults", "producer_byte_rate=5"), "give one of --user and"),
+        (
+            ("--user", "a", "--user-defaults", "producer_byte_rate=5"),
+            "give one user, one client id",
+        ),
         (("--user", "a", "--ip-defaults", "producer_byte_rate=5"), "should not be combined"),
         (("--user", "a", "connection_creation_rate=5"), "is not one of producer_byte_rate"),
         (("--ip", "nowhere", "connection_creation_rate=5"), "not a valid IP"),
@@ -265,14 +268,14 @@ def test_a_long_file_is_one_round_trip(peer: Peer) -> None:
         ("--user a --ip 192.0.2.1\n", "line 1: Invalid quota entity combination"),
         ("--user a\n--ip nowhere\n", "line 2: nowhere is not a valid IP"),
         ("--user ''\n", "line 1: Empty user not supported"),
-        ("alice\n", "line 1: unrecognized arguments: alice"),
-        ("--use a\n", "line 1: unrecognized arguments"),
-        ("--store other\n", "line 1: unrecognized arguments"),
-        ("--help\n", "line 1: unrecognized arguments"),
-        ("--user\n", "line 1: argument --user: expected one argument"),
+        ("alice\n", "line 1: Got unexpected extra argument"),
+        ("--use a\n", "line 1: No such option: --use"),
+        ("--store other\n", "line 1: No such option: --store"),
+        ("--help\n", "line 1: No such option: --help"),
+        ("--user\n", "line 1: Option '--user' requires an argument"),
         ('--user "a\n', "line 1: No closing quotation"),
         (f"--user {'a' * 32_768}\n", "line 1: a name is longer than 32767 bytes"),
-        ("--user a\u2028--user b\n", "line 1: unrecognized arguments"),
+        ("--user a\u2028--user b\n", "line 1: Got unexpected extra argument"),
     ],
 )
 def test_a_file_that_says_something_else(peer: Peer, text: str, problem: str) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from proxy.acl.model import Acl, Operation, PatternType, Permission, ResourceType
 from proxy.cli import app
-from proxy.cli.listing import Listing, Output, print_list
+from proxy.cli.listing import Output, print_list
 from proxy.cli.sessions import Sort
 from proxy.ops.status.session_facts import SessionFacts
 from proxy.store import open_store
@@ -199,14 +199,8 @@ def test_nothing_found_is_said_in_one_way(config: Path) -> None:
 def test_markup_and_escapes_are_shown_as_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listing: Listing[str] = Listing(
-        items="names",
-        headings=("Name",),
-        lines=lambda one: [[one]],
-        document=str,
-        name=str,
-    )
-    print_list(listing, ["[red]a\x1b[2J"], Output.TABLE)
+    printed = ["[red]a\x1b[2J"]
+    print_list(printed, Output.TABLE, items="names", columns={"Name": str}, document=str, name=str)
     assert capsys.readouterr().out == "NAME\n[red]a\\x1b[2J\n"
 
 
