@@ -10,11 +10,9 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
-from zipfile import ZipFile
 
 import pytest
 
@@ -23,8 +21,6 @@ from tests.support.deploy import DEPLOY, ROOT, find, kustomized, missing
 
 BUILD = runpy.run_path(str(DEPLOY / "build_root.py"))
 STEPS: list[tuple[str, str]] = BUILD["instructions"]((DEPLOY / "Dockerfile").read_text())
-SBOM = runpy.run_path(str(DEPLOY / "sbom.py"))
-JARS = "opt/any/lib/python3.11/site-packages/pyspark/jars"
 BUILD_SECONDS = 1_800
 _NET_ADMIN_ALONE = """
 import ctypes, os, sys
@@ -157,59 +153,6 @@ def test_an_archive_is_an_image_of_its_stage(tmp_path: Path) -> None:
         assert "./proc/1" not in files.getnames()
 
 
-def test_installed_packages_of_debian_are_in_the_bill_and_removed_ones_are_not(
-    tmp_path: Path,
-) -> None:
-    stanza = "Package: {}\nStatus: {} ok {}\nArchitecture: amd64\nVersion: 1:{}\n"
-    dpkg = tmp_path / "var/lib/dpkg"
-    (dpkg / "status.d").mkdir(parents=True)
-    there = stanza.format("no-such-a", "install", "installed", 2)
-    gone = stanza.format("no-such-b", "deinstall", "config-files", 2)
-    (dpkg / "status").write_text(f"{there}\n{gone}\n")
-    (dpkg / "status.d/no-such-c").write_text(stanza.format("no-such-c", "install", "installed", 3))
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/debian_version").write_text("12.11\n")
-    assert [one["purl"] for one in SBOM["debian_components"](tmp_path)] == [
-        "pkg:deb/debian/no-such-a@1%3A2?arch=amd64&distro=debian-12",
-        "pkg:deb/debian/no-such-c@1%3A3?arch=amd64&distro=debian-12",
-    ]
-
-
-def test_a_jar_is_in_the_bill_with_what_is_packed_in_it(tmp_path: Path) -> None:
-    (tmp_path / JARS).mkdir(parents=True)
-    file = tmp_path / JARS / "epoll-4.2-linux-x86_64.jar"
-    with ZipFile(file, "w") as jar:
-        for group, name, version in (("org.other", "shaded", "1"), ("org.own", "epoll", "4.2")):
-            text = f"groupId={group}\nartifactId={name}\nversion={version}\n"
-            jar.writestr(f"META-INF/maven/{group}/{name}/pom.properties", text)
-    (found,) = SBOM["java_components"](tmp_path)
-    assert found["purl"] == "pkg:maven/org.own/epoll@4.2?classifier=linux-x86_64"
-    assert [one["purl"] for one in found["components"]] == ["pkg:maven/org.other/shaded@1"]
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert found["hashes"] == [{"alg": "SHA-256", "content": digest}]
-
-
-def test_a_jar_that_does_not_say_what_it_is_stops_the_build(tmp_path: Path) -> None:
-    (tmp_path / JARS).mkdir(parents=True)
-    ZipFile(tmp_path / JARS / "never-heard-of-1.0.jar", "w").close()
-    with pytest.raises(SystemExit, match=r"never-heard-of-1\.0\.jar has no pom"):
-        [*SBOM["java_components"](tmp_path)]
-
-
-def test_every_jar_of_pyspark_that_the_image_keeps_has_a_name(tmp_path: Path) -> None:
-    spark = Path(str(pytest.importorskip("pyspark").__file__)).parent / "jars"
-    (removed,) = (rest.split() for name, rest in STEPS if rest.startswith("rm -r "))
-    kept = [
-        file for file in spark.glob("*.jar") if not any(fnmatchcase(file.name, r) for r in removed)
-    ]
-    (tmp_path / JARS).mkdir(parents=True)
-    for file in kept:
-        (tmp_path / JARS / file.name).symlink_to(file)
-    found = [one["purl"] for one in SBOM["java_components"](tmp_path)]
-    assert len({*found}) == len(kept) > 100
-    assert any(one.startswith("pkg:maven/org.apache.spark/spark-core_") for one in found)
-
-
 def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
     """Whenever they were written, and whenever it is."""
     archives = []
@@ -300,35 +243,14 @@ def test_what_the_image_needs_is_in_it(image: tuple[Path, dict[str, Any]]) -> No
 
 
 @pytest.mark.cluster
-def test_the_bill_of_materials_is_complete(image: tuple[Path, dict[str, Any]]) -> None:
-    """Every distribution and every Debian package, each with the hash of its download."""
+def test_every_package_of_debian_is_listed_with_its_licence(
+    image: tuple[Path, dict[str, Any]],
+) -> None:
+    """Where image scanners look, and Syft for the bill of materials."""
     root = image[0] / "proxy"
-    bill = json.loads((root / "opt/reauth-proxy/sbom.cdx.json").read_text())
-    (own,) = bill["metadata"]["component"]["components"]
-    assert own["name"] == "kafka-reauth-proxy"
-    references = [one["bom-ref"] for one in bill["components"]]
-    assert len(references) == len({*references})
-    lock = (ROOT / "requirements/runtime.lock").read_text()
-    locked = {
-        (name.lower(), version): {*re.findall(r"sha256:(\w{64})", hashes)}
-        for name, version, hashes in re.findall(
-            r"^([\w.-]+)==(\S+)((?: .*\\)?\n(?:    --hash.*\n)+)", lock, re.M
-        )
-    }
-    python = {
-        (one["name"].lower().replace("_", "-"), one["version"]): one["hashes"][0]["content"]
-        for one in bill["components"]
-        if one["purl"].startswith("pkg:pypi/")
-    }
-    assert all(digest in locked[name] for name, digest in python.items())
-    assert {"uvloop", "cryptography", "h11", "confluent-kafka"} <= {name for name, _ in python}
-    debian = {
-        one["name"]: one for one in bill["components"] if one["purl"].startswith("pkg:deb/debian/")
-    }
-    assert {*debian} == {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()}
-    assert {"libc6", "libssl3", "python3.11-minimal", "ca-certificates", "tzdata"} <= {*debian}
-    assert all(re.fullmatch(r"\w{64}", one["hashes"][0]["content"]) for one in debian.values())
-    assert all((root / "usr/share/doc" / name / "copyright").is_file() for name in debian)
+    listed = {path.name for path in (root / "var/lib/dpkg/status.d").iterdir()}
+    assert {"libc6", "libssl3", "python3.11-minimal", "ca-certificates", "tzdata"} <= listed
+    assert all((root / "usr/share/doc" / name / "copyright").is_file() for name in listed)
 
 
 @pytest.mark.cluster

@@ -61,7 +61,7 @@ def machine(into: Path) -> Path:
 
 
 _SOURCES: Final = (
-    *("Dockerfile", "build_root.py", "image_root.py", "sbom.py", "transparent"),
+    *("Dockerfile", "build_root.py", "image_root.py", "transparent"),
     *("report/nginx.conf", "spark/entrypoint.sh", "spark/submit.py"),
     *("../metrics", "../proxy", "../pyproject.toml", "../requirements", "../sasl"),
 )
