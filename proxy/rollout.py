@@ -13,6 +13,7 @@ Time is epoch milliseconds, and always an argument.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -212,9 +213,6 @@ class Record:
         )
 
 
-_WORST_FIRST: Final = list(Stage)
-
-
 class Standing(NamedTuple):
     """Stage of a principal or a kind of client, and what is missing for the next one."""
 
@@ -318,7 +316,7 @@ class Rollout:
             (self.client_standing(one, since_ms, now_ms), str(kind))
             for kind, one in clients.items()
         ]
-        worst, kind = min(found, key=lambda each: (_WORST_FIRST.index(each[0].stage), each[1]))
+        worst, kind = min(found, key=lambda each: (list(Stage).index(each[0].stage), each[1]))
         return Standing(worst.stage, f"client {kind}: {worst.reason}" if worst.reason else "")
 
     def client_standing(self, one: Evidence, since_ms: int, now_ms: int) -> Standing:
@@ -340,35 +338,29 @@ class Rollout:
             return Standing(Stage.CAPABLE, f"re-authenticates for {span} of {rules.window_ms} ms")
         return Standing(Stage.READY, "")
 
-    def would_be_killed(self, record: Record, lifetime_ms: int) -> list[ClientKind]:
-        """Return the clients that used a session for longer than a lifetime, and have not
-        re-authenticated since their last failure."""
-        return [
-            kind
-            for kind, one in record.clients.items()
-            if one.longest_ms > lifetime_ms and not one.since(0)
-        ]
+    def would_be_killed(self, principal: str) -> dict[int, int]:
+        """Return how many kinds of clients each of `lifetimes_ms` would disconnect: they used a
+        session for longer, and have not re-authenticated since their last failure."""
+        clients = self.records[principal].clients.values()
+        longest = [one.longest_ms for one in clients if not one.since(0)]
+        return {ms: sum(one > ms for one in longest) for ms in self.rules.lifetimes_ms}
 
     def promotions(self, now_ms: int) -> dict[str, Promotion]:
         """Return the enforced principals."""
-        oldest = now_ms - self.rules.evidence_max_age_ms
-        return {
-            principal: Promotion(
-                self.rules.lifetime_ms(record.decision.step),
-                frozenset(
+        found = {}
+        for principal, record in self.records.items():
+            decision, ready = record.decision, None
+            if decision.probes:
+                continue
+            if decision.is_automatic:
+                clients = record.current(now_ms - self.rules.evidence_max_age_ms)
+                ready = frozenset(
                     kind
-                    for kind, one in record.current(oldest).items()
-                    if self._is_ready(one, record.decision.since_ms, now_ms)
+                    for kind, one in clients.items()
+                    if self.client_standing(one, decision.since_ms, now_ms).stage is Stage.READY
                 )
-                if record.decision.is_automatic
-                else None,
-            )
-            for principal, record in self.records.items()
-            if not record.decision.probes
-        }
-
-    def _is_ready(self, one: Evidence, since_ms: int, now_ms: int) -> bool:
-        return self.client_standing(one, since_ms, now_ms).stage is Stage.READY
+            found[principal] = Promotion(self.rules.lifetime_ms(decision.step), ready)
+        return found
 
     # Decisions
 
@@ -429,24 +421,19 @@ class Rollout:
     def forget(self, now_ms: int) -> list[str]:
         """Remove the clients that were not seen lately, and principals without any; return the
         names of the changed principals. Decisions of operators stay."""
-        oldest = now_ms - self.rules.evidence_max_age_ms
-        changed = []
+        oldest, changed = now_ms - self.rules.evidence_max_age_ms, []
         for principal, record in list(self.records.items()):
             clients = record.current(oldest)
-            if len(clients) == len(record.clients) and (
-                clients or not record.decision.is_automatic
-            ):
-                continue
-            changed.append(principal)
-            if clients or not record.decision.is_automatic:
+            if not clients and record.decision.is_automatic:
+                del self.records[principal]
+            elif len(clients) < len(record.clients):
                 self.records[principal] = replace(record, clients=clients)
             else:
-                del self.records[principal]
+                continue
+            changed.append(principal)
         return changed
 
     def funnel(self, now_ms: int) -> dict[Stage, int]:
         """Return the number of principals in each stage."""
-        counts = dict.fromkeys(Stage, 0)
-        for principal in self.records:
-            counts[self.standing(principal, now_ms).stage] += 1
-        return counts
+        counts = Counter(self.standing(principal, now_ms).stage for principal in self.records)
+        return {stage: counts[stage] for stage in Stage}

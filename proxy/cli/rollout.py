@@ -3,8 +3,9 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,7 +20,6 @@ from proxy.cli.common import (
     principal_name,
     printable,
     say,
-    takes_groups,
 )
 from proxy.cli.listing import Output, OutputOption, print_list
 from proxy.rollout import Decision, Pause, Record, Rollout, Standing
@@ -30,43 +30,28 @@ app = group("Follow and steer reauth.enforcement: auto.")
 PrincipalArgument = Annotated[
     str, typer.Argument(metavar="PRINCIPAL", hidden=True, callback=principal_name)
 ]
+BY_HAND: Final = "by hand"
 Reason = Annotated[str, option("TEXT", "Why; `rollout status` shows it.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Option for the configuration, whose store has the evidence."""
+@contextmanager
+def _opened(config: Path | None) -> Iterator[tuple[Store, Rollout]]:
+    """Yield the store of a configuration, and its evidence. Raises BadParameter and Exit."""
+    from proxy.cli.administration import opened_store
 
-    config: DefaultConfigOption = None
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[Store, Rollout]]:
-        """Yield the store and its content. Raises BadParameter and Exit."""
-        from proxy.cli.administration import opened_store
-
-        settings = loaded_config(self.config, "--config")
-        rollout = Rollout(settings.auto.rules())
-        url = f"sqlite:{settings.store.path()}"
-        with explained(), opened_store(url, settings.admin_socket()) as store:
-            rollout.read(store.rollout_rows(0)[1])
-            yield store, rollout
-
-    def decide(self, principal: str, reason: str, *, probes: bool) -> None:
-        """Store an operator's decision about a principal, later than any other."""
-        with self.opened() as (store, rollout):
-            before = rollout.records.get(principal, Record()).decision
-            now_ms = max(_now_ms(), before.at_ms + 1)
-            decision = Decision(now_ms, probes, 0, now_ms, operator(), reason or "by hand")
-            rollout.add(principal, Record(decision=decision))
-            _write(store, rollout, principal)
+    settings = loaded_config(config, "--config")
+    rollout = Rollout(settings.auto.rules())
+    url = f"sqlite:{settings.store.path()}"
+    with explained(), opened_store(url, settings.admin_socket()) as store:
+        rollout.read(store.rollout_rows(0)[1])
+        yield store, rollout
 
 
 @app.command()
-@takes_groups
-def status(*, place: Place, output: OutputOption = Output.TABLE) -> None:
+def status(*, config: DefaultConfigOption = None, output: OutputOption = Output.TABLE) -> None:
     """List principals with their stage, and what is missing for the next one."""
     now_ms, stages = _now_ms(), list(Stage)
-    with place.opened() as (_, rollout):
+    with _opened(config) as (_, rollout):
         pass
     standings = {name: rollout.standing(name, now_ms) for name in rollout.records}
     found = sorted(standings, key=lambda name: (stages.index(standings[name].stage), name))
@@ -92,15 +77,9 @@ def status(*, place: Place, output: OutputOption = Output.TABLE) -> None:
             say("paused by auto.pause")
 
 
-def _would_be_killed(rollout: Rollout, principal: str) -> dict[int, int]:
-    """Return the number of clients that each of `auto.lifetimes.ms` would disconnect."""
-    record, lifetimes = rollout.records[principal], rollout.rules.lifetimes_ms
-    return {one: len(rollout.would_be_killed(record, one)) for one in lifetimes}
-
-
 def _reason(rollout: Rollout, principal: str, standing: Standing) -> str:
     parts = [standing.reason] if standing.reason else []
-    for lifetime_ms, count in _would_be_killed(rollout, principal).items():
+    for lifetime_ms, count in rollout.would_be_killed(principal).items():
         if count:
             parts.append(f"{lifetime_ms} ms would disconnect {count}")
     return "; ".join(parts)
@@ -114,7 +93,7 @@ def _document(rollout: Rollout, principal: str, now_ms: int) -> dict[str, Any]:
         **rollout.standing(principal, now_ms)._asdict(),
         "decision": record.decision._asdict(),
         "kills": record.kills,
-        "would_be_killed": _would_be_killed(rollout, principal),
+        "would_be_killed": rollout.would_be_killed(principal),
         "clients": [
             kind._asdict() | asdict(one) | rollout.client_standing(one, since_ms, now_ms)._asdict()
             for kind, one in record.clients.items()
@@ -123,33 +102,44 @@ def _document(rollout: Rollout, principal: str, now_ms: int) -> dict[str, Any]:
 
 
 @app.command()
-@takes_groups
-def promote(*, principal: PrincipalArgument, place: Place, reason: Reason = "") -> None:
+def promote(
+    *, principal: PrincipalArgument, config: DefaultConfigOption = None, reason: Reason = BY_HAND
+) -> None:
     """Enforce a principal now, whatever its evidence is; kills demote it."""
-    place.decide(principal, reason, probes=False)
+    _decide(config, principal, reason, probes=False)
     say(f"{printable(principal)} is enforced")
 
 
 @app.command()
-@takes_groups
-def demote(*, principal: PrincipalArgument, place: Place, reason: Reason = "") -> None:
+def demote(
+    *, principal: PrincipalArgument, config: DefaultConfigOption = None, reason: Reason = BY_HAND
+) -> None:
     """Probe a principal until it is promoted by hand."""
-    place.decide(principal, reason, probes=True)
+    _decide(config, principal, reason, probes=True)
     say(f"{printable(principal)} is probed")
 
 
+def _decide(config: Path | None, principal: str, reason: str, *, probes: bool) -> None:
+    """Store an operator's decision about a principal, later than any other."""
+    with _opened(config) as (store, rollout):
+        before = rollout.records.get(principal, Record()).decision
+        now_ms = max(_now_ms(), before.at_ms + 1)
+        decision = Decision(now_ms, probes, 0, now_ms, operator(), reason)
+        rollout.add(principal, Record(decision=decision))
+        _write(store, rollout, principal)
+
+
 @app.command()
-@takes_groups
 def pause(
     *,
-    place: Place,
+    config: DefaultConfigOption = None,
     off: Annotated[bool, typer.Option("--off", help="Promote again.")] = False,
-    reason: Reason = "",
+    reason: Reason = BY_HAND,
 ) -> None:
     """Promote no principal until `rollout pause --off`; demotions continue."""
-    with place.opened() as (store, rollout):
+    with _opened(config) as (store, rollout):
         now_ms = max(_now_ms(), rollout.pause.at_ms + 1)
-        rollout.pause = Pause(now_ms, not off, operator(), reason or "by hand")
+        rollout.pause = Pause(now_ms, not off, operator(), reason)
         _write(store, rollout)
     say("principals are promoted again" if off else "nothing is promoted")
 

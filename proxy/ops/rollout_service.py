@@ -104,12 +104,6 @@ class RolloutService:
     def _exchange(self, pending: Rollout, now_ms: int) -> Promotions:
         """Read and write the store, and return the promotions; called in a thread."""
         began = time.thread_time()
-        try:
-            return self._exchanged(pending, now_ms)
-        finally:
-            self._spent_s = time.thread_time() - began
-
-    def _exchanged(self, pending: Rollout, now_ms: int) -> Promotions:
         known, changed = self._known, set(pending.records)
         known.rules = pending.rules
         self._version, rows = self._store.rollout_rows(self._version)
@@ -131,7 +125,9 @@ class RolloutService:
             self._decided.merge(decided)
         self._funnel = known.funnel(now_ms)
         self._problem = known.pause.reason if known.pause.paused else ""
-        return known.promotions(now_ms)
+        promotions = known.promotions(now_ms)
+        self._spent_s = time.thread_time() - began
+        return promotions
 
     def _due(self, now_ms: int) -> Rollout:
         return self._known.decide(now_ms) if self._decides else Rollout(self._rules)

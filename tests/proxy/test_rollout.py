@@ -179,8 +179,7 @@ def test_the_next_lifetime_follows_when_the_longer_one_held() -> None:
     assert state.promotions(NOW)["a"].max_reauth_ms == HOUR // 4
     assert due(state, NOW + 10 * DAY) == {}
     unproven = Record(clients={LIB: client(longest=HOUR // 2), OLD: client(NOW, longest=HOUR)})
-    assert state.would_be_killed(unproven, HOUR // 4) == [LIB]
-    assert state.would_be_killed(unproven, HOUR) == []
+    assert rollout(rules, a=unproven).would_be_killed("a") == {HOUR: 0, HOUR // 4: 1}
 
 
 def test_evidence_from_before_a_jump_of_the_clock_does_not_count() -> None:
