@@ -316,6 +316,12 @@ OPERATION = (
         [("", "max(P_blocks_age_seconds{@})")],
     ),
     Panel(
+        "Signals of the identity provider",
+        "In an hour: `blocked` end sessions, `refused` are invalid.",
+        "short",
+        [("{{result}}", "sum by (result) (increase(P_block_signals_total{@}[1h]))")],
+    ),
+    Panel(
         "Requests",
         "Of authenticated clients, per second; the ten busiest APIs.",
         "reqps",

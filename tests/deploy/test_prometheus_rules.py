@@ -45,8 +45,8 @@ def test_rules_read_metrics_that_exist(rule: dict[str, Any]) -> None:
 def test_every_alert_is_tried_both_ways_and_has_a_runbook(alert: dict[str, Any]) -> None:
     name = alert["alert"]
     tried = [test["name"].partition(":")[0] for test in load(TESTS)["tests"]]
-    assert tried.count(f"{name} fires") == 1
-    assert tried.count(f"{name} is silent") == 1
+    assert f"{name} fires" in tried
+    assert f"{name} is silent" in tried
     assert alert["annotations"]["runbook_url"] == f"docs/runbooks.md#{name.lower()}"
     assert alert["labels"]["severity"] in {"info", "warning", "critical"}
     assert name in HEADINGS

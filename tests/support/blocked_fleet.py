@@ -1,18 +1,29 @@
 """Several proxies with one block list, and clients that work while one principal is blocked.
 
-python -m tests.support.blocked_fleet 20 2000      print what a block did, by the clock
+The clocks of two thirds of the proxies are an hour ahead or behind.
+
+python -m tests.support.blocked_fleet 20 2000      print what blocks did, by the clock
 """
 
 import asyncio
 import json
+import os
 import random
+import signal
 import struct
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +38,14 @@ from tests.support.relay import read_frame
 from tests.support.sasl import claims, ed_key, token
 
 USERS = 10
+HOUR_S = 3_600
+WRONG_CLOCK = """
+import time
+right = time.time
+time.time = lambda: right() + {}
+from proxy.cli import main
+main()
+"""
 METADATA = 3
 
 
@@ -121,12 +140,16 @@ async def fleet(
     workers: int = 1,
     signals: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Fleet]:
-    """Run proxies; each session sends a request every `pause` seconds. `signals` are settings."""
+    """Run proxies; each session sends a request every `pause` seconds. `signals` are settings of
+    the first proxy."""
     path = directory / "blocks"
     path.write_text(json.dumps({"version": 0, "entries": 0}) + "\n")
     now = time.time()
     tokens = [
-        token(claims(sub=f"u{number}", iat=now - 10, exp=now + 3_600, jti=f"t{number}"), ed_key())
+        token(
+            claims(sub=f"u{number}", iat=now - 2 * HOUR_S, exp=now + 2 * HOUR_S, jti=f"t{number}"),
+            ed_key(),
+        )
         for number in range(USERS)
     ]
     async with AsyncExitStack() as stack:
@@ -136,7 +159,11 @@ async def fleet(
             own = directory / str(number)
             own.mkdir()
             proxy = Proxy(own, workers, broker)
-            proxy.settings["block"] = {"file": str(path), "signals": dict(signals or {})}
+            if wrong := (0, HOUR_S, -HOUR_S)[number % 3]:
+                proxy.program = ["-c", WRONG_CLOCK.format(wrong)]
+            # by its clock, a proxy that is behind would refuse signals
+            polls = signals if number == 0 and signals is not None else {}
+            proxy.settings["block"] = {"file": str(path), "signals": dict(polls)}
             proxy.settings["listeners"][0] |= {
                 "revoke.sessions": "at-once",
                 "sasl.oauthbearer.jwks.endpoint.refresh.ms": 500,
@@ -170,28 +197,86 @@ async def fleet(
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
+# Faults: the body is run while, or right after, something is wrong
+
+
+@asynccontextmanager
+async def with_list(content: bytes | None, problem: str, running: Fleet) -> AsyncIterator[None]:
+    """The list has another content until all proxies have noticed it; None if it is away."""
+    aside = running.file.rename(running.file.with_name("aside"))
+    if content is not None:
+        running.file.write_bytes(content)
+    for proxy in running.proxies:
+        await proxy.until(logged(proxy, problem))
+    aside.replace(running.file)
+    yield
+
+
+@asynccontextmanager
+async def killed_worker(running: Fleet) -> AsyncIterator[None]:
+    """A worker of the last proxy is killed."""
+    os.kill(running.proxies[-1].children()[0], signal.SIGKILL)
+    yield
+
+
+@asynccontextmanager
+async def killed_proxy(running: Fleet) -> AsyncIterator[None]:
+    """The last proxy is killed, and started again after the body."""
+    proxy = running.proxies[-1]
+    for pid in (proxy.process.pid, *proxy.children()):
+        os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(proxy.stop)
+    yield
+    await asyncio.to_thread(proxy.start)
+    await proxy.until(proxy.is_ready)
+
+
+def logged(proxy: Proxy, text: str) -> Callable[[], Awaitable[bool]]:
+    async def found() -> bool:
+        return text in proxy.log()
+
+    return found
+
+
+FAULTS: dict[str, Callable[[Fleet], AbstractAsyncContextManager[None]]] = {
+    "half of the file": partial(with_list, b'{"version": 9, "entries": 2}\n', "is incomplete"),
+    "a million entries": partial(
+        with_list, b'{"id": "1", "jti": "x"}\n' * 1_000_000, "is larger than"
+    ),
+    "the store is away": partial(with_list, None, "is missing"),
+    "a worker is killed": killed_worker,
+    "a proxy is killed": killed_proxy,
+}
+"""One for each user from the first on."""
+
+
 async def main(proxies: int, sessions: int) -> None:
-    """Block a user at a random moment, and print how long it took."""
+    """Block a user during each fault, and print how long it took."""
+    pause = sessions / 400
     with tempfile.TemporaryDirectory() as directory:
-        async with fleet(Path(directory), proxies, sessions, pause=sessions / 400) as running:
-            await asyncio.sleep(10 + random.uniform(0, 5))  # noqa: S311 - no secret
-            victims = running.of(user=7)
-            others = [one for one in running.sessions if one.user != 7]
-            before = sum(one.answers for one in running.sessions)
-            began = time.monotonic()
-            running.block(principal="User:u7")
-            await asyncio.sleep(15)
-            late = [running.broker.last.get(one.name, 0.0) - began for one in victims]
-            ends = [(one.ended_at or float("inf")) - began for one in victims]
-            admitted = await running.may_log_in(7)
-            print(  # noqa: T201 - for the person who runs it
-                f"{proxies} proxies, {sessions} sessions, {before} requests before;"
-                f" {len(victims)} blocked: last request forwarded {max(late):.2f} s after it,"
-                f" {sum(one > 5 for one in late)} after 5 s; last session closed"
-                f" {max(ends):.2f} s after it; logins admitted: {sum(admitted)};"
-                f" other sessions closed: {sum(one.ended_at is not None for one in others)}"
-                f" of {len(others)}, requests since: {sum(one.answers for one in others)}"
-            )
+        async with fleet(Path(directory), proxies, sessions, pause=pause) as running:
+            for user, (name, fault) in enumerate({"nothing is wrong": None, **FAULTS}.items()):
+                await asyncio.sleep(random.uniform(2, 7))  # noqa: S311 - no secret
+                victims = [one for one in running.of(user=user) if one.ended_at is None]
+                others = [one for one in running.sessions if one.user != user and not one.ended_at]
+                before = sum(one.answers for one in others)
+                async with nullcontext() if fault is None else fault(running):
+                    began = time.monotonic()
+                    running.block(principal=f"User:u{user}")
+                    await asyncio.sleep(15)
+                late = [running.broker.last.get(one.name, 0.0) - began for one in victims]
+                ends = [(one.ended_at or float("inf")) - began for one in victims]
+                admitted = await running.may_log_in(user)
+                ended = [one for one in others if one.ended_at]
+                print(  # noqa: T201 - for the person who runs it
+                    f"{name}: {len(victims)} sessions blocked, last request forwarded"
+                    f" {max(late):.2f} s after it, {sum(one > 5 for one in late)} after 5 s; last"
+                    f" session closed {max(ends):.2f} s after it; logins admitted: {sum(admitted)};"
+                    f" other sessions closed: {len(ended)} of {len(others)}, of"
+                    f" {len({one.proxy.port for one in ended})} proxies; their requests:"
+                    f" {sum(one.answers for one in others) - before}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":
