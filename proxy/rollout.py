@@ -137,14 +137,14 @@ class Decision(NamedTuple):
     """Index of its lifetime in `auto.lifetimes.ms`."""
     since_ms: int = 0
     """Time from which evidence counts."""
-    author: str = ""
+    author: str = AUTO
     """`auto`, or the operator."""
     reason: str = ""
 
     @property
     def is_automatic(self) -> bool:
         """True if no operator made it."""
-        return self.author in ("", AUTO)
+        return self.author == AUTO
 
 
 UNDECIDED: Final = Decision()
@@ -391,7 +391,7 @@ class Rollout:
     def _promotions_due(self, now_ms: int) -> Iterator[tuple[str, Decision]]:
         """Yield promotions and next steps, principals with few kinds of clients first."""
         lately = sum(
-            one.decision.author == AUTO
+            one.decision.is_automatic
             and not one.decision.probes
             and one.decision.at_ms > now_ms - HOUR_MS
             for one in self.records.values()

@@ -308,11 +308,6 @@ class BlockList:
         """Time in monotonic seconds from which all logins are refused, because the list could not
         be read for too long; infinite if they are not."""
 
-    @property
-    def is_empty(self) -> bool:
-        """True if no login can be refused."""
-        return not self.blocks.entries and self.refuses_after == inf
-
     def refusal(self, login: Login, now: float) -> FailureReason | None:
         """Return why a login is refused; None if it is not."""
         if now >= self.refuses_after:

@@ -470,10 +470,7 @@ class Connection:
 
     def _refusal(self, identity: Identity, facts: LoginFacts, now: float) -> FailureReason | None:
         """Return why a client with valid credentials is refused; None if it is not."""
-        blocks = self.rules.blocks
-        if blocks.is_empty:
-            return None
-        return blocks.refusal(self._login(identity, facts, None), now)
+        return self.rules.blocks.refusal(self._login(identity, facts, None), now)
 
     def session_login(self) -> Login | None:
         """Return what can block the session; None before the login."""

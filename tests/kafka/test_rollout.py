@@ -7,10 +7,11 @@ check that no record is lost, doubled or reordered; see `sasl_clients`.
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ CAPABLE = ("librdkafka", "java-new", "franz", "sarama", "python")
 OLD = ("java-old", "sarama-raw")
 TURNING = "turning"
 PATIENCE = 300.0
+RELOADS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,14 @@ class Clients:
         self.until = directory / "end"
         self.turns_bad = threading.Event()
         self._issuer, self._directory = issuer, directory
-        self._pool = ThreadPoolExecutor(32)
+        self.pool = ThreadPoolExecutor(32)
         self._running = []
         for number, proxy in enumerate(proxies):
             bootstrap = str(proxy.addresses()["AUTO"])
             for name in (*CAPABLE, *OLD):
                 run = partial(self._run, name, f"{name}-{number}", bootstrap)
-                self._running.append(self._pool.submit(run))
-        self._bad = self._pool.submit(self._turning, proxies[0])
+                self._running.append(self.pool.submit(run))
+        self._bad = self.pool.submit(self._turning, proxies[0])
 
     def stop(self) -> list[Records]:
         self.until.touch()
@@ -144,19 +146,47 @@ def test_capable_clients_are_enforced_and_no_other_is_killed(
         def settled() -> bool:
             return stages(proxies[0]) == enforced | dict.fromkeys(OLD, "seen")
 
+        reloading = clients.pool.submit(reload_often, proxies[0])
         time.sleep(LIFETIME_MS / 1000)
         pid = proxies[1].pid
         worker, *_ = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         os.kill(int(worker), signal.SIGKILL)
+        with closing(sqlite3.connect(tmp_path / "state.db")) as store:
+            store.execute("BEGIN EXCLUSIVE")
+            proxies[1].until_logged("auto: nothing is decided")
         began = time.monotonic()
         wait_until(settled, PATIENCE, what="not settled", details=lambda: str(stages(proxies[0])))
         settled_in = time.monotonic() - began
         clients.turns_bad.set()
         wait_until(lambda: stages(proxies[0])[TURNING] == "demoted", PATIENCE, what="not demoted")
+        reloaded_ms = reloading.result()
+        time.sleep(LIFETIME_MS / 1000)  # all sessions renew
         written = clients.stop()
         assert stages(proxies[0]) == stages(proxies[1])
     events = [each for proxy in proxies for each in proxy.events()]
     assert_right(events, written, settled_in)
+    later = [each for each in proxies[0].events() if each["timestamp_ms"] > reloaded_ms]
+    lifetimes = [each["session_lifetime_ms"] for each in later if each["kind"] == "reauthenticated"]
+    assert set(lifetimes) == {LIFETIME_MS}, "workers have different settings"
+
+
+def reload_often(proxy: ProxyProcess) -> int:
+    """Change the lifetime a hundred times in a minute; return when the last change applied."""
+    for number in range(RELOADS):
+        lifetime_ms = LIFETIME_MS - 1_000 * (number % 2 == 0)
+        proxy.config["listeners"][0]["connections.max.reauth.ms"] = lifetime_ms
+        new = proxy.config_file.with_name("new.yaml")
+        new.write_text(json.dumps(proxy.config))
+        new.replace(proxy.config_file)
+        began = time.monotonic()
+        proxy.signal(signal.SIGHUP)
+        wait_until(partial(has_reloaded, proxy, number + 1), what="not reloaded", details=proxy.log)
+        time.sleep(max(0.0, began + 60 / RELOADS - time.monotonic()))
+    return round(time.time() * 1000) + 5_000  # until all workers have applied it
+
+
+def has_reloaded(proxy: ProxyProcess, times: int) -> bool:
+    return proxy.log().count(" reloaded: ") >= times
 
 
 def assert_right(events: list[dict[str, Any]], written: list[Records], settled_in: float) -> None:

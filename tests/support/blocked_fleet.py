@@ -214,8 +214,8 @@ async def with_list(content: bytes | None, problem: str, running: Fleet) -> Asyn
 
 @asynccontextmanager
 async def killed_worker(running: Fleet) -> AsyncIterator[None]:
-    """A worker of the last proxy is killed."""
-    os.kill(running.proxies[-1].children()[0], signal.SIGKILL)
+    """A worker of the first proxy is killed."""
+    os.kill(running.proxies[0].children()[0], signal.SIGKILL)
     yield
 
 
@@ -247,7 +247,7 @@ FAULTS: dict[str, Callable[[Fleet], AbstractAsyncContextManager[None]]] = {
     "a worker is killed": killed_worker,
     "a proxy is killed": killed_proxy,
 }
-"""One for each user from the first on."""
+"""Faults; each is tried with a user of its own, from the first on."""
 
 
 async def main(proxies: int, sessions: int) -> None:

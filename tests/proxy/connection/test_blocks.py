@@ -4,12 +4,12 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.connection.blocks import MAX_BYTES, MAX_ENTRIES, BadBlocks, BlockList, Blocks, Login
+from proxy.connection.blocks import MAX_BYTES, MAX_ENTRIES, BadBlocks, Blocks, Login
 from proxy.connection.connection import Connection
 from sasl.credentials import ScramCredential, ScramMechanism
 from sasl.identity import Identity, LoginFacts
 from sasl.learned import UNREADABLE
-from sasl.mechanism import PASSWORD, FailureReason, Mechanism
+from sasl.mechanism import PASSWORD, Mechanism
 from sasl.scram import ScramServer
 from tests.support.blocks import blocks, document
 from tests.support.frames import authenticate, bearer, handshake, metadata, response
@@ -261,15 +261,6 @@ def test_a_relayed_login_that_is_confirmed_later_is_judged_then() -> None:
     play.take()
     play.broker(response(0, b"\0\0" + bytes(4)))
     assert refused(play)
-
-
-def test_an_empty_list_costs_a_login_nothing() -> None:
-    idle = BlockList()
-    assert idle.is_empty
-    assert idle.refusal(login(), NOW) is None
-    idle.blocks = blocks({"jti": "t1"})
-    assert not idle.is_empty
-    assert idle.refusal(login(), NOW) is FailureReason.BLOCKED
 
 
 # Revoked credentials
