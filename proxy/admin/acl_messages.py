@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Any, Final
 
 from proxy.acl.model import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from proxy.acl.validation import filter_refusal
@@ -194,17 +194,7 @@ def filter_result(result: messages.DeleteAclsResponse.DeleteAclsFilterResult) ->
     )
 
 
-class _FilterFields(TypedDict):
-    resource_type_filter: int
-    resource_name_filter: str | None
-    pattern_type_filter: int
-    principal_filter: str | None
-    host_filter: str | None
-    operation: int
-    permission_type: int
-
-
-def _filter_fields(api_version: int, wanted: AclFilter) -> _FilterFields:
+def _filter_fields(api_version: int, wanted: AclFilter) -> dict[str, Any]:
     pattern_type = wanted.pattern_type
     if api_version < _FIRST_WITH_PATTERN_TYPE:
         if pattern_type not in (PatternType.LITERAL, PatternType.ANY):

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -15,7 +15,6 @@ from proxy.admin.acl_messages import (
     DeleteAclsResult,
     DescribeAclsResult,
     DescribedAcls,
-    FilterResult,
 )
 from proxy.admin.connection import AdminConnection
 from proxy.admin.errors import (
@@ -53,6 +52,7 @@ from proxy.wire.apis import (
     SASL_AUTHENTICATE,
 )
 from proxy.wire.error_codes import ErrorCode
+from proxy.wire.schema import Message
 from sasl.login import (
     ClientExchange,
     LoggedIn,
@@ -73,6 +73,7 @@ _ADDRESS: Final = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\[\]:\s]+)):(?P<port>\d{1,5})"
 )
 
+M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -157,35 +158,45 @@ class AdminClient:
 
     async def create_acls(self, acls: Iterable[Acl]) -> CreateAclsResult:
         """Create ACLs, a thousand per request. An ACL that exists already succeeds."""
-        errors: dict[Acl, KafkaError | None] = {}
-        for some in _batches(dict.fromkeys(acls)):
-            async with self._lock:
-                link = await self._ready()
-                version = link.version(CREATE_ACLS, acl_messages.VERSIONS)
-                request = acl_messages.create_request(version, some)
-                response = await link.connection.request(
-                    request, version, messages.CreateAclsResponse
-                )
-                results = await link.one_for_each(some, response.results)
-            for acl, result in results:
-                errors[acl] = kafka_error(result.error_code, result.error_message)
+        pairs = await self._change(
+            CREATE_ACLS,
+            acls,
+            acl_messages.create_request,
+            messages.CreateAclsResponse,
+            lambda response: response.results,
+        )
+        errors = {acl: kafka_error(one.error_code, one.error_message) for acl, one in pairs}
         return CreateAclsResult(errors)
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> DeleteAclsResult:
         """Delete the ACLs that any of the filters matches, a thousand filters per request."""
-        found: dict[AclFilter, FilterResult] = {}
-        for some in _batches(dict.fromkeys(filters)):
+        pairs = await self._change(
+            DELETE_ACLS,
+            filters,
+            acl_messages.delete_request,
+            messages.DeleteAclsResponse,
+            lambda response: response.filter_results,
+        )
+        return DeleteAclsResult({one: acl_messages.filter_result(found) for one, found in pairs})
+
+    async def _change(
+        self,
+        api_key: int,
+        items: Iterable[T],
+        request_of: Callable[[int, list[T]], Message],
+        response_type: type[M],
+        results_of: Callable[[M], Sequence[R]],
+    ) -> list[tuple[T, R]]:
+        """Request changes of ACLs, a thousand items at a time; return each item and its result."""
+        pairs: list[tuple[T, R]] = []
+        for some in _batches(dict.fromkeys(items)):
             async with self._lock:
                 link = await self._ready()
-                version = link.version(DELETE_ACLS, acl_messages.VERSIONS)
-                request = acl_messages.delete_request(version, some)
-                response = await link.connection.request(
-                    request, version, messages.DeleteAclsResponse
-                )
-                results = await link.one_for_each(some, response.filter_results)
-            for wanted, result in results:
-                found[wanted] = acl_messages.filter_result(result)
-        return DeleteAclsResult(found)
+                version = link.version(api_key, acl_messages.VERSIONS)
+                request = request_of(version, some)
+                response = await link.connection.request(request, version, response_type)
+                pairs += await link.one_for_each(some, results_of(response))
+        return pairs
 
     # --- client quotas (KIP-546)
 

@@ -19,11 +19,14 @@ from proxy.cli.common import (
     SameConfigOption,
     config_file,
     fail,
+    option,
     output_failed,
+    require_extra,
     require_linux,
     say,
     usage_explained,
 )
+from proxy.demo import MIN_SECONDS
 
 NAME: Final = "reauth-proxy"
 GROUPS: Final = (
@@ -147,7 +150,7 @@ def serve(
 def demo(
     seconds: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Seconds for which the clients work, at least 20."),
+        option("SECONDS", "Seconds for which the clients work, at least 20.", min=MIN_SECONDS),
     ] = 60.0,
 ) -> None:
     """Show re-authentication on real traffic, in a minute.
@@ -155,9 +158,10 @@ def demo(
     It needs no cluster: brokers, clients and the report are included.
     """
     require_linux()
-    from proxy.demo import main as run
+    require_extra("demo", "the demo")
+    from proxy.demo.run import play
 
-    raise typer.Exit(run(seconds))
+    raise typer.Exit(play(seconds))
 
 
 def main() -> None:

@@ -104,10 +104,8 @@ class Question:
         """Return the decision and its reason for a person."""
         may = "may" if decision.allowed else "may not"
         resource = f"{self.resource.resource_type.name} {self.resource.name}"
-        return (
-            f"{self.identity.principal} {may} {operation_name(self.operation)} {resource}:"
-            f" {_reason(decision)}"
-        )
+        operation = operation_name(self.operation)
+        return f"{self.identity.principal} {may} {operation} {resource}: {_reason(decision)}"
 
     def document(
         self, decision: Decision, alone: Mapping[str, Decision], mode: str | None
