@@ -69,7 +69,7 @@ def _session(event: Event) -> str:
 
 def _failed(event: Event) -> str:
     what = "re-authentication" if event.get("authentications") else "login"
-    return f"{what} failed: {event.get('failure_reason', 'unknown')}"
+    return f"{what} failed: {event.get('failure_reason', 'unknown').replace('_', ' ')}"
 
 
 def _expired(event: Event) -> str:

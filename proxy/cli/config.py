@@ -267,7 +267,7 @@ def _matching_file(
     if logs_in and not {*PROXY_MECHANISMS} & {*found.mechanisms}:
         problem = f"the proxy cannot log in with a password{offered}; use --sasl broker"
         raise fail(problem, Exit.REFUSED)
-    brokers = "unknown before a login" if cluster is None else sorted(cluster.brokers)
+    brokers = "unknown without --command-config" if cluster is None else sorted(cluster.brokers)
     note(f"{servers} speaks {found.protocol}{offered}; ids of brokers: {brokers}")
     if found.private_authority:
         note("this machine does not trust its certificate: save its authority as brokers-ca.pem")

@@ -161,8 +161,12 @@ def print_events(wanted: "Wanted", log: EventLog, output: Output) -> None:
         },
         document=lambda event: event | {"words": in_words(event), "would_help": advice(event)},
         name=lambda event: str(event.get("connection_id", "-")),
-        left_out=("Host", "Would help"),
+        wide=("Would help",),
+        left_out=("Host",),
     )
+    if output is Output.TABLE:
+        for one in dict.fromkeys(filter(None, map(advice, found.events))):
+            note(f"would help: {one}")
     if found.more:
         note(f"only the latest {MAX_EVENTS} are listed, {found.more} are left out")
     if found.unread:

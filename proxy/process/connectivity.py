@@ -234,9 +234,10 @@ def _wrong_protocol(config: Config, address: Address, spoken: Spoken) -> ConfigE
         matches = config.upstream.tls == (spoken.certificate is not None)
     if matches:
         return None
-    return ConfigError(
-        "upstream.security.protocol", f"{address} speaks {spoken}: set {spoken.protocol}"
-    )
+    remedy = f"set {spoken.protocol}"
+    if not spoken.mechanisms and any(one.relays_logins for one in config.listeners):
+        remedy = "name a port with SASL, or set sasl.termination: proxy"
+    return ConfigError("upstream.security.protocol", f"{address} speaks {spoken}: {remedy}")
 
 
 def _end(certificate: bytes) -> str:

@@ -138,7 +138,7 @@ def test_a_first_file_matches_its_cluster(
         "broker" not in str(expected)
     )
     assert ("save its authority as brokers-ca.pem" in done.stderr) is tls
-    assert ("[0, 2]" if kind == "none" else "unknown before a login") in done.stderr
+    assert ("[0, 2]" if kind == "none" else "unknown without --command-config") in done.stderr
     (tmp_path / "brokers-ca.pem").write_bytes(authority.certificate)
     (tmp_path / "upstream-password").write_text("secret")
     checked = run("config", "check", file)

@@ -119,8 +119,13 @@ WITHOUT_SASL = {17: lambda version, _: written(messages.response(17, version, er
         (WantsLogin, True, "PLAINTEXT", "SASL_SSL (SCRAM-SHA-512, PLAIN): set SASL_SSL"),
         (WantsLogin, True, "SASL_PLAINTEXT", "SASL_SSL (SCRAM-SHA-512, PLAIN): set SASL_SSL"),
         (WantsLogin, False, "SASL_SSL", "SASL_PLAINTEXT (SCRAM-SHA-512, PLAIN): set SASL_PLAIN"),
-        (partial(with_login, handlers=WITHOUT_SASL), False, "SASL_PLAINTEXT", ": set PLAINTEXT"),
-        (partial(FakeBroker, brokers={}), True, "SASL_PLAINTEXT", "SSL: set SSL"),
+        (
+            partial(with_login, handlers=WITHOUT_SASL),
+            False,
+            "SASL_PLAINTEXT",
+            "name a port with SASL",
+        ),
+        (partial(FakeBroker, brokers={}), True, "SASL_PLAINTEXT", "SSL: name a port with SASL"),
     ],
     ids=["SASL", "SASL_SSL", "TLS", "no TLS", "no SASL", "SSL"],
 )
